@@ -1,0 +1,79 @@
+//! The project's chores, run as `cargo xtask <command>`.
+//!
+//! One file per command. Nothing here is shipped, and nothing shipped depends on it.
+
+mod bench;
+mod cargo;
+mod deny;
+mod rows;
+mod soak;
+mod source;
+mod spdx;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+  test                                run every gate: format, lints, rows, tests, docs, licences
+  rows [--json]                       which row of the contract is proven by which test
+  deny                                check licences, bans and sources of all dependencies
+  bench [--json] [--peers] [filter]   benchmarks; --peers measures other systems beside ours
+  soak [--seeds N] [--minutes M]      the long tests: many seeds, kills by time
+  help                                this text
+";
+
+/// The command line itself was wrong. Told apart from a failed gate: exit code 2 instead of 1.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = args.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(EXIT_USAGE);
+    };
+    let result = match command.as_str() {
+        "test" => test::main(rest),
+        "rows" => rows::main(rest),
+        "deny" => deny::main(rest),
+        "bench" => bench::main(rest),
+        "soak" => soak::main(rest),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        other => Err(Misuse(format!("no command named `{other}`")).into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Misuse>() => {
+            eprintln!("error: {error}\n\n{USAGE}");
+            ExitCode::from(EXIT_USAGE)
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A command line that makes no sense; the message says which part.
+#[derive(Debug)]
+struct Misuse(String);
+
+impl std::fmt::Display for Misuse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Misuse {}
+
+/// For commands that take no arguments at all.
+fn no_arguments(command: &str, args: &[String]) -> anyhow::Result<()> {
+    match args.first() {
+        None => Ok(()),
+        Some(extra) => Err(Misuse(format!("`{command}` takes no argument `{extra}`")).into()),
+    }
+}

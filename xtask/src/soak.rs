@@ -1,0 +1,94 @@
+//! `cargo xtask soak`: the tests of module `soak`, for as long as asked.
+//!
+//! They are ordinary tests that do a little in every test run; two environment variables make them do a lot.
+
+use anyhow::{Result, ensure};
+
+use crate::Misuse;
+use crate::cargo::Cargo;
+
+const TESTS: &str = "test --release -p windlass-tests --test it --";
+const FILTER: &str = "soak::";
+
+/// Enough seeds to reach orderings that one test run never sees, in minutes on a laptop.
+const DEFAULT_SEEDS: u64 = 2_000;
+/// Long enough for some thousand kills by time.
+const DEFAULT_MINUTES: u64 = 10;
+
+#[derive(Debug, PartialEq)]
+struct Options {
+    seeds: u64,
+    minutes: u64,
+}
+
+pub(crate) fn main(args: &[String]) -> Result<()> {
+    let options = parse(args)?;
+    let listed = Cargo::new(TESTS).args(["--list", FILTER]).output()?;
+    // The test harness calls it a success when a filter matches nothing.
+    ensure!(listed.lines().any(|line| line.ends_with(": test")), "no test matches `{FILTER}`: nothing would be soaked");
+    let soak = invocation(&options);
+    println!("== {soak}");
+    soak.run()
+}
+
+fn invocation(options: &Options) -> Cargo {
+    Cargo::new(TESTS)
+        .args(["--nocapture", FILTER])
+        .env("WINDLASS_SOAK_SEEDS", options.seeds.to_string())
+        .env("WINDLASS_SOAK_MINUTES", options.minutes.to_string())
+}
+
+fn parse(args: &[String]) -> Result<Options, Misuse> {
+    let mut options = Options { seeds: DEFAULT_SEEDS, minutes: DEFAULT_MINUTES };
+    let mut args = args.iter().map(String::as_str);
+    while let Some(arg) = args.next() {
+        let (flag, value) = match arg.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (arg, None),
+        };
+        let field = match flag {
+            "--seeds" => &mut options.seeds,
+            "--minutes" => &mut options.minutes,
+            _ => return Err(Misuse(format!("`soak` takes no argument `{arg}`"))),
+        };
+        let value = value.or_else(|| args.next()).ok_or_else(|| Misuse(format!("`{flag}` needs a number")))?;
+        *field = match value.parse() {
+            Ok(number) if number > 0 => number,
+            _ => return Err(Misuse(format!("`{flag}` needs a number above zero, not `{value}`"))),
+        };
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Options, String> {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(&args).map_err(|misuse| misuse.to_string())
+    }
+
+    #[test]
+    fn flags_are_read_in_both_spellings() {
+        assert_eq!(parsed(""), Ok(Options { seeds: DEFAULT_SEEDS, minutes: DEFAULT_MINUTES }));
+        assert_eq!(parsed("--minutes=3 --seeds 7"), Ok(Options { seeds: 7, minutes: 3 }));
+    }
+
+    #[test]
+    fn a_wrong_flag_is_named() {
+        assert_eq!(parsed("--hours 1"), Err("`soak` takes no argument `--hours`".to_owned()));
+        assert_eq!(parsed("--seeds"), Err("`--seeds` needs a number".to_owned()));
+        assert_eq!(parsed("--seeds 0"), Err("`--seeds` needs a number above zero, not `0`".to_owned()));
+        assert_eq!(parsed("--minutes soon"), Err("`--minutes` needs a number above zero, not `soon`".to_owned()));
+    }
+
+    #[test]
+    fn the_tests_are_told_by_environment() {
+        assert_eq!(
+            invocation(&Options { seeds: 7, minutes: 3 }).to_string(),
+            "WINDLASS_SOAK_SEEDS=7 WINDLASS_SOAK_MINUTES=3 \
+             cargo test --release -p windlass-tests --test it -- --nocapture soak::"
+        );
+    }
+}
