@@ -1,0 +1,61 @@
+//! A tool's own limits: attempts in flight, attempts per second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::fifo::{Fifo, Turn};
+use crate::tool::spec::Limits;
+
+pub(crate) struct Gate {
+    in_flight: Option<Arc<Fifo>>,
+    rate: Option<Rate>,
+}
+
+/// Spaces starts evenly.
+struct Rate {
+    spacing: u64,
+    next: Mutex<u64>,
+}
+
+impl Gate {
+    /// `None` for a tool without limits of its own.
+    pub(crate) fn new(limits: &Limits) -> Option<Self> {
+        if limits.in_flight.is_none() && limits.per_second.is_none() {
+            return None;
+        }
+        let in_flight = limits.in_flight.map(|n| Fifo::new(u32::try_from(n).unwrap_or(u32::MAX)));
+        let rate =
+            limits.per_second.map(|n| Rate { spacing: 1_000_000_000 / u64::from(n.max(1)), next: Mutex::new(0) });
+        Some(Self { in_flight, rate })
+    }
+
+    pub(crate) fn enter(&self) -> Option<Turn> {
+        self.in_flight.as_ref().map(Fifo::shared)
+    }
+
+    /// Reserves the next start; says how long to wait for it.
+    pub(crate) fn reserve(&self, ticks: u64) -> Duration {
+        let Some(rate) = &self.rate else { return Duration::ZERO };
+        let mut next = rate.next.lock();
+        let start = ticks.max(*next);
+        *next = start + rate.spacing;
+        Duration::from_nanos(start - ticks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_spaced() {
+        let gate = Gate::new(&Limits { per_second: Some(4), ..Limits::default() }).unwrap();
+        let quarter = Duration::from_millis(250);
+        assert_eq!(gate.reserve(0), Duration::ZERO);
+        assert_eq!(gate.reserve(0), quarter);
+        assert_eq!(gate.reserve(0), quarter * 2);
+        assert_eq!(gate.reserve(10_000_000_000), Duration::ZERO, "unused starts do not pile up");
+    }
+}

@@ -1,0 +1,130 @@
+//! The bound on attempts in flight, shared fairly among runs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::fifo::Waiting;
+use crate::id::RunId;
+
+/// So many attempts at once. Runs that wait are served in turn, one attempt each, so that a batch of thousands does not
+/// hold up a single call; within a run, first come first served.
+pub(crate) struct Permits(Mutex<State>);
+
+struct State {
+    free: usize,
+    lanes: FxHashMap<RunId, VecDeque<Arc<Waiting>>>,
+    order: VecDeque<RunId>,
+}
+
+impl Permits {
+    pub(crate) fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State { free: capacity, lanes: FxHashMap::default(), order: VecDeque::new() })))
+    }
+
+    pub(crate) fn request(self: &Arc<Self>, run: RunId) -> Permit {
+        let mut state = self.0.lock();
+        let waiting = if state.free > 0 {
+            state.free -= 1;
+            None
+        } else {
+            let waiting = Waiting::new(1);
+            let lane = state.lanes.entry(run).or_default();
+            let first = lane.is_empty();
+            lane.push_back(waiting.clone());
+            if first {
+                state.order.push_back(run);
+            }
+            Some(waiting)
+        };
+        drop(state);
+        Permit { permits: self.clone(), run, waiting }
+    }
+}
+
+impl State {
+    /// Hands a freed permit to the next run in turn.
+    fn give_back(&mut self) {
+        let Some(run) = self.order.pop_front() else {
+            self.free += 1;
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&run) else { return self.give_back() };
+        if let Some(first) = lane.pop_front() {
+            first.grant();
+        }
+        if lane.is_empty() {
+            self.lanes.remove(&run);
+        } else {
+            self.order.push_back(run);
+        }
+    }
+
+    fn forget(&mut self, run: RunId, waiting: &Arc<Waiting>) {
+        let Some(lane) = self.lanes.get_mut(&run) else { return };
+        lane.retain(|other| !Arc::ptr_eq(other, waiting));
+        if lane.is_empty() {
+            self.lanes.remove(&run);
+            self.order.retain(|other| *other != run);
+        }
+    }
+}
+
+/// A place in the queue, and then the permit. Dropping it gives up either.
+pub(crate) struct Permit {
+    permits: Arc<Permits>,
+    run: RunId,
+    waiting: Option<Arc<Waiting>>,
+}
+
+impl Permit {
+    pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let Some(waiting) = &self.waiting else { return Poll::Ready(()) };
+        std::task::ready!(waiting.poll(cx));
+        self.waiting = None;
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut state = self.permits.0.lock();
+        match &self.waiting {
+            Some(waiting) if !waiting.is_granted() => state.forget(self.run, waiting),
+            _ => state.give_back(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::task::noop_waker_ref;
+
+    use super::*;
+
+    #[test]
+    fn e09_a_large_batch_does_not_starve_another_run() {
+        let permits = Permits::new(1);
+        let (big, small) = (RunId::from_bytes([1; 16]), RunId::from_bytes([2; 16]));
+        let mut held = permits.request(big);
+        let mut queue: Vec<(RunId, Permit)> = (0..100).map(|_| (big, permits.request(big))).collect();
+        queue.push((small, permits.request(small)));
+        let cx = Context::from_waker(noop_waker_ref());
+        let mut served = Vec::new();
+        assert!(held.poll(&cx).is_ready());
+        for _ in 0..3 {
+            drop(std::mem::replace(&mut held, permits.request(big)));
+            let next = queue.iter_mut().position(|(_, permit)| permit.poll(&cx).is_ready()).unwrap();
+            let (run, permit) = queue.remove(next);
+            served.push(run);
+            held = permit;
+        }
+        assert_eq!(served, [big, small, big], "the small run is served in turn, not after the hundred");
+        drop(queue);
+        drop(held);
+        assert_eq!(permits.0.lock().free, 1);
+    }
+}

@@ -1,0 +1,205 @@
+//! What a body knows about the attempt it makes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::id::{RunId, ToolId};
+use crate::path::Path;
+
+/// One attempt of a call or step. Cloning shares it.
+#[derive(Clone)]
+pub struct Attempt(Arc<Inner>);
+
+struct Inner {
+    run: RunId,
+    path: Path,
+    name: Arc<str>,
+    number: u32,
+    of: u32,
+    cancelled: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+    beats: AtomicU64,
+    /// A thread that cannot be interrupted is still at it.
+    on_thread: AtomicBool,
+}
+
+impl Attempt {
+    pub(crate) fn new(run: RunId, path: Path, name: Arc<str>, number: u32, of: u32) -> Self {
+        Self(Arc::new(Inner {
+            run,
+            path,
+            name,
+            number,
+            of: of.max(number),
+            cancelled: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            beats: AtomicU64::new(0),
+            on_thread: AtomicBool::new(false),
+        }))
+    }
+
+    /// The run it belongs to.
+    pub fn run(&self) -> RunId {
+        self.0.run
+    }
+
+    /// Where in the run it stands.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The tool's id or the step's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Which attempt this is, counting from one.
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// How many attempts there may be.
+    pub fn of(&self) -> u32 {
+        self.0.of
+    }
+
+    /// The idempotency key: the same for every attempt of this call, in this process and after a crash; different for
+    /// every other call. Hand it to the outside system that must not do the thing twice.
+    pub fn key(&self) -> String {
+        idempotency_key(self.0.run, &self.0.path)
+    }
+
+    /// Whether the attempt was asked to stop. It is dropped after a short grace.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the attempt is asked to stop.
+    pub fn cancelled(&self) -> Cancelled {
+        Cancelled(self.clone())
+    }
+
+    /// Says that the attempt is alive; needed where the tool has a heartbeat limit.
+    pub fn heartbeat(&self) {
+        self.0.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Reports progress to the log of the run; counts as a heartbeat.
+    pub fn progress(&self, message: &str) {
+        self.heartbeat();
+        tracing::info!(run = %self.0.run, path = %self.0.path, name = %self.0.name, "{message}");
+    }
+
+    pub(crate) fn beats(&self) -> u64 {
+        self.0.beats.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_on_thread(&self, on_thread: bool) {
+        self.0.on_thread.store(on_thread, Ordering::Release);
+    }
+
+    pub(crate) fn is_on_thread(&self) -> bool {
+        self.0.on_thread.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::Release);
+        std::mem::take(&mut *self.0.waiting.lock()).into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The key of the operation at `path`. Readable, so that a person who finds it at a payment provider finds the call.
+pub(crate) fn idempotency_key(run: RunId, path: &Path) -> String {
+    // Every run is in its first generation; a generation that is not would stand between the two.
+    let mut key = format!("{run}.0");
+    for position in path.positions() {
+        key.push('.');
+        key.push_str(&position.to_string());
+    }
+    key
+}
+
+/// Resolves when an attempt is asked to stop. See [`Attempt::cancelled`].
+pub struct Cancelled(Attempt);
+
+impl Future for Cancelled {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let inner = &self.0.0;
+        let mut waiting = inner.waiting.lock();
+        if inner.cancelled.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        if waiting.iter().all(|waker| !waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// One use of a tool, as its body sees it.
+#[derive(Clone)]
+pub struct Call {
+    attempt: Attempt,
+    tool: ToolId,
+    args: Arc<Value>,
+    id: Option<Arc<str>>,
+}
+
+impl Call {
+    pub(crate) fn new(attempt: Attempt, tool: ToolId, args: Arc<Value>, id: Option<Arc<str>>) -> Self {
+        Self { attempt, tool, args, id }
+    }
+
+    /// The tool's id.
+    pub fn tool(&self) -> &ToolId {
+        &self.tool
+    }
+
+    /// The validated arguments.
+    pub fn args(&self) -> &Arc<Value> {
+        &self.args
+    }
+
+    /// The id the model gave this call, if it did. Models mint new ones: use [`Call::idempotency_key`] for effects.
+    pub fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    /// The same for every attempt of this call, in this process and after a crash; see [`Attempt::key`].
+    pub fn idempotency_key(&self) -> String {
+        self.attempt.key()
+    }
+}
+
+impl std::ops::Deref for Call {
+    type Target = Attempt;
+
+    fn deref(&self) -> &Attempt {
+        &self.attempt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l17_one_key_for_all_attempts_of_a_call_and_another_for_every_other() {
+        let run = RunId::from_bytes([7; 16]);
+        let path: Path = "2/0".parse().unwrap();
+        let attempt = |n| Attempt::new(run, path.clone(), "t".into(), n, 3);
+        assert_eq!(attempt(1).key(), attempt(3).key());
+        assert_eq!(attempt(1).key(), "07070707-0707-0707-0707-070707070707.0.2.0");
+        assert_eq!((attempt(2).number(), attempt(2).of()), (2, 3));
+        assert_ne!(attempt(1).key(), idempotency_key(run, &"20".parse().unwrap()));
+        assert!(idempotency_key(run, &Path::root().child(u32::MAX)).len() < 255, "payment providers take 255 characters");
+    }
+}

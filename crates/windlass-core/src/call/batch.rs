@@ -1,0 +1,277 @@
+//! Several calls at once, in an order that keeps its promises: parallel calls overlap, an exclusive call waits for the
+//! ones before it and holds back the ones after it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+use super::child::CallFuture;
+use super::execute::{Operation, Told};
+use super::plan::{Scope, asked, plan, resolve};
+use super::request::ToolCall;
+use super::rules::{Session, session_of};
+use crate::path::Path;
+use crate::run::record::Event;
+use crate::run::{Registration, Run};
+use crate::tool::{Effect, Tool, ToolError};
+
+/// What the batch and its calls share.
+#[derive(Default)]
+struct Shared {
+    /// Calls that ended, in the order they did.
+    ended: Vec<(usize, Told)>,
+    /// Calls in doubt: those behind them go on.
+    doubted: Vec<usize>,
+    waker: Option<Waker>,
+    /// The body dropped the batch: its calls come to a halt.
+    dropped: bool,
+}
+
+/// A call's way to tell its batch that it is in doubt.
+#[derive(Clone)]
+pub(crate) struct Barrier {
+    shared: Arc<Mutex<Shared>>,
+    index: usize,
+}
+
+impl Barrier {
+    pub(crate) fn doubted(&self) {
+        let waker = {
+            let mut shared = self.shared.lock();
+            shared.doubted.push(self.index);
+            shared.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+struct Slot {
+    call: Option<ToolCall>,
+    tool: Option<Arc<Tool>>,
+    exclusive: bool,
+    open: bool,
+    told: Option<Told>,
+}
+
+pub(crate) struct Batch {
+    run: Arc<Run>,
+    path: Path,
+    scope: Scope,
+    slots: Vec<Slot>,
+    shared: Arc<Mutex<Shared>>,
+    stop_on_failure: bool,
+    progress: Progress,
+    /// The journal is kept back until it says what all the calls are: none of them has left the process.
+    corked: bool,
+}
+
+#[derive(Default)]
+struct Progress {
+    next: usize,
+    settled: usize,
+    open: usize,
+    open_exclusive: usize,
+    failed: Option<usize>,
+}
+
+impl Batch {
+    /// `root` batches must be able to come back from the journal alone, so they record every call before anything can
+    /// be lost; the calls of other batches are asked for again by their body.
+    pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, calls: Vec<ToolCall>, stop_on_failure: bool) -> Self {
+        let snapshot = scope.toolbox.snapshot();
+        let slots = calls
+            .into_iter()
+            .map(|call| {
+                let tool = resolve(&snapshot, &call.tool).cloned();
+                let exclusive = tool.as_ref().is_some_and(|tool| session_of(tool) == Session::Exclusive);
+                Slot { call: Some(call), tool, exclusive, open: false, told: None }
+            })
+            .collect();
+        let progress = Progress::default();
+        Self { run, path, scope, slots, shared: Arc::default(), stop_on_failure, progress, corked: false }
+    }
+
+    /// For a fresh root batch: makes sure the journal names every call before it can be lost.
+    pub(crate) fn accept(&mut self) {
+        let readonly = |slot: &Slot| {
+            slot.tool.as_ref().is_none_or(|tool| !tool.is_durable() && tool.spec().effect == Effect::Readonly)
+        };
+        if self.slots.iter().all(readonly) {
+            // Such attempts do not wait for the store; if none is pending, one commit at the end says it all.
+            self.corked = true;
+            self.run.with(|machine| machine.outbox().cork(true));
+        } else {
+            self.record_calls();
+        }
+    }
+
+    fn record_calls(&mut self) {
+        let at = self.run.now();
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.told.is_none()) {
+            let Some(call) = &slot.call else { continue };
+            let asked = asked(call, slot.tool.as_ref());
+            self.run.append(&self.path.child(index as u32), at, Some(asked), Event::Accepted);
+        }
+    }
+
+    fn uncork(&mut self) {
+        if std::mem::take(&mut self.corked) {
+            self.run.with(|machine| machine.outbox().cork(false));
+        }
+    }
+
+    /// Results in the order of the calls, once all have one.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Told>> {
+        loop {
+            self.collect();
+            while self.progress.next < self.slots.len() && self.may_start() {
+                self.start(cx);
+                if self.run.is_stopped() {
+                    return Poll::Pending;
+                }
+            }
+            if self.progress.settled == self.slots.len() {
+                self.uncork();
+                return Poll::Ready(self.slots.iter_mut().filter_map(|slot| slot.told.take()).collect());
+            }
+            if self.corked {
+                self.record_calls();
+                self.uncork();
+                self.run.pump();
+            }
+            let mut shared = self.shared.lock();
+            if shared.ended.is_empty() && shared.doubted.is_empty() {
+                shared.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn may_start(&self) -> bool {
+        if self.slots[self.progress.next].exclusive {
+            self.progress.open == 0
+        } else {
+            self.progress.open_exclusive == 0
+        }
+    }
+
+    /// Starts the next call: polled once here, and given a task of its own only if it has to wait.
+    fn start(&mut self, cx: &mut Context<'_>) {
+        let index = self.progress.next;
+        self.progress.next += 1;
+        let path = self.path.child(index as u32);
+        let slot = &mut self.slots[index];
+        let exclusive = slot.exclusive;
+        // Kept while the batch may still have to record it.
+        let call = if self.corked { slot.call.clone() } else { slot.call.take() };
+        let Some(call) = call else { return };
+        let barrier = Barrier { shared: self.shared.clone(), index };
+        let mut future = match self.progress.failed {
+            Some(culprit) if self.stop_on_failure && !self.run.with(|m| m.standing(&path).is_some()) => {
+                let error = skipped(culprit, self.slots[culprit].tool.as_deref());
+                let asked = asked(&call, self.slots[index].tool.as_ref());
+                CallFuture::refused(self.run.clone(), Operation::new(path, asked), error)
+            }
+            _ => plan(&self.run, &self.scope, path, call, slot.tool.as_ref(), Some(barrier)),
+        };
+        self.progress.open += 1;
+        self.progress.open_exclusive += usize::from(exclusive);
+        self.slots[index].open = true;
+        match future.poll(cx) {
+            Poll::Ready(told) => self.settle(index, told),
+            Poll::Pending if self.run.is_stopped() => {}
+            Poll::Pending => {
+                let shared = self.shared.clone();
+                let task = Task { run: self.run.clone(), future, shared, index, registration: Registration::default() };
+                self.run.kernel.spawn.spawn(Box::pin(task));
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        let (ended, doubted) = {
+            let mut shared = self.shared.lock();
+            (std::mem::take(&mut shared.ended), std::mem::take(&mut shared.doubted))
+        };
+        ended.into_iter().for_each(|(index, told)| self.settle(index, told));
+        doubted.into_iter().for_each(|index| self.close(index));
+    }
+
+    fn settle(&mut self, index: usize, told: Told) {
+        if told.result.is_err() {
+            self.progress.failed.get_or_insert(index);
+        }
+        self.close(index);
+        self.progress.settled += 1;
+        self.slots[index].told = Some(told);
+    }
+
+    /// The call no longer holds anyone back.
+    fn close(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        if std::mem::take(&mut slot.open) {
+            self.progress.open -= 1;
+            self.progress.open_exclusive -= usize::from(slot.exclusive);
+        }
+    }
+
+    /// Which of the batch's tools bring in untrusted content.
+    pub(crate) fn open_world(&self) -> Vec<bool> {
+        self.slots.iter().map(|slot| slot.tool.as_ref().is_some_and(|tool| tool.spec().hints.open_world)).collect()
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.uncork();
+        if self.progress.open > 0 {
+            self.shared.lock().dropped = true;
+            self.run.wake();
+        }
+    }
+}
+
+fn skipped(culprit: usize, tool: Option<&Tool>) -> ToolError {
+    let name = tool.map_or("unknown tool", |tool| &tool.spec().name);
+    ToolError::Cancelled {
+        reason: format!("skipped: call {culprit} (`{name}`) failed, and this batch stops on failure"),
+    }
+}
+
+/// A pending call as a task of its own.
+struct Task {
+    run: Arc<Run>,
+    future: CallFuture,
+    shared: Arc<Mutex<Shared>>,
+    index: usize,
+    registration: Registration,
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        this.registration.register(&this.run, cx);
+        if this.run.is_stopped() || this.shared.lock().dropped {
+            return Poll::Ready(());
+        }
+        let Poll::Ready(told) = this.future.poll(cx) else {
+            return if this.run.is_stopped() { Poll::Ready(()) } else { Poll::Pending };
+        };
+        let waker = {
+            let mut shared = this.shared.lock();
+            shared.ended.push((this.index, told));
+            shared.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Poll::Ready(())
+    }
+}

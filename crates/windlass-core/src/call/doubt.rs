@@ -1,0 +1,219 @@
+//! In doubt: an attempt may have happened and nobody recorded its result. Settled by an answer in the mailbox, by the
+//! tool itself, by policy, or by a person, in this order; never by guessing.
+
+use std::panic::AssertUnwindSafe;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::attempt::Attempt;
+use super::execute::{Execution, Flow, Phase, Source};
+use super::queue::Stage;
+use crate::run::machine::SettleMail;
+use crate::run::record::{DoubtCause, Event, Settled, Settler};
+use crate::run::state::Doubt;
+use crate::store::Settlement;
+use crate::time::Timestamp;
+use crate::tool::spec::OnDoubt;
+use crate::tool::{Output, Reconciled, ToolError, ToolResult};
+
+/// How often an uninterruptible thread is asked whether it has ended.
+const THREAD_POLL: Duration = Duration::from_millis(100);
+
+pub(crate) struct Doubting<'a> {
+    cause: DoubtCause,
+    /// From then on the attempt cannot still be running.
+    over_by: Timestamp,
+    recorded: bool,
+    opened: bool,
+    step: Step<'a>,
+}
+
+enum Step<'a> {
+    /// Look for an answer, then ask the tool.
+    Open,
+    Reconcile(BoxFuture<'a, ToolResult<Reconciled<Output>>>, BoxFuture<'static, ()>),
+    /// Nobody but a person can settle it.
+    Ask,
+    /// "It did not happen" was said; it is believed once the attempt cannot still be running.
+    Quiet(BoxFuture<'static, ()>, Then),
+}
+
+/// What follows once the old attempt is certainly over.
+enum Then {
+    /// Ask the tool again: it may have happened meanwhile.
+    Reconcile,
+    /// Attempt again.
+    Again(Settled),
+}
+
+impl Doubting<'_> {
+    pub(crate) fn new(cause: DoubtCause, over_by: Timestamp, recorded: bool) -> Self {
+        Self { cause, over_by, recorded, opened: false, step: Step::Open }
+    }
+}
+
+impl<'a, S: Source<'a>> Execution<'a, S> {
+    pub(crate) fn doubting(&mut self, cx: &mut Context<'_>, mut doubting: Doubting<'a>) -> Flow {
+        // After a crash the key is taken again first: whoever shares it must not touch what is in doubt.
+        match self.queue.poll(cx, Stage::Key, &self.run, &self.rules.lane) {
+            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Pending) => return self.stay(Phase::Doubt(doubting)),
+            Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
+        }
+        if !doubting.opened {
+            self.open_doubt(&mut doubting);
+        }
+        self.registration.register(&self.run, cx);
+        let (path, attempt) = (&self.op.path, self.attempt);
+        if let Some(mail) = self.run.with(|machine| machine.take_settlement(path, attempt)) {
+            return self.settle_by_mail(doubting, mail);
+        }
+        match std::mem::replace(&mut doubting.step, Step::Ask) {
+            Step::Open => self.ask_the_tool(doubting),
+            Step::Reconcile(reconcile, timeout) => self.reconciling(cx, doubting, reconcile, timeout),
+            Step::Ask => self.stay(Phase::Doubt(doubting)),
+            Step::Quiet(mut timer, then) => {
+                if timer.poll_unpin(cx).is_ready() {
+                    return self.quiet(doubting, then);
+                }
+                doubting.step = Step::Quiet(timer, then);
+                self.stay(Phase::Doubt(doubting))
+            }
+        }
+    }
+
+    /// Records the doubt and makes it visible; the session and the calls behind it go on.
+    fn open_doubt(&mut self, doubting: &mut Doubting<'a>) {
+        doubting.opened = true;
+        let (attempt, cause, over_by) = (self.attempt, doubting.cause, doubting.over_by);
+        if !doubting.recorded {
+            doubting.recorded = true;
+            self.append(Event::Doubted { attempt, cause, over_by });
+        }
+        let (path, operation, since) = (self.op.path.clone(), self.op.describe(), self.run.now());
+        tracing::warn!(run = %self.run.id, %path, %operation, %cause, "in doubt");
+        let doubt = Doubt { path, attempt, operation, cause, over_by, since };
+        self.run.with(|machine| machine.open_doubt(doubt));
+        self.run.pump();
+        self.queue.release_but_key();
+        if let Some(barrier) = &self.queue.barrier {
+            barrier.doubted();
+        }
+    }
+
+    fn ask_the_tool(&mut self, mut doubting: Doubting<'a>) -> Flow {
+        let (path, name) = (self.op.path.clone(), self.op.name.clone());
+        let attempt = Attempt::new(self.run.id, path, name, self.attempt, self.rules.attempts());
+        let source = &mut self.source;
+        let reconcile = std::panic::catch_unwind(AssertUnwindSafe(|| source.reconcile(attempt)));
+        let Ok(Some(reconcile)) = reconcile else { return self.apply_policy(doubting) };
+        let timeout = self.run.kernel.clock.sleep(self.rules.timeout);
+        doubting.step = Step::Reconcile(reconcile, timeout);
+        self.go(Phase::Doubt(doubting))
+    }
+
+    fn reconciling(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut doubting: Doubting<'a>,
+        mut reconcile: BoxFuture<'a, ToolResult<Reconciled<Output>>>,
+        mut timeout: BoxFuture<'static, ()>,
+    ) -> Flow {
+        let found = match std::panic::catch_unwind(AssertUnwindSafe(|| reconcile.poll_unpin(cx))) {
+            Ok(Poll::Pending) if timeout.poll_unpin(cx).is_pending() => {
+                doubting.step = Step::Reconcile(reconcile, timeout);
+                return self.stay(Phase::Doubt(doubting));
+            }
+            Ok(Poll::Ready(Ok(found))) => found,
+            Ok(Poll::Ready(Err(error))) => {
+                tracing::warn!(run = %self.run.id, path = %self.op.path, "reconcile failed: {error}");
+                Reconciled::Unknown
+            }
+            Ok(Poll::Pending) | Err(_) => {
+                tracing::warn!(run = %self.run.id, path = %self.op.path, "reconcile timed out or panicked");
+                Reconciled::Unknown
+            }
+        };
+        let by_tool = || Settled { by: Settler::Tool, reason: "the tool's reconcile".to_owned() };
+        match found {
+            Reconciled::Happened(output) => self.finish_at(self.run.kernel.clock.ticks(), Ok(output), Some(by_tool())),
+            Reconciled::DidNotHappen if self.is_over(&doubting) => self.again(by_tool()),
+            Reconciled::DidNotHappen => self.wait_quiet(doubting, Then::Reconcile),
+            Reconciled::Unknown => self.apply_policy(doubting),
+        }
+    }
+
+    fn apply_policy(&mut self, mut doubting: Doubting<'a>) -> Flow {
+        let by_policy = |reason: &str| Settled { by: Settler::Policy, reason: reason.to_owned() };
+        match self.rules.on_doubt {
+            OnDoubt::Ask => {
+                doubting.step = Step::Ask;
+                // Through the loop once more: mail may have come while the tool was asked.
+                self.stay(Phase::Doubt(doubting))
+            }
+            OnDoubt::Fail => {
+                let error = ToolError::InDoubt { reason: format!("{}; it may have happened", doubting.cause) };
+                let ticks = self.run.kernel.clock.ticks();
+                self.finish_at(ticks, Err(error), Some(by_policy("on_doubt = fail")))
+            }
+            OnDoubt::Rerun => self.wait_quiet(doubting, Then::Again(by_policy("on_doubt = rerun"))),
+        }
+    }
+
+    fn settle_by_mail(&mut self, doubting: Doubting<'a>, mail: SettleMail) -> Flow {
+        let settled = Settled { by: Settler::Person(mail.by), reason: mail.reason };
+        let ticks = self.run.kernel.clock.ticks();
+        match mail.settlement {
+            Settlement::Happened(Ok(output)) => {
+                self.finish_at(ticks, Ok(std::sync::Arc::unwrap_or_clone(output)), Some(settled))
+            }
+            Settlement::Happened(Err(error)) => {
+                self.finish_at(ticks, Err(std::sync::Arc::unwrap_or_clone(error)), Some(settled))
+            }
+            Settlement::DidNotHappen => self.wait_quiet(doubting, Then::Again(settled)),
+            Settlement::GiveUp => {
+                let reason = format!("{}; given up by {:?}: {}", doubting.cause, settled.by, settled.reason);
+                self.finish_at(ticks, Err(ToolError::InDoubt { reason }), Some(settled))
+            }
+        }
+    }
+
+    fn is_over(&self, doubting: &Doubting<'a>) -> bool {
+        self.run.now() >= doubting.over_by && !self.queue.last.as_ref().is_some_and(Attempt::is_on_thread)
+    }
+
+    /// No zombie doubles: whatever comes next waits until the old attempt cannot still be running.
+    fn wait_quiet(&mut self, mut doubting: Doubting<'a>, then: Then) -> Flow {
+        let mut wait = doubting.over_by.since(self.run.now());
+        if wait.is_zero() && !self.is_over(&doubting) {
+            wait = THREAD_POLL;
+        }
+        doubting.step = Step::Quiet(self.run.kernel.clock.sleep(wait), then);
+        self.go(Phase::Doubt(doubting))
+    }
+
+    fn quiet(&mut self, mut doubting: Doubting<'a>, then: Then) -> Flow {
+        if !self.is_over(&doubting) {
+            return self.wait_quiet(doubting, then);
+        }
+        match then {
+            Then::Reconcile => {
+                doubting.step = Step::Open;
+                self.go(Phase::Doubt(doubting))
+            }
+            Then::Again(settled) => self.again(settled),
+        }
+    }
+
+    /// It did not happen, or may be repeated all the same.
+    fn again(&mut self, settled: Settled) -> Flow {
+        let attempt = self.attempt;
+        self.append(Event::Settled { attempt, by: settled.by, reason: settled.reason });
+        self.queue.release();
+        self.attempt += 1;
+        self.go(Phase::Admit(Stage::first()))
+    }
+}

@@ -1,0 +1,251 @@
+//! The life of a durable body: entered, entered again after a crash, left with an outcome. It holds nothing but the key
+//! it declared.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::attempt::Attempt;
+use super::child::check_output;
+use super::execute::{Operation, Told, seal};
+use super::plan::Scope;
+use super::request::ToolCall;
+use super::rules::key_of;
+use super::running::panic_message;
+use crate::admit::{Held, KeyTurn};
+use crate::ctx::Ctx;
+use crate::run::record::{Event, Finished};
+use crate::run::replay::Decision;
+use crate::run::{Registration, Run};
+use crate::time::{Times, Timestamp};
+use crate::tool::{Body, Output, Tool, ToolError, ToolResult};
+
+/// What a body's context and its entry share.
+#[derive(Default)]
+pub(crate) struct Frame {
+    /// The next operation's position.
+    pub(crate) next: AtomicU32,
+    /// The body is gone: operations dropped with it were not abandoned by it.
+    ended: AtomicBool,
+}
+
+impl Frame {
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+pub(crate) struct Entry {
+    run: Arc<Run>,
+    op: Operation,
+    tool: Arc<Tool>,
+    call: ToolCall,
+    scope: Scope,
+    frame: Arc<Frame>,
+    phase: Phase,
+    timing: Timing,
+    registration: Registration,
+}
+
+struct Timing {
+    asked: u64,
+    entered: u64,
+    deadline: Option<(Timestamp, BoxFuture<'static, ()>)>,
+}
+
+enum Phase {
+    Ask,
+    /// Waits for its declared key.
+    Key { key: KeyTurn, again: bool },
+    Body { body: BoxFuture<'static, ToolResult<Output>>, label: Attempt, key: Option<KeyTurn> },
+    Over,
+}
+
+impl Entry {
+    pub(crate) fn new(run: Arc<Run>, op: Operation, tool: Arc<Tool>, call: ToolCall, scope: Scope) -> Self {
+        let asked = run.kernel.clock.ticks();
+        Self {
+            run,
+            op,
+            tool,
+            call,
+            scope,
+            frame: Arc::default(),
+            phase: Phase::Ask,
+            timing: Timing { asked, entered: asked, deadline: None },
+            registration: Registration::default(),
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        loop {
+            if self.run.is_stopped() {
+                return Poll::Pending;
+            }
+            match std::mem::replace(&mut self.phase, Phase::Over) {
+                Phase::Ask => {
+                    if let Some(told) = self.ask() {
+                        return Poll::Ready(told);
+                    }
+                }
+                Phase::Key { mut key, again } => {
+                    if key.poll(cx).is_pending() {
+                        self.phase = Phase::Key { key, again };
+                        return self.registration.pending(&self.run, cx);
+                    }
+                    self.enter(Some(key), again);
+                }
+                Phase::Body { body, label, key } => return self.poll_body(cx, body, label, key),
+                Phase::Over => return Poll::Pending,
+            }
+        }
+    }
+
+    /// An answer, or the next phase.
+    fn ask(&mut self) -> Option<Told> {
+        let (path, asked) = (&self.op.path, self.op.asked()?);
+        let (since, decision) = self.run.with(|machine| {
+            let since = machine.standing(path).map(|standing| standing.at);
+            (since, machine.ask(path, asked))
+        });
+        let again = match decision {
+            Decision::Answer { result, at } => return Some(Told { result, at, times: Times::default() }),
+            Decision::Enter => true,
+            // Whatever else stands here was recorded for an atomic body of the same tool: entering a durable one is the
+            // first thing it does.
+            Decision::Perform { .. } => false,
+            Decision::InDoubt { .. } | Decision::Diverged(_) => return None,
+        };
+        if !again && let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+            return Some(self.finish(Err(error)));
+        }
+        let from = since.unwrap_or_else(|| self.run.at(self.timing.asked));
+        if let Some(deadline) = self.call.limits.deadline.or(self.tool.spec().limits.deadline) {
+            let at = from + deadline;
+            let timer = self.run.kernel.clock.sleep(at.since(self.run.now()));
+            self.timing.deadline = Some((at, timer));
+        }
+        let Some(key) = key_of(&self.tool, &self.call.args) else {
+            self.enter(None, again);
+            return None;
+        };
+        match self.run.kernel.keys.request(key.clone(), self.scope.held.as_ref()) {
+            Ok(Some(turn)) => {
+                self.scope.held = Some(Held::new(key, self.scope.held.take()));
+                self.phase = Phase::Key { key: turn, again };
+                None
+            }
+            Ok(None) => {
+                self.enter(None, again);
+                None
+            }
+            Err(cycle) => Some(self.finish(Err(ToolError::unavailable(cycle)))),
+        }
+    }
+
+    fn enter(&mut self, key: Option<KeyTurn>, again: bool) {
+        let ticks = self.run.kernel.clock.ticks();
+        self.timing.entered = ticks;
+        if !again {
+            let asked = self.op.take_asked();
+            self.run.append(&self.op.path, self.run.at(ticks), asked, Event::Entered);
+        }
+        let label = Attempt::new(self.run.id, self.op.path.clone(), self.op.name.clone(), 1, 1);
+        let Body::Durable(durable) = self.tool.body() else { return };
+        let ctx = Ctx::new(self.run.clone(), self.op.path.clone(), self.scope.clone(), self.frame.clone());
+        let args = self.call.args.clone();
+        let durable = durable.clone();
+        // Entered inside the first poll, where a panic is caught.
+        let body = Box::pin(async move { durable.enter(ctx, args).await });
+        self.phase = Phase::Body { body, label, key };
+    }
+
+    fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut body: BoxFuture<'static, ToolResult<Output>>,
+        label: Attempt,
+        key: Option<KeyTurn>,
+    ) -> Poll<Told> {
+        let polled = {
+            let _watched = self.run.kernel.watchdog.enter(&label);
+            std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
+        };
+        if self.run.is_stopped() {
+            return Poll::Pending;
+        }
+        let result = match polled {
+            Ok(Poll::Ready(result)) => {
+                let next = self.op.path.child(self.frame.next.load(Ordering::Acquire));
+                self.run.with(|machine| machine.returned(&next));
+                if self.run.is_stopped() {
+                    return Poll::Pending;
+                }
+                result
+            }
+            Ok(Poll::Pending) => {
+                self.registration.register(&self.run, cx);
+                if self.deadline_passed(cx) {
+                    self.frame.ended.store(true, Ordering::Release);
+                    drop(body);
+                    let (path, now) = (self.op.path.clone(), self.run.now());
+                    self.run.with(|machine| machine.abandon_below(&path, now));
+                    Err(ToolError::TimedOut { message: "the call's deadline passed".to_owned() })
+                } else {
+                    self.phase = Phase::Body { body, label, key };
+                    return Poll::Pending;
+                }
+            }
+            Err(panic) => Err(self.panicked(&panic_message(&*panic))),
+        };
+        drop(key);
+        Poll::Ready(self.finish(result))
+    }
+
+    fn deadline_passed(&mut self, cx: &mut Context<'_>) -> bool {
+        self.timing.deadline.as_mut().is_some_and(|(_, timer)| timer.poll_unpin(cx).is_ready())
+    }
+
+    fn correlation(&self) -> String {
+        format!("{}:{}", self.run.id, self.op.path)
+    }
+
+    fn panicked(&self, message: &str) -> ToolError {
+        let correlation = self.correlation();
+        tracing::error!(correlation, name = %self.op.name, "the durable body panicked: {message}");
+        ToolError::Panicked { correlation }
+    }
+
+    fn finish(&mut self, result: ToolResult<Output>) -> Told {
+        self.frame.ended.store(true, Ordering::Release);
+        let result = result.map_err(|error| self.seal(error));
+        let told = match &result {
+            Ok(output) => check_output(&self.tool, output).err().map(|error| Arc::new(self.seal(error))),
+            Err(_) => None,
+        };
+        let ticks = self.run.kernel.clock.ticks();
+        let total = ticks.saturating_sub(self.timing.asked);
+        let running = ticks.saturating_sub(self.timing.entered).min(total);
+        let times = Times { queued: total - running, running, total };
+        let result = result.map(Arc::new).map_err(Arc::new);
+        let finished = Finished { result, told, attempts: 1, times, settled: None };
+        let (answer, at) = (finished.answer(), self.run.at(ticks));
+        let asked = self.op.take_asked();
+        self.run.append(&self.op.path, at, asked, Event::Finished(finished));
+        Told { result: answer, at, times }
+    }
+
+    fn seal(&self, error: ToolError) -> ToolError {
+        seal(error, &self.op.name, || self.correlation())
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.frame.ended.store(true, Ordering::Release);
+    }
+}

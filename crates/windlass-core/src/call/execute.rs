@@ -1,0 +1,436 @@
+//! The life of one operation that makes attempts: an atomic call or a step. A state machine that is polled; it is boxed
+//! and spawned only if it has to wait.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::attempt::Attempt;
+use super::doubt::Doubting;
+use super::queue::{Queue, Stage};
+use super::rules::Rules;
+use super::running::{Ended, Running, panic_message};
+use crate::path::Path;
+use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Recorded, Settled};
+use crate::run::replay::Decision;
+use crate::run::{Registration, Run};
+use crate::time::{Times, Timestamp};
+use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
+use crate::value::digest::Encoder;
+
+/// Makes the attempts of an operation.
+pub(crate) trait Source<'a>: Send {
+    /// Starts an attempt.
+    fn attempt(&mut self, run: &Run, attempt: Attempt) -> BoxFuture<'a, ToolResult<Output>>;
+
+    /// Asks whether attempts under this key happened; `None` if nobody knows how to find out.
+    fn reconcile(&mut self, attempt: Attempt) -> Option<BoxFuture<'a, ToolResult<Reconciled<Output>>>>;
+
+    /// Checks an output against what was promised.
+    fn check(&self, output: &Output) -> Result<(), ToolError>;
+}
+
+/// What an operation came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) result: Recorded,
+    pub(crate) at: Timestamp,
+    pub(crate) times: Times,
+}
+
+/// Which operation, and what is known of it before it starts.
+pub(crate) struct Operation {
+    pub(crate) path: Path,
+    pub(crate) kind: OpKind,
+    pub(crate) name: Arc<str>,
+    /// Goes into the first record of the path.
+    asked: Option<Asked>,
+}
+
+impl Operation {
+    pub(crate) fn new(path: Path, asked: Asked) -> Self {
+        Self { path, kind: asked.kind, name: asked.name.clone(), asked: Some(asked) }
+    }
+
+    pub(crate) fn asked(&self) -> Option<&Asked> {
+        self.asked.as_ref()
+    }
+
+    pub(crate) fn take_asked(&mut self) -> Option<Asked> {
+        self.asked.take()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        Asked::operation(self.kind, self.name.clone(), None, Effect::Once).to_string()
+    }
+}
+
+pub(crate) struct Execution<'a, S> {
+    pub(crate) run: Arc<Run>,
+    pub(crate) op: Operation,
+    pub(crate) rules: Rules,
+    pub(crate) source: S,
+    pub(crate) queue: Queue,
+    pub(crate) attempt: u32,
+    pub(crate) registration: Registration,
+    phase: Phase<'a>,
+    clock: Stopwatch,
+}
+
+/// Where the time goes.
+struct Stopwatch {
+    asked: u64,
+    running: u64,
+    deadline: Option<Timestamp>,
+}
+
+pub(crate) enum Phase<'a> {
+    Ask,
+    /// A retry is due later.
+    Delay(BoxFuture<'static, ()>, Timestamp),
+    Admit(Stage),
+    /// Everything the attempt depends on is on its way to the store.
+    Durable(u64),
+    Running(Running<'a>),
+    Doubt(Doubting<'a>),
+    Over,
+}
+
+pub(crate) enum Flow {
+    Next,
+    Pending,
+    Done(Told),
+}
+
+// Nothing in it is pinned in place: the futures it holds are boxed.
+impl<S> Unpin for Execution<'_, S> {}
+
+impl<'a, S: Source<'a>> Execution<'a, S> {
+    pub(crate) fn new(run: Arc<Run>, op: Operation, rules: Rules, source: S, queue: Queue) -> Self {
+        let asked = run.kernel.clock.ticks();
+        Self {
+            run,
+            op,
+            rules,
+            source,
+            queue,
+            attempt: 1,
+            registration: Registration::default(),
+            phase: Phase::Ask,
+            clock: Stopwatch { asked, running: 0, deadline: None },
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        loop {
+            if self.run.is_stopped() {
+                return Poll::Pending;
+            }
+            match self.advance(cx) {
+                Flow::Next => {}
+                Flow::Pending => {
+                    // Standing still: what is buffered goes to the store meanwhile.
+                    self.run.pump();
+                    return Poll::Pending;
+                }
+                Flow::Done(told) => return Poll::Ready(told),
+            }
+        }
+    }
+
+    fn advance(&mut self, cx: &mut Context<'_>) -> Flow {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Ask => self.ask(),
+            Phase::Delay(timer, until) => self.delay(cx, timer, until),
+            Phase::Admit(stage) => self.admit(cx, stage),
+            Phase::Durable(mark) => self.durable(cx, mark),
+            Phase::Running(running) => self.running(cx, running),
+            Phase::Doubt(doubting) => self.doubting(cx, doubting),
+            Phase::Over => Flow::Pending,
+        }
+    }
+
+    pub(crate) fn go(&mut self, phase: Phase<'a>) -> Flow {
+        self.phase = phase;
+        Flow::Next
+    }
+
+    pub(crate) fn stay(&mut self, phase: Phase<'a>) -> Flow {
+        self.phase = phase;
+        Flow::Pending
+    }
+
+    /// The journal decides where to go on.
+    fn ask(&mut self) -> Flow {
+        let Some(asked) = &self.op.asked else { return Flow::Pending };
+        let path = &self.op.path;
+        let (since, decision) = self.run.with(|machine| {
+            let since = machine.standing(path).map(|standing| standing.at);
+            (since, machine.ask(path, asked))
+        });
+        if let Some(standing_at) = since {
+            // Recorded before: what was asked is in the journal already.
+            self.op.asked = None;
+            self.set_deadline(standing_at);
+        } else if self.rules.deadline.is_some() {
+            self.set_deadline(self.run.at(self.clock.asked));
+        }
+        match decision {
+            Decision::Answer { result, at } => Flow::Done(Told { result, at, times: Times::default() }),
+            Decision::Perform { attempt, not_before } => {
+                self.attempt = attempt;
+                match not_before {
+                    Some(until) => self.wait_until(until),
+                    None => self.go(Phase::Admit(Stage::first())),
+                }
+            }
+            Decision::InDoubt { attempt, cause, over_by, recorded } => {
+                self.attempt = attempt;
+                self.go(Phase::Doubt(Doubting::new(cause, over_by, recorded)))
+            }
+            // Held by the machine; nobody polls this again.
+            Decision::Enter | Decision::Diverged(_) => Flow::Pending,
+        }
+    }
+
+    fn set_deadline(&mut self, from: Timestamp) {
+        self.clock.deadline = self.rules.deadline.map(|deadline| from + deadline);
+    }
+
+    fn wait_until(&mut self, until: Timestamp) -> Flow {
+        let timer = self.run.kernel.clock.sleep(until.since(self.run.now()));
+        self.go(Phase::Delay(timer, until))
+    }
+
+    fn delay(&mut self, cx: &mut Context<'_>, mut timer: BoxFuture<'static, ()>, until: Timestamp) -> Flow {
+        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+            return self.finish(Err(error));
+        }
+        self.registration.register(&self.run, cx);
+        if timer.poll_unpin(cx).is_pending() {
+            return self.stay(Phase::Delay(timer, until));
+        }
+        self.go(Phase::Admit(Stage::first()))
+    }
+
+    /// Key, turn, the tool's own limits, permit: in this order.
+    fn admit(&mut self, cx: &mut Context<'_>, stage: Stage) -> Flow {
+        let lane = &self.rules.lane;
+        match self.queue.poll(cx, stage, &self.run, lane) {
+            Ok(Poll::Ready(())) => {}
+            Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
+            Ok(Poll::Pending) => return self.queued(cx),
+        }
+        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+            return self.finish(Err(error));
+        }
+        if self.left().is_some_and(|left| left.is_zero()) {
+            return self.finish(Err(self.deadline_passed()));
+        }
+        self.prepare()
+    }
+
+    /// Waits for its turn, within the deadline.
+    fn queued(&mut self, cx: &mut Context<'_>) -> Flow {
+        if let Some(left) = self.left() {
+            let clock = self.run.kernel.clock.clone();
+            let timer = self.queue.deadline.get_or_insert_with(|| clock.sleep(left));
+            if timer.poll_unpin(cx).is_ready() {
+                return self.finish(Err(self.deadline_passed()));
+            }
+        }
+        self.registration.register(&self.run, cx);
+        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+            return self.finish(Err(error));
+        }
+        self.stay(Phase::Admit(Stage::first()))
+    }
+
+    fn deadline_passed(&self) -> ToolError {
+        let deadline = self.rules.deadline.unwrap_or_default();
+        ToolError::TimedOut { message: format!("the call's deadline of {deadline:?} passed before it could start") }
+    }
+
+    /// Makes durable what must be before the attempt leaves the process.
+    fn prepare(&mut self) -> Flow {
+        let suspect = self.run.with(|machine| machine.suspect());
+        let attempt = self.attempt;
+        let event = match self.rules.effect {
+            Effect::Once => {
+                let over_by = self.run.now() + self.rules.timeout + crate::limits::CANCEL_GRACE;
+                Event::Intended { attempt, over_by }
+            }
+            _ if suspect => Event::Attempting { attempt },
+            Effect::Readonly => return self.start(),
+            Effect::Idempotent if self.run.with(|machine| machine.outbox().exists()) => {
+                let mark = self.run.with(|machine| machine.outbox().written());
+                return self.go(Phase::Durable(mark));
+            }
+            Effect::Idempotent => Event::Accepted,
+        };
+        let mark = self.append(event);
+        self.go(Phase::Durable(mark))
+    }
+
+    fn durable(&mut self, cx: &mut Context<'_>, mark: u64) -> Flow {
+        if self.run.is_durable(mark) {
+            return self.start();
+        }
+        self.registration.register(&self.run, cx);
+        if self.run.is_durable(mark) {
+            return self.start();
+        }
+        self.stay(Phase::Durable(mark))
+    }
+
+    fn start(&mut self) -> Flow {
+        let (path, name) = (self.op.path.clone(), self.op.name.clone());
+        let attempt = Attempt::new(self.run.id, path, name, self.attempt, self.rules.attempts());
+        // Nothing pending so far: the reading made when the call was asked for still holds.
+        let started = if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked };
+        let heeds_cancel = !self.run.is_cancelled();
+        let (source, run) = (&mut self.source, &self.run);
+        let body = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| source.attempt(run, attempt.clone())));
+        match body {
+            Ok(body) => {
+                self.queue.last = Some(attempt.clone());
+                self.go(Phase::Running(Running::new(body, attempt, started, heeds_cancel)))
+            }
+            Err(panic) => self.conclude(started, Ended::Panicked(panic_message(&*panic))),
+        }
+    }
+
+    fn running(&mut self, cx: &mut Context<'_>, mut running: Running<'a>) -> Flow {
+        let left = self.left();
+        let cancelled = self.run.is_cancelled();
+        match running.poll(cx, &self.run.kernel, &self.rules, left, cancelled) {
+            Poll::Ready(ended) => self.conclude(running.started, ended),
+            Poll::Pending => {
+                self.queue.note_wait();
+                self.registration.register(&self.run, cx);
+                if self.run.is_cancelled() != cancelled {
+                    return self.go(Phase::Running(running));
+                }
+                self.stay(Phase::Running(running))
+            }
+        }
+    }
+
+    /// Time until the deadline.
+    fn left(&self) -> Option<Duration> {
+        self.clock.deadline.map(|deadline| deadline.since(self.run.now()))
+    }
+
+    fn conclude(&mut self, started: u64, ended: Ended) -> Flow {
+        let now = self.run.kernel.clock.ticks();
+        self.clock.running += now.saturating_sub(started);
+        let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
+        let error = match ended {
+            Ended::Returned(Ok(output)) => return self.finish_at(now, Ok(output), None),
+            Ended::Returned(Err(error)) => error,
+            Ended::Panicked(message) => self.panicked(&message),
+            Ended::TimedOut(_) if self.rules.effect == Effect::Once => {
+                let phase = doubt(DoubtCause::TimedOut);
+                return self.go(phase);
+            }
+            Ended::Cancelled if self.rules.effect == Effect::Once => {
+                let phase = doubt(DoubtCause::Cancelled);
+                self.run.with(|machine| machine.cancellation());
+                return self.go(phase);
+            }
+            Ended::TimedOut(message) => ToolError::TimedOut { message },
+            Ended::Cancelled => self.run.with(|machine| machine.cancellation()),
+        };
+        let error = self.seal(error);
+        match self.rules.retry_after(&error, self.attempt, self.jitter()) {
+            Some(delay) => self.retry(now, error, delay),
+            None => self.finish_at(now, Err(error), None),
+        }
+    }
+
+    /// Records the failure and when the next attempt is due; nothing is held meanwhile.
+    fn retry(&mut self, now: u64, error: ToolError, delay: Duration) -> Flow {
+        let retry_at = self.run.at(now) + delay;
+        if self.clock.deadline.is_some_and(|deadline| retry_at > deadline) {
+            return self.finish_at(now, Err(error), None);
+        }
+        let attempt = self.attempt;
+        self.append(Event::Failed { attempt, error: Arc::new(error), retry_at });
+        self.queue.release();
+        self.attempt += 1;
+        self.wait_until(retry_at)
+    }
+
+    fn panicked(&self, message: &str) -> ToolError {
+        let correlation = self.correlation();
+        tracing::error!(correlation, name = %self.op.name, "the body panicked: {message}");
+        ToolError::Panicked { correlation }
+    }
+
+    fn seal(&self, error: ToolError) -> ToolError {
+        seal(error, &self.op.name, || self.correlation())
+    }
+
+    fn correlation(&self) -> String {
+        format!("{}:{}:{}", self.run.id, self.op.path, self.attempt)
+    }
+
+    /// Between 0 and 1, the same whenever this attempt of this run fails.
+    fn jitter(&self) -> f64 {
+        let mut encoder = Encoder::new();
+        encoder.text(&self.correlation());
+        f64::from(encoder.finish().prefix()) / f64::from(u32::MAX)
+    }
+
+    pub(crate) fn append(&mut self, event: Event) -> u64 {
+        let at = self.run.now();
+        let asked = self.op.asked.take();
+        self.run.append(&self.op.path, at, asked, event)
+    }
+
+    pub(crate) fn finish(&mut self, result: ToolResult<Output>) -> Flow {
+        let now = self.run.kernel.clock.ticks();
+        self.finish_at(now, result, None)
+    }
+
+    /// Records the raw outcome and what the body is told, together.
+    pub(crate) fn finish_at(&mut self, ticks: u64, result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
+        self.queue.release_all();
+        let told = match &result {
+            Ok(output) => self.source.check(output).err().map(|error| Arc::new(self.seal(error))),
+            Err(_) => None,
+        };
+        let total = ticks.saturating_sub(self.clock.asked);
+        let running = self.clock.running.min(total);
+        let times = Times { queued: total - running, running, total };
+        let result = result.map(Arc::new).map_err(Arc::new);
+        let finished = Finished { result, told, attempts: self.attempt, times, settled: settled.map(Box::new) };
+        let answer = finished.answer();
+        let at = self.run.at(ticks);
+        let asked = self.op.asked.take();
+        self.run.append(&self.op.path, at, asked, Event::Finished(finished));
+        Flow::Done(Told { result: answer, at, times })
+    }
+}
+
+/// Gives a hidden failure its correlation id and logs its whole chain; bounds the text of the others.
+pub(crate) fn seal(mut error: ToolError, name: &str, correlation: impl FnOnce() -> String) -> ToolError {
+    match &mut error {
+        // One that came up from a child keeps the child's id.
+        ToolError::Internal(internal) if internal.correlation.is_empty() => {
+            internal.correlation = correlation();
+            let chain = internal.chain().join(": ");
+            tracing::error!(correlation = internal.correlation, name, "internal error: {chain}");
+        }
+        ToolError::Failed { message, .. } | ToolError::Unavailable { message } => {
+            if let std::borrow::Cow::Owned(cut) = crate::tool::view::bounded(message.as_str().into()) {
+                *message = cut;
+            }
+        }
+        _ => {}
+    }
+    error
+}

@@ -1,0 +1,153 @@
+//! What an attempt holds, and how it gets it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::attempt::Attempt;
+use super::batch::Barrier;
+use super::rules::{Lane, Session};
+use crate::admit::{Held, KeyTurn, Permit, Turn};
+use crate::run::Run;
+
+/// Where in the queue an attempt stands; always begins at the front, what it has it keeps.
+#[derive(Clone, Copy)]
+pub(crate) enum Stage {
+    /// Everything an attempt needs.
+    Attempt,
+    /// The key alone: a doubt keeps it.
+    Key,
+}
+
+impl Stage {
+    pub(crate) fn first() -> Self {
+        Self::Attempt
+    }
+}
+
+/// What an operation holds while an attempt of it runs.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// Keys held by the bodies around it.
+    held: Option<Arc<Held>>,
+    /// The batch it stands in, told when a doubt lets the calls after it go on.
+    pub(crate) barrier: Option<Barrier>,
+    key: Option<Option<KeyTurn>>,
+    turn: Option<Turn>,
+    gate: Option<Option<Turn>>,
+    pace: Option<Pace>,
+    permit: Option<Permit>,
+    pub(crate) deadline: Option<BoxFuture<'static, ()>>,
+    /// The last attempt, which an uninterruptible thread may still be making.
+    pub(crate) last: Option<Attempt>,
+    waited: bool,
+}
+
+/// The tool's rate.
+enum Pace {
+    Wait(BoxFuture<'static, ()>),
+    Go,
+}
+
+impl Queue {
+    pub(crate) fn new(held: Option<Arc<Held>>, barrier: Option<Barrier>) -> Self {
+        Self { held, barrier, ..Self::default() }
+    }
+
+    /// Whether anything made it wait so far.
+    pub(crate) fn waited(&self) -> bool {
+        self.waited
+    }
+
+    pub(crate) fn note_wait(&mut self) {
+        self.waited = true;
+    }
+
+    /// Goes on queueing; an error names a cycle of keys.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stage: Stage,
+        run: &Arc<Run>,
+        lane: &Lane,
+    ) -> Result<Poll<()>, String> {
+        let all = self.try_all(cx, stage, run, lane)?;
+        if all.is_pending() {
+            self.waited = true;
+        }
+        Ok(all)
+    }
+
+    fn try_all(
+        &mut self,
+        cx: &mut Context<'_>,
+        stage: Stage,
+        run: &Arc<Run>,
+        lane: &Lane,
+    ) -> Result<Poll<()>, String> {
+        if let Some(key) = &lane.key {
+            if self.key.is_none() {
+                self.key = Some(run.kernel.keys.request(key.clone(), self.held.as_ref())?);
+            }
+            if let Some(Some(turn)) = &mut self.key
+                && turn.poll(cx).is_pending()
+            {
+                return Ok(Poll::Pending);
+            }
+        }
+        if matches!(stage, Stage::Key) {
+            return Ok(Poll::Ready(()));
+        }
+        let turn = match lane.session {
+            Session::Apart => None,
+            Session::Parallel => Some(self.turn.get_or_insert_with(|| run.turns.shared())),
+            Session::Exclusive => Some(self.turn.get_or_insert_with(|| run.turns.exclusive())),
+        };
+        if turn.is_some_and(|turn| turn.poll(cx).is_pending()) || self.poll_gate(cx, run, lane).is_pending() {
+            return Ok(Poll::Pending);
+        }
+        let permit = self.permit.get_or_insert_with(|| run.kernel.permits.request(run.id));
+        Ok(permit.poll(cx))
+    }
+
+    fn poll_gate(&mut self, cx: &mut Context<'_>, run: &Run, lane: &Lane) -> Poll<()> {
+        let Some(gate) = &lane.gate else { return Poll::Ready(()) };
+        if let Some(turn) = self.gate.get_or_insert_with(|| gate.enter()) {
+            std::task::ready!(turn.poll(cx));
+        }
+        let clock = &run.kernel.clock;
+        let pace = self.pace.get_or_insert_with(|| {
+            let delay = gate.reserve(clock.ticks());
+            if delay.is_zero() { Pace::Go } else { Pace::Wait(clock.sleep(delay)) }
+        });
+        if let Pace::Wait(timer) = pace {
+            std::task::ready!(timer.poll_unpin(cx));
+            *pace = Pace::Go;
+        }
+        Poll::Ready(())
+    }
+
+    /// Lets go of everything an attempt holds, before the next one queues anew.
+    pub(crate) fn release(&mut self) {
+        self.release_but_key();
+        self.key = None;
+    }
+
+    /// A doubt keeps its key, never its turn or permit.
+    pub(crate) fn release_but_key(&mut self) {
+        self.permit = None;
+        self.gate = None;
+        self.pace = None;
+        self.turn = None;
+        self.deadline = None;
+        self.waited = true;
+    }
+
+    /// The operation is over.
+    pub(crate) fn release_all(&mut self) {
+        self.release();
+        self.last = None;
+    }
+}

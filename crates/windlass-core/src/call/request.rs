@@ -1,0 +1,156 @@
+//! Calls before they are made.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::id::ToolId;
+use crate::run::record::CallLimits;
+use crate::value::Digest;
+use crate::value::digest::Encoder;
+
+/// A call to be made: which tool, with what arguments. `T` is what its output decodes to; `Value` when nobody knows.
+///
+/// `#[tool]` generates a typed constructor (`charge::call("c1", 500)`); [`ToolCall::new`] is what a model's call becomes.
+pub struct ToolCall<T = Value> {
+    pub(crate) tool: ToolRef,
+    pub(crate) id: Option<Arc<str>>,
+    pub(crate) args: Arc<Value>,
+    pub(crate) limits: CallLimits,
+    /// Why the arguments could not be written down; such a call is refused.
+    pub(crate) broken: Option<Arc<str>>,
+    output: PhantomData<fn() -> T>,
+}
+
+/// How a call names its tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolRef {
+    /// By what models call it.
+    Name(Arc<str>),
+    /// By its stable id.
+    Id(ToolId),
+}
+
+impl ToolRef {
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Name(name) => name,
+            Self::Id(id) => id.as_str(),
+        }
+    }
+}
+
+impl ToolCall {
+    /// A call by name, as a model makes it.
+    pub fn new(name: impl Into<Arc<str>>, args: impl Into<Arc<Value>>) -> Self {
+        Self::to(ToolRef::Name(name.into()), args)
+    }
+
+    /// A call by stable id.
+    pub fn by_id(id: impl Into<ToolId>, args: impl Into<Arc<Value>>) -> Self {
+        Self::to(ToolRef::Id(id.into()), args)
+    }
+}
+
+impl<T> ToolCall<T> {
+    /// A call whose output decodes to `T`; what `#[tool]` generates.
+    pub fn to(tool: ToolRef, args: impl Into<Arc<Value>>) -> Self {
+        Self { tool, id: None, args: args.into(), limits: CallLimits::default(), broken: None, output: PhantomData }
+    }
+
+    /// A call whose arguments cannot be written down as JSON: it ends `invalid_arguments` with this message.
+    pub fn broken(tool: ToolRef, message: impl Into<Arc<str>>) -> Self {
+        Self { broken: Some(message.into()), ..Self::to(tool, Value::Null) }
+    }
+
+    /// Keeps the id the model gave the call, to match the answer with. Never used to derive keys: models mint new ones.
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// How long one attempt of this call may take, instead of what the tool says.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.limits.timeout = Some(timeout);
+        self
+    }
+
+    /// How long this call may take in all, instead of what the tool says.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.limits.deadline = Some(deadline);
+        self
+    }
+
+    /// The same call without its type.
+    pub fn untyped(self) -> ToolCall {
+        let Self { tool, id, args, limits, broken, .. } = self;
+        ToolCall { tool, id, args, limits, broken, output: PhantomData }
+    }
+
+    /// Which tool it names.
+    pub fn tool(&self) -> &str {
+        self.tool.as_str()
+    }
+
+    /// Its arguments.
+    pub fn args(&self) -> &Arc<Value> {
+        &self.args
+    }
+}
+
+impl<T> Clone for ToolCall<T> {
+    fn clone(&self) -> Self {
+        Self {
+            tool: self.tool.clone(),
+            id: self.id.clone(),
+            args: self.args.clone(),
+            limits: self.limits,
+            broken: self.broken.clone(),
+            output: PhantomData,
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for ToolCall<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.broken {
+            Some(message) => write!(f, "{}(broken: {message})", self.tool.as_str()),
+            None => write!(f, "{}({})", self.tool.as_str(), self.args),
+        }
+    }
+}
+
+/// The identity of a batch: the same calls in the same order, and only those, have the same one.
+pub fn batch_identity<'a>(calls: impl IntoIterator<Item = &'a ToolCall>) -> Digest {
+    let mut encoder = Encoder::new();
+    for call in calls {
+        encoder.text(call.id.as_deref().unwrap_or_default());
+        encoder.text(call.tool.as_str());
+        encoder.value(&call.args);
+        encoder.text(call.broken.as_deref().unwrap_or_default());
+    }
+    encoder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn l04_a_batch_is_identified_by_its_calls_in_order() {
+        let a = || ToolCall::new("a", json!({"x": 1, "y": 2})).with_id("c1");
+        let b = || ToolCall::new("b", json!({})).with_id("c2");
+        let reordered: Value = serde_json::from_str(r#"{"y":2,"x":1}"#).unwrap();
+        assert_eq!(batch_identity(&[a(), b()]), batch_identity(&[ToolCall::new("a", reordered).with_id("c1"), b()]));
+        assert_ne!(batch_identity(&[a(), b()]), batch_identity(&[b(), a()]));
+        assert_ne!(batch_identity(&[a()]), batch_identity(&[a(), b()]));
+        assert_ne!(batch_identity(&[a()]), batch_identity(&[a().with_id("c9")]));
+    }
+}

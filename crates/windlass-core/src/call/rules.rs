@@ -1,0 +1,163 @@
+//! What governs one operation's attempts, from the spec and the call's own limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::admit::Gate;
+use crate::limits;
+use crate::run::record::CallLimits;
+use crate::tool::spec::{Concurrency, OnDoubt, Retry};
+use crate::tool::{Effect, Retryable, Tool, ToolError};
+
+pub(crate) struct Rules {
+    pub(crate) effect: Effect,
+    pub(crate) timeout: Duration,
+    pub(crate) heartbeat: Option<Duration>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) retry: Option<Retry>,
+    pub(crate) never_retry: bool,
+    pub(crate) on_doubt: OnDoubt,
+    pub(crate) lane: Lane,
+}
+
+/// Where an attempt queues.
+#[derive(Clone, Default)]
+pub(crate) struct Lane {
+    pub(crate) key: Option<Arc<str>>,
+    pub(crate) session: Session,
+    pub(crate) gate: Option<Arc<Gate>>,
+}
+
+/// How an attempt stands to the others of its session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// A step: its body's own business.
+    #[default]
+    Apart,
+    Parallel,
+    Exclusive,
+}
+
+impl Rules {
+    /// The rules of an atomic tool's call.
+    pub(crate) fn of_tool(tool: &Tool, args: &Value, limits: &CallLimits) -> Self {
+        let spec = tool.spec();
+        Self {
+            effect: spec.effect,
+            timeout: limits.timeout.unwrap_or_else(|| spec.timeout()),
+            heartbeat: spec.limits.heartbeat,
+            deadline: limits.deadline.or(spec.limits.deadline),
+            retry: spec.limits.retry,
+            never_retry: spec.hints.destructive,
+            on_doubt: spec.guards.on_doubt,
+            lane: Lane { key: key_of(tool, args), session: session_of(tool), gate: tool.gate() },
+        }
+    }
+
+    /// Attempts there may be in all, as far as is known beforehand.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.retry.map_or(1, |retry| retry.attempts)
+    }
+
+    /// The delay before the next attempt, or `None` if the failure is final.
+    ///
+    /// A failure that says it is safe to repeat is repeated, within the tool's limit or a modest default. One that does
+    /// not say so is repeated only if the tool asks for retries and its attempts may be repeated anyway.
+    pub(crate) fn retry_after(&self, error: &ToolError, attempt: u32, jitter: f64) -> Option<Duration> {
+        if self.never_retry {
+            return None;
+        }
+        let (policy, asked) = match error {
+            ToolError::Failed { retry: Retryable::Yes, .. } => (self.retry.unwrap_or(Retry::attempts(3)), None),
+            ToolError::Failed { retry: Retryable::After(delay), .. } => {
+                (self.retry.unwrap_or(Retry::attempts(3)), Some(*delay))
+            }
+            ToolError::Failed { .. } | ToolError::Internal(_) | ToolError::TimedOut { .. }
+                if self.effect != Effect::Once =>
+            {
+                (self.retry?, None)
+            }
+            _ => return None,
+        };
+        if attempt >= policy.attempts {
+            return None;
+        }
+        Some(asked.unwrap_or_else(|| backoff(policy, attempt, jitter)))
+    }
+}
+
+/// base·2ⁿ⁻¹ capped, spread over its upper half so that many clients that failed together do not return together.
+fn backoff(policy: Retry, attempt: u32, jitter: f64) -> Duration {
+    let doubled = policy.base.saturating_mul(1u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX));
+    doubled.min(policy.cap).mul_f64(0.5 + jitter / 2.0)
+}
+
+/// The key a call of this tool queues under.
+pub(crate) fn key_of(tool: &Tool, args: &Value) -> Option<Arc<str>> {
+    match &tool.spec().guards.concurrency {
+        Concurrency::Keyed(expression) => Some(expression.evaluate(args).into()),
+        _ => None,
+    }
+}
+
+/// How a call of this tool stands to the others of its session and batch.
+pub(crate) fn session_of(tool: &Tool) -> Session {
+    match &tool.spec().guards.concurrency {
+        Concurrency::Exclusive => Session::Exclusive,
+        Concurrency::Parallel | Concurrency::Keyed(_) => Session::Parallel,
+        Concurrency::Auto if tool.is_durable() || tool.spec().effect == Effect::Readonly => Session::Parallel,
+        Concurrency::Auto => Session::Exclusive,
+    }
+}
+
+impl Default for Rules {
+    /// A step's rules unless it says otherwise.
+    fn default() -> Self {
+        Self {
+            effect: Effect::Once,
+            timeout: limits::ATTEMPT_TIMEOUT,
+            heartbeat: None,
+            deadline: None,
+            retry: None,
+            never_retry: false,
+            on_doubt: OnDoubt::Ask,
+            lane: Lane::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delay(effect: Effect, retry: Option<Retry>, error: &ToolError, attempt: u32) -> Option<u128> {
+        let rules = Rules { effect, retry, ..Rules::default() };
+        rules.retry_after(error, attempt, 1.0).map(|delay| delay.as_millis())
+    }
+
+    #[test]
+    fn l17_retry_is_off_unless_the_failure_or_the_tool_says_it_is_safe() {
+        let (plain, safe) = (ToolError::failed("x"), ToolError::retryable("x"));
+        let tool = Some(Retry::attempts(3));
+        assert_eq!(delay(Effect::Readonly, None, &plain, 1), None);
+        assert_eq!(delay(Effect::Once, tool, &plain, 1), None, "a once tool's failure must say so itself");
+        assert_eq!(delay(Effect::Readonly, tool, &plain, 1), Some(500));
+        assert_eq!(delay(Effect::Once, None, &safe, 1), Some(500));
+        assert_eq!(delay(Effect::Readonly, tool, &ToolError::denied("no"), 1), None);
+        assert_eq!(delay(Effect::Readonly, tool, &ToolError::Panicked { correlation: String::new() }, 1), None);
+    }
+
+    #[test]
+    fn l17_delays_double_up_to_the_cap_or_are_what_the_failure_asks_for() {
+        let retry = Some(Retry { attempts: 99, base: Duration::from_millis(100), cap: Duration::from_secs(1) });
+        let plain = ToolError::failed("x");
+        let delays: Vec<_> = (1..=6).map(|n| delay(Effect::Readonly, retry, &plain, n).unwrap()).collect();
+        assert_eq!(delays, [100, 200, 400, 800, 1_000, 1_000]);
+        assert_eq!(delay(Effect::Readonly, retry, &plain, 80), Some(1_000), "a huge attempt number does not overflow");
+        let asked = ToolError::retry_after("busy", Duration::from_secs(7));
+        assert_eq!(delay(Effect::Once, retry, &asked, 1), Some(7_000));
+        assert_eq!(delay(Effect::Readonly, Some(Retry::attempts(2)), &plain, 2), None, "attempts are bounded");
+    }
+}

@@ -1,0 +1,200 @@
+//! One attempt in progress: polled, timed, cancelled, caught.
+
+use std::panic::AssertUnwindSafe;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::attempt::Attempt;
+use super::rules::Rules;
+use crate::kernel::Kernel;
+use crate::limits::CANCEL_GRACE;
+use crate::time::Clock;
+use crate::tool::{Output, ToolError, ToolResult};
+
+/// How an attempt ended.
+pub(crate) enum Ended {
+    /// It returned.
+    Returned(ToolResult<Output>),
+    /// It panicked with this message.
+    Panicked(String),
+    /// It ran out of time and was dropped; which limit is in the message.
+    TimedOut(String),
+    /// It was cancelled and dropped.
+    Cancelled,
+}
+
+pub(crate) struct Running<'a> {
+    body: BoxFuture<'a, ToolResult<Output>>,
+    attempt: Attempt,
+    pub(crate) started: u64,
+    /// Only attempts that are pending have timers.
+    timers: Option<Box<Timers>>,
+    stopping: Option<Stopping>,
+    /// An attempt that began after the run was cancelled is part of cleaning up.
+    heeds_cancel: bool,
+}
+
+struct Timers {
+    limit: BoxFuture<'static, ()>,
+    limit_is_deadline: bool,
+    heartbeat: Option<Heartbeat>,
+}
+
+struct Heartbeat {
+    every: Duration,
+    timer: BoxFuture<'static, ()>,
+    seen: u64,
+}
+
+/// The token has fired; the grace runs.
+struct Stopping {
+    grace: BoxFuture<'static, ()>,
+    timed_out: Option<String>,
+}
+
+impl<'a> Running<'a> {
+    pub(crate) fn new(
+        body: BoxFuture<'a, ToolResult<Output>>,
+        attempt: Attempt,
+        started: u64,
+        heeds_cancel: bool,
+    ) -> Self {
+        Self { body, attempt, started, timers: None, stopping: None, heeds_cancel }
+    }
+
+    /// Polls the body and whatever limits it. `left` is the time until the call's deadline.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        kernel: &Kernel,
+        rules: &Rules,
+        left: Option<Duration>,
+        cancelled: bool,
+    ) -> Poll<Ended> {
+        if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
+            return Poll::Ready(ended);
+        }
+        if self.stopping.is_none() {
+            let overdue = self.poll_timers(cx, &*kernel.clock, rules, left);
+            if overdue.is_some() || (cancelled && self.heeds_cancel) {
+                self.attempt.cancel();
+                self.stopping = Some(Stopping { grace: kernel.clock.sleep(CANCEL_GRACE), timed_out: overdue });
+                // The token may be all the body waits for.
+                if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
+                    return Poll::Ready(ended);
+                }
+            }
+        }
+        let Some(stopping) = &mut self.stopping else { return Poll::Pending };
+        std::task::ready!(stopping.grace.poll_unpin(cx));
+        Poll::Ready(match stopping.timed_out.take() {
+            Some(message) => Ended::TimedOut(message),
+            None => Ended::Cancelled,
+        })
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>, kernel: &Kernel) -> Poll<Ended> {
+        let _watched = kernel.watchdog.enter(&self.attempt);
+        let body = &mut self.body;
+        match std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx))) {
+            Ok(Poll::Ready(result)) => Poll::Ready(Ended::Returned(result)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(panic) => Poll::Ready(Ended::Panicked(panic_message(&*panic))),
+        }
+    }
+
+    /// The message of the limit that ran out.
+    fn poll_timers(
+        &mut self,
+        cx: &mut Context<'_>,
+        clock: &dyn Clock,
+        rules: &Rules,
+        left: Option<Duration>,
+    ) -> Option<String> {
+        let attempt = &self.attempt;
+        let timers = self.timers.get_or_insert_with(|| Box::new(Timers::start(clock, rules, left, attempt)));
+        if timers.limit.poll_unpin(cx).is_ready() {
+            return Some(if timers.limit_is_deadline {
+                format!("the call's deadline of {:?} passed", rules.deadline.unwrap_or_default())
+            } else {
+                format!("the attempt took longer than {:?}", rules.timeout)
+            });
+        }
+        let heartbeat = timers.heartbeat.as_mut()?;
+        while heartbeat.timer.poll_unpin(cx).is_ready() {
+            let beats = attempt.beats();
+            if beats == heartbeat.seen {
+                return Some(format!("no heartbeat for {:?}", heartbeat.every));
+            }
+            heartbeat.seen = beats;
+            heartbeat.timer = clock.sleep(heartbeat.every);
+        }
+        None
+    }
+}
+
+impl Timers {
+    fn start(clock: &dyn Clock, rules: &Rules, left: Option<Duration>, attempt: &Attempt) -> Self {
+        let limit_is_deadline = left.is_some_and(|left| left < rules.timeout);
+        let limit = left.map_or(rules.timeout, |left| left.min(rules.timeout));
+        Self {
+            limit: clock.sleep(limit),
+            limit_is_deadline,
+            heartbeat: rules.heartbeat.map(|every| Heartbeat {
+                every,
+                timer: clock.sleep(every),
+                seen: attempt.beats(),
+            }),
+        }
+    }
+}
+
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+/// Runs an attempt on the threads kept for bodies that compute. Dropping the future does not stop a body that never
+/// yields; [`Attempt::is_on_thread`] tells whether it is still at it.
+pub(crate) fn on_cpu_thread(
+    kernel: &Kernel,
+    body: BoxFuture<'static, ToolResult<Output>>,
+    attempt: Attempt,
+) -> BoxFuture<'static, ToolResult<Output>> {
+    let (promise, ticket) = crate::store::Promise::pair();
+    let watchdog = kernel.watchdog.clone();
+    let alive = attempt.clone();
+    alive.set_on_thread(true);
+    kernel.spawn.spawn_cpu(Box::pin(async move {
+        let mut body = body;
+        let mut cancelled = attempt.cancelled();
+        let ended = std::future::poll_fn(move |cx| {
+            let _watched = watchdog.enter_expected(&attempt);
+            match std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx))) {
+                Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
+                Ok(Poll::Pending) if cancelled.poll_unpin(cx).is_ready() => {
+                    Poll::Ready(Ok(Err(ToolError::Cancelled { reason: "the attempt was stopped".to_owned() })))
+                }
+                Ok(Poll::Pending) => Poll::Pending,
+                Err(panic) => Poll::Ready(Err(panic)),
+            }
+        })
+        .await;
+        alive.set_on_thread(false);
+        promise.answer(Ok(ended));
+    }));
+    Box::pin(async move {
+        match ticket.await {
+            Ok(Ok(result)) => result,
+            // Caught again where every other body's panic is.
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(error) => Err(ToolError::from(error)),
+        }
+    })
+}

@@ -1,0 +1,278 @@
+//! Child calls of a durable body: one, or several at once.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use serde::de::DeserializeOwned;
+
+use super::{Ctx, Guard, decode};
+use crate::call::ToolCall;
+use crate::call::batch::Batch;
+use crate::call::child::CallFuture;
+use crate::call::execute::Told;
+use crate::call::plan::{plan, resolve};
+use crate::path::Path;
+use crate::run::Run;
+use crate::run::record::{Asked, Event, OpKind};
+use crate::run::replay::Decision;
+use crate::tool::{Effect, ToolResult};
+
+/// One child call; see [`Ctx::call`].
+#[must_use = "a call does nothing until it is awaited"]
+pub struct CallOne<'c, T> {
+    ctx: &'c mut Ctx,
+    state: OneState,
+    output: PhantomData<fn() -> T>,
+}
+
+enum OneState {
+    Built(ToolCall),
+    Started(CallFuture, Path, Guard),
+    Over,
+}
+
+impl<'c, T> CallOne<'c, T> {
+    pub(super) fn new(ctx: &'c mut Ctx, call: ToolCall<T>) -> Self {
+        Self { ctx, state: OneState::Built(call.untyped()), output: PhantomData }
+    }
+}
+
+impl<T> Unpin for CallOne<'_, T> {}
+
+impl<T: DeserializeOwned> Future for CallOne<'_, T> {
+    type Output = ToolResult<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let OneState::Built(_) = this.state
+            && let OneState::Built(call) = std::mem::replace(&mut this.state, OneState::Over)
+        {
+            let (path, guard) = this.ctx.next(OpKind::Call, call.tool.as_str().into());
+            let snapshot = this.ctx.scope.toolbox.snapshot();
+            let tool = resolve(&snapshot, &call.tool);
+            let future = plan(&this.ctx.run, &this.ctx.scope, path.clone(), call, tool, None);
+            this.state = OneState::Started(future, path, guard);
+        }
+        let OneState::Started(future, path, guard) = &mut this.state else { return Poll::Pending };
+        let told = std::task::ready!(future.poll(cx));
+        guard.over();
+        let path = path.clone();
+        this.state = OneState::Over;
+        match this.ctx.answer(&path, &told) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Several calls of one type (an array or vector) or of several (a tuple).
+pub trait CallSet {
+    /// Their values.
+    type Values;
+    /// Their results.
+    type Results;
+
+    /// The calls, in order.
+    fn into_calls(self) -> Vec<ToolCall>;
+
+    #[doc(hidden)]
+    fn decode(results: Decoder<'_>) -> Option<Self::Results>;
+
+    #[doc(hidden)]
+    fn values(results: Self::Results) -> ToolResult<Self::Values>;
+}
+
+/// Hands out recorded results in order, decoded.
+pub struct Decoder<'r> {
+    pub(super) run: &'r Run,
+    pub(super) path: &'r Path,
+    pub(super) told: std::iter::Enumerate<std::vec::IntoIter<Told>>,
+}
+
+impl Decoder<'_> {
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Option<ToolResult<T>> {
+        let (index, told) = self.told.next()?;
+        decode(self.run, &self.path.child(index as u32), &told.result)
+    }
+
+    pub(super) fn rest<T: DeserializeOwned>(&mut self) -> Option<Vec<ToolResult<T>>> {
+        let mut results = Vec::with_capacity(self.told.len());
+        while self.told.len() > 0 {
+            results.push(self.next()?);
+        }
+        Some(results)
+    }
+}
+
+impl<T: DeserializeOwned> CallSet for Vec<ToolCall<T>> {
+    type Values = Vec<T>;
+    type Results = Vec<ToolResult<T>>;
+
+    fn into_calls(self) -> Vec<ToolCall> {
+        self.into_iter().map(ToolCall::untyped).collect()
+    }
+
+    fn decode(mut results: Decoder<'_>) -> Option<Self::Results> {
+        results.rest()
+    }
+
+    fn values(results: Self::Results) -> ToolResult<Vec<T>> {
+        results.into_iter().collect()
+    }
+}
+
+impl<T: DeserializeOwned, const N: usize> CallSet for [ToolCall<T>; N] {
+    type Values = [T; N];
+    type Results = [ToolResult<T>; N];
+
+    fn into_calls(self) -> Vec<ToolCall> {
+        self.into_iter().map(ToolCall::untyped).collect()
+    }
+
+    fn decode(mut results: Decoder<'_>) -> Option<Self::Results> {
+        results.rest()?.try_into().ok()
+    }
+
+    fn values(results: Self::Results) -> ToolResult<[T; N]> {
+        all_values(results)
+    }
+}
+
+/// All values of an array of results, or the first error in order.
+pub(super) fn all_values<T, const N: usize>(results: [ToolResult<T>; N]) -> ToolResult<[T; N]> {
+    let values: Vec<T> = results.into_iter().collect::<ToolResult<_>>()?;
+    let short = || crate::tool::ToolError::internal("a result of the set is missing");
+    values.try_into().map_err(|_| short())
+}
+
+macro_rules! call_tuples {
+    ($(($($name:ident),+))+) => {$(
+        impl<$($name: DeserializeOwned),+> CallSet for ($(ToolCall<$name>,)+) {
+            type Values = ($($name,)+);
+            type Results = ($(ToolResult<$name>,)+);
+
+            #[allow(non_snake_case)]
+            fn into_calls(self) -> Vec<ToolCall> {
+                let ($($name,)+) = self;
+                vec![$($name.untyped()),+]
+            }
+
+            fn decode(mut results: Decoder<'_>) -> Option<Self::Results> {
+                Some(($(results.next::<$name>()?,)+))
+            }
+
+            #[allow(non_snake_case)]
+            fn values(results: Self::Results) -> ToolResult<Self::Values> {
+                let ($($name,)+) = results;
+                Ok(($($name?,)+))
+            }
+        }
+    )+};
+}
+
+call_tuples! { (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) (A, B, C, D, E, F) }
+
+/// Several child calls; see [`Ctx::call_all`].
+#[must_use = "calls do nothing until they are awaited"]
+pub struct CallAll<'c, S> {
+    ctx: &'c mut Ctx,
+    calls: S,
+}
+
+impl<'c, S: CallSet> CallAll<'c, S> {
+    pub(super) fn new(ctx: &'c mut Ctx, calls: S) -> Self {
+        Self { ctx, calls }
+    }
+
+    /// Each call's own result, instead of the first error.
+    pub fn settled(self) -> CallsSettled<'c, S> {
+        CallsSettled { ctx: self.ctx, state: AllState::Built(self.calls.into_calls()), set: PhantomData }
+    }
+}
+
+impl<'c, S: CallSet + Send + 'c> IntoFuture for CallAll<'c, S>
+where
+    S::Results: Send,
+{
+    type Output = ToolResult<S::Values>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let settled = self.settled();
+        Box::pin(async move { S::values(settled.await) })
+    }
+}
+
+/// Several child calls, each with its own result; see [`CallAll::settled`].
+#[must_use = "calls do nothing until they are awaited"]
+pub struct CallsSettled<'c, S> {
+    ctx: &'c mut Ctx,
+    state: AllState,
+    set: PhantomData<fn() -> S>,
+}
+
+enum AllState {
+    Built(Vec<ToolCall>),
+    Started(Batch, Path, Guard),
+    Over,
+}
+
+impl<S> Unpin for CallsSettled<'_, S> {}
+
+impl<S: CallSet> Future for CallsSettled<'_, S> {
+    type Output = S::Results;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let AllState::Built(_) = this.state
+            && let AllState::Built(calls) = std::mem::replace(&mut this.state, AllState::Over)
+        {
+            let Some((path, guard)) = enter_group(this.ctx, OpKind::Batch, calls.len()) else { return Poll::Pending };
+            let batch = Batch::new(this.ctx.run.clone(), path.clone(), this.ctx.scope.clone(), calls, false);
+            this.state = AllState::Started(batch, path, guard);
+        }
+        let AllState::Started(batch, path, guard) = &mut this.state else { return Poll::Pending };
+        if this.ctx.run.is_stopped() {
+            return Poll::Pending;
+        }
+        let told = std::task::ready!(batch.poll(cx));
+        guard.over();
+        let path = path.clone();
+        this.state = AllState::Over;
+        this.ctx.note_answers(&told);
+        let decoder = Decoder { run: &this.ctx.run, path: &path, told: told.into_iter().enumerate() };
+        match S::decode(decoder) {
+            Some(results) => Poll::Ready(results),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// Records, or finds recorded, that a group of `count` parallel operations stands at the next path.
+pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(Path, Guard)> {
+    let name: std::sync::Arc<str> = count.to_string().into();
+    let (path, mut guard) = ctx.next(kind, name.clone());
+    let asked = Asked::operation(kind, name, None, Effect::Readonly);
+    match ctx.run.with(|machine| machine.ask(&path, &asked)) {
+        Decision::Perform { .. } => {
+            ctx.run.append(&path, ctx.run.now(), Some(asked), Event::Entered);
+        }
+        Decision::Enter => {}
+        // Held by the machine.
+        _ => {
+            guard.over();
+            return None;
+        }
+    }
+    Some((path, guard))
+}
+
+impl Ctx {
+    pub(super) fn note_answers(&mut self, told: &[Told]) {
+        if let Some(latest) = told.iter().map(|told| told.at).max() {
+            self.answered = latest;
+        }
+    }
+}

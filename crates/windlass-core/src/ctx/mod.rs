@@ -1,0 +1,194 @@
+//! The context of a durable body: its operations, each journaled, each answered from the journal after a crash.
+
+mod calls;
+mod step;
+mod steps;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
+pub use step::{CtxStep, Step, step};
+pub use steps::{StepSet, StepsAll, StepsSettled};
+
+use crate::call::durable::Frame;
+use crate::call::execute::Told;
+use crate::call::plan::Scope;
+use crate::call::{ToolCall, ToolRef};
+use crate::id::RunId;
+use crate::path::Path;
+use crate::run::Run;
+use crate::run::record::{Asked, Event, OpKind, Recorded};
+use crate::run::state::Hold;
+use crate::time::Timestamp;
+use crate::tool::{Effect, ToolResult};
+use crate::value::digest::Encoder;
+
+/// What a durable body does things through.
+///
+/// Every method that takes `&mut self` is an operation: it has a place in the journal, and after a crash a recorded one
+/// answers without being performed again. An operation that was polled must be awaited to its end; dropping it holds the
+/// run, because its place in the journal would otherwise be filled by whatever comes next.
+pub struct Ctx {
+    run: Arc<Run>,
+    path: Path,
+    scope: Scope,
+    frame: Arc<Frame>,
+    answered: Timestamp,
+    versions: Vec<(Arc<str>, bool)>,
+    drawn: u64,
+}
+
+impl Ctx {
+    pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, frame: Arc<Frame>) -> Self {
+        let answered = run.now();
+        Self { run, path, scope, frame, answered, versions: Vec::new(), drawn: 0 }
+    }
+
+    /// The run this body belongs to.
+    pub fn run(&self) -> RunId {
+        self.run.id
+    }
+
+    /// Where in the run this body stands.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A step: a named piece of work whose result is journaled; a finished one never runs again. Its attempts are
+    /// `once` unless it says otherwise.
+    ///
+    /// Dropped after its first poll, it holds the run. Its result is durable before anything that depends on it leaves
+    /// the process.
+    pub fn step<F>(&mut self, name: impl Into<Arc<str>>, f: F) -> CtxStep<'_, F> {
+        CtxStep::new(self, step(name, f))
+    }
+
+    /// Several steps at once, polled together: an array, vector or tuple of [`step`]s. One failure does not cancel its
+    /// siblings; the first in order is returned. Use [`StepsAll::settled`] to see each result.
+    pub fn steps_all<'c, S: StepSet<'c>>(&'c mut self, steps: S) -> StepsAll<'c, S> {
+        StepsAll::new(self, steps)
+    }
+
+    /// Calls a tool and waits for its outcome.
+    pub fn call<T: DeserializeOwned>(&mut self, call: ToolCall<T>) -> CallOne<'_, T> {
+        CallOne::new(self, call)
+    }
+
+    /// Calls a tool by name, with arguments nobody checked yet.
+    pub fn call_json(&mut self, name: &str, args: Value) -> CallOne<'_, Value> {
+        CallOne::new(self, ToolCall::to(ToolRef::Name(name.into()), args))
+    }
+
+    /// Several calls at once: an array, vector or tuple of calls. One failure does not cancel its siblings; the first in
+    /// order is returned. Use [`CallAll::settled`] to see each result.
+    pub fn call_all<S: CallSet>(&mut self, calls: S) -> CallAll<'_, S> {
+        CallAll::new(self, calls)
+    }
+
+    /// Whether this run takes the new branch of a change in the code. Runs that passed this place before the change take
+    /// the old one, for ever; all others the new one.
+    pub fn version(&mut self, change: &str) -> bool {
+        if let Some((_, new)) = self.versions.iter().find(|(name, _)| &**name == change) {
+            return *new;
+        }
+        let index = self.frame.next.load(Ordering::Acquire);
+        let path = self.path.child(index);
+        let asked = Asked::operation(OpKind::Version, change.into(), None, Effect::Readonly);
+        let recorded = self.run.with(|machine| machine.standing(&path).map(|standing| standing.asked.same(&asked)));
+        let new = recorded.unwrap_or(true);
+        if new {
+            self.frame.next.store(index + 1, Ordering::Release);
+            let known = recorded.is_some();
+            self.run.with(|machine| machine.ask(&path, &asked));
+            if !known {
+                self.run.append(&path, self.run.now(), Some(asked), Event::Entered);
+            }
+        }
+        self.versions.push((change.into(), new));
+        new
+    }
+
+    /// The time at which the last operation was answered: the same when the body is entered again.
+    pub fn now(&self) -> Timestamp {
+        self.answered
+    }
+
+    /// A random number, the same when the body is entered again.
+    pub fn random(&mut self) -> u64 {
+        let bytes = self.draw();
+        u64::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
+    }
+
+    /// A random (version 4) UUID, the same when the body is entered again.
+    pub fn uuid(&mut self) -> uuid::Uuid {
+        let bytes = self.draw();
+        let mut half = [0u8; 16];
+        half.copy_from_slice(&bytes[..16]);
+        uuid::Builder::from_random_bytes(half).into_uuid()
+    }
+
+    fn draw(&mut self) -> [u8; 32] {
+        self.drawn += 1;
+        let mut encoder = Encoder::new();
+        encoder.text(&format!("random {} {} {}", self.run.id, self.path, self.drawn));
+        encoder.finish().bytes()
+    }
+
+    /// The next operation's place.
+    fn next(&mut self, kind: OpKind, name: Arc<str>) -> (Path, Guard) {
+        let index = self.frame.next.fetch_add(1, Ordering::AcqRel);
+        let path = self.path.child(index);
+        let (run, frame) = (self.run.clone(), self.frame.clone());
+        (path, Guard { run, frame, index, parent: self.path.clone(), kind, name, over: false })
+    }
+
+    fn answer<T: DeserializeOwned>(&mut self, path: &Path, told: &Told) -> Option<ToolResult<T>> {
+        self.answered = told.at;
+        decode(&self.run, path, &told.result)
+    }
+}
+
+/// Decodes a recorded value; `None` holds the run.
+fn decode<T: DeserializeOwned>(run: &Run, path: &Path, result: &Recorded) -> Option<ToolResult<T>> {
+    match result {
+        Err(error) => Some(Err((**error).clone())),
+        Ok(output) => match T::deserialize(&output.value) {
+            Ok(value) => Some(Ok(value)),
+            Err(problem) => {
+                run.hold(Hold::Undecodable { path: path.clone(), problem: problem.to_string() });
+                None
+            }
+        },
+    }
+}
+
+/// Watches over an operation that was polled: it ends, or it was abandoned.
+struct Guard {
+    run: Arc<Run>,
+    frame: Arc<Frame>,
+    parent: Path,
+    index: u32,
+    kind: OpKind,
+    name: Arc<str>,
+    over: bool,
+}
+
+impl Guard {
+    fn over(&mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let dropped_with_its_body = self.frame.has_ended() || self.run.is_stopped() || std::thread::panicking();
+        if !self.over && !dropped_with_its_body {
+            let operation = Asked::operation(self.kind, self.name.clone(), None, Effect::Once).to_string();
+            self.run.hold(Hold::Abandoned { path: self.parent.child(self.index), operation });
+        }
+    }
+}

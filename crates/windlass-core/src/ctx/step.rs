@@ -1,0 +1,220 @@
+//! Steps: named pieces of work inside a durable body.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{Ctx, Guard};
+use crate::call::Attempt;
+use crate::call::execute::{Execution, Operation, Source};
+use crate::call::queue::Queue;
+use crate::call::rules::Rules;
+use crate::path::Path;
+use crate::run::Run;
+use crate::run::record::{Asked, OpKind};
+use crate::tool::spec::{OnDoubt, Retry};
+use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
+
+/// A step that is not part of a body yet: what [`Ctx::steps_all`] takes.
+pub struct Step<F> {
+    name: Arc<str>,
+    f: F,
+    rules: Rules,
+    input: Option<Result<Value, serde_json::Error>>,
+}
+
+/// A step for [`Ctx::steps_all`].
+pub fn step<F>(name: impl Into<Arc<str>>, f: F) -> Step<F> {
+    Step { name: name.into(), f, rules: Rules::default(), input: None }
+}
+
+/// Settings a step and a step of a context have alike.
+macro_rules! settings {
+    () => {
+        /// Its attempts change nothing: they may be repeated, and may run before what came before is durable.
+        #[must_use]
+        pub fn readonly(self) -> Self {
+            self.rules(|rules| rules.effect = Effect::Readonly)
+        }
+
+        /// Its attempts may be repeated with the same [`key`](Attempt::key).
+        #[must_use]
+        pub fn idempotent(self) -> Self {
+            self.rules(|rules| rules.effect = Effect::Idempotent)
+        }
+
+        /// Lets failed attempts be repeated.
+        #[must_use]
+        pub fn retry(self, retry: Retry) -> Self {
+            self.rules(|rules| rules.retry = Some(retry))
+        }
+
+        /// How long one attempt may take.
+        #[must_use]
+        pub fn timeout(self, timeout: Duration) -> Self {
+            self.rules(|rules| rules.timeout = timeout)
+        }
+
+        /// What happens to a doubt that nobody settles.
+        #[must_use]
+        pub fn on_doubt(self, policy: OnDoubt) -> Self {
+            self.rules(|rules| rules.on_doubt = policy)
+        }
+    };
+}
+
+impl<F> Step<F> {
+    settings!();
+
+    /// Enters the step's identity: a body that asks for the same step with another input diverges.
+    #[must_use]
+    pub fn input(mut self, input: &impl Serialize) -> Self {
+        self.input = Some(serde_json::to_value(input));
+        self
+    }
+
+    fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Self {
+        change(&mut self.rules);
+        self
+    }
+
+    /// The step at its place in a run.
+    pub(super) fn begin<'c, Fut, T>(self, run: Arc<Run>, path: Path) -> Execution<'c, StepSource<F, T>>
+    where
+        F: FnMut(Attempt) -> Fut + Send + 'c,
+        Fut: Future<Output = ToolResult<T>> + Send + 'c,
+        T: Serialize + 'c,
+    {
+        let (input, broken) = match self.input {
+            Some(Ok(value)) => (Some(Arc::new(value)), None),
+            Some(Err(error)) => (None, Some(error)),
+            None => (None, None),
+        };
+        let asked = Asked::operation(OpKind::Step, self.name, input, self.rules.effect);
+        let source = StepSource { f: self.f, broken, output: PhantomData };
+        Execution::new(run, Operation::new(path, asked), self.rules, source, Queue::default())
+    }
+}
+
+/// Attempts of a step.
+pub(crate) struct StepSource<F, T> {
+    f: F,
+    /// An input that cannot be written down fails the step.
+    broken: Option<serde_json::Error>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<'c, F, Fut, T> Source<'c> for StepSource<F, T>
+where
+    F: FnMut(Attempt) -> Fut + Send + 'c,
+    Fut: Future<Output = ToolResult<T>> + Send + 'c,
+    T: Serialize + 'c,
+{
+    fn attempt(&mut self, _: &Run, attempt: Attempt) -> BoxFuture<'c, ToolResult<Output>> {
+        if let Some(error) = self.broken.take() {
+            return Box::pin(std::future::ready(Err(ToolError::from(error))));
+        }
+        let attempt = (self.f)(attempt);
+        Box::pin(async move { Ok(Output::value(serde_json::to_value(attempt.await?)?)) })
+    }
+
+    fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
+        None
+    }
+
+    fn check(&self, _: &Output) -> Result<(), ToolError> {
+        Ok(())
+    }
+}
+
+/// A step of a context; see [`Ctx::step`].
+#[must_use = "a step does nothing until it is awaited"]
+pub struct CtxStep<'c, F> {
+    ctx: &'c mut Ctx,
+    step: Step<F>,
+}
+
+impl<'c, F> CtxStep<'c, F> {
+    pub(super) fn new(ctx: &'c mut Ctx, step: Step<F>) -> Self {
+        Self { ctx, step }
+    }
+
+    settings!();
+
+    /// Enters the step's identity: a body that asks for the same step with another input diverges.
+    pub fn input(mut self, input: &impl Serialize) -> Self {
+        self.step = self.step.input(input);
+        self
+    }
+
+    fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Self {
+        self.step = self.step.rules(change);
+        self
+    }
+}
+
+impl<'c, F, Fut, T> IntoFuture for CtxStep<'c, F>
+where
+    F: FnMut(Attempt) -> Fut + Send + 'c,
+    Fut: Future<Output = ToolResult<T>> + Send + 'c,
+    T: Serialize + DeserializeOwned + 'c,
+{
+    type Output = ToolResult<T>;
+    type IntoFuture = StepFuture<'c, F, T>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        StepFuture { ctx: self.ctx, state: State::Built(self.step) }
+    }
+}
+
+/// A step that is awaited.
+pub struct StepFuture<'c, F, T> {
+    ctx: &'c mut Ctx,
+    state: State<'c, F, T>,
+}
+
+enum State<'c, F, T> {
+    Built(Step<F>),
+    Started(Execution<'c, StepSource<F, T>>, Guard),
+    Over,
+}
+
+// Nothing in it is pinned in place: the futures it holds are boxed.
+impl<F, T> Unpin for StepFuture<'_, F, T> {}
+
+impl<'c, F, Fut, T> Future for StepFuture<'c, F, T>
+where
+    F: FnMut(Attempt) -> Fut + Send + 'c,
+    Fut: Future<Output = ToolResult<T>> + Send + 'c,
+    T: Serialize + DeserializeOwned + 'c,
+{
+    type Output = ToolResult<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let State::Built(_) = this.state
+            && let State::Built(step) = std::mem::replace(&mut this.state, State::Over)
+        {
+            let name = step.name.clone();
+            let (path, guard) = this.ctx.next(OpKind::Step, name);
+            this.state = State::Started(step.begin(this.ctx.run.clone(), path), guard);
+        }
+        let State::Started(execution, guard) = &mut this.state else { return Poll::Pending };
+        let told = std::task::ready!(execution.poll(cx));
+        guard.over();
+        let path = execution.op.path.clone();
+        this.state = State::Over;
+        match this.ctx.answer(&path, &told) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
+    }
+}

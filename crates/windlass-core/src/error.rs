@@ -1,0 +1,93 @@
+//! What goes wrong between a caller and the runtime, as opposed to inside a tool.
+
+use crate::id::RunId;
+use crate::run::state::Hold;
+use crate::store::StoreError;
+use crate::tool::{RegisterError, ToolError};
+
+/// What the runtime returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why the runtime has no result for its caller, split by what the caller does next.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call ended with an error: read it.
+    Tool(ToolError),
+    /// Whether the call happened is not known here; the journal decides. Attach to the run to learn how it ends.
+    Unknown {
+        /// Which run.
+        run: RunId,
+        /// What the store said.
+        source: StoreError,
+    },
+    /// The run is held: its sentence says what would move it.
+    Held {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        hold: Hold,
+    },
+    /// This runtime let go of the run; whoever opens the store next goes on with it. Attach to it there.
+    Elsewhere {
+        /// Which run.
+        run: RunId,
+    },
+    /// The output is not what the caller's type says.
+    Decode {
+        /// Which run.
+        run: RunId,
+        /// What does not fit.
+        problem: String,
+    },
+    /// The request itself cannot be met.
+    Refused(String),
+    /// A tool cannot be registered.
+    Register(RegisterError),
+    /// The store failed before anything was attempted.
+    Store(StoreError),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tool(error) => write!(f, "{error}"),
+            Self::Unknown { run, source } => {
+                write!(f, "the outcome of run {run} is not known yet ({source}); attach to the run to learn how it ends")
+            }
+            Self::Held { run, hold } => write!(f, "run {run} is held: {hold}"),
+            Self::Elsewhere { run } => {
+                write!(f, "this runtime let go of run {run}; attach to it where the store is open next")
+            }
+            Self::Decode { run, problem } => {
+                write!(f, "the output of run {run} is not of the type the caller asked for: {problem}")
+            }
+            Self::Refused(reason) => f.write_str(reason),
+            Self::Register(error) => write!(f, "{error}"),
+            Self::Store(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Unknown { source, .. } => Some(source),
+            Self::Register(error) => Some(error),
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<RegisterError> for Error {
+    fn from(error: RegisterError) -> Self {
+        Self::Register(error)
+    }
+}

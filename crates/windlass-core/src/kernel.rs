@@ -1,0 +1,249 @@
+//! One runtime: its store, clock and executor, what its attempts share, and the runs it drives.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::admit::{Keys, Permits};
+use crate::call::batch::Batch;
+use crate::call::plan::{Scope, plan, resolve};
+use crate::call::{ToolCall, ToolRef};
+use crate::error::{Error, Result};
+use crate::id::{Mint, RunId};
+use crate::limits;
+use crate::path::Path;
+use crate::run::Run;
+use crate::run::drive::{Completion, Drive, Root, RunEnd};
+use crate::run::machine::Machine;
+use crate::run::record::{Asked, Event, OpKind};
+use crate::run::state::Hold;
+use crate::spawn::Spawn;
+use crate::store::{Store, StoreError};
+use crate::time::Clock;
+use crate::tool::{Effect, Toolbox};
+use crate::watchdog::Watchdog;
+
+/// Where a store that failed is tried again, at first and at most.
+const RELOAD_DELAYS: (std::time::Duration, std::time::Duration) =
+    (std::time::Duration::from_millis(100), std::time::Duration::from_secs(30));
+
+pub(crate) struct Kernel {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) spawn: Arc<dyn Spawn>,
+    /// What runs that are taken up from their journal find their tools in.
+    pub(crate) toolbox: Toolbox,
+    pub(crate) permits: Arc<Permits>,
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) connections: Vec<String>,
+    pub(crate) watchdog: Watchdog,
+    pub(crate) mint: Mint,
+    pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
+    pub(crate) closed: AtomicBool,
+}
+
+/// A run this process drives.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub(crate) run: Arc<Run>,
+    pub(crate) completion: Arc<Completion>,
+}
+
+impl Kernel {
+    fn base(&self) -> (crate::time::Timestamp, u64) {
+        (self.clock.now(), self.clock.ticks())
+    }
+
+    fn fresh(self: &Arc<Self>, tool: Arc<str>) -> Result<Arc<Run>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Refused("this runtime is shut down; it takes no new calls".to_owned()));
+        }
+        let base = self.base();
+        let id = self.mint.run(base.0);
+        Ok(Run::new(self.clone(), id, base, Machine::create(id, tool, base.0)))
+    }
+
+    /// A new run of one call, not polled yet.
+    pub(crate) fn start_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall) -> Result<(Drive, bool)> {
+        let snapshot = toolbox.snapshot();
+        let tool = resolve(&snapshot, &call.tool);
+        let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
+        let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
+        let run = self.fresh(name)?;
+        let scope = Scope { toolbox: toolbox.clone(), held: None };
+        let root = Root::Call(plan(&run, &scope, Path::root(), call, tool, None));
+        Ok((Drive::new(run, root), open_world))
+    }
+
+    /// A new run of several calls, not polled yet.
+    pub(crate) fn start_batch(
+        self: &Arc<Self>,
+        toolbox: &Toolbox,
+        calls: Vec<ToolCall>,
+        stop_on_failure: bool,
+    ) -> Result<(Drive, Vec<bool>)> {
+        if calls.len() > limits::BATCH_CALLS {
+            let (count, most) = (calls.len(), limits::BATCH_CALLS);
+            return Err(Error::Refused(format!("a batch of {count} calls is too large; the limit is {most}")));
+        }
+        let run = self.fresh("batch".into())?;
+        run.with(|machine| machine.outbox().reserve(calls.len() + 2));
+        run.append(&Path::root(), run.now(), Some(batch_asked(calls.len(), stop_on_failure)), Event::Entered);
+        let scope = Scope { toolbox: toolbox.clone(), held: None };
+        let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
+        let open_world = batch.open_world();
+        batch.accept();
+        Ok((Drive::new(run, Root::Batch(batch)), open_world))
+    }
+
+    /// Polls a run once here and now; only if it has to wait does it become a task of its own.
+    pub(crate) async fn drive(self: &Arc<Self>, drive: Drive) -> RunEnd {
+        let mut first = Some(drive);
+        let polled = std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))
+        })
+        .await;
+        match (polled, first) {
+            (Some(std::task::Poll::Ready(end)), Some(drive)) => {
+                self.after(drive.run.id, &end);
+                end
+            }
+            (_, Some(drive)) => self.detach(drive).wait().await,
+            (_, None) => RunEnd::Elsewhere,
+        }
+    }
+
+    /// Gives a run a task of its own.
+    pub(crate) fn detach(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
+        let run = drive.run.clone();
+        let completion = Arc::new(Completion::default());
+        let live = Live { run: run.clone(), completion: completion.clone() };
+        self.live.lock().insert(run.id, live);
+        let task = DriveTask { kernel: self.clone(), run: run.id, completion: completion.clone(), over: false };
+        self.spawn.spawn(Box::pin(async move {
+            let mut task = task;
+            let end = std::future::poll_fn(|cx| drive.poll(cx)).await;
+            task.end(end);
+        }));
+        completion
+    }
+
+    /// A store that failed decides nothing: the run is taken up again from the journal, once the store answers.
+    fn after(self: &Arc<Self>, run: RunId, end: &RunEnd) {
+        if !matches!(end, RunEnd::Unknown(_)) || self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let kernel = self.clone();
+        self.spawn.spawn(Box::pin(async move {
+            let mut delay = RELOAD_DELAYS.0;
+            loop {
+                kernel.clock.sleep(delay).await;
+                match kernel.take_up(run, &kernel.toolbox).await {
+                    // Nothing of it was ever recorded, it has ended, or somebody else has it.
+                    Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
+                    Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
+                }
+                delay = (delay * 2).min(RELOAD_DELAYS.1);
+            }
+        }));
+    }
+
+    /// Claims a run and drives it from its journal.
+    pub(crate) async fn take_up(
+        self: &Arc<Self>,
+        id: RunId,
+        toolbox: &Toolbox,
+    ) -> std::result::Result<Arc<Completion>, StoreError> {
+        let claimed = self.store.claim(id).await?;
+        let base = self.base();
+        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0));
+        if run.is_halted() {
+            return Ok(self.detach(Drive::stopped(run)));
+        }
+        let scope = Scope { toolbox: toolbox.clone(), held: None };
+        Ok(match self.root_of(&run, scope) {
+            Some(root) => self.detach(Drive::new(run, root)),
+            None => {
+                let problem = "the journal does not say what the run is".to_owned();
+                run.hold(Hold::Undecodable { path: Path::root(), problem });
+                self.detach(Drive::stopped(run))
+            }
+        })
+    }
+
+    /// What a journal says its run is.
+    fn root_of(&self, run: &Arc<Run>, scope: Scope) -> Option<Root> {
+        let root = run.with(|machine| machine.standing(&Path::root()).map(|standing| standing.asked.clone()))?;
+        match root.kind {
+            OpKind::Call => {
+                let call = recorded_call(&root);
+                let snapshot = scope.toolbox.snapshot();
+                let tool = resolve(&snapshot, &call.tool);
+                Some(Root::Call(plan(run, &scope, Path::root(), call, tool, None)))
+            }
+            OpKind::Batch => {
+                let count: u32 = root.name.parse().ok()?;
+                let calls: Option<Vec<ToolCall>> = (0..count)
+                    .map(|index| {
+                        let path = Path::root().child(index);
+                        run.with(|machine| machine.standing(&path).map(|standing| recorded_call(&standing.asked)))
+                    })
+                    .collect();
+                run.with(|machine| machine.ask(&Path::root(), &root));
+                let stop = root.input.as_ref().is_some_and(|input| input["stop_on_failure"] == true);
+                Some(Root::Batch(Batch::new(run.clone(), Path::root(), scope, calls?, stop)))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn batch_asked(count: usize, stop_on_failure: bool) -> Asked {
+    let input = stop_on_failure.then(|| Arc::new(serde_json::json!({"stop_on_failure": true})));
+    Asked::operation(OpKind::Batch, count.to_string().into(), input, Effect::Readonly)
+}
+
+/// The call a record says was asked for.
+fn recorded_call(asked: &Asked) -> ToolCall {
+    let args = asked.input.clone().unwrap_or_default();
+    let mut call = ToolCall::to(ToolRef::Id(asked.name.clone().into()), args);
+    call.id = asked.call_id.clone();
+    call.limits = asked.limits.as_deref().copied().unwrap_or_default();
+    call
+}
+
+/// Makes sure that whoever waits for a run is told, even if the executor drops its task.
+struct DriveTask {
+    kernel: Arc<Kernel>,
+    run: RunId,
+    completion: Arc<Completion>,
+    over: bool,
+}
+
+impl DriveTask {
+    fn end(&mut self, end: RunEnd) {
+        self.over = true;
+        self.forget();
+        self.kernel.after(self.run, &end);
+        self.completion.complete(end);
+    }
+
+    fn forget(&self) {
+        let mut live = self.kernel.live.lock();
+        // A later owner in this process may have taken its place.
+        if live.get(&self.run).is_some_and(|live| Arc::ptr_eq(&live.completion, &self.completion)) {
+            live.remove(&self.run);
+        }
+    }
+}
+
+impl Drop for DriveTask {
+    fn drop(&mut self) {
+        if !self.over {
+            self.forget();
+            self.completion.complete(RunEnd::Elsewhere);
+        }
+    }
+}

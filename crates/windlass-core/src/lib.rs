@@ -1,0 +1,34 @@
+//! The kernel of Windlass: tools, calls, runs, the journal, and every decision about them.
+//!
+//! It knows no database, no network and no executor: [`store::Store`], [`time::Clock`] and [`spawn::Spawn`] are traits.
+//! Most programs use it through the `windlass` crate.
+//!
+//! Where things are decided:
+//! - what happens when a body asks for an operation the journal may know: `run/replay.rs`, one pure function;
+//! - what a failure looks like from outside: [`tool::view`];
+//! - who may write to a run: [`store`].
+
+mod admit;
+pub mod call;
+pub mod ctx;
+mod error;
+mod id;
+mod kernel;
+pub mod limits;
+mod path;
+pub mod run;
+mod runtime;
+pub mod spawn;
+pub mod store;
+pub mod testing;
+pub mod time;
+pub mod tool;
+mod value;
+mod watchdog;
+
+pub use error::{Error, Result};
+pub use id::{RunId, ToolId};
+pub use path::{BadPath, Path};
+pub use runtime::{Config, Observer, Runtime, decode};
+pub use value::{Difference, Digest};
+pub use watchdog::Stuck;

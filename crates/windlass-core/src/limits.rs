@@ -1,0 +1,55 @@
+//! Every bound the kernel has by default, in one place, each with the reason for its number.
+
+use std::time::Duration;
+
+/// Largest arguments of one call, in bytes of JSON. Models write a few kilobytes; a file's content belongs in an artifact.
+pub const ARGUMENT_BYTES: usize = 1 << 20;
+
+/// Deepest nesting of a JSON value; what the JSON parser itself accepts. Keeps validation and drops off deep stacks.
+pub const VALUE_DEPTH: usize = 128;
+
+/// Most calls in one batch. A model emits tens; more than this is a loop gone wrong.
+pub const BATCH_CALLS: usize = 4_096;
+
+/// Deepest nesting of calls. A legitimate tree of tools is a handful deep; recursion without an end is not.
+pub const CALL_DEPTH: usize = 32;
+
+/// Attempts in flight at once in one runtime: enough to keep a small machine's sockets busy, few enough to bound memory.
+pub const ATTEMPTS_IN_FLIGHT: usize = 256;
+
+/// An attempt's time unless its tool says otherwise; long enough for a slow API, short enough to notice a dead one.
+pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The same for a tool with the long-running hint.
+pub const LONG_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+/// Between the token firing and the attempt being dropped.
+pub const CANCEL_GRACE: Duration = Duration::from_millis(50);
+
+/// How long a cancelled durable body may still use its context to clean up.
+pub const CLEAN_UP: Duration = Duration::from_secs(30);
+
+/// Longest delay between two attempts of one call, unless the failure asked for more.
+pub const RETRY_DELAY_CAP: Duration = Duration::from_secs(60);
+
+/// Deaths of the process with the same path in flight after which a run is held as a crash loop.
+pub const CRASH_LOOP: u32 = 3;
+
+/// Operations of one run. Beyond this a body should continue in a new generation.
+pub const RUN_OPERATIONS: u64 = 100_000;
+
+/// Records a run may buffer before they are sent to the store although nothing waits for them: bounds what a crash makes
+/// readonly work repeat, and keeps commits large enough to be cheap.
+pub const BUFFERED_RECORDS: usize = 256;
+
+/// How long one poll of a body may take before the watchdog names it. A well-behaved body yields within microseconds.
+pub const WATCHDOG: Duration = Duration::from_secs(2);
+
+/// Runs that recovery drives at the same time.
+pub const RECOVERY_IN_FLIGHT: usize = 64;
+
+/// Longest text of an error that a record, a model or an API sees.
+pub const ERROR_CHARS: usize = 4_096;
+
+/// Toolboxes with more tools than this list deferrable tools as stubs.
+pub const STUB_ABOVE: usize = 40;

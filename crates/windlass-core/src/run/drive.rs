@@ -1,0 +1,237 @@
+//! What drives one run from its first poll to its end, whatever that is.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::machine::Stop;
+use super::record::{Event, Finished};
+use super::state::{Ending, Hold};
+use super::{Registration, Run};
+use crate::call::batch::Batch;
+use crate::call::child::CallFuture;
+use crate::call::execute::Told;
+use crate::limits::CLEAN_UP;
+use crate::path::Path;
+use crate::store::StoreError;
+use crate::time::Times;
+use crate::tool::{Output, ToolError};
+
+/// What a run is made of at its root.
+pub(crate) enum Root {
+    Call(CallFuture),
+    Batch(Batch),
+}
+
+impl Root {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Told>> {
+        match self {
+            Self::Call(call) => call.poll(cx).map(|told| vec![told]),
+            Self::Batch(batch) => batch.poll(cx),
+        }
+    }
+}
+
+/// How driving a run ended.
+#[derive(Clone, Debug)]
+pub(crate) enum RunEnd {
+    /// It has its outcome, durably.
+    Finished(Vec<Told>),
+    /// It is held.
+    Held(Hold),
+    /// The store failed; the journal will decide.
+    Unknown(StoreError),
+    /// Somebody else drives it, or will.
+    Elsewhere,
+}
+
+pub(crate) struct Drive {
+    pub(crate) run: Arc<Run>,
+    root: Option<Root>,
+    phase: Phase,
+    registration: Registration,
+    clean_up: Option<BoxFuture<'static, ()>>,
+}
+
+enum Phase {
+    Body,
+    /// Everything is said; it must become durable before anyone is told.
+    Flush(u64, Vec<Told>),
+    Over,
+}
+
+impl Drive {
+    pub(crate) fn new(run: Arc<Run>, root: Root) -> Self {
+        Self { run, root: Some(root), phase: Phase::Body, registration: Registration::default(), clean_up: None }
+    }
+
+    /// A run that is stopped already, such as one held when it was claimed.
+    pub(crate) fn stopped(run: Arc<Run>) -> Self {
+        Self { run, root: None, phase: Phase::Body, registration: Registration::default(), clean_up: None }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RunEnd> {
+        loop {
+            if self.run.is_halted() {
+                return self.halt(cx);
+            }
+            match std::mem::replace(&mut self.phase, Phase::Over) {
+                Phase::Body => match self.poll_body(cx) {
+                    Some(told) => self.finish(told),
+                    None if self.run.is_halted() => {}
+                    None => {
+                        self.phase = Phase::Body;
+                        return Poll::Pending;
+                    }
+                },
+                Phase::Flush(mark, told) => {
+                    if self.run.is_durable(mark) {
+                        return Poll::Ready(RunEnd::Finished(told));
+                    }
+                    self.registration.register(&self.run, cx);
+                    if self.run.is_durable(mark) {
+                        return Poll::Ready(RunEnd::Finished(told));
+                    }
+                    self.phase = Phase::Flush(mark, told);
+                    if !self.run.is_halted() {
+                        return Poll::Pending;
+                    }
+                }
+                Phase::Over => return Poll::Pending,
+            }
+        }
+    }
+
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Option<Vec<Told>> {
+        let root = self.root.as_mut()?;
+        if let Poll::Ready(told) = root.poll(cx) {
+            return (!self.run.is_halted()).then_some(told);
+        }
+        self.registration.register(&self.run, cx);
+        self.run.rebase();
+        if self.run.is_cancelled() && self.clean_up_is_over(cx) {
+            return Some(self.cut_off());
+        }
+        None
+    }
+
+    fn clean_up_is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        let clock = &self.run.kernel.clock;
+        self.clean_up.get_or_insert_with(|| clock.sleep(CLEAN_UP)).poll_unpin(cx).is_ready()
+    }
+
+    /// The body did not end within its time for cleaning up: it is dropped, and what it may have done stays visible.
+    fn cut_off(&mut self) -> Vec<Told> {
+        let reason = format!("cancelled, and not cleaned up within {CLEAN_UP:?}");
+        let result = Err(Arc::new(ToolError::Cancelled { reason }));
+        let at = self.run.now();
+        // The run must look stopped to the operations that are dropped with it.
+        self.run.quiesce();
+        self.root = None;
+        let finished = Finished { result: result.clone(), told: None, attempts: 1, times: Times::default(), settled: None };
+        self.run.with(|machine| machine.abandon_below(&Path::root(), at));
+        self.run.append(&Path::root(), at, None, Event::Finished(finished));
+        vec![Told { result, at, times: Times::default() }]
+    }
+
+    fn finish(&mut self, told: Vec<Told>) {
+        let ending = match (&self.root, told.as_slice()) {
+            (Some(Root::Batch(_)), _) => {
+                self.record_batch_end(&told);
+                Ending::Ok
+            }
+            (_, [Told { result: Ok(_), .. }]) => Ending::Ok,
+            (_, [Told { result: Err(error), .. }]) if matches!(**error, ToolError::Cancelled { .. }) => Ending::Cancelled,
+            _ => Ending::Failed,
+        };
+        let mark = self.run.with(|machine| machine.finish(ending));
+        self.phase = Phase::Flush(mark, told);
+    }
+
+    fn record_batch_end(&self, told: &[Told]) {
+        let total = told.iter().map(|told| told.times.total).max().unwrap_or(0);
+        let times = Times { queued: 0, running: total, total };
+        let result = Ok(Arc::new(Output::default()));
+        let finished = Finished { result, told: None, attempts: 1, times, settled: None };
+        let at = told.last().map_or_else(|| self.run.now(), |told| told.at);
+        self.run.append(&Path::root(), at, None, Event::Finished(finished));
+    }
+
+    /// Nobody drives the run any further; what must be said of it is said.
+    fn halt(&mut self, cx: &mut Context<'_>) -> Poll<RunEnd> {
+        self.root = None;
+        let stop = self.run.with(|machine| machine.stop().cloned());
+        match stop {
+            Some(Stop::Held(hold)) => {
+                let mark = self.run.with(|machine| machine.outbox().written());
+                self.registration.register(&self.run, cx);
+                if self.run.is_durable(mark) {
+                    tracing::warn!(run = %self.run.id, "held: {hold}");
+                    return Poll::Ready(RunEnd::Held(hold));
+                }
+                match self.run.with(|machine| machine.stop().cloned()) {
+                    Some(Stop::Held(_)) => Poll::Pending,
+                    _ => self.halt(cx),
+                }
+            }
+            Some(Stop::Reload(error)) => Poll::Ready(RunEnd::Unknown(error)),
+            Some(Stop::Lost | Stop::Released) | None => Poll::Ready(RunEnd::Elsewhere),
+        }
+    }
+}
+
+impl Drop for Drive {
+    /// Whoever drops a run in the middle lets go of it; its operations were not abandoned by the body.
+    fn drop(&mut self) {
+        if self.root.is_some() {
+            self.run.with(super::machine::Machine::release);
+        }
+    }
+}
+
+/// Where a run's end is waited for.
+#[derive(Default)]
+pub(crate) struct Completion(Mutex<Ends>);
+
+#[derive(Default)]
+struct Ends {
+    end: Option<RunEnd>,
+    waiting: Vec<Waker>,
+}
+
+impl Completion {
+    pub(crate) fn complete(&self, end: RunEnd) {
+        let waiting = {
+            let mut ends = self.0.lock();
+            ends.end = Some(end);
+            std::mem::take(&mut ends.waiting)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    pub(crate) fn wait(self: &Arc<Self>) -> WaitEnd {
+        WaitEnd(self.clone())
+    }
+}
+
+pub(crate) struct WaitEnd(Arc<Completion>);
+
+impl Future for WaitEnd {
+    type Output = RunEnd;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RunEnd> {
+        let mut ends = self.0.0.lock();
+        if let Some(end) = &ends.end {
+            return Poll::Ready(end.clone());
+        }
+        if ends.waiting.iter().all(|waker| !waker.will_wake(cx.waker())) {
+            ends.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}

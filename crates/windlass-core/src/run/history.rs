@@ -1,0 +1,164 @@
+//! A journal folded into what stands at each path.
+
+use rustc_hash::FxHashMap;
+
+use super::record::{Asked, DoubtCause, Event, OpKind, Record, Recorded};
+use crate::path::Path;
+use crate::time::Timestamp;
+use crate::tool::{Effect, ToolError};
+
+/// What the journal has at one path.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) asked: Asked,
+    pub(crate) state: State,
+    pub(crate) at: Timestamp,
+    /// How often the process died with this operation in flight.
+    pub(crate) deaths: u32,
+}
+
+/// How far an operation got.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    Accepted,
+    Entered,
+    Attempting { attempt: u32 },
+    Intended { attempt: u32, over_by: Timestamp },
+    Failed { attempt: u32, retry_at: Timestamp },
+    Doubted { attempt: u32, cause: DoubtCause, over_by: Timestamp },
+    Settled { attempt: u32 },
+    Finished { result: Recorded },
+}
+
+/// What a run's owner knows from before it took over. Operations are taken out as the body asks for them.
+#[derive(Default)]
+pub(crate) struct History {
+    standing: FxHashMap<Path, Standing>,
+    in_flight: Vec<Path>,
+    /// Deaths since anything was achieved.
+    idle_deaths: u32,
+    /// Somebody cancelled the run and no operation has been told yet.
+    pub(crate) cancel_pending: Option<String>,
+    pub(crate) cancelled: bool,
+}
+
+impl History {
+    pub(crate) fn fold(records: Vec<Record>) -> Self {
+        let mut history = Self::default();
+        history.standing.reserve(records.len());
+        records.into_iter().for_each(|record| history.apply(record));
+        history
+    }
+
+    fn apply(&mut self, record: Record) {
+        let Record { path, at, asked, event } = record;
+        let state = match event {
+            Event::Recovered => return self.died(),
+            Event::Cancelled { reason, .. } => {
+                self.cancelled = true;
+                self.cancel_pending = Some(reason);
+                return;
+            }
+            Event::Accepted => State::Accepted,
+            Event::Entered => State::Entered,
+            Event::Attempting { attempt } => State::Attempting { attempt },
+            Event::Intended { attempt, over_by } => State::Intended { attempt, over_by },
+            Event::Failed { attempt, retry_at, .. } => State::Failed { attempt, retry_at },
+            Event::Doubted { attempt, cause, over_by } => State::Doubted { attempt, cause, over_by },
+            Event::Settled { attempt, .. } => State::Settled { attempt },
+            Event::Finished(finished) => State::Finished { result: finished.answer() },
+        };
+        self.note_progress(&path, &state);
+        match self.standing.get_mut(&path) {
+            Some(standing) => {
+                standing.state = state;
+                standing.at = at;
+            }
+            None => {
+                // A path's first record says what was asked; a journal without that is not ours, and asking anything
+                // there diverges from the empty name.
+                let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
+                let asked = asked.unwrap_or_else(nothing);
+                self.standing.insert(path, Standing { asked, state, at, deaths: 0 });
+            }
+        }
+    }
+
+    fn note_progress(&mut self, path: &Path, state: &State) {
+        match state {
+            State::Attempting { .. } | State::Intended { .. } => self.in_flight.push(path.clone()),
+            State::Entered | State::Accepted => {}
+            _ => {
+                self.in_flight.retain(|other| other != path);
+                self.idle_deaths = 0;
+            }
+        }
+        if let State::Finished { result: Err(error) } = state
+            && matches!(**error, ToolError::Cancelled { .. })
+        {
+            self.cancel_pending = None;
+        }
+    }
+
+    fn died(&mut self) {
+        self.idle_deaths += 1;
+        for path in std::mem::take(&mut self.in_flight) {
+            if let Some(standing) = self.standing.get_mut(&path) {
+                standing.deaths += 1;
+            }
+        }
+    }
+
+    /// The place where the process keeps dying, if it died there `limit` times.
+    pub(crate) fn crash_loop(&self, limit: u32) -> Option<(Path, u32)> {
+        let worst = self.standing.iter().filter(|(_, standing)| standing.deaths >= limit);
+        // The map's order is not the journal's: take the first path, so that two readers name the same place.
+        let named = worst.map(|(path, standing)| (path.clone(), standing.deaths)).min();
+        named.or_else(|| (self.idle_deaths >= limit).then(|| (Path::root(), self.idle_deaths)))
+    }
+
+    pub(crate) fn get(&self, path: &Path) -> Option<&Standing> {
+        self.standing.get(path)
+    }
+
+    pub(crate) fn take(&mut self, path: &Path) -> Option<Standing> {
+        if self.standing.is_empty() {
+            return None;
+        }
+        self.standing.remove(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(path: &str, asked: bool, event: Event) -> Record {
+        let name = "s".into();
+        let asked = asked.then_some(Asked::operation(OpKind::Step, name, None, Effect::Readonly));
+        Record { path: path.parse().unwrap(), at: Timestamp::default(), asked, event }
+    }
+
+    #[test]
+    fn deaths_are_counted_where_something_was_in_flight() {
+        let mut records = vec![record("/", true, Event::Entered)];
+        for n in 0..3 {
+            records.push(record("0", n == 0, Event::Attempting { attempt: 1 }));
+            records.push(record("/", false, Event::Recovered));
+        }
+        let history = History::fold(records);
+        assert_eq!(history.crash_loop(3), Some(("0".parse().unwrap(), 3)));
+        assert_eq!(history.crash_loop(4), None);
+    }
+
+    #[test]
+    fn deaths_between_operations_are_counted_at_the_root_until_something_is_achieved() {
+        let mut records = vec![record("/", true, Event::Entered)];
+        records.extend((0..3).map(|_| record("/", false, Event::Recovered)));
+        assert_eq!(History::fold(records.clone()).crash_loop(3), Some((Path::root(), 3)));
+        let retry_at = Timestamp::default();
+        let error = std::sync::Arc::new(ToolError::failed("x"));
+        records.push(record("0", true, Event::Failed { attempt: 1, error, retry_at }));
+        assert_eq!(History::fold(records).crash_loop(3), None);
+    }
+}

@@ -1,0 +1,330 @@
+//! The run machine: inputs in, records and commits out. It does no I/O and never waits; whoever drives it feeds it what
+//! bodies ask for, what attempts returned and what the store answered.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::history::{History, Standing};
+use super::outbox::Outbox;
+use super::record::{Asked, Event, Record};
+use super::replay::{self, Decision, replay};
+use super::state::{Divergence, Doubt, Ending, Hold, RunState};
+use crate::id::RunId;
+use crate::limits;
+use crate::path::Path;
+use crate::store::{Claimed, Commit, Mail, Message, Settlement, StoreError};
+use crate::time::Timestamp;
+use crate::tool::ToolError;
+
+/// Attempts after a crash that are announced before they start, so that a body that kills the process is found.
+const SUSPECT_ATTEMPTS: u32 = 64;
+
+/// Why nobody drives a run any more.
+#[derive(Clone, Debug)]
+pub(crate) enum Stop {
+    /// It is held; the hold is being, or has been, recorded.
+    Held(Hold),
+    /// The store failed: what happened is decided by the journal.
+    Reload(StoreError),
+    /// Another owner has it.
+    Lost,
+    /// This process lets go of it; another owner goes on.
+    Released,
+}
+
+/// A settlement from the mailbox.
+pub(crate) struct SettleMail {
+    pub(crate) settlement: Settlement,
+    pub(crate) by: String,
+    pub(crate) reason: String,
+}
+
+/// A cancellation that reached the run.
+struct Cancel {
+    reason: String,
+    /// Whether an operation has been told; afterwards the body cleans up undisturbed.
+    delivered: bool,
+}
+
+pub(crate) struct Machine {
+    history: History,
+    outbox: Outbox,
+    stop: Option<Stop>,
+    doubts: Vec<Doubt>,
+    mail: VecDeque<Mail>,
+    /// Mail up to here has been delivered.
+    seen: u64,
+    cancel: Option<Cancel>,
+    open_intents: Vec<Doubt>,
+    budget: Budget,
+}
+
+struct Budget {
+    operations: u64,
+    suspect: u32,
+    owners_dead: bool,
+}
+
+impl Machine {
+    /// A run that does not exist yet.
+    pub(crate) fn create(run: RunId, tool: Arc<str>, at: Timestamp) -> Self {
+        Self {
+            history: History::default(),
+            outbox: Outbox::create(run, tool, at),
+            stop: None,
+            doubts: Vec::new(),
+            mail: VecDeque::new(),
+            seen: 0,
+            cancel: None,
+            open_intents: Vec::new(),
+            budget: Budget { operations: 0, suspect: 0, owners_dead: true },
+        }
+    }
+
+    /// A run taken over from an earlier owner.
+    pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp) -> Self {
+        let seq = claimed.records.len() as u64;
+        let mut records = claimed.records;
+        let mut outbox = Outbox::existing(run, claimed.epoch, seq);
+        if !claimed.orderly {
+            let death = Record { path: Path::root(), at: now, asked: None, event: Event::Recovered };
+            records.push(death.clone());
+            outbox.append(death);
+        }
+        let mut history = History::fold(records);
+        let cancel = history.cancelled.then(|| match history.cancel_pending.take() {
+            Some(reason) => Cancel { reason, delivered: false },
+            None => Cancel { reason: String::new(), delivered: true },
+        });
+        let suspect = if claimed.orderly { 0 } else { SUSPECT_ATTEMPTS };
+        let mut machine = Self {
+            history,
+            outbox,
+            stop: None,
+            doubts: Vec::new(),
+            mail: VecDeque::new(),
+            seen: 0,
+            cancel,
+            open_intents: Vec::new(),
+            budget: Budget { operations: 0, suspect, owners_dead: claimed.owners_dead },
+        };
+        claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
+        if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
+            machine.hold(Hold::CrashLoop { path, deaths });
+        }
+        machine
+    }
+
+    /// A body asks for an operation.
+    pub(crate) fn ask(&mut self, path: &Path, asked: &Asked) -> Decision {
+        self.budget.operations += 1;
+        if self.budget.operations > limits::RUN_OPERATIONS {
+            self.hold(Hold::TooLong { operations: limits::RUN_OPERATIONS });
+        }
+        let standing = self.history.take(path);
+        let decision = replay(path, standing.as_ref(), asked);
+        match decision {
+            Decision::Diverged(ref divergence) => self.hold(Hold::Diverged((**divergence).clone())),
+            // The fence proves the old owner gone, or only time does.
+            Decision::InDoubt { attempt, cause, recorded: false, .. } if self.budget.owners_dead => {
+                let over_by = standing.map_or(Timestamp::default(), |standing| standing.at);
+                return Decision::InDoubt { attempt, cause, over_by, recorded: false };
+            }
+            _ => {}
+        }
+        decision
+    }
+
+    /// What the journal has at `path` that no body asked for yet.
+    pub(crate) fn standing(&self, path: &Path) -> Option<&Standing> {
+        self.history.get(path)
+    }
+
+    /// A body returned; `next` is the first path it did not ask for.
+    pub(crate) fn returned(&mut self, next: &Path) {
+        if let Some(standing) = self.history.get(next) {
+            let divergence: Divergence = replay::unasked(next, standing);
+            self.hold(Hold::Diverged(divergence));
+        }
+    }
+
+    /// Adds to the journal; returns the mark that is durable once this record is.
+    pub(crate) fn append(&mut self, record: Record) -> u64 {
+        self.note(&record);
+        self.outbox.append(record)
+    }
+
+    /// Keeps track of attempts that could be in doubt, should the run end around them.
+    fn note(&mut self, record: &Record) {
+        match &record.event {
+            Event::Intended { attempt, over_by } => self.open_intents.push(Doubt {
+                path: record.path.clone(),
+                attempt: *attempt,
+                operation: record.asked.as_ref().map(ToString::to_string).unwrap_or_default(),
+                cause: super::record::DoubtCause::Cancelled,
+                over_by: *over_by,
+                since: record.at,
+            }),
+            Event::Failed { .. } | Event::Doubted { .. } | Event::Settled { .. } | Event::Finished(_)
+                if !self.open_intents.is_empty() || !self.doubts.is_empty() =>
+            {
+                self.open_intents.retain(|intent| intent.path != record.path);
+                if !matches!(record.event, Event::Doubted { .. }) {
+                    self.close_doubt(&record.path);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An operation waits for a settlement.
+    pub(crate) fn open_doubt(&mut self, doubt: Doubt) {
+        self.doubts.retain(|other| other.path != doubt.path);
+        self.doubts.push(doubt);
+        self.outbox.doubts(self.doubts.clone());
+    }
+
+    fn close_doubt(&mut self, path: &Path) {
+        let before = self.doubts.len();
+        self.doubts.retain(|doubt| doubt.path != *path);
+        if self.doubts.len() != before {
+            self.outbox.doubts(self.doubts.clone());
+        }
+    }
+
+    /// A body was dropped in the middle: attempts of its that may have happened stay visible as doubts.
+    pub(crate) fn abandon_below(&mut self, path: &Path, at: Timestamp) {
+        let below = |doubt: &Doubt| doubt.path.positions().starts_with(path.positions());
+        let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open_intents).into_iter().partition(below);
+        self.open_intents = kept;
+        for doubt in lost {
+            let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
+            let event = Event::Doubted { attempt, cause, over_by };
+            self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
+            self.open_doubt(doubt);
+        }
+    }
+
+    /// The root call has its outcome.
+    pub(crate) fn finish(&mut self, ending: Ending) -> u64 {
+        self.outbox.state(RunState::Finished { ending })
+    }
+
+    /// Stops the run until somebody removes the cause.
+    pub(crate) fn hold(&mut self, hold: Hold) {
+        if self.stop.is_none() {
+            self.outbox.state(RunState::Held { hold: hold.clone() });
+            self.stop = Some(Stop::Held(hold));
+        }
+    }
+
+    /// Lets go of the run.
+    pub(crate) fn release(&mut self) {
+        if self.stop.is_none() {
+            self.stop = Some(Stop::Released);
+        }
+    }
+
+    pub(crate) fn stop(&self) -> Option<&Stop> {
+        self.stop.as_ref()
+    }
+
+    /// Something for the run arrived from outside.
+    pub(crate) fn deliver(&mut self, mail: Mail, now: Timestamp) {
+        if mail.position <= self.seen {
+            return;
+        }
+        self.seen = mail.position;
+        if let Message::Cancel { by, reason } = &mail.message {
+            if self.mail.is_empty() {
+                self.outbox.examined(mail.position);
+            }
+            if self.cancel.is_none() {
+                self.cancel = Some(Cancel { reason: reason.clone(), delivered: false });
+                let event = Event::Cancelled { by: by.clone(), reason: reason.clone() };
+                self.outbox.append(Record { path: Path::root(), at: now, asked: None, event });
+            }
+            return;
+        }
+        self.mail.push_back(mail);
+    }
+
+    /// The position up to which mail has been delivered.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// The settlement of one doubt, if it is in the mailbox.
+    pub(crate) fn take_settlement(&mut self, path: &Path, attempt: u32) -> Option<SettleMail> {
+        let index = self.mail.iter().position(|mail| {
+            matches!(&mail.message, Message::Settle { path: p, attempt: n, .. } if p == path && *n == attempt)
+        })?;
+        let mail = self.mail.remove(index)?;
+        let examined = self.mail.iter().map(|mail| mail.position).min().map_or(self.seen, |first| first - 1);
+        self.outbox.examined(examined);
+        match mail.message {
+            Message::Settle { settlement, by, reason, .. } => Some(SettleMail { settlement, by, reason }),
+            Message::Cancel { .. } => None,
+        }
+    }
+
+    /// Whether all it does is wait for somebody to settle something.
+    pub(crate) fn is_parked(&self) -> bool {
+        !self.doubts.is_empty() && self.open_intents.is_empty()
+    }
+
+    /// Whether the run was cancelled.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.is_some()
+    }
+
+    /// The cancellation an operation that starts now must be told, once.
+    pub(crate) fn undelivered_cancel(&mut self) -> Option<ToolError> {
+        let cancel = self.cancel.as_mut().filter(|cancel| !cancel.delivered)?;
+        cancel.delivered = true;
+        Some(ToolError::Cancelled { reason: cancel.reason.clone() })
+    }
+
+    /// The cancellation an operation in flight is told.
+    pub(crate) fn cancellation(&mut self) -> ToolError {
+        let reason = match &mut self.cancel {
+            Some(cancel) => {
+                cancel.delivered = true;
+                cancel.reason.clone()
+            }
+            None => "cancelled".to_owned(),
+        };
+        ToolError::Cancelled { reason }
+    }
+
+    /// Whether the next attempt must be announced, because a process died with this run before.
+    pub(crate) fn suspect(&mut self) -> bool {
+        let suspect = self.budget.suspect > 0;
+        self.budget.suspect = self.budget.suspect.saturating_sub(1);
+        suspect
+    }
+
+    pub(crate) fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// What to send to the store next, if nothing is on its way.
+    pub(crate) fn next_commit(&mut self) -> Option<Commit> {
+        match self.stop {
+            None | Some(Stop::Held(_)) => self.outbox.take(),
+            Some(_) => None,
+        }
+    }
+
+    /// The store answered the commit on its way.
+    pub(crate) fn answered(&mut self, answer: Result<(), StoreError>) {
+        match answer {
+            Ok(()) => self.outbox.accepted(),
+            Err(error @ StoreError::Stale { .. }) => {
+                tracing::warn!("the run is lost: {error}");
+                self.stop = Some(Stop::Lost);
+            }
+            Err(error) => self.stop = Some(Stop::Reload(error)),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Runs: their journal, the replay decision, the machine, and what drives it.
+
+pub(crate) mod drive;
+pub(crate) mod history;
+pub(crate) mod machine;
+pub(crate) mod outbox;
+pub mod record;
+pub(crate) mod replay;
+pub mod state;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::admit::Fifo;
+use crate::id::RunId;
+use crate::kernel::Kernel;
+use crate::path::Path;
+use crate::store::{Answer, StoreError};
+use crate::time::Timestamp;
+use machine::Machine;
+use record::{Asked, Event, Record};
+use state::Hold;
+
+/// One run in this process: the machine and what its branches share.
+pub(crate) struct Run {
+    pub(crate) id: RunId,
+    pub(crate) kernel: Arc<Kernel>,
+    /// Exclusivity among its attempts: a run without a session is its own.
+    pub(crate) turns: Arc<Fifo>,
+    machine: Mutex<Machine>,
+    /// Whether the machine has a reason to stop; read at every poll.
+    stopped: AtomicBool,
+    /// Whether the body was cut off: what is left of it comes to a halt, while the run's end is still written.
+    quiet: AtomicBool,
+    cancelled: AtomicBool,
+    interest: Mutex<Interest>,
+    /// Wall clock and ticks at one moment: instants are derived from ticks that were read anyway.
+    base: Mutex<(Timestamp, u64)>,
+}
+
+/// Wakers of the futures that wait for something to happen to the run.
+#[derive(Default)]
+struct Interest {
+    slots: Vec<Option<Waker>>,
+    free: Vec<usize>,
+}
+
+impl Run {
+    pub(crate) fn new(kernel: Arc<Kernel>, id: RunId, base: (Timestamp, u64), machine: Machine) -> Arc<Self> {
+        let stopped = AtomicBool::new(machine.stop().is_some());
+        let cancelled = AtomicBool::new(machine.is_cancelled());
+        Arc::new(Self {
+            id,
+            kernel,
+            turns: Fifo::session(),
+            machine: Mutex::new(machine),
+            stopped,
+            quiet: AtomicBool::new(false),
+            cancelled,
+            interest: Mutex::default(),
+            base: Mutex::new(base),
+        })
+    }
+
+    /// Works on the machine, then tells everyone who waits if it stopped.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Machine) -> R) -> R {
+        let mut machine = self.machine.lock();
+        let result = work(&mut machine);
+        self.publish(machine);
+        result
+    }
+
+    fn publish(&self, machine: MutexGuard<'_, Machine>) {
+        let stops = machine.stop().is_some() && !self.stopped.swap(true, Ordering::AcqRel);
+        let cancels = machine.is_cancelled() && !self.cancelled.swap(true, Ordering::AcqRel);
+        drop(machine);
+        if stops || cancels {
+            self.wake();
+        }
+    }
+
+    /// Whether everything below this run must come to a halt.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_halted() || self.quiet.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody drives this run any further.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Brings everything below this run to a halt, so that its end can be written.
+    pub(crate) fn quiesce(&self) {
+        self.quiet.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn hold(&self, hold: Hold) {
+        self.with(|machine| machine.hold(hold));
+    }
+
+    /// Turns a reading of the ticks into an instant.
+    pub(crate) fn at(&self, ticks: u64) -> Timestamp {
+        let (wall, base) = *self.base.lock();
+        wall + std::time::Duration::from_nanos(ticks.saturating_sub(base))
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.at(self.kernel.clock.ticks())
+    }
+
+    /// Reads the wall clock anew; after a pause the ticks alone may have missed time.
+    pub(crate) fn rebase(&self) {
+        *self.base.lock() = (self.kernel.clock.now(), self.kernel.clock.ticks());
+    }
+
+    /// Adds to the journal.
+    pub(crate) fn append(self: &Arc<Self>, path: &Path, at: Timestamp, asked: Option<Asked>, event: Event) -> u64 {
+        let record = Record { path: path.clone(), at, asked, event };
+        let (mark, due) = self.with(|machine| {
+            let mark = machine.append(record);
+            (mark, machine.outbox().is_due())
+        });
+        if due {
+            self.pump();
+        }
+        mark
+    }
+
+    /// Ready once everything up to `mark` is durable. Registers nothing: the caller registers with [`Run::register`].
+    pub(crate) fn is_durable(self: &Arc<Self>, mark: u64) -> bool {
+        let durable = self.with(|machine| {
+            let outbox = machine.outbox();
+            outbox.want(mark);
+            outbox.is_durable(mark)
+        });
+        if durable {
+            return true;
+        }
+        self.pump();
+        self.with(|machine| machine.outbox().is_durable(mark))
+    }
+
+    /// Sends what is buffered, if anything is, without waiting for it: a body is about to stand still.
+    pub(crate) fn pump(self: &Arc<Self>) {
+        loop {
+            let Some(commit) = self.with(Machine::next_commit) else { return };
+            match self.kernel.store.commit(commit) {
+                Answer::Ready(answer) => self.answered(answer),
+                Answer::Wait(ticket) => {
+                    let run = self.clone();
+                    ticket.then(move |answer| {
+                        run.answered(answer);
+                        run.pump_if_due();
+                    });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn pump_if_due(self: &Arc<Self>) {
+        if self.with(|machine| machine.outbox().is_due()) {
+            self.pump();
+        }
+    }
+
+    fn answered(&self, answer: Result<(), StoreError>) {
+        self.with(|machine| machine.answered(answer));
+        self.wake();
+    }
+
+    /// Wakes every future that waits for something to happen to the run.
+    pub(crate) fn wake(&self) {
+        let wakers: Vec<Waker> = {
+            let mut interest = self.interest.lock();
+            interest.slots.iter_mut().filter_map(Option::take).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Fetches new mail and wakes whoever waits for it.
+    pub(crate) async fn fetch_mail(&self) -> Result<(), StoreError> {
+        let seen = self.with(|machine| machine.seen());
+        let mail = self.kernel.store.mail(self.id, seen).await?;
+        let now = self.now();
+        self.with(|machine| mail.into_iter().for_each(|mail| machine.deliver(mail, now)));
+        self.wake();
+        Ok(())
+    }
+}
+
+/// A future's place among those that are woken when something happens to the run.
+#[derive(Default)]
+pub(crate) struct Registration(Option<(Arc<Run>, usize)>);
+
+impl Registration {
+    /// Asks to be woken, once, at the next event of the run.
+    pub(crate) fn register(&mut self, run: &Arc<Run>, cx: &Context<'_>) {
+        let mut interest = run.interest.lock();
+        match &self.0 {
+            Some((_, slot)) => match &mut interest.slots[*slot] {
+                Some(waker) if waker.will_wake(cx.waker()) => {}
+                place => *place = Some(cx.waker().clone()),
+            },
+            None => {
+                let slot = interest.free.pop().unwrap_or_else(|| {
+                    interest.slots.push(None);
+                    interest.slots.len() - 1
+                });
+                interest.slots[slot] = Some(cx.waker().clone());
+                drop(interest);
+                self.0 = Some((run.clone(), slot));
+            }
+        }
+    }
+
+    /// Pending, after asking to be woken.
+    pub(crate) fn pending<T>(&mut self, run: &Arc<Run>, cx: &Context<'_>) -> Poll<T> {
+        self.register(run, cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let Some((run, slot)) = self.0.take() {
+            let mut interest = run.interest.lock();
+            interest.slots[slot] = None;
+            interest.free.push(slot);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What a run has to tell the store and has not been told to be durable.
+
+use std::sync::Arc;
+
+use super::record::Record;
+use super::state::{Doubt, RunState};
+use crate::id::RunId;
+use crate::limits::BUFFERED_RECORDS;
+use crate::store::{Change, Commit, Guard};
+use crate::time::Timestamp;
+
+/// Buffers changes, hands them out as one commit at a time, and knows by *marks* which of them are durable.
+pub(crate) struct Outbox {
+    run: RunId,
+    epoch: u64,
+    /// Records the store has.
+    seq: u64,
+    create: Option<(Arc<str>, Timestamp)>,
+    records: Vec<Record>,
+    facts: Facts,
+    marks: Marks,
+    /// Nothing is sent while this holds.
+    corked: bool,
+}
+
+/// Changes of which only the last matters.
+#[derive(Default)]
+struct Facts {
+    state: Option<RunState>,
+    doubts: Option<Vec<Doubt>>,
+    examined: Option<u64>,
+}
+
+/// Counts changes: `durable <= sent <= written`.
+#[derive(Default)]
+struct Marks {
+    written: u64,
+    sent: u64,
+    durable: u64,
+    wanted: u64,
+    /// Records in the commit on its way, if one is.
+    in_flight: Option<u64>,
+}
+
+impl Outbox {
+    pub(crate) fn create(run: RunId, tool: Arc<str>, at: Timestamp) -> Self {
+        Self { create: Some((tool, at)), ..Self::existing(run, 1, 0) }
+    }
+
+    pub(crate) fn existing(run: RunId, epoch: u64, seq: u64) -> Self {
+        Self { run, epoch, seq, create: None, records: Vec::new(), facts: Facts::default(), marks: Marks::default(), corked: false }
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether the store will know of this run by the time everything written is durable.
+    pub(crate) fn exists(&self) -> bool {
+        self.create.is_none() || !self.records.is_empty()
+    }
+
+    /// Keeps everything back, for work that has not left the process and is not described in full yet.
+    pub(crate) fn cork(&mut self, corked: bool) {
+        self.corked = corked;
+    }
+
+    pub(crate) fn reserve(&mut self, records: usize) {
+        self.records.reserve(records);
+    }
+
+    pub(crate) fn append(&mut self, record: Record) -> u64 {
+        self.records.push(record);
+        self.mark()
+    }
+
+    pub(crate) fn state(&mut self, state: RunState) -> u64 {
+        self.facts.state = Some(state);
+        self.mark()
+    }
+
+    pub(crate) fn doubts(&mut self, doubts: Vec<Doubt>) {
+        self.facts.doubts = Some(doubts);
+        self.mark();
+    }
+
+    pub(crate) fn examined(&mut self, position: u64) {
+        self.facts.examined = Some(position);
+        self.mark();
+    }
+
+    fn mark(&mut self) -> u64 {
+        self.marks.written += 1;
+        self.marks.written
+    }
+
+    /// The mark of the latest change.
+    pub(crate) fn written(&self) -> u64 {
+        self.marks.written
+    }
+
+    pub(crate) fn is_durable(&self, mark: u64) -> bool {
+        self.marks.durable >= mark
+    }
+
+    /// Somebody waits for this mark.
+    pub(crate) fn want(&mut self, mark: u64) {
+        self.marks.wanted = self.marks.wanted.max(mark);
+    }
+
+    /// Whether a commit should be sent although nobody may wait for it.
+    pub(crate) fn is_due(&self) -> bool {
+        self.marks.wanted > self.marks.sent || self.records.len() >= BUFFERED_RECORDS
+    }
+
+    /// Everything not sent yet, as one commit; `None` while one is on its way or there is nothing to say.
+    pub(crate) fn take(&mut self) -> Option<Commit> {
+        if self.corked || self.marks.in_flight.is_some() || self.marks.sent == self.marks.written {
+            return None;
+        }
+        let guard = Guard::Owner { run: self.run, epoch: self.epoch, expected_seq: self.seq };
+        let mut changes = Vec::with_capacity(3);
+        if let Some((tool, at)) = self.create.take() {
+            changes.push(Change::Create { tool, at });
+        }
+        self.marks.in_flight = Some(self.records.len() as u64);
+        if !self.records.is_empty() {
+            changes.push(Change::Append(std::mem::take(&mut self.records)));
+        }
+        let facts = std::mem::take(&mut self.facts);
+        changes.extend(facts.state.map(Change::State));
+        changes.extend(facts.doubts.map(Change::Doubts));
+        changes.extend(facts.examined.map(Change::Examined));
+        self.marks.sent = self.marks.written;
+        Some(Commit { guard, changes })
+    }
+
+    /// The commit on its way is durable.
+    pub(crate) fn accepted(&mut self) {
+        self.seq += self.marks.in_flight.take().unwrap_or(0);
+        self.marks.durable = self.marks.sent;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::Path;
+    use crate::run::record::Event;
+
+    fn record() -> Record {
+        Record { path: Path::root(), at: Timestamp::default(), asked: None, event: Event::Entered }
+    }
+
+    #[test]
+    fn one_commit_at_a_time_and_marks_tell_what_is_durable() {
+        let run = RunId::from_bytes([1; 16]);
+        let mut outbox = Outbox::create(run, "t".into(), Timestamp::default());
+        let first = outbox.append(record());
+        let commit = outbox.take().unwrap();
+        assert_eq!(commit.guard, Guard::Owner { run, epoch: 1, expected_seq: 0 });
+        assert_eq!(commit.changes.len(), 2, "create and append");
+        let second = outbox.append(record());
+        assert!(outbox.take().is_none(), "one on its way");
+        assert!(!outbox.is_durable(first));
+        outbox.accepted();
+        assert!(outbox.is_durable(first) && !outbox.is_durable(second));
+        let commit = outbox.take().unwrap();
+        assert_eq!(commit.guard, Guard::Owner { run, epoch: 1, expected_seq: 1 });
+        outbox.accepted();
+        assert!(outbox.is_durable(second) && outbox.take().is_none());
+    }
+
+    #[test]
+    fn a_full_buffer_is_due_without_anyone_waiting() {
+        let mut outbox = Outbox::existing(RunId::from_bytes([1; 16]), 1, 0);
+        for _ in 0..BUFFERED_RECORDS - 1 {
+            outbox.append(record());
+        }
+        assert!(!outbox.is_due());
+        outbox.append(record());
+        assert!(outbox.is_due());
+    }
+}

@@ -1,0 +1,265 @@
+//! What a run's journal is made of.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::path::Path;
+use crate::time::{Times, Timestamp};
+use crate::tool::{Effect, Output, ToolError};
+
+/// One entry of a journal: something that happened to the operation at `path`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Where in the run.
+    pub path: Path,
+    /// When, by the owner's wall clock.
+    pub at: Timestamp,
+    /// What the body asked for; with the first record of a path only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What a body asked for, kept whole so that a divergence can be shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// Which kind of operation.
+    pub kind: OpKind,
+    /// The tool's id, the step's name, or the name of a change.
+    pub name: Arc<str>,
+    /// Arguments as asked, or a step's declared input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Arc<Value>>,
+    /// The id a model gave the call. Not compared on replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<Arc<str>>,
+    /// The effect class the attempts were made under.
+    pub effect: Effect,
+    /// Limits this call asked for instead of its tool's. Not compared on replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Box<CallLimits>>,
+}
+
+/// Limits of one call; each overrides the tool's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallLimits {
+    /// Longest one attempt may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+    /// Longest the call may take in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Duration>,
+}
+
+impl Asked {
+    /// A step or other operation that has no tool.
+    pub(crate) fn operation(kind: OpKind, name: Arc<str>, input: Option<Arc<Value>>, effect: Effect) -> Self {
+        Self { kind, name, input, call_id: None, effect, limits: None }
+    }
+
+    /// Whether both ask for the same thing. The effect class and the model's id may differ.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        let input = match (&self.input, &other.input) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+            (None, None) => true,
+            _ => false,
+        };
+        input && self.kind == other.kind && self.name == other.name
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            OpKind::Call => write!(f, "call of tool `{}`", self.name),
+            OpKind::Batch => write!(f, "batch of {} calls", self.name),
+            OpKind::Step => write!(f, "step \"{}\"", self.name),
+            OpKind::Steps => write!(f, "{} parallel steps", self.name),
+            OpKind::Version => write!(f, "version \"{}\"", self.name),
+        }
+    }
+}
+
+/// The kinds of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum OpKind {
+    /// A child call.
+    Call,
+    /// Several child calls; they stand below its path.
+    Batch,
+    /// A durable step.
+    Step,
+    /// Several steps; they stand below its path.
+    Steps,
+    /// A place where the code changed.
+    Version,
+}
+
+/// A result as it is recorded and shared.
+pub type Recorded = Result<Arc<Output>, Arc<ToolError>>;
+
+/// What happened to an operation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Event {
+    /// It was accepted and nothing has been done yet.
+    Accepted,
+    /// A durable body, or a group of parallel operations, was entered.
+    Entered,
+    /// An attempt that may be repeated is about to start. Written only for runs that a process died with before.
+    Attempting {
+        /// Counts from one.
+        attempt: u32,
+    },
+    /// An attempt that must not be repeated is about to start.
+    Intended {
+        /// Counts from one.
+        attempt: u32,
+        /// The attempt is certainly over by then, wherever it runs.
+        over_by: Timestamp,
+    },
+    /// An attempt failed and another will follow.
+    Failed {
+        /// Counts from one.
+        attempt: u32,
+        /// How.
+        error: Arc<ToolError>,
+        /// When the next attempt may start.
+        retry_at: Timestamp,
+    },
+    /// Whether the attempt happened is not known.
+    Doubted {
+        /// Which attempt.
+        attempt: u32,
+        /// Why it is not known.
+        cause: DoubtCause,
+        /// The attempt is certainly over by then, wherever it runs.
+        over_by: Timestamp,
+    },
+    /// A doubt was settled without ending the operation: the attempt did not happen, or may be repeated all the same.
+    Settled {
+        /// Which attempt.
+        attempt: u32,
+        /// By whom.
+        by: Settler,
+        /// Why.
+        reason: String,
+    },
+    /// The operation has its outcome.
+    Finished(Finished),
+    /// A process that drove this run died, or its lease was taken. Stands at the root.
+    Recovered,
+    /// Somebody cancelled the run. Stands at the root.
+    Cancelled {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The end of an operation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finished {
+    /// What the effect returned.
+    #[serde(with = "recorded_form")]
+    pub result: Recorded,
+    /// What the body was told, where a check made that differ from the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Arc<ToolError>>,
+    /// How many attempts it took.
+    pub attempts: u32,
+    /// Where the time went.
+    pub times: Times,
+    /// Who settled it, where a doubt came before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Box<Settled>>,
+}
+
+impl Finished {
+    /// What the body sees.
+    pub(crate) fn answer(&self) -> Recorded {
+        match &self.told {
+            Some(error) => Err(error.clone()),
+            None => self.result.clone(),
+        }
+    }
+}
+
+/// Who settled a doubt, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// By whom.
+    pub by: Settler,
+    /// Why.
+    pub reason: String,
+}
+
+/// Who settles doubts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Settler {
+    /// The tool's own `reconcile`.
+    Tool,
+    /// The tool's `on_doubt` policy.
+    Policy,
+    /// A person.
+    Person(String),
+}
+
+/// Why an attempt is in doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DoubtCause {
+    /// The process that made it died, or lost the run.
+    WorkerLost,
+    /// It ran out of time.
+    TimedOut,
+    /// It was cancelled in the middle.
+    Cancelled,
+}
+
+impl fmt::Display for DoubtCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WorkerLost => "the worker was lost during the attempt",
+            Self::TimedOut => "the attempt timed out",
+            Self::Cancelled => "the attempt was cancelled in the middle",
+        })
+    }
+}
+
+/// Results in JSON: `{"ok": …}` or `{"error": …}`.
+pub(crate) mod recorded_form {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Form {
+        Ok(Arc<Output>),
+        Error(Arc<ToolError>),
+    }
+
+    pub(crate) fn serialize<S: serde::Serializer>(result: &Recorded, serializer: S) -> Result<S::Ok, S::Error> {
+        match result {
+            Ok(output) => Form::Ok(output.clone()),
+            Err(error) => Form::Error(error.clone()),
+        }
+        .serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Recorded, D::Error> {
+        Ok(match Form::deserialize(deserializer)? {
+            Form::Ok(output) => Ok(output),
+            Form::Error(error) => Err(error),
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! What a run is doing, as the store and its readers see it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::record::DoubtCause;
+use crate::id::RunId;
+use crate::path::Path;
+use crate::time::Timestamp;
+use crate::value::Difference;
+
+/// Where a run stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum RunState {
+    /// Somebody drives it, or will.
+    Running,
+    /// Nobody drives it until the cause is gone.
+    Held {
+        /// The cause.
+        hold: Hold,
+    },
+    /// It has its outcome.
+    Finished {
+        /// How it ended.
+        ending: Ending,
+    },
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// With an output.
+    Ok,
+    /// With an error.
+    Failed,
+    /// Cancelled.
+    Cancelled,
+}
+
+/// Why a run is held. Each says what would move it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Hold {
+    /// The code asks for something else than the journal has.
+    Diverged(Divergence),
+    /// The process died again and again at the same place.
+    CrashLoop {
+        /// Where.
+        path: Path,
+        /// How often.
+        deaths: u32,
+    },
+    /// The tool of a recorded call is gone.
+    ToolMissing {
+        /// Where.
+        path: Path,
+        /// Which tool.
+        tool: String,
+    },
+    /// A recorded value does not fit the type the code wants.
+    Undecodable {
+        /// Where.
+        path: Path,
+        /// What does not fit.
+        problem: String,
+    },
+    /// The body dropped an operation it had started.
+    Abandoned {
+        /// Where.
+        path: Path,
+        /// What it had asked for.
+        operation: String,
+    },
+    /// The run asked for more operations than one run may have.
+    TooLong {
+        /// The limit.
+        operations: u64,
+    },
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Diverged(divergence) => write!(f, "{divergence}"),
+            Self::CrashLoop { path, deaths } => write!(
+                f,
+                "crash loop: the process died {deaths} times with {path} in flight; \
+                 fix what kills it there, then resume the run"
+            ),
+            Self::ToolMissing { path, tool } => write!(
+                f,
+                "tool missing: {path} calls `{tool}`, which is not registered; register it (or give its successor \
+                 the alias `{tool}`), then resume the run"
+            ),
+            Self::Undecodable { path, problem } => write!(
+                f,
+                "undecodable record at {path}: {problem}; deploy code whose types fit the record, then resume the run"
+            ),
+            Self::Abandoned { path, operation } => write!(
+                f,
+                "abandoned operation at path {path}: the body started {operation} and dropped it unfinished; await \
+                 every operation to its end (no `select!` or timeout around `ctx`), deploy, then resume the run"
+            ),
+            Self::TooLong { operations } => {
+                write!(f, "the run asked for more than {operations} operations; split the work into several runs")
+            }
+        }
+    }
+}
+
+/// What the code asks for and the journal does not have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// Where.
+    pub path: Path,
+    /// What the journal has there; `None` if nothing.
+    pub recorded: Option<String>,
+    /// What the code does there; `None` if the body returned.
+    pub asked: Option<String>,
+    /// The first places where the inputs differ, if only they do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<Difference>,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = |side: &Option<String>, none: &str| side.clone().unwrap_or_else(|| none.to_owned());
+        let recorded = side(&self.recorded, "nothing");
+        write!(f, "diverged at {}: the journal has {recorded}, ", self.path)?;
+        write!(f, "the code asks for {}", side(&self.asked, "nothing: the body returned"))?;
+        let differences: Vec<String> = self.differences.iter().map(ToString::to_string).collect();
+        if !differences.is_empty() {
+            write!(f, " ({})", differences.join("; "))?;
+        }
+        write!(f, "; deploy code that fits the journal, then resume the run")
+    }
+}
+
+/// An operation that waits for somebody to settle whether it happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doubt {
+    /// Where in the run.
+    pub path: Path,
+    /// Which attempt.
+    pub attempt: u32,
+    /// What was attempted.
+    pub operation: String,
+    /// Why it is not known.
+    pub cause: DoubtCause,
+    /// "It did not happen" is believed from then on: the attempt cannot still be running.
+    pub over_by: Timestamp,
+    /// Since when it waits.
+    pub since: Timestamp,
+}
+
+/// A run as lists show it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunInfo {
+    /// Which run.
+    pub run: RunId,
+    /// What it runs: the root tool's id, or `batch`.
+    pub tool: Arc<str>,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Where it stands.
+    pub state: RunState,
+    /// What of it waits for a settlement.
+    pub doubts: Vec<Doubt>,
+}

@@ -1,0 +1,389 @@
+//! The kernel's front door: what the facade, the tests and other drivers use.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::de::DeserializeOwned;
+
+use crate::admit::{Keys, Permits};
+use crate::call::execute::Told;
+use crate::call::{Outcome, ToolCall};
+use crate::error::{Error, Result};
+use crate::id::{Mint, RunId};
+use crate::kernel::{Kernel, Live};
+use crate::limits;
+use crate::path::Path;
+use crate::run::drive::RunEnd;
+use crate::run::machine::Machine;
+use crate::run::record::{Event, Record};
+use crate::run::state::{Doubt, Hold, RunInfo, RunState};
+use crate::spawn::Spawn;
+use crate::store::{Change, Commit, Filter, Guard, Message, Settlement, Store, StoreError};
+use crate::time::Clock;
+use crate::tool::Toolbox;
+use crate::watchdog::{Stuck, Watchdog};
+
+/// Runs read from the store at a time.
+const PAGE: usize = 256;
+
+/// Drives calls and runs over a store. Cloning shares it.
+#[derive(Clone)]
+pub struct Runtime {
+    kernel: Arc<Kernel>,
+    toolbox: Toolbox,
+}
+
+/// What a runtime is made of.
+pub struct Config {
+    /// Keeps the runs.
+    pub store: Arc<dyn Store>,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Runs tasks.
+    pub spawn: Arc<dyn Spawn>,
+    /// The tools; also where runs taken up from their journal find theirs.
+    pub toolbox: Toolbox,
+    /// Attempts in flight at once.
+    pub in_flight: usize,
+    /// Providers that tools needing a connection may count on.
+    pub connections: Vec<String>,
+    /// Makes run ids repeatable; `None` takes entropy from the machine.
+    pub seed: Option<u64>,
+}
+
+impl Config {
+    /// The parts that have no default, and defaults for the rest.
+    pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
+        let toolbox = Toolbox::new();
+        let in_flight = limits::ATTEMPTS_IN_FLIGHT;
+        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), seed: None }
+    }
+}
+
+impl Runtime {
+    /// A runtime. It takes up no earlier runs until [`recover`](Runtime::recover).
+    pub fn new(config: Config) -> Self {
+        let kernel = Kernel {
+            store: config.store,
+            clock: config.clock,
+            spawn: config.spawn,
+            toolbox: config.toolbox.clone(),
+            permits: Permits::new(config.in_flight.max(1)),
+            keys: Arc::new(Keys::default()),
+            connections: config.connections,
+            watchdog: Default::default(),
+            mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),
+            live: Default::default(),
+            closed: false.into(),
+        };
+        Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
+    }
+
+    /// The tools calls are resolved in.
+    pub fn toolbox(&self) -> &Toolbox {
+        &self.toolbox
+    }
+
+    /// The same runtime, resolving calls in another toolbox: usually a [`layer`](Toolbox::layer) of this one's.
+    #[must_use]
+    pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
+        Self { kernel: self.kernel.clone(), toolbox }
+    }
+
+    /// Makes one call and waits for its outcome, which is durable by then. Dropping the future after its first poll
+    /// does not stop the run.
+    pub async fn call(&self, call: ToolCall) -> Result<Outcome> {
+        let id = call.id.clone();
+        let (drive, open_world) = self.kernel.start_call(&self.toolbox, call)?;
+        let run = drive.run.id;
+        let mut told = finished(run, self.kernel.drive(drive).await)?;
+        let told = told.pop().ok_or(Error::Elsewhere { run })?;
+        Ok(outcome(run, Path::root(), id, told, open_world))
+    }
+
+    /// Makes several calls and waits for their outcomes, in order. One failure does not stop the others, unless
+    /// `stop_on_failure`: then calls not yet started are skipped and say so.
+    pub async fn batch(&self, calls: Vec<ToolCall>, stop_on_failure: bool) -> Result<Vec<Outcome>> {
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
+        let (drive, open_world) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure)?;
+        let run = drive.run.id;
+        let told = finished(run, self.kernel.drive(drive).await)?;
+        let rows = told.into_iter().zip(ids).zip(open_world).enumerate();
+        Ok(rows.map(|(i, ((told, id), open))| outcome(run, Path::root().child(i as u32), id, told, open)).collect())
+    }
+
+    /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. Nothing of it is
+    /// durable yet: [`attach`](Runtime::attach) waits for its end.
+    pub fn start(&self, call: ToolCall) -> Result<RunId> {
+        let (drive, _) = self.kernel.start_call(&self.toolbox, call)?;
+        let run = drive.run.id;
+        self.kernel.detach(drive);
+        Ok(run)
+    }
+
+    /// Waits for a run's end, wherever it is by now, and returns the outcomes of its root calls: one, or those of a
+    /// batch.
+    pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
+        loop {
+            if let Some(live) = self.live(run) {
+                match live.completion.wait().await {
+                    RunEnd::Finished(_) => {}
+                    end => return finished(run, end).map(|_| Vec::new()),
+                }
+            }
+            let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+            match info.state {
+                RunState::Finished { .. } => return Ok(outcomes(run, &self.kernel.store.journal(run).await?)),
+                RunState::Held { hold } => return Err(Error::Held { run, hold }),
+                RunState::Running if self.live(run).is_none() => return Err(Error::Elsewhere { run }),
+                RunState::Running => {}
+            }
+        }
+    }
+
+    fn live(&self, run: RunId) -> Option<Live> {
+        self.kernel.live.lock().get(&run).cloned()
+    }
+
+    /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops, which code
+    /// that fits may now move. Returns once all of them are under way, with their number; runs that a process died with
+    /// before come last, one at a time.
+    pub async fn recover(&self) -> Result<usize> {
+        let mut suspects = Vec::new();
+        let mut count = 0;
+        for filter in [Filter::Running, Filter::Held] {
+            let mut after = None;
+            loop {
+                let page = self.kernel.store.list(filter, after, PAGE).await?;
+                after = page.last().map(|info| info.run);
+                for info in &page {
+                    let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
+                    if crash_loop || self.live(info.run).is_some() {
+                        continue;
+                    }
+                    count += 1;
+                    if self.died_before(info.run).await? {
+                        suspects.push(info.run);
+                    } else {
+                        self.take_up(info.run).await?;
+                    }
+                }
+                if page.len() < PAGE {
+                    break;
+                }
+            }
+        }
+        if !suspects.is_empty() {
+            self.take_up_alone(suspects);
+        }
+        Ok(count)
+    }
+
+    async fn died_before(&self, run: RunId) -> Result<bool> {
+        let journal = self.kernel.store.journal(run).await?;
+        Ok(journal.iter().any(|record| matches!(record.event, Event::Recovered)))
+    }
+
+    /// Drives runs that a process died with one after the other, so that the next death names the right one.
+    fn take_up_alone(&self, suspects: Vec<RunId>) {
+        let runtime = self.clone();
+        self.kernel.spawn.spawn(Box::pin(async move {
+            for run in suspects {
+                match runtime.kernel.take_up(run, &runtime.kernel.toolbox).await {
+                    // Parked in doubt counts as survived: nobody can say when it is settled.
+                    Ok(completion) => runtime.survived(run, completion.wait()).await,
+                    Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
+                    Err(error) => tracing::warn!(%run, "the run cannot be taken up: {error}"),
+                }
+            }
+        }));
+    }
+
+    async fn survived(&self, run: RunId, end: impl Future<Output = RunEnd> + Unpin) {
+        let mut end = end;
+        loop {
+            let nap = self.kernel.clock.sleep(limits::WATCHDOG);
+            match futures_util::future::select(end, nap).await {
+                futures_util::future::Either::Left(_) => return,
+                futures_util::future::Either::Right((_, rest)) => end = rest,
+            }
+            let Some(live) = self.live(run) else { return };
+            if live.run.with(|machine| machine.is_parked()) {
+                return;
+            }
+        }
+    }
+
+    async fn take_up(&self, run: RunId) -> Result<()> {
+        match self.kernel.take_up(run, &self.kernel.toolbox).await {
+            Ok(_) | Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes up one run again: a held one whose cause is gone, or one that another owner left.
+    pub async fn resume(&self, run: RunId) -> Result<()> {
+        if self.live(run).is_some() {
+            return Ok(());
+        }
+        self.kernel.take_up(run, &self.kernel.toolbox).await?;
+        Ok(())
+    }
+
+    /// Everything that waits for a settlement, oldest run first.
+    pub async fn doubts(&self) -> Result<Vec<(RunId, Doubt)>> {
+        let mut doubts = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.kernel.store.list(Filter::Doubted, after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            doubts.extend(page.iter().flat_map(|info| info.doubts.iter().map(|doubt| (info.run, doubt.clone()))));
+            if page.len() < PAGE {
+                return Ok(doubts);
+            }
+        }
+    }
+
+    /// Settles a doubt. Durable when it returns; the run goes on at once if this runtime drives it.
+    pub async fn settle(
+        &self,
+        run: RunId,
+        path: &Path,
+        settlement: Settlement,
+        by: &str,
+        reason: &str,
+    ) -> Result<()> {
+        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let doubt = info.doubts.iter().find(|doubt| doubt.path == *path).ok_or_else(|| {
+            let open: Vec<String> = info.doubts.iter().map(|doubt| doubt.path.to_string()).collect();
+            let open = if open.is_empty() { "none".to_owned() } else { open.join(", ") };
+            Error::Refused(format!("nothing is in doubt at {path} of run {run}; open doubts: {open}"))
+        })?;
+        let wait = doubt.over_by.since(self.kernel.clock.now());
+        if matches!(settlement, Settlement::DidNotHappen) && !wait.is_zero() {
+            return Err(Error::Refused(format!(
+                "the attempt at {path} of run {run} may still be running on a worker that was lost; \"it did not \
+                 happen\" can be said in {wait:?}"
+            )));
+        }
+        let message = Message::Settle {
+            path: path.clone(),
+            attempt: doubt.attempt,
+            settlement,
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+        };
+        self.send(run, message).await
+    }
+
+    /// Cancels a run. Durable when it returns; attempts in flight are asked to stop at once if this runtime drives them.
+    pub async fn cancel(&self, run: RunId, by: &str, reason: &str) -> Result<()> {
+        self.send(run, Message::Cancel { by: by.to_owned(), reason: reason.to_owned() }).await
+    }
+
+    async fn send(&self, run: RunId, message: Message) -> Result<()> {
+        let commit = Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message }] };
+        self.kernel.store.commit(commit).get().await?;
+        if let Some(live) = self.live(run) {
+            live.run.fetch_mail().await?;
+        }
+        Ok(())
+    }
+
+    /// A run's state.
+    pub async fn info(&self, run: RunId) -> Result<Option<RunInfo>> {
+        Ok(self.kernel.store.info(run).await?)
+    }
+
+    /// Runs that match, oldest first, at most `limit`, after the run `after`.
+    pub async fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>> {
+        Ok(self.kernel.store.list(filter, after, limit).await?)
+    }
+
+    /// A run's journal.
+    pub async fn journal(&self, run: RunId) -> Result<Vec<Record>> {
+        Ok(self.kernel.store.journal(run).await?)
+    }
+
+    /// Looks for bodies that never yield, without keeping the runtime alive.
+    pub fn observer(&self) -> Observer {
+        Observer(self.kernel.watchdog.clone())
+    }
+
+    /// Takes no new calls, lets go of every run in good order and says so in the store: whoever opens it next goes on
+    /// with them, and none counts as having killed the process. Attempts in flight are dropped; a `once` attempt among
+    /// them is in doubt, as after a crash.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.kernel.closed.store(true, Ordering::Release);
+        let live: Vec<Live> = self.kernel.live.lock().values().cloned().collect();
+        for Live { run, completion } in live {
+            run.with(Machine::release);
+            completion.wait().await;
+            let epoch = run.with(|machine| machine.outbox().epoch());
+            self.kernel.store.release(run.id, epoch).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks for bodies that never yield.
+pub struct Observer(Watchdog);
+
+impl Observer {
+    /// Bodies that have not yielded since the last time this was asked; see [`limits::WATCHDOG`].
+    pub fn stuck(&self) -> Vec<Stuck> {
+        self.0.look()
+    }
+}
+
+fn finished(run: RunId, end: RunEnd) -> Result<Vec<Told>> {
+    match end {
+        RunEnd::Finished(told) => Ok(told),
+        RunEnd::Held(hold) => Err(Error::Held { run, hold }),
+        RunEnd::Unknown(source) => Err(Error::Unknown { run, source }),
+        RunEnd::Elsewhere => Err(Error::Elsewhere { run }),
+    }
+}
+
+fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, open_world: bool) -> Outcome {
+    Outcome { run, path, id, result: told.result, times: told.times, open_world }
+}
+
+/// The outcomes of a run's root calls, from its journal.
+fn outcomes(run: RunId, journal: &[Record]) -> Vec<Outcome> {
+    let is_batch = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path.is_root()));
+    let depth = usize::from(is_batch.is_some_and(|asked| asked.kind == crate::run::record::OpKind::Batch));
+    let mut found: Vec<Outcome> = journal
+        .iter()
+        .filter(|record| record.path.depth() == depth)
+        .filter_map(|record| {
+            let Event::Finished(finished) = &record.event else { return None };
+            let told = Told { result: finished.answer(), at: record.at, times: finished.times };
+            Some(outcome(run, record.path.clone(), None, told, false))
+        })
+        .collect();
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+/// Decodes an outcome's value.
+pub fn decode<T: DeserializeOwned>(outcome: &Outcome) -> Result<T> {
+    match &outcome.result {
+        Ok(output) => T::deserialize(&output.value)
+            .map_err(|problem| Error::Decode { run: outcome.run, problem: problem.to_string() }),
+        Err(error) => Err(Error::Tool((**error).clone())),
+    }
+}
+
+impl Runtime {
+    /// One call as a run of its own, several as a batch.
+    pub(crate) async fn batch_or_call(&self, mut calls: Vec<ToolCall>) -> Result<Vec<Outcome>> {
+        match calls.len() {
+            1 => Ok(vec![self.call(calls.remove(0)).await?]),
+            _ => self.batch(calls, false).await,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A single-thread executor that is seeded and whose clock is virtual: the same seed runs the same way again, and time
+//! moves only when nothing else can.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use crate::spawn::Spawn;
+use crate::time::{Clock, Timestamp};
+
+/// Where virtual time begins: some moment in 2026, so that instants look like instants.
+const EPOCH: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+/// The executor. Cloning shares it.
+#[derive(Clone)]
+pub struct Sim(Arc<Inner>);
+
+struct Inner {
+    tasks: Mutex<Tasks>,
+    ready: Mutex<Vec<u64>>,
+    timers: Mutex<BinaryHeap<Reverse<(u64, u64)>>>,
+    sleepers: Mutex<BTreeMap<u64, Waker>>,
+    nanos: AtomicU64,
+    /// Answers that other threads owe; time stands still until they come.
+    awaited: AtomicU64,
+    random: Mutex<u64>,
+    thread: Mutex<Option<Thread>>,
+    killed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Tasks {
+    next: u64,
+    all: BTreeMap<u64, BoxFuture<'static, ()>>,
+}
+
+/// What brought a [`Sim::run`] to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// The condition holds.
+    Done,
+    /// Nothing can move any more.
+    Stuck,
+    /// It was killed.
+    Killed,
+}
+
+impl Sim {
+    /// An executor whose choices follow from `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Inner {
+            tasks: Mutex::default(),
+            ready: Mutex::default(),
+            timers: Mutex::default(),
+            sleepers: Mutex::default(),
+            nanos: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
+            random: Mutex::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            thread: Mutex::default(),
+            killed: AtomicBool::new(false),
+        }))
+    }
+
+    /// Runs `future`, and everything spawned meanwhile, until it is done. `None` if nothing can move any more.
+    pub fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let result = Arc::new(Mutex::new(None));
+        let slot = result.clone();
+        self.spawn(Box::pin(async move {
+            let value = future.await;
+            *slot.lock() = Some(value);
+        }));
+        self.run(|| result.lock().is_some());
+        let value = result.lock().take();
+        value
+    }
+
+    /// Runs tasks until `done` says so or nothing can move.
+    pub(crate) fn run(&self, done: impl Fn() -> bool) -> Idle {
+        *self.0.thread.lock() = Some(std::thread::current());
+        loop {
+            if self.0.killed.load(Ordering::Acquire) {
+                return Idle::Killed;
+            }
+            if done() {
+                return Idle::Done;
+            }
+            if let Some(id) = self.pick() {
+                self.poll(id);
+            } else if self.0.awaited.load(Ordering::Acquire) > 0 {
+                // Woken by whoever owes the answer; the time limit only guards against a wake-up between the two looks.
+                std::thread::park_timeout(Duration::from_millis(1));
+            } else if !self.advance() {
+                return Idle::Stuck;
+            }
+        }
+    }
+
+    fn pick(&self) -> Option<u64> {
+        let mut ready = self.0.ready.lock();
+        if ready.is_empty() {
+            return None;
+        }
+        let index = usize::try_from(self.random() % ready.len() as u64).unwrap_or(0);
+        Some(ready.swap_remove(index))
+    }
+
+    fn random(&self) -> u64 {
+        let mut state = self.0.random.lock();
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    fn poll(&self, id: u64) {
+        let Some(mut task) = self.0.tasks.lock().all.remove(&id) else { return };
+        let waker = Waker::from(Arc::new(TaskWaker { id, sim: self.0.clone() }));
+        if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.0.tasks.lock().all.insert(id, task);
+        }
+    }
+
+    /// Moves time to the next timer.
+    fn advance(&self) -> bool {
+        let Some(Reverse((at, id))) = self.0.timers.lock().pop() else { return false };
+        self.0.nanos.fetch_max(at, Ordering::AcqRel);
+        if let Some(waker) = self.0.sleepers.lock().remove(&id) {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Stops everything where it stands: no task is ever polled again.
+    pub(crate) fn kill(&self) {
+        self.0.killed.store(true, Ordering::Release);
+    }
+
+    /// Drops all tasks.
+    pub(crate) fn bury(&self) {
+        let tasks = std::mem::take(&mut self.0.tasks.lock().all);
+        drop(tasks);
+    }
+
+    /// Another thread owes an answer; it is paid when the returned guard is dropped.
+    pub(crate) fn owed(&self) -> Owed {
+        self.0.awaited.fetch_add(1, Ordering::AcqRel);
+        Owed(self.0.clone())
+    }
+}
+
+/// See [`Sim::owed`].
+pub(crate) struct Owed(Arc<Inner>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.awaited.fetch_sub(1, Ordering::AcqRel);
+        if let Some(thread) = &*self.0.thread.lock() {
+            thread.unpark();
+        }
+    }
+}
+
+struct TaskWaker {
+    id: u64,
+    sim: Arc<Inner>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        let mut ready = self.sim.ready.lock();
+        if !ready.contains(&self.id) {
+            ready.push(self.id);
+        }
+    }
+}
+
+impl Spawn for Sim {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        let id = {
+            let mut tasks = self.0.tasks.lock();
+            tasks.next += 1;
+            let id = tasks.next;
+            tasks.all.insert(id, task);
+            id
+        };
+        self.0.ready.lock().push(id);
+    }
+
+    fn spawn_cpu(&self, task: BoxFuture<'static, ()>) {
+        self.spawn(task);
+    }
+}
+
+impl Clock for Sim {
+    fn now(&self) -> Timestamp {
+        EPOCH + Duration::from_nanos(self.ticks())
+    }
+
+    fn ticks(&self) -> u64 {
+        self.0.nanos.load(Ordering::Acquire)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Box::pin(Sleep { sim: self.0.clone(), at: self.ticks().saturating_add(nanos), id: None })
+    }
+}
+
+struct Sleep {
+    sim: Arc<Inner>,
+    at: u64,
+    id: Option<u64>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.sim.nanos.load(Ordering::Acquire) >= self.at {
+            return Poll::Ready(());
+        }
+        let id = match self.id {
+            Some(id) => id,
+            None => {
+                let mut tasks = self.sim.tasks.lock();
+                tasks.next += 1;
+                let id = tasks.next;
+                drop(tasks);
+                self.sim.timers.lock().push(Reverse((self.at, id)));
+                self.id = Some(id);
+                id
+            }
+        };
+        self.sim.sleepers.lock().insert(id, cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.sim.sleepers.lock().remove(&id);
+            self.sim.timers.lock().retain(|Reverse((_, timer))| *timer != id);
+        }
+    }
+}
+
+/// Runs one future on this thread to its end, without an executor: for reading from stores in tests.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

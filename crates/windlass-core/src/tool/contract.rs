@@ -1,0 +1,239 @@
+//! The expensive half of a tool: its schemas, compiled once.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use super::error::{ToolError, Violation};
+use super::spec::ToolSpec;
+
+/// How many violations are worth telling a model about.
+const MOST_VIOLATIONS: usize = 20;
+
+static COMPILED: AtomicU64 = AtomicU64::new(0);
+
+/// A schema that cannot be used.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the {side} schema of tool `{tool}` is not usable: {problem}")]
+pub struct BadSchema {
+    /// Whose schema.
+    pub tool: String,
+    /// `input` or `output`.
+    pub side: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// The schemas of a tool, as text and compiled.
+pub struct Contract {
+    input: Schema,
+    output: Option<Schema>,
+}
+
+struct Schema {
+    json: Value,
+    validator: Validator,
+}
+
+/// Schemas not compiled yet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schemas {
+    /// JSON Schema 2020-12 of the arguments. Must describe an object.
+    pub input: Value,
+    /// The same of the output value, if it has one.
+    pub output: Option<Value>,
+}
+
+impl Schemas {
+    /// Any object in, anything out.
+    pub fn any() -> Self {
+        Self { input: json!({"type": "object"}), output: None }
+    }
+
+    /// These arguments in, anything out.
+    pub fn input(input: Value) -> Self {
+        Self { input, output: None }
+    }
+
+    fn compile(self, tool: &str) -> Result<Contract, BadSchema> {
+        Ok(Contract {
+            input: Schema::compile(self.input, tool, "input")?,
+            output: self.output.map(|json| Schema::compile(json, tool, "output")).transpose()?,
+        })
+    }
+}
+
+impl Schema {
+    fn compile(json: Value, tool: &str, side: &'static str) -> Result<Self, BadSchema> {
+        let bad = |problem: String| BadSchema { tool: tool.to_owned(), side, problem };
+        if !json.is_object() && !json.is_boolean() {
+            return Err(bad("a JSON Schema is an object or a boolean".to_owned()));
+        }
+        COMPILED.fetch_add(1, Ordering::Relaxed);
+        let validator = jsonschema::draft202012::options()
+            .should_validate_formats(false)
+            .build(&json)
+            .map_err(|error| bad(format!("{error} (at `{}`)", error.instance_path())))?;
+        Ok(Self { json, validator })
+    }
+
+    fn violations(&self, value: &Value) -> Vec<Violation> {
+        self.validator
+            .iter_errors(value)
+            .take(MOST_VIOLATIONS)
+            .map(|error| Violation { pointer: error.instance_path().to_string(), message: error.to_string() })
+            .collect()
+    }
+}
+
+impl Contract {
+    /// The schema of the arguments.
+    pub fn input(&self) -> &Value {
+        &self.input.json
+    }
+
+    /// The schema of the output value, if the tool has one.
+    pub fn output(&self) -> Option<&Value> {
+        self.output.as_ref().map(|schema| &schema.json)
+    }
+
+    /// Checks arguments; on failure every violation is named.
+    pub fn check_arguments(&self, args: &Value) -> Result<(), ToolError> {
+        if self.input.validator.is_valid(args) {
+            return Ok(());
+        }
+        Err(ToolError::InvalidArguments { violations: self.input.violations(args) })
+    }
+
+    /// Checks an output value; on failure says where it does not fit.
+    pub fn check_output(&self, value: &Value) -> Result<(), Vec<Violation>> {
+        match &self.output {
+            Some(schema) if !schema.validator.is_valid(value) => Err(schema.violations(value)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many schemas this process has compiled; for tests that prove a call compiles none.
+    pub fn compiled() -> u64 {
+        COMPILED.load(Ordering::Relaxed)
+    }
+}
+
+/// Finds a tool's schemas when they are first needed.
+pub(crate) type Resolve = dyn Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send + Sync;
+
+/// A contract that is compiled at most once: at registration, or on first use for tools of big sources.
+pub(crate) struct LazyContract {
+    source: Source,
+    compiled: OnceLock<Result<Contract, ToolError>>,
+}
+
+enum Source {
+    Given(Schemas),
+    Lazy(Box<Resolve>),
+}
+
+impl LazyContract {
+    pub(crate) fn given(schemas: Schemas) -> Self {
+        Self { source: Source::Given(schemas), compiled: OnceLock::new() }
+    }
+
+    pub(crate) fn lazy(resolve: Box<Resolve>) -> Self {
+        Self { source: Source::Lazy(resolve), compiled: OnceLock::new() }
+    }
+
+    /// Compiles what was given; a lazy contract is left alone.
+    pub(crate) fn check_given(&self, spec: &ToolSpec) -> Result<(), BadSchema> {
+        let Source::Given(schemas) = &self.source else { return Ok(()) };
+        if self.compiled.get().is_none() {
+            let contract = schemas.clone().compile(&spec.name)?;
+            self.compiled.get_or_init(|| Ok(contract));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn get(&self, spec: &ToolSpec) -> Result<&Contract, ToolError> {
+        let compiled = self.compiled.get_or_init(|| {
+            let schemas = match &self.source {
+                Source::Given(schemas) => schemas.clone(),
+                Source::Lazy(resolve) => resolve(spec)?,
+            };
+            schemas.compile(&spec.name).map_err(|bad| ToolError::unavailable(bad.to_string()))
+        });
+        compiled.as_ref().map_err(Clone::clone)
+    }
+}
+
+/// The schema of a Rust type in the form model APIs like: 2020-12, everything inline, no meta-schema.
+pub fn schema_of<T: schemars::JsonSchema>() -> Value {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Some(object) = schema.as_object_mut() {
+        object.remove("title");
+        // Without it a violation of "no further properties" does not name the property.
+        if object.get("type").is_some_and(|kind| kind == "object") {
+            object.entry("properties").or_insert_with(|| json!({}));
+        }
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contract(input: Value) -> Contract {
+        Schemas::input(input).compile("t").unwrap()
+    }
+
+    #[test]
+    fn b04_every_violation_is_reported_with_its_pointer() {
+        let contract = contract(json!({
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "array", "items": {"type": "integer"}}},
+            "required": ["city", "unit"],
+            "additionalProperties": false
+        }));
+        let error = contract.check_arguments(&json!({"city": 5, "days": [1, "two", null], "extra": 1})).unwrap_err();
+        let ToolError::InvalidArguments { violations } = error else { panic!("{error}") };
+        let mut pointers: Vec<&str> = violations.iter().map(|v| v.pointer.as_str()).collect();
+        pointers.sort_unstable();
+        assert_eq!(pointers, ["", "", "/city", "/days/1", "/days/2"]);
+        assert!(violations.iter().any(|v| v.message.contains("unit")));
+        assert!(violations.iter().any(|v| v.message.contains("extra")));
+    }
+
+    #[test]
+    fn b04_a_bad_schema_is_refused_by_name() {
+        for schema in [json!({"type": "strin"}), json!(7), json!({"properties": []}), json!({"$ref": "#/$defs/none"})] {
+            let error = Schemas::input(schema.clone()).compile("lookup").err();
+            let error = error.unwrap_or_else(|| panic!("{schema} was accepted")).to_string();
+            assert!(error.contains("input schema of tool `lookup`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn b04_a_remote_reference_is_refused() {
+        let schema = json!({"$ref": "https://example.com/schema.json"});
+        let error = Schemas::input(schema).compile("t").err().expect("no network").to_string();
+        assert!(error.contains("example.com"), "{error}");
+    }
+
+    #[test]
+    fn b04_recursive_schemas_validate() {
+        let contract = contract(json!({
+            "$defs": {"tree": {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/tree"}}},
+                      "additionalProperties": false}},
+            "$ref": "#/$defs/tree"
+        }));
+        assert!(contract.check_arguments(&json!({"kids": [{"kids": [{}]}]})).is_ok());
+        let error = contract.check_arguments(&json!({"kids": [{"kids": [{"x": 1}]}]})).unwrap_err();
+        let ToolError::InvalidArguments { violations } = error else { panic!("{error}") };
+        assert_eq!(violations[0].pointer, "/kids/0/kids/0");
+    }
+}

@@ -1,0 +1,204 @@
+//! Tools: what they say about themselves ([`ToolSpec`]), what they take and return ([`Contract`]), and how they do it
+//! ([`Body`]).
+
+mod body;
+pub mod contract;
+mod error;
+mod output;
+pub mod spec;
+mod toolbox;
+pub mod view;
+
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+
+pub use body::{
+    Arg, Atomic, Body, Durable, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled,
+};
+pub use contract::{BadSchema, Contract, Schemas};
+pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
+pub use output::{Artifact, Content, IntoOutput, Output};
+pub use spec::{Concurrency, Effect, ToolSpec};
+pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
+
+use crate::admit::Gate;
+use crate::call::Call;
+use crate::ctx::Ctx;
+use crate::id::ToolId;
+use contract::LazyContract;
+use spec::{KeyExpression, OnDoubt, Retry};
+
+/// A tool: spec, contract and body.
+pub struct Tool {
+    spec: ToolSpec,
+    contract: LazyContract,
+    body: Body,
+    reconcile: Option<Arc<dyn Reconcile>>,
+    gate: OnceLock<Option<Arc<Gate>>>,
+}
+
+impl Tool {
+    /// A closure as an atomic tool: `Tool::new("add", "Add two numbers", |a: Add| async move { Ok(a.x + a.y) })`.
+    /// Schemas come from its types.
+    pub fn new<F, A, R, Fut>(name: impl Into<Arc<str>>, description: impl Into<String>, f: F) -> Self
+    where
+        F: Fn(A) -> Fut + Send + Sync + 'static,
+        A: DeserializeOwned + JsonSchema + 'static,
+        R: IntoOutput + 'static,
+        Fut: Future<Output = ToolResult<R>> + Send + 'static,
+    {
+        Self::with_call(name, description, move |_: Call, args: A| f(args))
+    }
+
+    /// Like [`Tool::new`], for a closure that wants the [`Call`] too: its idempotency key, token and heartbeat.
+    pub fn with_call<F, A, R, Fut>(name: impl Into<Arc<str>>, description: impl Into<String>, f: F) -> Self
+    where
+        F: Fn(Call, A) -> Fut + Send + Sync + 'static,
+        A: DeserializeOwned + JsonSchema + 'static,
+        R: IntoOutput + 'static,
+        Fut: Future<Output = ToolResult<R>> + Send + 'static,
+    {
+        let schemas = Schemas { input: contract::schema_of::<A>(), output: R::schema() };
+        Self::atomic(ToolSpec::new(name, description), schemas, body::AtomicFn { f, args: PhantomData })
+    }
+
+    /// A closure as a durable tool. It takes the context by value: `|mut ctx: Ctx, a: Trip| async move { … }`.
+    pub fn durable_fn<F, A, R, Fut>(name: impl Into<Arc<str>>, description: impl Into<String>, f: F) -> Self
+    where
+        F: Fn(Ctx, A) -> Fut + Send + Sync + 'static,
+        A: DeserializeOwned + JsonSchema + 'static,
+        R: IntoOutput + 'static,
+        Fut: Future<Output = ToolResult<R>> + Send + 'static,
+    {
+        let schemas = Schemas { input: contract::schema_of::<A>(), output: R::schema() };
+        Self::durable(ToolSpec::new(name, description), schemas, body::DurableFn { f, args: PhantomData })
+    }
+
+    /// A tool with a hand-written atomic body.
+    pub fn atomic(spec: ToolSpec, schemas: Schemas, body: impl Atomic) -> Self {
+        Self { spec, contract: LazyContract::given(schemas), body: Body::Atomic(Arc::new(body)), reconcile: None, gate: OnceLock::new() }
+    }
+
+    /// A tool with a hand-written durable body.
+    pub fn durable(spec: ToolSpec, schemas: Schemas, body: impl Durable) -> Self {
+        Self { spec, contract: LazyContract::given(schemas), body: Body::Durable(Arc::new(body)), reconcile: None, gate: OnceLock::new() }
+    }
+
+    /// A tool of a big source: its schemas are asked for, and compiled, when it is first called or looked at.
+    pub fn lazy(
+        spec: ToolSpec,
+        resolve: impl Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send + Sync + 'static,
+        body: Body,
+    ) -> Self {
+        Self { spec, contract: LazyContract::lazy(Box::new(resolve)), body, reconcile: None, gate: OnceLock::new() }
+    }
+
+    /// Changes the spec: `tool.with(|spec| spec.hints.cpu_bound = true)`.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut ToolSpec)) -> Self {
+        change(&mut self.spec);
+        self
+    }
+
+    /// Sets the effect class of its attempts.
+    #[must_use]
+    pub fn effect(self, effect: Effect) -> Self {
+        self.with(|spec| spec.effect = effect)
+    }
+
+    /// Sets the stable id, where it differs from the name.
+    #[must_use]
+    pub fn id(self, id: impl Into<ToolId>) -> Self {
+        self.with(|spec| spec.id = id.into())
+    }
+
+    /// Sets how long one attempt may take.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|spec| spec.limits.timeout = Some(timeout))
+    }
+
+    /// Lets failed attempts be repeated.
+    #[must_use]
+    pub fn retry(self, retry: Retry) -> Self {
+        self.with(|spec| spec.limits.retry = Some(retry))
+    }
+
+    /// Makes calls with the same key run one at a time.
+    #[must_use]
+    pub fn key(self, key: KeyExpression) -> Self {
+        self.with(|spec| spec.guards.concurrency = Concurrency::Keyed(key))
+    }
+
+    /// Says what happens to doubts nobody else settles.
+    #[must_use]
+    pub fn on_doubt(self, policy: OnDoubt) -> Self {
+        self.with(|spec| spec.guards.on_doubt = policy)
+    }
+
+    /// Lets the tool settle doubts about its own attempts.
+    #[must_use]
+    pub fn reconcile<F, R, Fut>(mut self, f: F) -> Self
+    where
+        F: Fn(Call) -> Fut + Send + Sync + 'static,
+        R: IntoOutput + 'static,
+        Fut: Future<Output = ToolResult<Reconciled<R>>> + Send + 'static,
+    {
+        self.reconcile = Some(Arc::new(body::ReconcileFn(f)));
+        self
+    }
+
+    /// The cheap half.
+    pub fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    /// The schemas, resolved and compiled on first use and kept.
+    pub fn contract(&self) -> Result<&Contract, ToolError> {
+        self.contract.get(&self.spec)
+    }
+
+    /// Whether its body is made of durable operations.
+    pub fn is_durable(&self) -> bool {
+        matches!(self.body, Body::Durable(_))
+    }
+
+    /// What limits its attempts in this process, if anything does.
+    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
+        self.gate.get_or_init(|| Gate::new(&self.spec.limits).map(Arc::new)).clone()
+    }
+
+    pub(crate) fn body(&self) -> &Body {
+        &self.body
+    }
+
+    pub(crate) fn reconciler(&self) -> Option<&Arc<dyn Reconcile>> {
+        self.reconcile.as_ref()
+    }
+
+    /// Refuses what cannot work, before anyone calls it.
+    pub(crate) fn check(&self) -> Result<(), RegisterError> {
+        toolbox::check_spec(&self.spec, self.is_durable())?;
+        Ok(self.contract.check_given(&self.spec)?)
+    }
+}
+
+/// `#[tool]` generates a function that makes the tool, so its name is all that is needed to register it.
+impl<F: Fn() -> Tool> From<F> for Tool {
+    fn from(make: F) -> Self {
+        make()
+    }
+}
+
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_durable() { "durable" } else { "atomic" };
+        write!(f, "Tool({}, {kind}, {:?})", self.spec.name, self.spec.effect)
+    }
+}

@@ -1,0 +1,166 @@
+//! What a tool returns.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+/// A successful result: a JSON value, native content blocks beside it, and the raw artifact the value was made from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Output {
+    /// What the caller computes with and the model reads.
+    pub value: Value,
+    /// Text, images, audio and files for the model, natively, never as strings inside the value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub content: Vec<Content>,
+    /// The untruncated original, kept beside what the model sees.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw: Option<Box<Artifact>>,
+}
+
+impl Output {
+    /// An output that is just a value.
+    pub fn value(value: Value) -> Self {
+        Self { value, ..Self::default() }
+    }
+
+    /// Adds a content block.
+    #[must_use]
+    pub fn with(mut self, content: Content) -> Self {
+        self.content.push(content);
+        self
+    }
+
+    /// Keeps the untruncated original.
+    #[must_use]
+    pub fn raw(mut self, artifact: Artifact) -> Self {
+        self.raw = Some(Box::new(artifact));
+        self
+    }
+}
+
+impl From<Value> for Output {
+    fn from(value: Value) -> Self {
+        Self::value(value)
+    }
+}
+
+/// A native content block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Content {
+    /// Plain text.
+    Text {
+        /// The text.
+        text: String,
+    },
+    /// A picture.
+    Image(Artifact),
+    /// Sound.
+    Audio(Artifact),
+    /// Any file.
+    File(Artifact),
+}
+
+impl Content {
+    /// A text block.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Text { text: text.into() }
+    }
+}
+
+/// Bytes with a media type and, where it has one, a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// Media type, such as `image/png`.
+    pub media_type: String,
+    /// File name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The bytes; Base64 in JSON.
+    #[serde(serialize_with = "encode", deserialize_with = "decode")]
+    pub data: Arc<[u8]>,
+}
+
+impl Artifact {
+    /// An unnamed artifact.
+    pub fn new(media_type: impl Into<String>, data: impl Into<Arc<[u8]>>) -> Self {
+        Self { media_type: media_type.into(), name: None, data: data.into() }
+    }
+
+    /// Names it.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+fn encode<S: Serializer>(bytes: &Arc<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&STANDARD.encode(bytes))
+}
+
+fn decode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    STANDARD.decode(text).map(Arc::from).map_err(serde::de::Error::custom)
+}
+
+/// What a body may return: anything that serialises and has a schema, or an [`Output`] built by hand.
+pub trait IntoOutput {
+    /// The output this value stands for.
+    fn into_output(self) -> Result<Output, serde_json::Error>;
+
+    /// The schema of [`Output::value`], if the type has one.
+    fn schema() -> Option<Value>;
+}
+
+impl<T: Serialize + schemars::JsonSchema> IntoOutput for T {
+    fn into_output(self) -> Result<Output, serde_json::Error> {
+        serde_json::to_value(self).map(Output::value)
+    }
+
+    fn schema() -> Option<Value> {
+        Some(super::contract::schema_of::<T>())
+    }
+}
+
+impl IntoOutput for Output {
+    fn into_output(self) -> Result<Output, serde_json::Error> {
+        Ok(self)
+    }
+
+    fn schema() -> Option<Value> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn e04_content_blocks_are_native_and_survive_the_journal() {
+        let output = Output::value(json!({"pages": 2}))
+            .with(Content::text("two pages"))
+            .with(Content::Image(Artifact::new("image/png", [137u8, 80, 78, 71].as_slice())))
+            .with(Content::File(Artifact::new("text/csv", b"a,b".as_slice()).named("t.csv")));
+        let json = serde_json::to_value(&output).unwrap();
+        assert_eq!(json["content"][1], json!({"type": "image", "media_type": "image/png", "data": "iVBORw=="}));
+        assert_eq!(json["value"], json!({"pages": 2}), "blocks are beside the value, not inside it");
+        assert_eq!(serde_json::from_value::<Output>(json).unwrap(), output);
+    }
+
+    #[test]
+    fn e05_the_raw_output_is_typed_and_beside_what_the_model_sees() {
+        let full = "line\n".repeat(10_000);
+        let output = Output::value(json!("line\n…")).raw(Artifact::new("text/plain", full.as_bytes()));
+        let back: Output = serde_json::from_str(&serde_json::to_string(&output).unwrap()).unwrap();
+        assert_eq!(back.value, json!("line\n…"));
+        assert_eq!(&*back.raw.unwrap().data, full.as_bytes());
+    }
+}

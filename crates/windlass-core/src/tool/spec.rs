@@ -1,0 +1,307 @@
+//! What a tool says about itself. Every field is acted on by the runtime; the doc of each says how.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::id::ToolId;
+use crate::limits;
+
+/// What repeating an attempt means. On replay the stricter of the recorded and the live class wins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Changes nothing: may be repeated freely and may run before what it depends on is durable.
+    Readonly,
+    /// May be repeated with the same idempotency key.
+    Idempotent,
+    /// Must not be repeated unless it is known not to have happened.
+    #[default]
+    Once,
+}
+
+/// What a caller should know about a tool besides its effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hints {
+    /// May destroy what cannot be restored: never retried automatically, and a `readonly` tool may not claim it.
+    pub destructive: bool,
+    /// Talks to the world outside: what it returns is marked untrusted in what the model sees.
+    pub open_world: bool,
+    /// Attempts take minutes: the default attempt timeout is an hour.
+    pub long_running: bool,
+    /// Computes without yielding: attempts run on threads of their own.
+    pub cpu_bound: bool,
+}
+
+/// Which calls may overlap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Concurrency {
+    /// Readonly and durable tools are parallel, other atomic tools exclusive.
+    #[default]
+    Auto,
+    /// Overlaps with everything.
+    Parallel,
+    /// Alone in its session: waits for the attempts before it and holds back the ones after it.
+    Exclusive,
+    /// One at a time per key, first come first served, across batches and runs.
+    Keyed(KeyExpression),
+}
+
+/// Computes the key a call queues under from its arguments: a literal (`'printer'`), an argument (`args.account`), or
+/// several pieces joined with `+` (`'account-' + args.account`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyExpression {
+    source: Arc<str>,
+    pieces: Vec<KeyPiece>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum KeyPiece {
+    Literal(String),
+    Argument(Vec<String>),
+}
+
+/// A key expression that does not parse.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), or pieces joined with +")]
+pub struct BadKeyExpression {
+    source_text: String,
+    problem: String,
+}
+
+impl KeyExpression {
+    /// Parses an expression.
+    pub fn parse(source: &str) -> Result<Self, BadKeyExpression> {
+        let bad = |problem: &str| BadKeyExpression { source_text: source.to_owned(), problem: problem.to_owned() };
+        let mut pieces = Vec::new();
+        let mut rest = source.trim();
+        loop {
+            let (piece, after) = if let Some(open) = rest.strip_prefix('\'') {
+                let (text, after) = open.split_once('\'').ok_or_else(|| bad("the quote is not closed"))?;
+                (KeyPiece::Literal(text.to_owned()), after)
+            } else {
+                let end = rest.find('+').unwrap_or(rest.len());
+                let (word, after) = rest.split_at(end);
+                let mut steps = word.trim().split('.').map(str::to_owned);
+                if steps.next().as_deref() != Some("args") {
+                    return Err(bad("it starts with neither a quote nor `args.`"));
+                }
+                let steps: Vec<String> = steps.collect();
+                if steps.is_empty() || steps.iter().any(String::is_empty) {
+                    return Err(bad("the argument has no name"));
+                }
+                (KeyPiece::Argument(steps), after)
+            };
+            pieces.push(piece);
+            rest = after.trim_start();
+            if rest.is_empty() {
+                return Ok(Self { source: source.into(), pieces });
+            }
+            rest = rest.strip_prefix('+').ok_or_else(|| bad("pieces are joined with `+`"))?.trim_start();
+        }
+    }
+
+    /// The text it was parsed from.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The key for these arguments. An argument that is not there counts as `null`: such calls share one key, which is
+    /// the safe side.
+    pub fn evaluate(&self, args: &Value) -> String {
+        let mut key = String::new();
+        for piece in &self.pieces {
+            match piece {
+                KeyPiece::Literal(text) => key.push_str(text),
+                KeyPiece::Argument(steps) => {
+                    match steps.iter().try_fold(args, |value, step| value.get(step)).unwrap_or(&Value::Null) {
+                        Value::String(text) => key.push_str(text),
+                        other => key.push_str(&other.to_string()),
+                    }
+                }
+            }
+        }
+        key
+    }
+}
+
+/// Automatic repetition of failed attempts. Off unless the tool sets it or a failure says it is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// Attempts in all, the first included.
+    pub attempts: u32,
+    /// Delay after the first failure; doubles with each further one, with jitter.
+    pub base: Duration,
+    /// Longest delay, unless the failure asks for more.
+    pub cap: Duration,
+}
+
+impl Retry {
+    /// `attempts` in all, with delays from half a second up.
+    pub const fn attempts(attempts: u32) -> Self {
+        Self { attempts, base: Duration::from_millis(500), cap: limits::RETRY_DELAY_CAP }
+    }
+}
+
+/// Bounds on a tool's calls and attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest one attempt may run; a default applies where this is `None`.
+    pub timeout: Option<Duration>,
+    /// Longest a call may take in all, queueing and retries included.
+    pub deadline: Option<Duration>,
+    /// An attempt that has not called `heartbeat` for this long counts as timed out.
+    pub heartbeat: Option<Duration>,
+    /// Repetition of failed attempts.
+    pub retry: Option<Retry>,
+    /// Most attempts of this tool in flight at once in this runtime.
+    pub in_flight: Option<usize>,
+    /// Most attempts of this tool started per second in this runtime; the rest wait.
+    pub per_second: Option<u32>,
+}
+
+/// Whether a person must agree before an attempt. Fails closed: a runtime in which nobody can approve denies the call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Approval {
+    /// No approval needed.
+    #[default]
+    Never,
+    /// Every call needs approval.
+    Always,
+    /// Calls for which the expression holds need approval. Where no evaluator is present every call does.
+    When(Arc<str>),
+}
+
+/// What happens to a doubt that neither the mailbox nor the tool's `reconcile` settles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDoubt {
+    /// A person settles it.
+    #[default]
+    Ask,
+    /// The body gets an `in_doubt` error.
+    Fail,
+    /// The attempt is repeated: for tools whose owner prefers twice to never.
+    Rerun,
+}
+
+/// Whether large toolboxes may list the tool as a stub.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deferral {
+    /// A stub where the toolbox is large.
+    #[default]
+    Auto,
+    /// Always in full.
+    Never,
+    /// Always a stub.
+    Always,
+}
+
+/// Who a tool is: shown to models and people, used to find it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// For people; the name where absent.
+    pub title: Option<String>,
+    /// For the model.
+    pub description: String,
+    /// The tool's own version, kept with every call.
+    pub version: Option<String>,
+    /// Selects tools in listings.
+    pub tags: Vec<String>,
+    /// Whether it may be listed as a stub.
+    pub deferral: Deferral,
+}
+
+/// The cheap half of a tool: everything but its schemas and its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolSpec {
+    /// Stable identity; the name unless set.
+    pub id: ToolId,
+    /// Earlier ids under which journals may know this tool.
+    pub aliases: Vec<ToolId>,
+    /// What models call it.
+    pub name: Arc<str>,
+    /// For models and people.
+    pub about: About,
+    /// Effect class of its attempts. Meaningless for a durable body, whose steps and calls have their own.
+    pub effect: Effect,
+    /// What a caller should know.
+    pub hints: Hints,
+    /// What guards a call.
+    pub guards: Guards,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// What stands between a call and its attempt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guards {
+    /// Whether a person must agree first.
+    pub approval: Approval,
+    /// Which calls may overlap.
+    pub concurrency: Concurrency,
+    /// The provider the session must be connected to; without it the call ends `connection_required`.
+    pub connection: Option<Arc<str>>,
+    /// What happens to a doubt nobody else settles.
+    pub on_doubt: OnDoubt,
+}
+
+impl ToolSpec {
+    /// A spec with defaults: id = name, effect `once`, no approval, automatic concurrency.
+    pub fn new(name: impl Into<Arc<str>>, description: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            id: ToolId::from(name.clone()),
+            aliases: Vec::new(),
+            name,
+            about: About { description: description.into(), ..About::default() },
+            effect: Effect::default(),
+            hints: Hints::default(),
+            guards: Guards::default(),
+            limits: Limits::default(),
+        }
+    }
+
+    /// The attempt timeout that applies.
+    pub fn timeout(&self) -> Duration {
+        self.limits.timeout.unwrap_or(if self.hints.long_running {
+            limits::LONG_ATTEMPT_TIMEOUT
+        } else {
+            limits::ATTEMPT_TIMEOUT
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn key_expressions_evaluate() {
+        let args = json!({"account": "a1", "nested": {"n": 7}});
+        for (source, key) in [
+            ("'printer'", "printer"),
+            ("args.account", "a1"),
+            ("args.nested.n", "7"),
+            ("'acc-' + args.account + '+'", "acc-a1+"),
+            ("args.missing", "null"),
+        ] {
+            assert_eq!(KeyExpression::parse(source).unwrap().evaluate(&args), key, "{source}");
+        }
+    }
+
+    #[test]
+    fn bad_key_expressions_are_named() {
+        for (source, word) in
+            [("", "neither"), ("'open", "not closed"), ("account", "neither"), ("args.", "no name"), ("'a' 'b'", "joined")]
+        {
+            let error = KeyExpression::parse(source).unwrap_err().to_string();
+            assert!(error.contains(word) && error.contains(source), "{source}: {error}");
+        }
+    }
+}

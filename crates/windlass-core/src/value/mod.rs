@@ -1,0 +1,8 @@
+//! What the kernel does with JSON values besides passing them on.
+
+pub(crate) mod diff;
+pub(crate) mod digest;
+pub(crate) mod size;
+
+pub use diff::Difference;
+pub use digest::Digest;

@@ -1,0 +1,119 @@
+//! Names bodies that never yield. A body that computes without awaiting cannot be interrupted, but it can be named.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::call::Attempt;
+use crate::id::RunId;
+use crate::path::Path;
+
+/// A body that has been computing for at least one whole interval between two looks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The run it belongs to.
+    pub run: RunId,
+    /// Where in the run it stands.
+    pub path: Path,
+    /// The tool's id or the step's name.
+    pub name: String,
+}
+
+/// Knows which body each thread is polling. Costs a poll one uncontended lock and no clock reading.
+#[derive(Clone, Default)]
+pub(crate) struct Watchdog(Arc<Mutex<Vec<Weak<Slot>>>>);
+
+/// What one thread is doing.
+#[derive(Default)]
+struct Slot {
+    /// Changes whenever a poll begins or ends.
+    turn: AtomicU64,
+    /// The turn the last look saw.
+    seen: AtomicU64,
+    polling: Mutex<Option<Attempt>>,
+}
+
+thread_local! {
+    static SLOTS: RefCell<Vec<(Weak<Mutex<Vec<Weak<Slot>>>>, Arc<Slot>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Marks the poll of a body; ends with it.
+pub(crate) struct Watched(Option<(Arc<Slot>, Option<Attempt>)>);
+
+impl Watchdog {
+    /// A body is about to be polled on this thread.
+    pub(crate) fn enter(&self, attempt: &Attempt) -> Watched {
+        let slot = self.slot();
+        slot.turn.fetch_add(1, Ordering::Relaxed);
+        let outer = slot.polling.lock().replace(attempt.clone());
+        Watched(Some((slot, outer)))
+    }
+
+    /// The same for a body that is expected to compute for long: it is not named.
+    pub(crate) fn enter_expected(&self, _: &Attempt) -> Watched {
+        Watched(None)
+    }
+
+    fn slot(&self) -> Arc<Slot> {
+        SLOTS.with_borrow_mut(|slots| {
+            if let Some((_, slot)) = slots.iter().find(|(dog, _)| std::ptr::eq(dog.as_ptr(), Arc::as_ptr(&self.0))) {
+                return slot.clone();
+            }
+            slots.retain(|(dog, _)| dog.strong_count() > 0);
+            let slot = Arc::new(Slot::default());
+            slots.push((Arc::downgrade(&self.0), slot.clone()));
+            self.0.lock().push(Arc::downgrade(&slot));
+            slot
+        })
+    }
+
+    /// Looks: the bodies that were being polled at the last look already, and have not returned since.
+    pub(crate) fn look(&self) -> Vec<Stuck> {
+        let mut slots = self.0.lock();
+        slots.retain(|slot| slot.strong_count() > 0);
+        slots.iter().filter_map(Weak::upgrade).filter_map(|slot| slot.look()).collect()
+    }
+}
+
+impl Slot {
+    fn look(&self) -> Option<Stuck> {
+        let turn = self.turn.load(Ordering::Relaxed);
+        let seen = self.seen.swap(turn, Ordering::Relaxed);
+        let polling = self.polling.lock();
+        let attempt = polling.as_ref().filter(|_| turn == seen)?;
+        Some(Stuck { run: attempt.run(), path: attempt.path().clone(), name: attempt.name().to_owned() })
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some((slot, outer)) = self.0.take() {
+            slot.turn.fetch_add(1, Ordering::Relaxed);
+            *slot.polling.lock() = outer;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_that_does_not_return_between_two_looks_is_named() {
+        let dog = Watchdog::default();
+        let attempt = Attempt::new(RunId::from_bytes([1; 16]), Path::root(), "spin".into(), 1, 1);
+        {
+            let _watched = dog.enter(&attempt);
+            assert_eq!(dog.look(), [], "one look proves nothing");
+            assert_eq!(dog.look()[0].name, "spin");
+            let inner = Attempt::new(RunId::from_bytes([1; 16]), Path::root().child(0), "inner".into(), 1, 1);
+            drop(dog.enter(&inner));
+            assert_eq!(dog.look(), [], "something happened since");
+            assert_eq!(dog.look()[0].name, "spin", "the outer poll goes on");
+        }
+        assert_eq!(dog.look(), []);
+        assert_eq!(dog.look(), []);
+    }
+}
