@@ -1,0 +1,64 @@
+//! One process owns the file.
+//!
+//! The lock is the operating system's, on a file beside the database: it ends with the process however that ends, so
+//! holding it proves that every earlier owner is dead. The file's content only helps people. It is never deleted:
+//! whoever deletes a lock file races with whoever is taking it.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::open::OpenError;
+
+/// Held until dropped.
+#[derive(Debug)]
+pub(super) struct FileLock {
+    _file: File,
+}
+
+/// Takes the lock of the database at `path`, or says who has it.
+pub(super) fn take(path: &Path) -> Result<FileLock, OpenError> {
+    let failed = |error: io::Error| OpenError::failed(path, error);
+    let lock = beside(path);
+    let mut file =
+        fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(lock).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut file)),
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    file.set_len(0).map_err(failed)?;
+    writeln!(file, "{} {}", std::process::id(), now().unwrap_or_default()).map_err(failed)?;
+    Ok(FileLock { _file: file })
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push("-lock");
+    name.into()
+}
+
+fn in_use(path: &Path, file: &mut File) -> OpenError {
+    let mut text = String::new();
+    // Some systems keep others from reading a locked file, and its owner may be about to write: then nobody is named.
+    let _ = file.read_to_string(&mut text);
+    let mut words = text.split_whitespace();
+    let pid = words.next().and_then(|word| word.parse::<u32>().ok());
+    let since = words.next().map(|word| format!(" since {word}")).unwrap_or_default();
+    let holder = match pid {
+        Some(pid) if pid == std::process::id() => {
+            format!("this process ({pid}) has had it open{since}; open it once and share that store")
+        }
+        Some(pid) => format!("process {pid} has had it open{since}; stop that process, or use another file"),
+        None => "another process has it open; stop that process, or use another file".to_owned(),
+    };
+    OpenError::InUse { path: path.to_owned(), pid, holder }
+}
+
+/// The time as people read it. SQLite knows the calendar, so this crate does not have to.
+fn now() -> rusqlite::Result<String> {
+    Connection::open_in_memory()?.query_row("SELECT strftime('%Y-%m-%dT%H:%M:%SZ')", [], |row| row.get(0))
+}

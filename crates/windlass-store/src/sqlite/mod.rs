@@ -1,0 +1,152 @@
+//! The SQLite store.
+//!
+//! ```text
+//! commit ─ encode ─▶ queue ─▶ writer thread: decide, write, one sync ─▶ answers
+//! info, journal, mail, list ─▶ read-only connections
+//! ```
+
+mod decide;
+mod job;
+mod lock;
+mod open;
+mod queue;
+mod read;
+mod schema;
+mod table;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use futures_util::future::BoxFuture;
+use windlass_core::RunId;
+use windlass_core::run::record::Record;
+use windlass_core::run::state::RunInfo;
+use windlass_core::store::{Answer, Claimed, Commit, Filter, Mail, Promise, Store, StoreError};
+
+use job::{Job, Write};
+use queue::Queue;
+use read::Readers;
+use writer::Writer;
+
+pub use open::{Durability, OpenError};
+
+/// Runs in one SQLite file, which one process owns while the store is open.
+///
+/// Beside the file `app.db` stand `app.db-wal` and `app.db-shm`, which are part of it and must be kept with it, and
+/// `app.db-lock`, which names the owner and may stay for ever. The file must be on a local disk.
+///
+/// Dropping the store writes and answers everything submitted before, then gives the file up.
+pub struct SqliteStore {
+    path: PathBuf,
+    queue: Arc<Queue>,
+    readers: Readers,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl SqliteStore {
+    /// Opens the file, creating it if it is not there, with [`Durability::Full`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_with(path, Durability::default())
+    }
+
+    /// Opens the file, creating it if it is not there.
+    pub fn open_with(path: impl AsRef<Path>, durability: Durability) -> Result<Self, OpenError> {
+        let opened = open::open(path.as_ref(), durability)?;
+        let path = opened.path.clone();
+        let queue = Arc::new(Queue::new(queue::BOUNDS));
+        let writer = Writer::new(opened, durability, queue.clone()).map_err(|error| OpenError::failed(&path, error))?;
+        let writer = thread::Builder::new()
+            .name("windlass-sqlite".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| OpenError::failed(&path, error))?;
+        Ok(Self { readers: Readers::new(path.clone()), path, queue, writer: Some(writer) })
+    }
+
+    /// Where the file is, its links followed.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Store for SqliteStore {
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        let (promise, ticket) = Promise::pair();
+        match Write::encode(commit).and_then(|write| self.queue.push(Job::Write(write, promise))) {
+            Ok(()) => Answer::Wait(ticket),
+            Err(error) => Answer::Ready(Err(error)),
+        }
+    }
+
+    /// Dropping the future may leave the epoch raised, as if the claimant had died right after.
+    fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        Box::pin(async move {
+            let (promise, ticket) = Promise::pair();
+            self.queue.push(Job::Claim(run, promise))?;
+            let taken = ticket.await?;
+            // Read after the epoch was raised, when no earlier owner can add to it any more.
+            let contents = self.readers.contents(run)?;
+            Ok(Claimed {
+                epoch: taken.epoch,
+                records: contents.records,
+                mail: contents.mail,
+                owners_dead: taken.owners_dead,
+                orderly: taken.orderly,
+            })
+        })
+    }
+
+    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let (promise, ticket) = Promise::pair();
+            self.queue.push(Job::Release(run, epoch, promise))?;
+            ticket.await
+        })
+    }
+
+    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
+        Box::pin(async move { self.readers.info(run) })
+    }
+
+    fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        Box::pin(async move { self.readers.journal(run) })
+    }
+
+    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
+        Box::pin(async move { self.readers.mail(run, after) })
+    }
+
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        Box::pin(async move { self.readers.list(filter, after, limit) })
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.queue.close();
+        // First, so that the writer's connection is the last one, whose end tidies the file.
+        self.readers.close();
+        if let Some(writer) = self.writer.take()
+            // The last owner of the store may be a callback on the writer's own thread; that ends by itself.
+            && writer.thread().id() != thread::current().id()
+            && writer.join().is_err()
+        {
+            tracing::error!(path = %self.path.display(), "the writer of the store had panicked");
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,199 @@
+//! Opening the file: what is refused, and how connections are set up.
+
+use std::error::Error as StdError;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::lock::{self, FileLock};
+use super::schema::{self, Identity};
+
+/// How long a statement waits for a lock. Our own connections never make one another wait; this is for people who look
+/// into the file with other programs.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// What is left of the write-ahead log after a spike; more is given back to the file system.
+const LOG_KEPT: i64 = 64 << 20;
+
+/// The writer's page cache in KiB: the inner pages of the indexes and the tails of the tables of some thousand runs.
+const CACHE_KIB: i64 = 16 << 10;
+
+/// What an answered commit survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Everything: the process being killed, the system crashing, the power going out. Every group of commits is synced
+    /// before it is answered.
+    #[default]
+    Full,
+    /// The process being killed, at any time. After a power cut or a crash of the system the file is intact, but
+    /// commits that were answered may be missing: usually those of the last half minute, at worst all since the last
+    /// checkpoint. A run then goes on from an earlier point, so that **an effect that was recorded, or intended, may
+    /// happen a second time**. For work where that is harmless, in exchange for commits that do not wait for the disk.
+    Relaxed,
+}
+
+/// Why a database was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The directory the file should be in is not there.
+    #[error("cannot open {path}: the directory {directory} does not exist; create it first", path = .path.display(), directory = .directory.display())]
+    MissingDirectory {
+        /// The database.
+        path: PathBuf,
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// One process owns the file, and it is another, or this one already.
+    #[error("cannot open {path}: {holder}", path = .path.display())]
+    InUse {
+        /// The database.
+        path: PathBuf,
+        /// The process that owns it, if it could be told.
+        pid: Option<u32>,
+        /// Who has it, since when, and what to do.
+        holder: String,
+    },
+    /// The file is something else. It was not changed.
+    #[error("{path} is not a Windlass database: {found}; name another file, or move this one away", path = .path.display())]
+    NotWindlass {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
+    /// A newer Windlass wrote the file. It was not changed.
+    #[error(
+        "{path} has schema version {found}, and this build knows versions up to {known}; open it with the Windlass \
+         that wrote it, or a newer one", path = .path.display()
+    )]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// Its schema version.
+        found: i32,
+        /// The newest this build knows.
+        known: i32,
+    },
+    /// The operating system or SQLite refused.
+    #[error("cannot open {path}: {source}", path = .path.display())]
+    Failed {
+        /// The database.
+        path: PathBuf,
+        /// What they said.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+}
+
+impl OpenError {
+    pub(super) fn failed(path: &Path, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Failed { path: path.to_owned(), source: source.into() }
+    }
+}
+
+/// An open file that this process owns.
+pub(super) struct Opened {
+    pub(super) lock: FileLock,
+    pub(super) connection: Connection,
+    /// The file's place without links in it, so that every name of it leads to the same lock.
+    pub(super) path: PathBuf,
+    /// Counts how often the file was opened.
+    pub(super) opening: i64,
+}
+
+pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenError> {
+    let path = resolve(path)?;
+    let failed = |error: rusqlite::Error| OpenError::failed(&path, error);
+    // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …
+    let identity = identify(&path)?;
+    accept(&path, &identity)?;
+    let lock = lock::take(&path)?;
+    // … and again under the lock, because its last owner may have created or upgraded it meanwhile.
+    let identity = identify(&path)?;
+    accept(&path, &identity)?;
+    let mut connection = writer(&path, durability).map_err(failed)?;
+    if identity == Identity::Empty {
+        schema::create(&mut connection).map_err(failed)?;
+    }
+    let opening = schema::count_opening(&connection).map_err(failed)?;
+    Ok(Opened { lock, connection, path, opening })
+}
+
+/// The path with its links followed. A file that is not there yet is named below its directory.
+fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
+    if let Ok(found) = path.canonicalize() {
+        return Ok(found);
+    }
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let Some(name) = path.file_name() else {
+        return Err(OpenError::NotWindlass { path: path.to_owned(), found: "it names no file".to_owned() });
+    };
+    match directory.canonicalize() {
+        Ok(directory) => Ok(directory.join(name)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(OpenError::MissingDirectory { path: path.to_owned(), directory: directory.to_owned() })
+        }
+        Err(error) => Err(OpenError::failed(path, error)),
+    }
+}
+
+fn identify(path: &Path) -> Result<Identity, OpenError> {
+    if path.is_dir() {
+        return Ok(Identity::Foreign("it is a directory"));
+    }
+    if !path.exists() {
+        return Ok(Identity::Empty);
+    }
+    let connection = reader(path).map_err(|error| OpenError::failed(path, error))?;
+    schema::identify(&connection).map_err(|error| OpenError::failed(path, error))
+}
+
+fn accept(path: &Path, identity: &Identity) -> Result<(), OpenError> {
+    match *identity {
+        Identity::Foreign(found) => Err(OpenError::NotWindlass { path: path.to_owned(), found: found.to_owned() }),
+        Identity::Windlass(found) if found > schema::VERSION => {
+            Err(OpenError::Newer { path: path.to_owned(), found, known: schema::VERSION })
+        }
+        Identity::Windlass(_) | Identity::Empty => Ok(()),
+    }
+}
+
+/// The connection that writes.
+pub(super) fn writer(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode != "wal" {
+        let why = "its file system cannot share memory between connections (a network drive?); use a local disk";
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
+        return Err(rusqlite::Error::SqliteFailure(code, Some(why.to_owned())));
+    }
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Relaxed => "NORMAL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    // On macOS an ordinary sync leaves data in the drive's cache.
+    connection.pragma_update(None, "fullfsync", durability == Durability::Full)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    Ok(connection)
+}
+
+/// A connection that only reads.
+pub(super) fn reader(path: &Path) -> rusqlite::Result<Connection> {
+    connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+}
+
+fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    // Each connection is used by one thread at a time, so SQLite need not lock it again.
+    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY)?;
+    // The default holds 16; the writer alone uses more than that.
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}

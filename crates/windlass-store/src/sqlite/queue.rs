@@ -1,0 +1,170 @@
+//! The way to the writer thread: bounded, first in first out, taken whole.
+
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use windlass_core::store::StoreError;
+
+use super::job::Job;
+
+/// How much may wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    jobs: usize,
+    bytes: usize,
+    patience: Duration,
+}
+
+/// The writer takes all that waits at once, so a full queue means that this much came in during one group, which takes
+/// a few milliseconds: whoever submits to a full queue is held back until the writer comes round. That is the
+/// back-pressure. It has an end, because the thread that is held back may be one the writer's answers need; a disk that
+/// has not moved by then is as good as gone, and the commit is refused with nothing written.
+pub(super) const BOUNDS: Bounds = Bounds { jobs: 8_192, bytes: 64 << 20, patience: Duration::from_millis(100) };
+
+pub(super) struct Queue {
+    state: Mutex<State>,
+    filled: Condvar,
+    taken: Condvar,
+    bounds: Bounds,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: Vec<Job>,
+    bytes: usize,
+    closed: bool,
+    /// The writer's own thread, on which answers run. It must not wait for itself.
+    writer: Option<ThreadId>,
+}
+
+impl Queue {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self { state: Mutex::default(), filled: Condvar::new(), taken: Condvar::new(), bounds }
+    }
+
+    /// Hands a job to the writer. Waits a little if too much is waiting already.
+    pub(super) fn push(&self, job: Job) -> Result<(), StoreError> {
+        let bytes = job.bytes();
+        let mut state = self.state.lock();
+        if self.is_full(&state, bytes) && state.writer != Some(thread::current().id()) {
+            let until = Instant::now() + self.bounds.patience;
+            while self.is_full(&state, bytes) && !state.closed {
+                if self.taken.wait_until(&mut state, until).timed_out() {
+                    break;
+                }
+            }
+            if self.is_full(&state, bytes) {
+                let waiting = state.jobs.len();
+                return Err(unavailable(&format!("the disk does not keep up: {waiting} commits wait for it")));
+            }
+        }
+        if state.closed {
+            return Err(unavailable("its writer has stopped"));
+        }
+        state.jobs.push(job);
+        state.bytes += bytes;
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// A job that is too big for the queue is taken when nothing else waits.
+    fn is_full(&self, state: &State, bytes: usize) -> bool {
+        !state.jobs.is_empty() && (state.jobs.len() >= self.bounds.jobs || state.bytes + bytes > self.bounds.bytes)
+    }
+
+    /// Says which thread takes.
+    pub(super) fn serve(&self) {
+        self.state.lock().writer = Some(thread::current().id());
+    }
+
+    /// Swaps everything that waits into the empty `jobs`, waiting for it if need be. False once the queue is closed and
+    /// empty.
+    pub(super) fn take(&self, jobs: &mut Vec<Job>) -> bool {
+        let mut state = self.state.lock();
+        while state.jobs.is_empty() {
+            if state.closed {
+                return false;
+            }
+            self.filled.wait(&mut state);
+        }
+        std::mem::swap(&mut state.jobs, jobs);
+        state.bytes = 0;
+        drop(state);
+        self.taken.notify_all();
+        true
+    }
+
+    /// Takes no more jobs. What waits is still done.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.filled.notify_one();
+        self.taken.notify_all();
+    }
+
+    /// Closes, and answers what waits with "unknown": nobody will take it.
+    pub(super) fn abandon(&self) {
+        self.close();
+        // Dropped outside the lock: an answer may come back here.
+        let jobs = std::mem::take(&mut self.state.lock().jobs);
+        drop(jobs);
+    }
+}
+
+fn unavailable(why: &str) -> StoreError {
+    StoreError::Unavailable(format!("{why}; nothing was written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::RunId;
+    use windlass_core::store::Promise;
+
+    use super::*;
+
+    fn job() -> Job {
+        Job::Release(RunId::from_bytes([1; 16]), 1, Promise::pair().0)
+    }
+
+    fn bounded(jobs: usize, bytes: usize) -> Queue {
+        Queue::new(Bounds { jobs, bytes, patience: Duration::ZERO })
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_says_so() {
+        for queue in [bounded(2, usize::MAX), bounded(100, 2 * job().bytes())] {
+            queue.push(job()).unwrap();
+            queue.push(job()).unwrap();
+            let refused = queue.push(job()).unwrap_err().to_string();
+            assert!(refused.contains("2 commits wait") && refused.contains("nothing was written"), "{refused}");
+            let mut jobs = Vec::new();
+            assert!(queue.take(&mut jobs));
+            assert_eq!(jobs.len(), 2);
+            queue.push(job()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_job_bigger_than_the_queue_is_taken_when_it_is_alone() {
+        bounded(2, 1).push(job()).unwrap();
+    }
+
+    #[test]
+    fn the_writer_never_waits_for_itself() {
+        let queue = bounded(1, usize::MAX);
+        queue.serve();
+        queue.push(job()).unwrap();
+        queue.push(job()).unwrap();
+    }
+
+    #[test]
+    fn a_closed_queue_is_emptied_and_takes_nothing_more() {
+        let queue = bounded(2, usize::MAX);
+        queue.push(job()).unwrap();
+        queue.close();
+        assert!(queue.push(job()).is_err());
+        assert!(queue.take(&mut Vec::new()));
+        assert!(!queue.take(&mut Vec::new()));
+    }
+}

@@ -1,0 +1,87 @@
+//! Tests of what is particular to SQLite; what every store must do is in the store suite.
+
+mod crash;
+mod group;
+mod opening;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use windlass_core::run::record::{Event, Finished, Record};
+use windlass_core::run::state::{Ending, RunState};
+use windlass_core::store::{Change, Commit, Guard, Message, Store, StoreError};
+use windlass_core::testing::{block_on, store_suite};
+use windlass_core::time::{Times, Timestamp};
+use windlass_core::tool::Output;
+use windlass_core::{Path, RunId};
+
+use super::{Durability, SqliteStore};
+
+fn run(n: u8) -> RunId {
+    RunId::from_bytes([n; 16])
+}
+
+fn record(value: Value) -> Record {
+    let result = Ok(Arc::new(Output::value(value)));
+    let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
+    Record { path: Path::root(), at: Timestamp::default(), asked: None, event: Event::Finished(finished) }
+}
+
+fn append(value: Value) -> Change {
+    Change::Append(vec![record(value)])
+}
+
+fn finish() -> Change {
+    Change::State(RunState::Finished { ending: Ending::Ok })
+}
+
+fn owner(n: u8, seq: u64, changes: Vec<Change>) -> Commit {
+    Commit { guard: Guard::Owner { run: run(n), epoch: 1, expected_seq: seq }, changes }
+}
+
+/// Creates run `n` with one record.
+fn create(n: u8) -> Commit {
+    owner(n, 0, vec![Change::Create { tool: "t".into(), at: Timestamp::default() }, append(json!("created"))])
+}
+
+fn cancel(n: u8) -> Commit {
+    let message = Message::Cancel { by: "ada".to_owned(), reason: "enough".to_owned() };
+    Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run: run(n), message }] }
+}
+
+fn commit(store: &SqliteStore, commit: Commit) -> Result<(), StoreError> {
+    block_on(store.commit(commit).get())
+}
+
+fn length(store: &SqliteStore, n: u8) -> usize {
+    block_on(store.journal(run(n))).unwrap().len()
+}
+
+/// A directory that goes away with the test, and a database path in it.
+fn place() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.db");
+    (directory, path)
+}
+
+fn suite_with(durability: Durability) {
+    let directory = tempfile::tempdir().unwrap();
+    let count = AtomicU32::new(0);
+    store_suite::run_all(|| {
+        let name = format!("{}.db", count.fetch_add(1, Ordering::Relaxed));
+        Arc::new(SqliteStore::open_with(directory.path().join(name), durability).unwrap())
+    });
+}
+
+#[test]
+fn w08_the_suite_holds_on_sqlite() {
+    suite_with(Durability::Full);
+}
+
+#[test]
+fn w08_the_suite_holds_on_relaxed_sqlite() {
+    suite_with(Durability::Relaxed);
+}
