@@ -1,0 +1,368 @@
+//! The attributes of `#[tool(…)]`: one table, one row each, and the rules between them.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::ext::IdentExt;
+use syn::{Error, ExprPath, Ident, LitStr, Result};
+
+use crate::mistakes::Mistakes;
+use crate::value::{Entries, Entry, Reader};
+use crate::{key, near};
+
+/// An attribute and what it does to the spec.
+struct Attribute {
+    name: &'static str,
+    /// How it is written.
+    example: &'static str,
+    scope: Scope,
+    /// The statement that puts its value into `__spec`, a `ToolSpec` of the kernel's module `__kernel`.
+    set: fn(Reader<'_>) -> Result<TokenStream>,
+}
+
+/// What an attribute speaks of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Calls, which every tool has.
+    Calls,
+    /// Attempts, which a durable tool leaves to its steps and child calls.
+    Attempts,
+}
+
+use Scope::{Attempts, Calls};
+
+const fn row(
+    name: &'static str,
+    example: &'static str,
+    scope: Scope,
+    set: fn(Reader<'_>) -> Result<TokenStream>,
+) -> Attribute {
+    Attribute { name, example, scope, set }
+}
+
+/// Every attribute. `name` and `reconcile` set nothing here: the spec is made with the name, and what reconciles belongs to
+/// the body.
+const ATTRIBUTES: &[Attribute] = &[
+    row("name", r#"name = "get_weather""#, Calls, |value| tool_name(value).map(|_| TokenStream::new())),
+    row("id", r#"id = "acme.weather""#, Calls, |value| {
+        let id = value.text()?;
+        Ok(quote!(__spec.id = ::core::convert::Into::into(#id);))
+    }),
+    row("aliases", r#"aliases = ["old_weather"]"#, Calls, |value| {
+        let ids = value.texts()?;
+        Ok(quote!(__spec.aliases = ::std::vec![#(::core::convert::Into::into(#ids)),*];))
+    }),
+    row("title", r#"title = "Weather""#, Calls, |value| {
+        let title = value.text()?;
+        Ok(quote!(__spec.about.title = ::core::option::Option::Some(::std::string::String::from(#title));))
+    }),
+    row("version", r#"version = "2""#, Calls, |value| {
+        let version = value.text()?;
+        Ok(quote!(__spec.about.version = ::core::option::Option::Some(::std::string::String::from(#version));))
+    }),
+    row("tags", r#"tags = ["travel"]"#, Calls, |value| {
+        let tags = value.texts()?;
+        Ok(quote!(__spec.about.tags = ::std::vec![#(::std::string::String::from(#tags)),*];))
+    }),
+    row("effect", "effect = readonly", Attempts, |value| {
+        let effect = value.word(&[("readonly", "Readonly"), ("idempotent", "Idempotent"), ("once", "Once")])?;
+        Ok(quote!(__spec.effect = __kernel::Effect::#effect;))
+    }),
+    row("destructive", "destructive", Calls, |value| {
+        value.flag()?;
+        Ok(quote!(__spec.hints.destructive = true;))
+    }),
+    row("open_world", "open_world", Calls, |value| {
+        value.flag()?;
+        Ok(quote!(__spec.hints.open_world = true;))
+    }),
+    row("long_running", "long_running", Calls, |value| {
+        value.flag()?;
+        Ok(quote!(__spec.hints.long_running = true;))
+    }),
+    row("cpu_bound", "cpu_bound", Attempts, |value| {
+        value.flag()?;
+        Ok(quote!(__spec.hints.cpu_bound = true;))
+    }),
+    row("approval", r#"approval = "args.cents > 10000""#, Calls, |value| {
+        let approval = if value.is_text() {
+            let condition = value.text()?;
+            quote!(When(::core::convert::Into::into(#condition)))
+        } else {
+            let word = value.word(&[("always", "Always"), ("never", "Never")]);
+            let word = word.map_err(|_| value.wrong("is `always`, `never` or a condition in quotes"))?;
+            quote!(#word)
+        };
+        Ok(quote!(__spec.guards.approval = __kernel::spec::Approval::#approval;))
+    }),
+    row("concurrency", "concurrency = parallel", Calls, |value| {
+        let concurrency = value.word(&[("parallel", "Parallel"), ("exclusive", "Exclusive")])?;
+        Ok(quote!(__spec.guards.concurrency = __kernel::Concurrency::#concurrency;))
+    }),
+    row("key", r#"key = "args.account""#, Calls, |value| {
+        let source = value.text()?;
+        key::arguments(&source.value()).map_err(|problem| {
+            let ways = "write a literal ('printer'), an argument (args.account), or pieces joined with +";
+            Error::new_spanned(source, format!("not a key: {problem}; {ways}"))
+        })?;
+        // The kernel has the same grammar; if the two ever part, the tool must not run unguarded.
+        Ok(quote! {
+            __spec.guards.concurrency = match __kernel::spec::KeyExpression::parse(#source) {
+                ::core::result::Result::Ok(key) => __kernel::Concurrency::Keyed(key),
+                ::core::result::Result::Err(bad) => ::core::panic!("{bad}"),
+            };
+        })
+    }),
+    row("timeout", r#"timeout = "5s""#, Attempts, |value| {
+        let timeout = value.duration()?;
+        Ok(quote!(__spec.limits.timeout = ::core::option::Option::Some(#timeout);))
+    }),
+    row("deadline", r#"deadline = "2m""#, Calls, |value| {
+        let deadline = value.duration()?;
+        Ok(quote!(__spec.limits.deadline = ::core::option::Option::Some(#deadline);))
+    }),
+    row("heartbeat", r#"heartbeat = "10s""#, Attempts, |value| {
+        let heartbeat = value.duration()?;
+        Ok(quote!(__spec.limits.heartbeat = ::core::option::Option::Some(#heartbeat);))
+    }),
+    row("retries", "retries = 3", Attempts, |value| {
+        let Some(attempts) = value.count()?.checked_add(1) else { return Err(value.wrong("is too many")) };
+        Ok(quote!(__spec.limits.retry = ::core::option::Option::Some(__kernel::spec::Retry::attempts(#attempts));))
+    }),
+    row("retry", r#"retry(attempts = 4, base = "200ms", cap = "10s")"#, Attempts, retry),
+    row("in_flight", "in_flight = 8", Attempts, |value| {
+        let most = value.count()? as usize;
+        Ok(quote!(__spec.limits.in_flight = ::core::option::Option::Some(#most);))
+    }),
+    row("per_second", "per_second = 5", Attempts, |value| {
+        let most = value.count()?;
+        Ok(quote!(__spec.limits.per_second = ::core::option::Option::Some(#most);))
+    }),
+    row("on_doubt", "on_doubt = fail", Attempts, |value| {
+        let policy = value.word(&[("ask", "Ask"), ("fail", "Fail"), ("rerun", "Rerun")])?;
+        Ok(quote!(__spec.guards.on_doubt = __kernel::spec::OnDoubt::#policy;))
+    }),
+    row("reconcile", "reconcile = find_charge", Attempts, |value| value.path().map(|_| TokenStream::new())),
+    row("connection", r#"connection = "github""#, Calls, |value| {
+        let provider = value.text()?;
+        let provider = quote!(::core::option::Option::Some(::core::convert::Into::into(#provider)));
+        Ok(quote!(__spec.guards.connection = #provider;))
+    }),
+    row("deferral", "deferral = never", Calls, |value| {
+        let deferral = value.word(&[("auto", "Auto"), ("never", "Never"), ("always", "Always")])?;
+        Ok(quote!(__spec.about.deferral = __kernel::spec::Deferral::#deferral;))
+    }),
+];
+
+/// What people write instead of an attribute, and what they should write.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("readonly", "effect = readonly"),
+    ("read_only", "effect = readonly"),
+    ("idempotent", "effect = idempotent"),
+    ("once", "effect = once"),
+    ("parallel", "concurrency = parallel"),
+    ("exclusive", "concurrency = exclusive"),
+    ("description", "a doc comment on the function"),
+    ("doc", "a doc comment on the function"),
+    ("rate", "per_second = 5"),
+    ("concurrent", "in_flight = 8"),
+];
+
+/// Pairs that contradict each other, and what to do about it.
+const CONTRADICTIONS: &[(&str, &str, &str)] = &[
+    ("key", "concurrency", "`key` says which calls may overlap; drop `concurrency`"),
+    ("retry", "retries", "`retry` and `retries` say the same; drop one of them"),
+    ("retries", "destructive", "a destructive tool is never retried automatically; drop one of them"),
+    ("retry", "destructive", "a destructive tool is never retried automatically; drop one of them"),
+];
+
+/// The attributes of one tool, each known and given once.
+pub(crate) struct Attributes(Vec<(&'static Attribute, Entry)>);
+
+/// Sorts out what is unknown or given twice.
+pub(crate) fn read(entries: Entries, mistakes: &mut Mistakes) -> Attributes {
+    let mut attributes: Vec<(&'static Attribute, Entry)> = Vec::new();
+    for entry in entries.0 {
+        let name = entry.name.unraw();
+        match ATTRIBUTES.iter().find(|attribute| name == attribute.name) {
+            None => mistakes.here(entry.name.span(), unknown(&name.to_string())),
+            Some(known) if attributes.iter().any(|(given, _)| given.name == known.name) => {
+                mistakes.here(entry.name.span(), format!("`{name}` is given twice"));
+            }
+            Some(known) => attributes.push((known, entry)),
+        }
+    }
+    Attributes(attributes)
+}
+
+impl Attributes {
+    fn get(&self, name: &str) -> Option<Reader<'_>> {
+        let (attribute, entry) = self.0.iter().find(|(attribute, _)| attribute.name == name)?;
+        Some(Reader { entry, example: attribute.example })
+    }
+
+    /// The statements that put every attribute into `__spec`.
+    pub(crate) fn statements(&self, mistakes: &mut Mistakes) -> Vec<TokenStream> {
+        self.0
+            .iter()
+            .filter_map(|(attribute, entry)| {
+                mistakes.note((attribute.set)(Reader { entry, example: attribute.example }))
+            })
+            .collect()
+    }
+
+    /// The name models call the tool by: what `name` says, or the function's own.
+    pub(crate) fn name(&self, function: &Ident, mistakes: &mut Mistakes) -> LitStr {
+        let own = LitStr::new(&function.unraw().to_string(), function.span());
+        match self.get("name") {
+            // A wrong `name` is reported with the statements.
+            Some(value) => tool_name(value).map_or(own, Clone::clone),
+            None => {
+                if let Some(problem) = bad_name(&own.value()) {
+                    mistakes.here(function.span(), format!("{problem}; give the tool a `name = \"…\"` of its own"));
+                }
+                own
+            }
+        }
+    }
+
+    /// What `id` says.
+    pub(crate) fn id(&self) -> Option<&LitStr> {
+        self.get("id")?.text().ok()
+    }
+
+    /// The function that settles doubts.
+    pub(crate) fn reconcile(&self) -> Option<&ExprPath> {
+        self.get("reconcile")?.path().ok()
+    }
+
+    /// Refuses attributes that contradict each other, the kind of body, or the parameters.
+    pub(crate) fn check(&self, durable: bool, parameters: &[String], mistakes: &mut Mistakes) {
+        for (attribute, entry) in &self.0 {
+            if durable && attribute.scope == Attempts {
+                let name = attribute.name;
+                let way = if name == "timeout" { "; a `deadline` bounds the whole call" } else { "" };
+                mistakes.here(
+                    entry.name.span(),
+                    format!(
+                        "`{name}` speaks of attempts, and a durable tool (`ctx: &mut Ctx`) has none of its own: \
+                         it belongs to its steps and child calls{way}"
+                    ),
+                );
+            }
+        }
+        for (one, other, problem) in CONTRADICTIONS {
+            if let (Some(one), Some(_)) = (self.get(one), self.get(other)) {
+                mistakes.here(one.entry.name.span(), problem);
+            }
+        }
+        let readonly = |effect: Reader<'_>| effect.word(&[("readonly", "Readonly")]).is_ok();
+        if let (Some(destructive), true) = (self.get("destructive"), self.get("effect").is_some_and(readonly)) {
+            let problem = "a readonly tool destroys nothing; drop `destructive` or change the effect";
+            mistakes.here(destructive.entry.name.span(), problem);
+        }
+        if let Some(Ok(source)) = self.get("key").map(Reader::text) {
+            for argument in key::arguments(&source.value()).unwrap_or_default() {
+                if !parameters.iter().any(|parameter| parameter == argument) {
+                    mistakes.at(source, no_argument(argument, parameters));
+                }
+            }
+        }
+    }
+}
+
+fn no_argument(argument: &str, parameters: &[String]) -> String {
+    let known = || parameters.iter().map(String::as_str);
+    match near::miss(argument, known()) {
+        Some(near) => format!("there is no argument `{argument}`: did you mean `args.{near}`?"),
+        None if parameters.is_empty() => format!("there is no argument `{argument}`: the tool takes none"),
+        None => format!("there is no argument `{argument}`: the tool takes {}", near::list(known())),
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let known = || ATTRIBUTES.iter().map(|attribute| attribute.name);
+    let instead = OTHER_WORDS.iter().find(|(word, _)| *word == name);
+    let hint = match (instead, near::miss(name, known())) {
+        (Some((_, way)), _) if way.contains('=') => format!("write `{way}`"),
+        (Some((_, way)), _) => format!("write {way}"),
+        (None, Some(near)) => format!("did you mean `{near}`?"),
+        (None, None) => "there is nothing like it".to_owned(),
+    };
+    format!("`#[tool]` has no attribute `{name}`: {hint} (known: {})", near::list(known()))
+}
+
+fn tool_name<'a>(value: Reader<'a>) -> Result<&'a LitStr> {
+    let name = value.text()?;
+    match bad_name(&name.value()) {
+        Some(problem) => Err(Error::new_spanned(name, problem)),
+        None => Ok(name),
+    }
+}
+
+/// Model APIs refuse other names, and so does registration.
+fn bad_name(name: &str) -> Option<String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if (1..=64).contains(&name.len()) && name.chars().all(legal) {
+        return None;
+    }
+    Some(format!("`{name}` is not a tool name: use 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`"))
+}
+
+fn retry(value: Reader<'_>) -> Result<TokenStream> {
+    let mut mistakes = Mistakes::default();
+    let (mut attempts, mut base, mut cap) = (None, None, None);
+    for entry in value.entries()? {
+        let setting = |example| Reader { entry, example };
+        let twice = match entry.name.to_string().as_str() {
+            "attempts" => attempts.replace(mistakes.note(setting("attempts = 4").count())).is_some(),
+            "base" => base.replace(mistakes.note(setting(r#"base = "200ms""#).duration())).is_some(),
+            "cap" => cap.replace(mistakes.note(setting(r#"cap = "10s""#).duration())).is_some(),
+            other => {
+                let problem = format!("`retry` has no setting `{other}`, only `attempts`, `base` and `cap`");
+                mistakes.here(entry.name.span(), problem);
+                false
+            }
+        };
+        if twice {
+            mistakes.here(entry.name.span(), format!("`{}` is given twice", entry.name));
+        }
+    }
+    if attempts.is_none() {
+        mistakes.push(value.wrong("needs `attempts`, the first one included"));
+    }
+    mistakes.finish()?;
+    let set = [("base", base.flatten()), ("cap", cap.flatten())].into_iter().filter_map(|(field, duration)| {
+        let field = Ident::new(field, proc_macro2::Span::call_site());
+        duration.map(|duration| quote!(retry.#field = #duration;))
+    });
+    let attempts = attempts.flatten();
+    Ok(quote! {
+        __spec.limits.retry = ::core::option::Option::Some({
+            #[allow(unused_mut)]
+            let mut retry = __kernel::spec::Retry::attempts(#attempts);
+            #(#set)*
+            retry
+        });
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_example_is_accepted() {
+        for attribute in ATTRIBUTES {
+            let entry: Entry = syn::parse_str(attribute.example).unwrap();
+            assert_eq!(entry.name, attribute.name);
+            (attribute.set)(Reader { entry: &entry, example: attribute.example }).unwrap();
+        }
+    }
+
+    #[test]
+    fn other_words_are_not_attributes() {
+        for (word, _) in OTHER_WORDS {
+            assert!(!ATTRIBUTES.iter().any(|attribute| attribute.name == *word), "{word}");
+        }
+    }
+}

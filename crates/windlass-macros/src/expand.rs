@@ -1,0 +1,281 @@
+//! Writes the tool.
+//!
+//! For `pub async fn add(a: f64, b: f64) -> ToolResult<f64>` it is:
+//!
+//! ```text
+//! pub enum add {}                       // a namespace for the two functions below
+//! impl add {
+//!     pub fn call(a: impl Arg<f64>, b: impl Arg<f64>) -> ToolCall<f64> { … }
+//!     pub async fn body(a: f64, b: f64) -> ToolResult<f64> { /* as written */ }
+//! }
+//! pub fn add() -> Tool {                // a function, so that `let add = …` may shadow it
+//!     struct __Args { a: f64, b: f64 }  // Deserialize, JsonSchema
+//!     struct __Body;                    // Atomic or Durable
+//!     …
+//! }
+//! ```
+
+use proc_macro2::{Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{ExprPath, Ident, LitStr, Result};
+
+use crate::attributes::{self, Attributes};
+use crate::docs;
+use crate::function::{self, Function, Output, Placed, Shape};
+use crate::mistakes::Mistakes;
+use crate::parameter::{Context, Parameter};
+use crate::value::Entries;
+
+/// The attribute's whole work.
+pub(crate) fn tool(attributes: TokenStream, item: TokenStream) -> Result<TokenStream> {
+    let mut mistakes = Mistakes::default();
+    let entries = mistakes.note(syn::parse2::<Entries>(attributes)).unwrap_or(Entries(Vec::new()));
+    let attributes = attributes::read(entries, &mut mistakes);
+    let Some(mut function) = mistakes.note(syn::parse2::<Function>(item)) else {
+        return mistakes.finish().map(|()| TokenStream::new());
+    };
+    let shape = function.shape(&mut mistakes);
+    let statements = attributes.statements(&mut mistakes);
+    let name = attributes.name(&function.signature.ident, &mut mistakes);
+    if let Some(shape) = &shape {
+        let parameters: Vec<String> = shape.parameters.iter().map(Parameter::name).collect();
+        attributes.check(shape.context == Some(Context::Ctx), &parameters, &mut mistakes);
+    }
+    mistakes.finish()?;
+    let Some(shape) = shape else { return Ok(TokenStream::new()) };
+    Ok(Tool { function, shape, attributes, statements, name }.expand())
+}
+
+struct Tool {
+    function: Function,
+    shape: Shape,
+    attributes: Attributes,
+    statements: Vec<TokenStream>,
+    name: LitStr,
+}
+
+impl Tool {
+    fn expand(&self) -> TokenStream {
+        let Function { visibility, signature, .. } = &self.function;
+        let ident = &signature.ident;
+        let placed = function::place(&self.function.attributes);
+        let Placed { cfgs, docs, deprecated, .. } = &placed;
+        let allows = placed.allows();
+        let call = self.call();
+        let body = self.body(&placed);
+        let construct = self.construct();
+        quote! {
+            #(#cfgs)*
+            #(#docs)*
+            #[allow(non_camel_case_types, dead_code)]
+            #visibility enum #ident {}
+
+            #(#cfgs)*
+            #[allow(dead_code)]
+            impl #ident {
+                #(#deprecated)*
+                #call
+                #body
+            }
+
+            #(#cfgs)*
+            #(#deprecated)*
+            #allows
+            #[doc(hidden)]
+            #visibility fn #ident() -> ::windlass::__private::core::tool::Tool {
+                #construct
+            }
+        }
+    }
+
+    /// `call`: the typed constructor of calls.
+    fn call(&self) -> TokenStream {
+        let visibility = &self.function.visibility;
+        let ok = &self.shape.output.ok;
+        let id = self.attributes.id().unwrap_or(&self.name);
+        let idents: Vec<&Ident> = self.shape.parameters.iter().map(|parameter| &parameter.ident).collect();
+        let types = self.shape.parameters.iter().map(|parameter| &parameter.ty);
+        let names: Vec<String> = self.shape.parameters.iter().map(Parameter::name).collect();
+        let doc = format!("A call of `{}`, to be made.", self.name.value());
+        let call = Ident::new("call", self.function.signature.ident.span());
+        // `mixed_site` keeps these two apart from parameters of the same name.
+        let tool = Ident::new("tool", Span::mixed_site());
+        let args = Ident::new("args", Span::mixed_site());
+        let mutable = (!idents.is_empty()).then(|| quote!(mut));
+        quote! {
+            #[doc = #doc]
+            #[allow(clippy::too_many_arguments)]
+            #visibility fn #call(
+                #(#idents: impl ::windlass::__private::core::tool::Arg<#types>),*
+            ) -> ::windlass::__private::core::call::ToolCall<#ok> {
+                let #tool = ::windlass::__private::core::call::ToolRef::Id(::core::convert::Into::into(#id));
+                let #mutable #args = ::windlass::__private::serde_json::Map::new();
+                #(
+                    match ::windlass::__private::serde_json::to_value(&#idents) {
+                        ::core::result::Result::Ok(value) => {
+                            #args.insert(::std::string::String::from(#names), value);
+                        }
+                        ::core::result::Result::Err(error) => {
+                            return ::windlass::__private::core::call::ToolCall::broken(
+                                #tool,
+                                ::std::format!("argument `{}` is not JSON: {error}", #names),
+                            );
+                        }
+                    }
+                )*
+                ::windlass::__private::core::call::ToolCall::to(
+                    #tool,
+                    ::windlass::__private::serde_json::Value::Object(#args),
+                )
+            }
+        }
+    }
+
+    /// `body`: the function as written.
+    fn body(&self, placed: &Placed) -> TokenStream {
+        let Function { visibility, signature, block, .. } = &self.function;
+        let Placed { docs, rest, .. } = placed;
+        let mut signature = signature.clone();
+        signature.ident = Ident::new("body", signature.ident.span());
+        quote! {
+            #(#docs)*
+            #(#rest)*
+            #visibility #signature #block
+        }
+    }
+
+    /// The inside of the function that makes the tool.
+    fn construct(&self) -> TokenStream {
+        let Self { name, statements, .. } = self;
+        let description = docs::description(&self.function.attributes);
+        let arguments = self.arguments();
+        let run = self.run();
+        let constructor = format_ident!("{}", if self.durable() { "durable" } else { "atomic" });
+        let ok = &self.shape.output.ok;
+        // Some model APIs refuse an object without `properties`.
+        let input = match self.shape.parameters.as_slice() {
+            [] => quote! {
+                ::windlass::__private::serde_json::json!({
+                    "type": "object", "properties": {}, "additionalProperties": false
+                })
+            },
+            _ => quote!(__kernel::contract::schema_of::<__Args>()),
+        };
+        let schema = quote_spanned!(at(ok)=> <#ok as __kernel::IntoOutput>::schema());
+        let spec = if statements.iter().all(TokenStream::is_empty) { quote!(__spec) } else { quote!(mut __spec) };
+        let (reconcile, settle) = self.attributes.reconcile().map(|path| self.reconcile(path)).unzip();
+        quote! {
+            use ::windlass::__private::core::tool as __kernel;
+            #arguments
+            #run
+            #reconcile
+            let #spec = __kernel::ToolSpec::new(#name, #description);
+            #(#statements)*
+            let __schemas = __kernel::Schemas { input: #input, output: #schema };
+            __kernel::Tool::#constructor(__spec, __schemas, __Body) #settle
+        }
+    }
+
+    fn durable(&self) -> bool {
+        self.shape.context == Some(Context::Ctx)
+    }
+
+    /// The hidden struct the arguments are decoded into.
+    fn arguments(&self) -> TokenStream {
+        let fields = self.shape.parameters.iter().enumerate().map(|(index, parameter)| parameter.field(index));
+        let (fields, defaults): (Vec<_>, Vec<_>) = fields.unzip();
+        quote! {
+            #[derive(::windlass::__private::serde::Deserialize, ::windlass::__private::schemars::JsonSchema)]
+            #[serde(crate = "::windlass::__private::serde", deny_unknown_fields)]
+            #[schemars(crate = "::windlass::__private::schemars")]
+            struct __Args {
+                #(#fields,)*
+            }
+            #(#defaults)*
+        }
+    }
+
+    /// The hidden body that decodes, runs the function and encodes.
+    fn run(&self) -> TokenStream {
+        let ident = &self.function.signature.ident;
+        let Output { result, ok } = &self.shape.output;
+        let arguments = self.shape.parameters.iter().map(|parameter| {
+            let field = &parameter.ident;
+            quote!(__args.#field)
+        });
+        let context = match self.shape.context {
+            Some(Context::Call) => Some(quote!(&__call,)),
+            Some(Context::Ctx) => Some(quote!(&mut __ctx,)),
+            None => None,
+        };
+        let used = (!self.shape.parameters.is_empty()).then(|| quote!(let __args =));
+        let converted = quote_spanned! {at(result)=>
+            ::core::result::Result::map_err(__result, ::core::convert::Into::into)
+        };
+        let encoded = quote_spanned!(at(ok)=> __kernel::encode_output::<#ok>(#converted));
+        // If the function's future is not `Send`, the compiler points at the function's name and says which await holds
+        // what back.
+        let run = |source: TokenStream| {
+            quote_spanned! {at(ident)=>
+                ::std::boxed::Box::pin(async move {
+                    #used __kernel::decode_args::<__Args>(#source)?;
+                    let __result: #result = #ident::body(#context #(#arguments),*).await;
+                    #encoded
+                })
+            }
+        };
+        let future = quote! {
+            ::core::pin::Pin<::std::boxed::Box<
+                dyn ::core::future::Future<Output = __kernel::ToolResult<__kernel::Output>> + ::core::marker::Send,
+            >>
+        };
+        if self.durable() {
+            let run = run(quote!(&__given));
+            quote! {
+                struct __Body;
+                impl __kernel::Durable for __Body {
+                    fn enter(
+                        &self,
+                        mut __ctx: ::windlass::__private::core::ctx::Ctx,
+                        __given: ::std::sync::Arc<::windlass::__private::serde_json::Value>,
+                    ) -> #future {
+                        #run
+                    }
+                }
+            }
+        } else {
+            let run = run(quote!(__call.args()));
+            quote! {
+                struct __Body;
+                impl __kernel::Atomic for __Body {
+                    fn attempt(&self, __call: ::windlass::__private::core::call::Call) -> #future {
+                        #run
+                    }
+                }
+            }
+        }
+    }
+
+    /// A function whose signature makes the compiler check what `reconcile` names, and the call that hands it over.
+    fn reconcile(&self, path: &ExprPath) -> (TokenStream, TokenStream) {
+        let ok = &self.shape.output.ok;
+        let output = quote!(__kernel::ToolResult<__kernel::Reconciled<#ok>>);
+        let checked = quote_spanned! {at(path)=>
+            fn __reconcile(
+                __call: &::windlass::__private::core::call::Call,
+            ) -> impl ::core::future::Future<Output = #output> + ::core::marker::Send {
+                #path(__call)
+            }
+        };
+        let settle = quote! {
+            .reconcile(|__call: ::windlass::__private::core::call::Call| async move { __reconcile(&__call).await })
+        };
+        (checked, settle)
+    }
+}
+
+/// Code at this span is reported as if the user had written it there, and sees the names that other generated code sees.
+fn at(place: &impl Spanned) -> Span {
+    place.span().resolved_at(Span::call_site())
+}

@@ -1,0 +1,60 @@
+//! The grammar of concurrency keys, checked where they are written: a literal (`'printer'`), an argument
+//! (`args.account`), or several pieces joined with `+`. The kernel parses the same text when the tool is made.
+
+/// The arguments a key names (their first step: `account` for `args.account.id`), or what is wrong with it.
+pub(crate) fn arguments(source: &str) -> Result<Vec<&str>, &'static str> {
+    let mut named = Vec::new();
+    let mut rest = source.trim();
+    loop {
+        if let Some(open) = rest.strip_prefix('\'') {
+            (_, rest) = open.split_once('\'').ok_or("the quote is not closed")?;
+        } else {
+            let (word, after) = rest.split_at(rest.find('+').unwrap_or(rest.len()));
+            let mut steps = word.trim().split('.');
+            if steps.next() != Some("args") {
+                return Err("it starts with neither a quote nor `args.`");
+            }
+            let first = steps.next().filter(|step| !step.is_empty()).ok_or("the argument has no name")?;
+            if steps.any(str::is_empty) {
+                return Err("the argument has no name");
+            }
+            named.push(first);
+            rest = after;
+        }
+        rest = rest.trim_start();
+        if rest.is_empty() {
+            return Ok(named);
+        }
+        rest = rest.strip_prefix('+').ok_or("pieces are joined with `+`")?.trim_start();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_of_a_key_are_found() {
+        let none: [&str; 0] = [];
+        assert_eq!(arguments("'printer'"), Ok(none.to_vec()));
+        assert_eq!(arguments("args.account"), Ok(vec!["account"]));
+        assert_eq!(arguments(" 'a+b-' + args.account.id+args.b + 'c' "), Ok(vec!["account", "b"]));
+    }
+
+    #[test]
+    fn bad_keys_are_refused() {
+        for (source, word) in [
+            ("", "neither"),
+            ("'open", "not closed"),
+            ("account", "neither"),
+            ("args", "no name"),
+            ("args.", "no name"),
+            ("args.a.", "no name"),
+            ("args.a + ", "neither"),
+            ("'a' 'b'", "joined"),
+        ] {
+            let problem = arguments(source).unwrap_err();
+            assert!(problem.contains(word), "{source}: {problem}");
+        }
+    }
+}

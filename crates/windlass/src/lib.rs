@@ -1,0 +1,188 @@
+#![doc = include_str!("docs/crate.md")]
+
+mod executor;
+mod open;
+mod watch;
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use open::{Builder, OpenError};
+pub use windlass_core::call::{Attempt, Call, Outcome, ToolCall, ToolRef, batch_identity};
+pub use windlass_core::ctx::{Ctx, Step, step};
+pub use windlass_core::run::record;
+pub use windlass_core::run::state::{Divergence, Doubt, Ending, Hold, RunInfo, RunState};
+pub use windlass_core::store::{Filter, MemoryStore, Settlement, Store, StoreError};
+pub use windlass_core::time::{Times, Timestamp};
+pub use windlass_core::tool::{
+    Artifact, Atomic, Body, Content, Durable, Effect, Output, Reconciled, RegisterError, Schemas, Tool, ToolError,
+    ToolResult, ToolSpec, Toolbox,
+};
+pub use windlass_core::{Difference, Digest, Error, Path, Result, RunId, Stuck, ToolId, limits, tool as tools};
+pub use windlass_macros::tool;
+pub use windlass_store::{Durability, SqliteStore};
+
+use windlass_core::Runtime;
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{
+        Artifact, Attempt, Call, Content, Ctx, Effect, Outcome, Output, Reconciled, Tool, ToolCall, ToolError,
+        ToolResult, ToolSpec, Toolbox, Windlass, step, tool,
+    };
+    pub use serde_json::{Value, json};
+}
+
+/// Testing your tools: the crash matrix and its parts.
+pub mod testing {
+    pub use crate::open::SqliteDisk;
+    pub use windlass_core::testing::*;
+}
+
+/// What generated code refers to. Not part of the interface.
+#[doc(hidden)]
+pub mod __private {
+    pub use {schemars, serde, serde_json, windlass_core as core};
+}
+
+/// A durable tool runtime. Cloning shares it.
+///
+/// Runs outlive it: dropping it lets go of them where they stand, and whoever opens the file next goes on with them.
+/// [`shutdown`](Windlass::shutdown) does the same in good order.
+#[derive(Clone)]
+pub struct Windlass {
+    runtime: Runtime,
+    watch: Arc<watch::Watch>,
+}
+
+impl Windlass {
+    /// Opens, or creates, a database file: `Windlass::open("app.db").tool(add).await?`. Awaiting it takes up the runs
+    /// an earlier process left.
+    pub fn open(path: impl AsRef<std::path::Path>) -> Builder {
+        Builder::file(path.as_ref())
+    }
+
+    /// Keeps everything in memory: the same semantics, until the process ends.
+    pub fn in_memory() -> Builder {
+        Builder::store(Arc::new(MemoryStore::new()))
+    }
+
+    /// Uses a store of your own.
+    pub fn with_store(store: Arc<dyn Store>) -> Builder {
+        Builder::store(store)
+    }
+
+    /// Makes one typed call. The result is durable when this returns. Dropping the future after its first poll does not
+    /// stop the run.
+    pub async fn call<T: DeserializeOwned>(&self, call: ToolCall<T>) -> Result<T> {
+        windlass_core::decode(&self.runtime.call(call.untyped()).await?)
+    }
+
+    /// Makes one call as a model makes it: by name, with arguments nobody checked yet. A call that fails is an
+    /// [`Outcome`] with an error, not an `Err`.
+    pub async fn call_json(&self, name: &str, args: Value) -> Result<Outcome> {
+        self.runtime.call(ToolCall::new(name, args)).await
+    }
+
+    /// Makes several calls; their outcomes come back in order.
+    pub fn batch(&self, calls: impl IntoIterator<Item = ToolCall>) -> BatchCall<'_> {
+        BatchCall { windlass: self, calls: calls.into_iter().collect(), stop_on_failure: false }
+    }
+
+    /// Starts one call and returns its run at once. See [`attach`](Windlass::attach).
+    pub fn start<T>(&self, call: ToolCall<T>) -> Result<RunId> {
+        self.runtime.start(call.untyped())
+    }
+
+    /// Waits for the end of a run, also of one that an earlier process started, and returns the outcomes of its root
+    /// calls: one, or those of a batch.
+    pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
+        self.runtime.attach(run).await
+    }
+
+    /// The tools calls are resolved in.
+    pub fn toolbox(&self) -> &Toolbox {
+        self.runtime.toolbox()
+    }
+
+    /// The same runtime, resolving calls in another toolbox, usually a layer: `windlass.with_toolbox(windlass.toolbox().layer())`.
+    #[must_use]
+    pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
+        Self { runtime: self.runtime.with_toolbox(toolbox), watch: self.watch.clone() }
+    }
+
+    /// Everything that waits for somebody to settle whether it happened.
+    pub async fn doubts(&self) -> Result<Vec<(RunId, Doubt)>> {
+        self.runtime.doubts().await
+    }
+
+    /// Settles a doubt: it happened, it did not, or nobody can tell. Durable when it returns.
+    pub async fn settle(&self, run: RunId, path: &Path, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
+        self.runtime.settle(run, path, settlement, by, reason).await
+    }
+
+    /// Cancels a run: attempts in flight are asked to stop, and a durable body is told by the outcome of the operation
+    /// it stands in. Durable when it returns.
+    pub async fn cancel(&self, run: RunId, by: &str, reason: &str) -> Result<()> {
+        self.runtime.cancel(run, by, reason).await
+    }
+
+    /// Takes up a held run again, once its cause is gone.
+    pub async fn resume(&self, run: RunId) -> Result<()> {
+        self.runtime.resume(run).await
+    }
+
+    /// A run's state.
+    pub async fn info(&self, run: RunId) -> Result<Option<RunInfo>> {
+        self.runtime.info(run).await
+    }
+
+    /// Runs that match, oldest first, at most `limit`, after the run `after`.
+    pub async fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>> {
+        self.runtime.list(filter, after, limit).await
+    }
+
+    /// A run's journal: every record, in order.
+    pub async fn journal(&self, run: RunId) -> Result<Vec<record::Record>> {
+        self.runtime.journal(run).await
+    }
+
+    /// Bodies that never yield, as of the watchdog's last look.
+    pub fn stuck(&self) -> Vec<Stuck> {
+        self.watch.stuck()
+    }
+
+    /// Takes no new calls and lets go of every run in good order. Whoever opens the store next goes on with them.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.runtime.shutdown().await
+    }
+}
+
+/// Several calls to be made; see [`Windlass::batch`].
+#[must_use = "a batch does nothing until it is awaited"]
+pub struct BatchCall<'w> {
+    windlass: &'w Windlass,
+    calls: Vec<ToolCall>,
+    stop_on_failure: bool,
+}
+
+impl BatchCall<'_> {
+    /// After a failure, calls not yet started are skipped and say so.
+    pub fn stop_on_failure(mut self) -> Self {
+        self.stop_on_failure = true;
+        self
+    }
+}
+
+impl<'w> IntoFuture for BatchCall<'w> {
+    type Output = Result<Vec<Outcome>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'w>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.windlass.runtime.batch(self.calls, self.stop_on_failure).await })
+    }
+}

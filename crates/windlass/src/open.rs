@@ -1,0 +1,152 @@
+//! Putting a runtime together.
+
+use std::future::{Future, IntoFuture};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass_core::testing::Disk;
+use windlass_core::tool::Tool;
+use windlass_core::{Config, Error, Result, Runtime, limits};
+use windlass_store::{Durability, SqliteStore};
+
+use crate::executor::{TokioClock, TokioSpawn};
+use crate::watch::Watch;
+use crate::{Store, Toolbox, Windlass};
+
+pub use windlass_store::OpenError;
+
+/// A runtime to be opened: await it.
+#[must_use = "nothing is opened until this is awaited"]
+pub struct Builder {
+    source: Source,
+    durability: Durability,
+    tools: Vec<Tool>,
+    toolbox: Toolbox,
+    connections: Vec<String>,
+    in_flight: usize,
+    watchdog: Duration,
+}
+
+enum Source {
+    File(PathBuf),
+    Store(Arc<dyn Store>),
+}
+
+impl Builder {
+    pub(crate) fn file(path: &Path) -> Self {
+        Self::new(Source::File(path.to_owned()))
+    }
+
+    pub(crate) fn store(store: Arc<dyn Store>) -> Self {
+        Self::new(Source::Store(store))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            durability: Durability::default(),
+            tools: Vec::new(),
+            toolbox: Toolbox::new(),
+            connections: Vec::new(),
+            in_flight: limits::ATTEMPTS_IN_FLIGHT,
+            watchdog: limits::WATCHDOG,
+        }
+    }
+
+    /// Registers a tool. A bad one is refused when the builder is awaited.
+    pub fn tool(mut self, tool: impl Into<Tool>) -> Self {
+        self.tools.push(tool.into());
+        self
+    }
+
+    /// Uses a toolbox made elsewhere; tools of this builder are added to it.
+    pub fn toolbox(mut self, toolbox: Toolbox) -> Self {
+        self.toolbox = toolbox;
+        self
+    }
+
+    /// What a power cut may lose; see [`Durability`]. Only for files.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Says that tools which need a connection to this provider have it.
+    pub fn connection(mut self, provider: impl Into<String>) -> Self {
+        self.connections.push(provider.into());
+        self
+    }
+
+    /// Most attempts in flight at once. Must be at least one.
+    pub fn in_flight(mut self, attempts: usize) -> Self {
+        self.in_flight = attempts;
+        self
+    }
+
+    /// How long a body may compute without yielding before it is named.
+    pub fn watchdog(mut self, interval: Duration) -> Self {
+        self.watchdog = interval;
+        self
+    }
+
+    async fn open(self) -> Result<Windlass> {
+        if self.in_flight == 0 {
+            return Err(Error::Refused("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
+        }
+        for tool in self.tools {
+            self.toolbox.insert(tool)?;
+        }
+        let store: Arc<dyn Store> = match self.source {
+            Source::Store(store) => store,
+            Source::File(path) => {
+                let opened = SqliteStore::open_with(&path, self.durability);
+                Arc::new(opened.map_err(|error| Error::Refused(error.to_string()))?)
+            }
+        };
+        let mut config = Config::new(store, Arc::new(TokioClock::new()), Arc::new(TokioSpawn::current()));
+        config.toolbox = self.toolbox;
+        config.in_flight = self.in_flight;
+        config.connections = self.connections;
+        let runtime = Runtime::new(config);
+        let watch = Watch::start(&runtime, self.watchdog)
+            .map_err(|error| Error::Refused(format!("the watchdog's thread cannot be started: {error}")))?;
+        runtime.recover().await?;
+        Ok(Windlass { runtime, watch: Arc::new(watch) })
+    }
+}
+
+impl IntoFuture for Builder {
+    type Output = Result<Windlass>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    /// # Panics
+    ///
+    /// Awaited outside of a tokio runtime.
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.open())
+    }
+}
+
+/// A database file as the disk of a crash matrix. Syncing is relaxed: the matrix kills processes, not machines.
+pub struct SqliteDisk(PathBuf);
+
+impl SqliteDisk {
+    /// A disk at this path, which should be a fresh one.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+}
+
+impl Disk for SqliteDisk {
+    /// # Panics
+    ///
+    /// If the file cannot be opened: a test has no use for going on.
+    fn open(&self) -> Arc<dyn Store> {
+        match SqliteStore::open_with(&self.0, Durability::Relaxed) {
+            Ok(store) => Arc::new(store),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

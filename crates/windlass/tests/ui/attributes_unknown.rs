@@ -1,0 +1,13 @@
+use windlass::prelude::*;
+
+#[tool(timout = "5s", readonly, description = "Adds", colour = "red")]
+async fn misspelt() -> ToolResult<()> {
+    Ok(())
+}
+
+#[tool(effect = once, tags = ["a"], effect = readonly, tags = ["b"])]
+async fn twice() -> ToolResult<()> {
+    Ok(())
+}
+
+fn main() {}

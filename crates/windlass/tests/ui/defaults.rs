@@ -1,0 +1,8 @@
+use windlass::prelude::*;
+
+#[tool]
+async fn wrong(#[default = true] days: u8) -> ToolResult<u8> {
+    Ok(days)
+}
+
+fn main() {}

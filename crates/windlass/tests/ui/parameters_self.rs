@@ -1,0 +1,12 @@
+use windlass::prelude::*;
+
+struct Account;
+
+impl Account {
+    #[tool]
+    async fn balance(&self, currency: String) -> ToolResult<u64> {
+        Ok(0)
+    }
+}
+
+fn main() {}
