@@ -1,0 +1,41 @@
+//! `windlass-bench-peers`: what one tool call costs in other runtimes, beside Windlass and the baseline.
+//!
+//! To run it, in this folder: `cargo run --release --ignore-rust-version -- [--json] [--instructions] [FILTER]`.
+//!
+//! Each peer is asked through the API that its own documentation shows, with its default settings. Nothing subscribes to
+//! `tracing`, and nobody stores anything.
+//!
+//! One of the peers turns on `preserve_order` of `serde_json` for the whole program, so the maps of all contenders, the
+//! baseline's too, are others here than in `windlass-bench`: compare figures of one program only.
+
+mod behest;
+mod everruns;
+mod rig;
+
+use windlass_bench::Contender;
+
+fn main() -> anyhow::Result<()> {
+    let mut contenders = windlass_bench::contenders()?;
+    contenders.extend(peers()?);
+    windlass_bench::cli::run(contenders)
+}
+
+fn peers() -> anyhow::Result<Vec<Box<dyn Contender>>> {
+    Ok(vec![
+        Box::new(rig::Rig::new(rig::Validation::None)?),
+        Box::new(rig::Rig::new(rig::Validation::Own)?),
+        Box::new(rig::Rig::new(rig::Validation::InFront)?),
+        Box::new(everruns::Everruns::new()?),
+        Box::new(behest::Behest::new()?),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn peers_do_the_work() {
+        for mut peer in super::peers().unwrap() {
+            windlass_bench::contender::check(peer.as_mut()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! A global allocator that can count.
+//!
+//! The only place of the workspace with `unsafe` code: `GlobalAlloc` is an unsafe trait, and there is no other way to see
+//! every allocation of code that is not ours. Each method passes its arguments on to the system's allocator unchanged.
+//!
+//! Counting is off unless [`count`] runs, so that timed passes pay one predictable branch and no shared write.
+#![allow(unsafe_code)]
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Counting;
+
+impl Counting {
+    #[inline]
+    fn note(bytes: usize) {
+        if COUNTING.load(Relaxed) {
+            ALLOCATIONS.fetch_add(1, Relaxed);
+            BYTES.fetch_add(bytes as u64, Relaxed);
+        }
+    }
+}
+
+// SAFETY: every method is the system allocator's, with the caller's own arguments; counting neither allocates nor panics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::note(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::note(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        Self::note(new_size.saturating_sub(layout.size()));
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// What was allocated, on all threads. Growing a block counts as one allocation of the bytes it grew by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Allocated {
+    pub(crate) allocations: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Runs `work` and counts the allocations of the whole process meanwhile. Not to be nested.
+pub(crate) fn count<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
+    let (allocations, bytes) = (ALLOCATIONS.load(Relaxed), BYTES.load(Relaxed));
+    COUNTING.store(true, Relaxed);
+    let output = work();
+    COUNTING.store(false, Relaxed);
+    let allocated =
+        Allocated { allocations: ALLOCATIONS.load(Relaxed) - allocations, bytes: BYTES.load(Relaxed) - bytes };
+    (output, allocated)
+}

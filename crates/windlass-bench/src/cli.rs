@@ -1,0 +1,138 @@
+//! The command line, shared with the peers' program.
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    Contender, baseline, instructions,
+    measure::{Plan, measure},
+    report,
+};
+
+const USAGE: &str = "\
+What one tool call costs.
+
+Usage: PROGRAM [--json] [--instructions] [--rounds N] [FILTER]
+
+  --json          print JSON instead of a table
+  --instructions  also count instructions per call, with valgrind's callgrind
+  --rounds N      rounds to take the median of
+  FILTER          measure only contenders whose name contains this, and the baseline
+";
+
+/// What the command line asks for.
+#[derive(Debug, Default, PartialEq)]
+struct Options {
+    help: bool,
+    json: bool,
+    instructions: bool,
+    rounds: Option<usize>,
+    filter: Option<String>,
+    counted: Counted,
+}
+
+/// What the program passes to itself when it runs under callgrind.
+#[derive(Debug, Default, PartialEq)]
+struct Counted {
+    contender: Option<String>,
+    batch: usize,
+    iterations: usize,
+}
+
+/// Does what the command line asks for with these contenders, and prints the report.
+///
+/// # Errors
+///
+/// When the command line is not understood, or a contender fails.
+pub fn run(mut contenders: Vec<Box<dyn Contender>>) -> anyhow::Result<()> {
+    let options = parse(std::env::args().skip(1))?;
+    if options.help {
+        print!("{USAGE}");
+        return Ok(());
+    }
+    if let Some(name) = &options.counted.contender {
+        return instructions::run_counted(&mut contenders, name, options.counted.batch, options.counted.iterations);
+    }
+    if let Some(filter) = &options.filter {
+        contenders.retain(|it| it.name() == baseline::NAME || it.name().contains(filter.as_str()));
+    }
+    let mut plan = Plan::default();
+    if let Some(rounds) = options.rounds {
+        plan.rounds = rounds;
+    }
+    if cfg!(debug_assertions) {
+        eprintln!("note: not a release build, the figures mean nothing");
+    }
+    let mut rows = measure(&mut contenders, &plan)?;
+    if options.instructions {
+        if instructions::available()? {
+            for row in &mut rows {
+                eprintln!("counting the instructions of {}, batch of {}", row.name, row.batch);
+                instructions::count(row)?;
+            }
+        } else {
+            eprintln!("note: valgrind is not installed, so instructions are not counted");
+        }
+    }
+    let report = if options.json { report::json(&rows)? + "\n" } else { report::table(&rows) };
+    print!("{report}");
+    Ok(())
+}
+
+fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options> {
+    let mut options = Options::default();
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().with_context(|| format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--help" | "-h" => options.help = true,
+            "--json" => options.json = true,
+            "--instructions" => options.instructions = true,
+            "--rounds" => options.rounds = Some(positive(&argument, &value()?)?),
+            "--contender" => options.counted.contender = Some(value()?),
+            "--batch" => options.counted.batch = positive(&argument, &value()?)?,
+            "--iterations" => options.counted.iterations = positive(&argument, &value()?)?,
+            flag if flag.starts_with('-') => bail!("unknown option {flag}; --help lists them"),
+            filter if options.filter.is_none() => options.filter = Some(filter.to_owned()),
+            more => bail!("only one filter can be given, not {more:?} too"),
+        }
+    }
+    Ok(options)
+}
+
+fn positive(option: &str, value: &str) -> anyhow::Result<usize> {
+    match value.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => bail!("{option} needs a positive number, not {value:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> anyhow::Result<Options> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn options_are_read_in_any_order() {
+        let expected = Options {
+            json: true,
+            instructions: true,
+            rounds: Some(5),
+            filter: Some("base".to_owned()),
+            ..Options::default()
+        };
+        assert_eq!(parsed("base --rounds 5 --json --instructions").unwrap(), expected);
+        assert_eq!(parsed("--instructions --json --rounds 5 base").unwrap(), expected);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let message = |line| parsed(line).unwrap_err().to_string();
+        assert!(message("--jsn").contains("--jsn"));
+        assert!(message("a b").contains("\"b\""));
+        assert!(message("--rounds").contains("needs a value"));
+        assert!(message("--rounds 0").contains("positive"));
+    }
+}

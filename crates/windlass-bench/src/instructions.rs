@@ -1,0 +1,96 @@
+//! Instructions per call, counted by valgrind's callgrind: a figure that a busy machine cannot change.
+//!
+//! The program runs itself under callgrind with one contender and two different numbers of calls, and divides the
+//! difference of the counts by the difference of the calls; what happens only once drops out. Only the measured section
+//! is counted, and only on the thread that makes the calls.
+
+use std::{
+    io::ErrorKind,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::{Contender, measure::measured_section, report::Row};
+
+/// The numbers of calls of the two runs, rounded to whole batches.
+const CALLS: (usize, usize) = (256, 768);
+
+/// Whether there is a valgrind to run.
+///
+/// # Errors
+///
+/// When valgrind is there but does not run.
+pub fn available() -> anyhow::Result<bool> {
+    match Command::new("valgrind").arg("--version").stdout(Stdio::null()).status() {
+        Ok(status) => Ok(status.success()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).context("cannot run valgrind"),
+    }
+}
+
+/// Fills in the instructions per call of `row`.
+///
+/// # Errors
+///
+/// When callgrind fails or says something unexpected.
+pub fn count(row: &mut Row) -> anyhow::Result<()> {
+    let (few, many) = (CALLS.0.div_ceil(row.batch), CALLS.1.div_ceil(row.batch));
+    let calls = (many - few) * row.batch;
+    let instructions = callgrind(row, many)?.saturating_sub(callgrind(row, few)?);
+    row.instructions_per_call = Some(instructions as f64 / calls as f64);
+    Ok(())
+}
+
+/// The instructions of `iterations` batches.
+fn callgrind(row: &Row, iterations: usize) -> anyhow::Result<u64> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
+        .arg("--toggle-collect=*measure*measured_section*")
+        .arg(program)
+        .args(["--contender", &row.name, "--batch", &row.batch.to_string(), "--iterations", &iterations.to_string()])
+        .output()
+        .context("cannot run valgrind")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "callgrind failed on {}: {said}", row.name);
+    collected(&said).filter(|&count| count > 0).with_context(|| format!("callgrind gave no count: {said}"))
+}
+
+/// The count in callgrind's closing words, such as `==4711== Collected : 123456`.
+fn collected(said: &str) -> Option<u64> {
+    let line = said.lines().find(|line| line.contains("Collected"))?;
+    line.rsplit_once(':')?.1.trim().parse().ok()
+}
+
+/// The counted side: makes `iterations` batches of calls with the contender of that name.
+///
+/// # Errors
+///
+/// When there is no such contender, or calls fail.
+pub fn run_counted(
+    contenders: &mut [Box<dyn Contender>],
+    name: &str,
+    batch: usize,
+    iterations: usize,
+) -> anyhow::Result<()> {
+    let Some(contender) = contenders.iter_mut().find(|contender| contender.name() == name) else {
+        bail!("there is no contender named {name:?}");
+    };
+    contender.prepare(batch, iterations);
+    let succeeded = measured_section(contender.as_mut());
+    ensure!(succeeded == batch * iterations, "{name}: only {succeeded} of {} calls succeeded", batch * iterations);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn count_is_read_from_what_callgrind_says() {
+        let said = "==7== \n==7== Events    : Ir\n==7== Collected : 123456\n==7== \n==7== I   refs:      123,456\n";
+        assert_eq!(collected(said), Some(123_456));
+        assert_eq!(collected("==7== nothing\n"), None);
+    }
+}
