@@ -1,1 +1,4 @@
-//! End to end, in one binary.
+//! End to end, in one binary. Tests that prove a row of the contract are named after it.
+
+mod crash;
+mod world;

@@ -41,6 +41,8 @@ pub(crate) struct Kernel {
     pub(crate) watchdog: Watchdog,
     pub(crate) mint: Mint,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
+    /// Runs that will be driven, once it is their turn.
+    pub(crate) queued: Mutex<BTreeMap<RunId, Arc<Completion>>>,
     pub(crate) closed: AtomicBool,
 }
 

@@ -74,6 +74,7 @@ impl Runtime {
             watchdog: Default::default(),
             mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),
             live: Default::default(),
+            queued: Default::default(),
             closed: false.into(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
@@ -128,6 +129,10 @@ impl Runtime {
     /// batch.
     pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
         loop {
+            let turn = self.kernel.queued.lock().get(&run).cloned();
+            if let Some(turn) = turn {
+                turn.wait().await;
+            }
             if let Some(live) = self.live(run) {
                 match live.completion.wait().await {
                     RunEnd::Finished(_) => {}
@@ -190,9 +195,14 @@ impl Runtime {
     /// Drives runs that a process died with one after the other, so that the next death names the right one.
     fn take_up_alone(&self, suspects: Vec<RunId>) {
         let runtime = self.clone();
+        self.kernel.queued.lock().extend(suspects.iter().map(|run| (*run, Arc::default())));
         self.kernel.spawn.spawn(Box::pin(async move {
             for run in suspects {
-                match runtime.kernel.take_up(run, &runtime.kernel.toolbox).await {
+                let taken = runtime.kernel.take_up(run, &runtime.kernel.toolbox).await;
+                if let Some(turn) = runtime.kernel.queued.lock().remove(&run) {
+                    turn.complete(RunEnd::Elsewhere);
+                }
+                match taken {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
                     Ok(completion) => runtime.survived(run, completion.wait()).await,
                     Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}

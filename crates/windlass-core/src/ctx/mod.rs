@@ -17,7 +17,7 @@ pub use steps::{StepSet, StepsAll, StepsSettled};
 use crate::call::durable::Frame;
 use crate::call::execute::Told;
 use crate::call::plan::Scope;
-use crate::call::{ToolCall, ToolRef};
+use crate::call::{Attempt, ToolCall, ToolRef};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::Run;
@@ -63,7 +63,10 @@ impl Ctx {
     ///
     /// Dropped after its first poll, it holds the run. Its result is durable before anything that depends on it leaves
     /// the process.
-    pub fn step<F>(&mut self, name: impl Into<Arc<str>>, f: F) -> CtxStep<'_, F> {
+    pub fn step<F, Fut>(&mut self, name: impl Into<Arc<str>>, f: F) -> CtxStep<'_, F>
+    where
+        F: FnMut(Attempt) -> Fut,
+    {
         CtxStep::new(self, step(name, f))
     }
 

@@ -32,7 +32,10 @@ pub struct Step<F> {
 }
 
 /// A step for [`Ctx::steps_all`].
-pub fn step<F>(name: impl Into<Arc<str>>, f: F) -> Step<F> {
+pub fn step<F, Fut>(name: impl Into<Arc<str>>, f: F) -> Step<F>
+where
+    F: FnMut(Attempt) -> Fut,
+{
     Step { name: name.into(), f, rules: Rules::default(), input: None }
 }
 
