@@ -114,9 +114,21 @@ fn leaf(ledger: &Ledger) -> Tool {
         let ledger = ledger.clone();
         async move {
             let l = &ledger;
-            let n: u32 = ctx.step("look", |_| async move { l.repeatable("look").await; Ok(3) }).readonly().await?;
-            let m: u32 =
-                ctx.step("put", |_| async move { l.repeatable("put").await; Ok(n + 1) }).idempotent().input(&n).await?;
+            let n: u32 = ctx
+                .step("look", |_| async move {
+                    l.repeatable("look").await;
+                    Ok(3)
+                })
+                .readonly()
+                .await?;
+            let m: u32 = ctx
+                .step("put", |_| async move {
+                    l.repeatable("put").await;
+                    Ok(n + 1)
+                })
+                .idempotent()
+                .input(&n)
+                .await?;
             Ok(json!(m))
         }
     })
@@ -220,7 +232,12 @@ fn l22_a_chain_of_once_steps_costs_one_commit_more_than_it_has_steps() {
                     for n in 0..5 {
                         let l = &ledger;
                         let name = format!("step {n}");
-                        sum += ctx.step(name, |a| async move { l.once("step", &a.key()).await; Ok(n) }).await?;
+                        sum += ctx
+                            .step(name, |a| async move {
+                                l.once("step", &a.key()).await;
+                                Ok(n)
+                            })
+                            .await?;
                     }
                     Ok(json!(sum))
                 }
@@ -248,12 +265,7 @@ fn e09_nested_exclusive_and_keyed_calls_survive_every_crash_without_a_deadlock()
                 let c = ctx.call(call("note")).await?;
                 Ok(json!([a, b, c]))
             });
-            vec![
-                outer.key(key()),
-                once(l, "debit").key(key()),
-                once(l, "debit2").key(key()),
-                once(l, "note"),
-            ]
+            vec![outer.key(key()), once(l, "debit").key(key()), once(l, "debit2").key(key()), once(l, "note")]
         })
         .call(call("transfer"))
         .call(call("transfer"))

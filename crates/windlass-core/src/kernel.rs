@@ -103,13 +103,11 @@ impl Kernel {
     /// Polls a run once here and now; only if it has to wait does it become a task of its own.
     pub(crate) async fn drive(self: &Arc<Self>, drive: Drive) -> RunEnd {
         let mut first = Some(drive);
-        let polled = std::future::poll_fn(|cx| {
-            std::task::Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))
-        })
-        .await;
+        let polled =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))).await;
         match (polled, first) {
             (Some(std::task::Poll::Ready(end)), Some(drive)) => {
-                self.after(drive.run.id, &end);
+                self.after(&drive.run, &end);
                 end
             }
             (_, Some(drive)) => self.detach(drive).wait().await,
@@ -123,7 +121,12 @@ impl Kernel {
         let completion = Arc::new(Completion::default());
         let live = Live { run: run.clone(), completion: completion.clone() };
         self.live.lock().insert(run.id, live);
-        let task = DriveTask { kernel: self.clone(), run: run.id, completion: completion.clone(), over: false };
+        // A doubt may have been settled before anyone could be told that this process drives the run.
+        if run.with(|machine| machine.has_doubts()) {
+            let run = run.clone();
+            self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
+        }
+        let task = DriveTask { kernel: self.clone(), run, completion: completion.clone(), over: false };
         self.spawn.spawn(Box::pin(async move {
             let mut task = task;
             let end = std::future::poll_fn(|cx| drive.poll(cx)).await;
@@ -132,24 +135,38 @@ impl Kernel {
         completion
     }
 
-    /// A store that failed decides nothing: the run is taken up again from the journal, once the store answers.
-    fn after(self: &Arc<Self>, run: RunId, end: &RunEnd) {
-        if !matches!(end, RunEnd::Unknown(_)) || self.closed.load(Ordering::Acquire) {
-            return;
-        }
-        let kernel = self.clone();
-        self.spawn.spawn(Box::pin(async move {
-            let mut delay = RELOAD_DELAYS.0;
-            loop {
-                kernel.clock.sleep(delay).await;
-                match kernel.take_up(run, &kernel.toolbox).await {
-                    // Nothing of it was ever recorded, it has ended, or somebody else has it.
-                    Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
-                    Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
-                }
-                delay = (delay * 2).min(RELOAD_DELAYS.1);
+    /// What follows the end of driving a run.
+    fn after(self: &Arc<Self>, run: &Arc<Run>, end: &RunEnd) {
+        let (kernel, id) = (self.clone(), run.id);
+        match end {
+            RunEnd::Unknown(_) if !self.closed.load(Ordering::Acquire) => {
+                self.spawn.spawn(Box::pin(async move { kernel.reload(id).await }));
             }
-        }));
+            // Held is an orderly end: it must not count as a death when the run is taken up again.
+            RunEnd::Held(_) => {
+                let epoch = run.with(|machine| machine.outbox().epoch());
+                self.spawn.spawn(Box::pin(async move {
+                    if let Err(error) = kernel.store.release(id, epoch).await {
+                        tracing::warn!(run = %id, "the held run was not released: {error}");
+                    }
+                }));
+            }
+            _ => {}
+        }
+    }
+
+    /// A store that failed decides nothing: the run is taken up again from the journal, once the store answers.
+    async fn reload(self: &Arc<Self>, run: RunId) {
+        let mut delay = RELOAD_DELAYS.0;
+        loop {
+            self.clock.sleep(delay).await;
+            match self.take_up(run, &self.toolbox).await {
+                // Nothing of it was ever recorded, it has ended, or somebody else has it.
+                Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
+                Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
+            }
+            delay = (delay * 2).min(RELOAD_DELAYS.1);
+        }
     }
 
     /// Claims a run and drives it from its journal.
@@ -161,18 +178,20 @@ impl Kernel {
         let claimed = self.store.claim(id).await?;
         let base = self.base();
         let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0));
-        if run.is_halted() {
-            return Ok(self.detach(Drive::stopped(run)));
-        }
         let scope = Scope { toolbox: toolbox.clone(), held: None };
-        Ok(match self.root_of(&run, scope) {
-            Some(root) => self.detach(Drive::new(run, root)),
+        let drive = match self.root_of(&run, scope) {
+            _ if run.is_halted() => Drive::stopped(run.clone()),
+            Some(root) => Drive::new(run.clone(), root),
             None => {
                 let problem = "the journal does not say what the run is".to_owned();
                 run.hold(Hold::Undecodable { path: Path::root(), problem });
-                self.detach(Drive::stopped(run))
+                Drive::stopped(run.clone())
             }
-        })
+        };
+        let completion = self.detach(drive);
+        // Mail may have come between the claim and the moment this process was known to drive the run.
+        run.look_for_mail().await;
+        Ok(completion)
     }
 
     /// What a journal says its run is.
@@ -219,7 +238,7 @@ fn recorded_call(asked: &Asked) -> ToolCall {
 /// Makes sure that whoever waits for a run is told, even if the executor drops its task.
 struct DriveTask {
     kernel: Arc<Kernel>,
-    run: RunId,
+    run: Arc<Run>,
     completion: Arc<Completion>,
     over: bool,
 }
@@ -228,15 +247,15 @@ impl DriveTask {
     fn end(&mut self, end: RunEnd) {
         self.over = true;
         self.forget();
-        self.kernel.after(self.run, &end);
+        self.kernel.after(&self.run, &end);
         self.completion.complete(end);
     }
 
     fn forget(&self) {
         let mut live = self.kernel.live.lock();
         // A later owner in this process may have taken its place.
-        if live.get(&self.run).is_some_and(|live| Arc::ptr_eq(&live.completion, &self.completion)) {
-            live.remove(&self.run);
+        if live.get(&self.run.id).is_some_and(|live| Arc::ptr_eq(&live.completion, &self.completion)) {
+            live.remove(&self.run.id);
         }
     }
 }

@@ -53,3 +53,9 @@ pub const ERROR_CHARS: usize = 4_096;
 
 /// Toolboxes with more tools than this list deferrable tools as stubs.
 pub const STUB_ABOVE: usize = 40;
+
+/// How long an orderly shutdown waits for attempts in flight; a supervisor's patience is usually 30 seconds.
+pub const DRAIN: Duration = Duration::from_secs(10);
+
+/// How often it looks whether they are done.
+pub const DRAIN_LOOK: Duration = Duration::from_millis(10);

@@ -14,13 +14,14 @@ use crate::kernel::{Kernel, Live};
 use crate::limits;
 use crate::path::Path;
 use crate::run::drive::RunEnd;
-use crate::run::machine::Machine;
+use crate::run::machine::{Machine, Stop};
 use crate::run::record::{Event, Record};
 use crate::run::state::{Doubt, Hold, RunInfo, RunState};
+use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Filter, Guard, Message, Settlement, Store, StoreError};
 use crate::time::Clock;
-use crate::tool::Toolbox;
+use crate::tool::{Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
 
 /// Runs read from the store at a time.
@@ -258,14 +259,7 @@ impl Runtime {
     }
 
     /// Settles a doubt. Durable when it returns; the run goes on at once if this runtime drives it.
-    pub async fn settle(
-        &self,
-        run: RunId,
-        path: &Path,
-        settlement: Settlement,
-        by: &str,
-        reason: &str,
-    ) -> Result<()> {
+    pub async fn settle(&self, run: RunId, path: &Path, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let doubt = info.doubts.iter().find(|doubt| doubt.path == *path).ok_or_else(|| {
             let open: Vec<String> = info.doubts.iter().map(|doubt| doubt.path.to_string()).collect();
@@ -323,19 +317,40 @@ impl Runtime {
         Observer(self.kernel.watchdog.clone())
     }
 
-    /// Takes no new calls, lets go of every run in good order and says so in the store: whoever opens it next goes on
-    /// with them, and none counts as having killed the process. Attempts in flight are dropped; a `once` attempt among
-    /// them is in doubt, as after a crash.
+    /// Takes no new calls and starts no new attempts, waits a while for the attempts in flight, then lets go of every run
+    /// in good order and says so in the store: whoever opens it next goes on with them, and none counts as having killed
+    /// the process. Attempts that are still in flight by then are dropped; a `once` attempt among them is in doubt, as
+    /// after a crash.
     pub async fn shutdown(&self) -> Result<()> {
-        self.kernel.closed.store(true, Ordering::Release);
-        let live: Vec<Live> = self.kernel.live.lock().values().cloned().collect();
+        let kernel = &self.kernel;
+        kernel.closed.store(true, Ordering::Release);
+        let mut patience = limits::DRAIN;
+        while kernel.permits.in_use() > 0 && !patience.is_zero() {
+            let nap = patience.min(limits::DRAIN_LOOK);
+            kernel.clock.sleep(nap).await;
+            patience -= nap;
+        }
+        let live: Vec<Live> = kernel.live.lock().values().cloned().collect();
         for Live { run, completion } in live {
             run.with(Machine::release);
             completion.wait().await;
+            self.flush(&run).await;
             let epoch = run.with(|machine| machine.outbox().epoch());
-            self.kernel.store.release(run.id, epoch).await?;
+            kernel.store.release(run.id, epoch).await?;
         }
         Ok(())
+    }
+
+    /// Results that are known are recorded before the run is let go.
+    async fn flush(&self, run: &Arc<Run>) {
+        let mut registration = Registration::default();
+        std::future::poll_fn(|cx| {
+            registration.register(run, cx);
+            let mark = run.with(|machine| machine.outbox().written());
+            let lost = run.with(|machine| !matches!(machine.stop(), Some(Stop::Released)));
+            if lost || run.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
     }
 }
 
@@ -379,11 +394,12 @@ fn outcomes(run: RunId, journal: &[Record]) -> Vec<Outcome> {
     found
 }
 
-/// Decodes an outcome's value.
-pub fn decode<T: DeserializeOwned>(outcome: &Outcome) -> Result<T> {
+/// Decodes an outcome: its value, or the whole of it where `T` is [`Output`](crate::tool::Output).
+pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
     match &outcome.result {
-        Ok(output) => T::deserialize(&output.value)
-            .map_err(|problem| Error::Decode { run: outcome.run, problem: problem.to_string() }),
+        Ok(output) => {
+            from_output(output).map_err(|problem| Error::Decode { run: outcome.run, problem: problem.to_string() })
+        }
         Err(error) => Err(Error::Tool((**error).clone())),
     }
 }

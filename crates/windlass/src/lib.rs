@@ -78,7 +78,7 @@ impl Windlass {
 
     /// Makes one typed call. The result is durable when this returns. Dropping the future after its first poll does not
     /// stop the run.
-    pub async fn call<T: DeserializeOwned>(&self, call: ToolCall<T>) -> Result<T> {
+    pub async fn call<T: DeserializeOwned + 'static>(&self, call: ToolCall<T>) -> Result<T> {
         windlass_core::decode(&self.runtime.call(call.untyped()).await?)
     }
 

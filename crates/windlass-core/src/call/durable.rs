@@ -60,8 +60,15 @@ struct Timing {
 enum Phase {
     Ask,
     /// Waits for its declared key.
-    Key { key: KeyTurn, again: bool },
-    Body { body: BoxFuture<'static, ToolResult<Output>>, label: Attempt, key: Option<KeyTurn> },
+    Key {
+        key: KeyTurn,
+        again: bool,
+    },
+    Body {
+        body: BoxFuture<'static, ToolResult<Output>>,
+        label: Attempt,
+        key: Option<KeyTurn>,
+    },
     Over,
 }
 

@@ -132,7 +132,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             match self.advance(cx) {
                 Flow::Next => {}
                 Flow::Pending => {
-                    // Standing still: what is buffered goes to the store meanwhile.
+                    // Standing still: what is buffered goes to the store meanwhile, so that the run can be seen.
+                    if self.op.path.is_root() && !self.run.with(|machine| machine.outbox().exists()) {
+                        self.append(Event::Accepted);
+                    }
                     self.run.pump();
                     return Poll::Pending;
                 }
@@ -223,6 +226,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Ok(Poll::Ready(())) => {}
             Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
             Ok(Poll::Pending) => return self.queued(cx),
+        }
+        if self.run.kernel.closed.load(std::sync::atomic::Ordering::Acquire) {
+            // Shutting down: whoever opens the store next makes the attempt.
+            self.queue.release();
+            return self.stay(Phase::Over);
         }
         if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
             return self.finish(Err(error));

@@ -41,7 +41,7 @@ impl<'c, T> CallOne<'c, T> {
 
 impl<T> Unpin for CallOne<'_, T> {}
 
-impl<T: DeserializeOwned> Future for CallOne<'_, T> {
+impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
     type Output = ToolResult<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -92,12 +92,12 @@ pub struct Decoder<'r> {
 }
 
 impl Decoder<'_> {
-    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Option<ToolResult<T>> {
+    pub(super) fn next<T: DeserializeOwned + 'static>(&mut self) -> Option<ToolResult<T>> {
         let (index, told) = self.told.next()?;
         decode(self.run, &self.path.child(index as u32), &told.result)
     }
 
-    pub(super) fn rest<T: DeserializeOwned>(&mut self) -> Option<Vec<ToolResult<T>>> {
+    pub(super) fn rest<T: DeserializeOwned + 'static>(&mut self) -> Option<Vec<ToolResult<T>>> {
         let mut results = Vec::with_capacity(self.told.len());
         while self.told.len() > 0 {
             results.push(self.next()?);
@@ -106,7 +106,7 @@ impl Decoder<'_> {
     }
 }
 
-impl<T: DeserializeOwned> CallSet for Vec<ToolCall<T>> {
+impl<T: DeserializeOwned + 'static> CallSet for Vec<ToolCall<T>> {
     type Values = Vec<T>;
     type Results = Vec<ToolResult<T>>;
 
@@ -123,7 +123,7 @@ impl<T: DeserializeOwned> CallSet for Vec<ToolCall<T>> {
     }
 }
 
-impl<T: DeserializeOwned, const N: usize> CallSet for [ToolCall<T>; N] {
+impl<T: DeserializeOwned + 'static, const N: usize> CallSet for [ToolCall<T>; N] {
     type Values = [T; N];
     type Results = [ToolResult<T>; N];
 
@@ -149,7 +149,7 @@ pub(super) fn all_values<T, const N: usize>(results: [ToolResult<T>; N]) -> Tool
 
 macro_rules! call_tuples {
     ($(($($name:ident),+))+) => {$(
-        impl<$($name: DeserializeOwned),+> CallSet for ($(ToolCall<$name>,)+) {
+        impl<$($name: DeserializeOwned + 'static),+> CallSet for ($(ToolCall<$name>,)+) {
             type Values = ($($name,)+);
             type Results = ($(ToolResult<$name>,)+);
 

@@ -168,7 +168,7 @@ impl<'c, F, Fut, T> IntoFuture for CtxStep<'c, F>
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'c,
+    T: Serialize + DeserializeOwned + 'static,
 {
     type Output = ToolResult<T>;
     type IntoFuture = StepFuture<'c, F, T>;
@@ -197,7 +197,7 @@ impl<'c, F, Fut, T> Future for StepFuture<'c, F, T>
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'c,
+    T: Serialize + DeserializeOwned + 'static,
 {
     type Output = ToolResult<T>;
 

@@ -35,6 +35,8 @@ pub(crate) enum State {
 pub(crate) struct History {
     standing: FxHashMap<Path, Standing>,
     in_flight: Vec<Path>,
+    /// Operations that wait for a time or for somebody: a process that dies meanwhile was not killed by this run.
+    parked: Vec<Path>,
     /// Deaths since anything was achieved.
     idle_deaths: u32,
     /// Somebody cancelled the run and no operation has been told yet.
@@ -93,6 +95,10 @@ impl History {
                 self.idle_deaths = 0;
             }
         }
+        self.parked.retain(|other| other != path);
+        if let State::Failed { .. } | State::Doubted { .. } = state {
+            self.parked.push(path.clone());
+        }
         if let State::Finished { result: Err(error) } = state
             && matches!(**error, ToolError::Cancelled { .. })
         {
@@ -101,7 +107,9 @@ impl History {
     }
 
     fn died(&mut self) {
-        self.idle_deaths += 1;
+        if self.parked.is_empty() {
+            self.idle_deaths += 1;
+        }
         for path in std::mem::take(&mut self.in_flight) {
             if let Some(standing) = self.standing.get_mut(&path) {
                 standing.deaths += 1;
@@ -149,6 +157,15 @@ mod tests {
         let history = History::fold(records);
         assert_eq!(history.crash_loop(3), Some(("0".parse().unwrap(), 3)));
         assert_eq!(history.crash_loop(4), None);
+    }
+
+    #[test]
+    fn a_run_that_only_waits_has_killed_nobody() {
+        let (attempt, cause, over_by) = (1, DoubtCause::TimedOut, Timestamp::default());
+        let mut records = vec![record("/", true, Event::Intended { attempt, over_by })];
+        records.push(record("/", false, Event::Doubted { attempt, cause, over_by }));
+        records.extend((0..9).map(|_| record("/", false, Event::Recovered)));
+        assert_eq!(History::fold(records).crash_loop(3), None);
     }
 
     #[test]

@@ -256,9 +256,9 @@ impl Machine {
 
     /// The settlement of one doubt, if it is in the mailbox.
     pub(crate) fn take_settlement(&mut self, path: &Path, attempt: u32) -> Option<SettleMail> {
-        let index = self.mail.iter().position(|mail| {
-            matches!(&mail.message, Message::Settle { path: p, attempt: n, .. } if p == path && *n == attempt)
-        })?;
+        let index = self.mail.iter().position(
+            |mail| matches!(&mail.message, Message::Settle { path: p, attempt: n, .. } if p == path && *n == attempt),
+        )?;
         let mail = self.mail.remove(index)?;
         let examined = self.mail.iter().map(|mail| mail.position).min().map_or(self.seen, |first| first - 1);
         self.outbox.examined(examined);
@@ -266,6 +266,11 @@ impl Machine {
             Message::Settle { settlement, by, reason, .. } => Some(SettleMail { settlement, by, reason }),
             Message::Cancel { .. } => None,
         }
+    }
+
+    /// Whether somebody may already have answered it.
+    pub(crate) fn has_doubts(&self) -> bool {
+        !self.doubts.is_empty()
     }
 
     /// Whether all it does is wait for somebody to settle something.
@@ -311,7 +316,7 @@ impl Machine {
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
         match self.stop {
-            None | Some(Stop::Held(_)) => self.outbox.take(),
+            None | Some(Stop::Held(_) | Stop::Released) => self.outbox.take(),
             Some(_) => None,
         }
     }

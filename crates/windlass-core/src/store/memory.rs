@@ -275,13 +275,19 @@ impl Store for MemoryStore {
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
         let inner = self.0.lock();
-        let mail = inner.runs.get(&run).map(|entry| {
-            entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect()
-        });
+        let mail = inner
+            .runs
+            .get(&run)
+            .map(|entry| entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect());
         Box::pin(std::future::ready(mail.ok_or(StoreError::NoSuchRun(run))))
     }
 
-    fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(std::future::ready(Ok(self.0.lock().list(filter, after, limit))))
     }
 }

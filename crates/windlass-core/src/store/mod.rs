@@ -219,5 +219,10 @@ pub trait Store: Send + Sync + 'static {
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;
 
     /// Runs that match, oldest first, at most `limit`, after the run `after`.
-    fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
 }

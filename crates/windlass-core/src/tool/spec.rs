@@ -66,7 +66,9 @@ enum KeyPiece {
 
 /// A key expression that does not parse.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), or pieces joined with +")]
+#[error(
+    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), or pieces joined with +"
+)]
 pub struct BadKeyExpression {
     source_text: String,
     problem: String,
@@ -297,9 +299,13 @@ mod tests {
 
     #[test]
     fn bad_key_expressions_are_named() {
-        for (source, word) in
-            [("", "neither"), ("'open", "not closed"), ("account", "neither"), ("args.", "no name"), ("'a' 'b'", "joined")]
-        {
+        for (source, word) in [
+            ("", "neither"),
+            ("'open", "not closed"),
+            ("account", "neither"),
+            ("args.", "no name"),
+            ("'a' 'b'", "joined"),
+        ] {
             let error = KeyExpression::parse(source).unwrap_err().to_string();
             assert!(error.contains(word) && error.contains(source), "{source}: {error}");
         }

@@ -267,7 +267,9 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
     let no = |problem| Err(RegisterError::Contradiction { name: name.to_string(), problem });
     let limits = &spec.limits;
     if durable && (limits.timeout.is_some() || limits.retry.is_some() || limits.heartbeat.is_some()) {
-        return no("a durable body has no timeout, retry or heartbeat of its own; set a deadline, or limits on its steps");
+        return no(
+            "a durable body has no timeout, retry or heartbeat of its own; set a deadline, or limits on its steps",
+        );
     }
     if spec.effect == Effect::Readonly && spec.hints.destructive {
         return no("a readonly tool destroys nothing; drop `destructive` or change the effect");
