@@ -47,7 +47,8 @@ fn prices() -> Tool {
             "required": ["cents"]
         })),
     };
-    Tool::atomic(ToolSpec::new("price", "The price of an item."), schemas, Prices(Arc::new(list))).effect(Effect::Readonly)
+    Tool::atomic(ToolSpec::new("price", "The price of an item."), schemas, Prices(Arc::new(list)))
+        .effect(Effect::Readonly)
 }
 
 /// How often the catalogue was asked for a schema.
