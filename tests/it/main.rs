@@ -1,5 +1,6 @@
 //! End to end, in one binary. Tests that prove a row of the contract are named after it.
 
+mod architecture;
 mod attempts;
 mod bad_input;
 mod calls;
