@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 use windlass::{Durability, MemoryStore, SqliteStore, Store, Tool};
 use windlass_core::testing::Sim;
+use windlass_core::time::Clock;
 use windlass_core::{Config, Runtime};
 
 /// Runs a test on every embedded store.
@@ -27,6 +29,8 @@ pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) store: Arc<dyn Store>,
     disk: Disk,
+    /// Which life of the process this is; run ids differ between lives.
+    life: u64,
 }
 
 enum Disk {
@@ -40,10 +44,10 @@ impl World {
             Kind::Memory => Disk::Memory(MemoryStore::new()),
             Kind::Sqlite => Disk::Sqlite(tempfile::tempdir().expect("a temporary directory")),
         };
-        Self::boot(disk)
+        Self::boot(disk, 1)
     }
 
-    fn boot(disk: Disk) -> Self {
+    fn boot(disk: Disk, life: u64) -> Self {
         let sim = Sim::new(1);
         let raw: Arc<dyn Store> = match &disk {
             Disk::Memory(store) => {
@@ -56,22 +60,22 @@ impl World {
             }
         };
         let store = sim.attach(raw);
-        Self { sim, store, disk }
+        Self { sim, store, disk, life }
     }
 
     /// The process dies; another one starts on the same disk.
     pub(crate) fn restart(self) -> Self {
-        let Self { sim, store, disk } = self;
+        let Self { sim, store, disk, life } = self;
         sim.bury();
         drop(store);
         drop(sim);
-        Self::boot(disk)
+        Self::boot(disk, life + 1)
     }
 
     pub(crate) fn config(&self, tools: impl IntoIterator<Item = Tool>) -> Config {
         let sim = Arc::new(self.sim.clone());
         let mut config = Config::new(self.store.clone(), sim.clone(), sim);
-        config.seed = Some(7);
+        config.seed = Some(self.life);
         for tool in tools {
             config.toolbox.insert(tool).expect("the tool is sound");
         }
@@ -80,6 +84,12 @@ impl World {
 
     pub(crate) fn runtime(&self, tools: impl IntoIterator<Item = Tool>) -> Runtime {
         Runtime::new(self.config(tools))
+    }
+
+    /// Lets virtual time pass, and everything happen that happens meanwhile.
+    pub(crate) fn pass(&self, time: Duration) {
+        let sim = self.sim.clone();
+        self.run(async move { sim.sleep(time).await });
     }
 
     /// Runs a future to its end.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::admit::{Keys, Permits};
 use crate::call::batch::Batch;
-use crate::call::plan::{Scope, plan, resolve};
+use crate::call::plan::{Place, Scope, plan, resolve};
 use crate::call::{ToolCall, ToolRef};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -69,13 +69,14 @@ impl Kernel {
 
     /// A new run of one call, not polled yet.
     pub(crate) fn start_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall) -> Result<(Drive, bool)> {
+        let call = call.bounded();
         let snapshot = toolbox.snapshot();
         let tool = resolve(&snapshot, &call.tool);
         let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
         let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
         let run = self.fresh(name)?;
         let scope = Scope { toolbox: toolbox.clone(), held: None };
-        let root = Root::Call(plan(&run, &scope, Path::root(), call, tool, None));
+        let root = Root::Call(plan(&run, &scope, Place::root(), call, tool));
         Ok((Drive::new(run, root), open_world))
     }
 
@@ -115,6 +116,16 @@ impl Kernel {
         }
     }
 
+    /// Polls a run once, so that what it does first is done when this returns, and gives it a task of its own.
+    async fn detach_polled(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
+        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(drive.poll(cx))).await;
+        let std::task::Poll::Ready(end) = first else { return self.detach(drive) };
+        self.after(&drive.run, &end);
+        let completion = Arc::new(Completion::default());
+        completion.complete(end);
+        completion
+    }
+
     /// Gives a run a task of its own.
     pub(crate) fn detach(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
         let run = drive.run.clone();
@@ -126,10 +137,11 @@ impl Kernel {
             let run = run.clone();
             self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
         }
-        let task = DriveTask { kernel: self.clone(), run, completion: completion.clone(), over: false };
+        let task = DriveTask { driven: Some((self.clone(), run)), completion: completion.clone() };
         self.spawn.spawn(Box::pin(async move {
-            let mut task = task;
             let end = std::future::poll_fn(|cx| drive.poll(cx)).await;
+            // Nothing of the run is left in this task by the time anyone is told that it ended.
+            drop(drive);
             task.end(end);
         }));
         completion
@@ -160,7 +172,7 @@ impl Kernel {
         let mut delay = RELOAD_DELAYS.0;
         loop {
             self.clock.sleep(delay).await;
-            match self.take_up(run, &self.toolbox).await {
+            match self.take_up(run, false).await {
                 // Nothing of it was ever recorded, it has ended, or somebody else has it.
                 Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
                 Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
@@ -170,15 +182,11 @@ impl Kernel {
     }
 
     /// Claims a run and drives it from its journal.
-    pub(crate) async fn take_up(
-        self: &Arc<Self>,
-        id: RunId,
-        toolbox: &Toolbox,
-    ) -> std::result::Result<Arc<Completion>, StoreError> {
+    pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, resumed: bool) -> std::result::Result<Live, StoreError> {
         let claimed = self.store.claim(id).await?;
         let base = self.base();
-        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0));
-        let scope = Scope { toolbox: toolbox.clone(), held: None };
+        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, resumed));
+        let scope = Scope { toolbox: self.toolbox.clone(), held: None };
         let drive = match self.root_of(&run, scope) {
             _ if run.is_halted() => Drive::stopped(run.clone()),
             Some(root) => Drive::new(run.clone(), root),
@@ -188,10 +196,10 @@ impl Kernel {
                 Drive::stopped(run.clone())
             }
         };
-        let completion = self.detach(drive);
+        let completion = self.detach_polled(drive).await;
         // Mail may have come between the claim and the moment this process was known to drive the run.
         run.look_for_mail().await;
-        Ok(completion)
+        Ok(Live { run, completion })
     }
 
     /// What a journal says its run is.
@@ -202,7 +210,7 @@ impl Kernel {
                 let call = recorded_call(&root);
                 let snapshot = scope.toolbox.snapshot();
                 let tool = resolve(&snapshot, &call.tool);
-                Some(Root::Call(plan(run, &scope, Path::root(), call, tool, None)))
+                Some(Root::Call(plan(run, &scope, Place::root(), call, tool)))
             }
             OpKind::Batch => {
                 let count: u32 = root.name.parse().ok()?;
@@ -231,40 +239,40 @@ fn recorded_call(asked: &Asked) -> ToolCall {
     let args = asked.input.clone().unwrap_or_default();
     let mut call = ToolCall::to(ToolRef::Id(asked.name.clone().into()), args);
     call.id = asked.call_id.clone();
+    call.broken = asked.broken.clone();
     call.limits = asked.limits.as_deref().copied().unwrap_or_default();
     call
 }
 
 /// Makes sure that whoever waits for a run is told, even if the executor drops its task.
 struct DriveTask {
-    kernel: Arc<Kernel>,
-    run: Arc<Run>,
+    driven: Option<(Arc<Kernel>, Arc<Run>)>,
     completion: Arc<Completion>,
-    over: bool,
 }
 
 impl DriveTask {
-    fn end(&mut self, end: RunEnd) {
-        self.over = true;
-        self.forget();
-        self.kernel.after(&self.run, &end);
-        self.completion.complete(end);
+    fn end(mut self, end: RunEnd) {
+        self.let_go(end);
     }
 
-    fn forget(&self) {
-        let mut live = self.kernel.live.lock();
-        // A later owner in this process may have taken its place.
-        if live.get(&self.run.id).is_some_and(|live| Arc::ptr_eq(&live.completion, &self.completion)) {
-            live.remove(&self.run.id);
+    fn let_go(&mut self, end: RunEnd) {
+        let Some((kernel, run)) = self.driven.take() else { return };
+        {
+            let mut live = kernel.live.lock();
+            // A later owner in this process may have taken its place.
+            if live.get(&run.id).is_some_and(|live| Arc::ptr_eq(&live.completion, &self.completion)) {
+                live.remove(&run.id);
+            }
         }
+        kernel.after(&run, &end);
+        // Whoever is told may open the store again at once.
+        drop((kernel, run));
+        self.completion.complete(end);
     }
 }
 
 impl Drop for DriveTask {
     fn drop(&mut self) {
-        if !self.over {
-            self.forget();
-            self.completion.complete(RunEnd::Elsewhere);
-        }
+        self.let_go(RunEnd::Elsewhere);
     }
 }

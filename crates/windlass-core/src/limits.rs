@@ -45,9 +45,6 @@ pub const BUFFERED_RECORDS: usize = 256;
 /// How long one poll of a body may take before the watchdog names it. A well-behaved body yields within microseconds.
 pub const WATCHDOG: Duration = Duration::from_secs(2);
 
-/// Runs that recovery drives at the same time.
-pub const RECOVERY_IN_FLIGHT: usize = 64;
-
 /// Longest text of an error that a record, a model or an API sees.
 pub const ERROR_CHARS: usize = 4_096;
 

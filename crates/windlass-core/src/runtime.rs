@@ -15,7 +15,7 @@ use crate::limits;
 use crate::path::Path;
 use crate::run::drive::RunEnd;
 use crate::run::machine::{Machine, Stop};
-use crate::run::record::{Event, Record};
+use crate::run::record::{Event, OpKind, Record};
 use crate::run::state::{Doubt, Hold, RunInfo, RunState};
 use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
@@ -142,12 +142,32 @@ impl Runtime {
             }
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             match info.state {
-                RunState::Finished { .. } => return Ok(outcomes(run, &self.kernel.store.journal(run).await?)),
+                RunState::Finished { .. } => return Ok(self.outcomes(run, &self.kernel.store.journal(run).await?)),
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 RunState::Running if self.live(run).is_none() => return Err(Error::Elsewhere { run }),
                 RunState::Running => {}
             }
         }
+    }
+
+    /// The outcomes of a run's root calls, from its journal.
+    fn outcomes(&self, run: RunId, journal: &[Record]) -> Vec<Outcome> {
+        let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
+        let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
+        let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
+        let mut found: Vec<Outcome> = finished
+            .filter_map(|record| {
+                let Event::Finished(finished) = &record.event else { return None };
+                let told = Told { result: finished.answer(), at: record.at, times: finished.times };
+                let asked = asked_at(&record.path);
+                let tool = asked.and_then(|asked| self.toolbox.by_id(&asked.name));
+                let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
+                let id = asked.and_then(|asked| asked.call_id.clone());
+                Some(outcome(run, record.path.clone(), id, told, open_world))
+            })
+            .collect();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
     }
 
     fn live(&self, run: RunId) -> Option<Live> {
@@ -159,6 +179,7 @@ impl Runtime {
     /// before come last, one at a time.
     pub async fn recover(&self) -> Result<usize> {
         let mut suspects = Vec::new();
+        let mut taken = Vec::new();
         let mut count = 0;
         for filter in [Filter::Running, Filter::Held] {
             let mut after = None;
@@ -173,8 +194,13 @@ impl Runtime {
                     count += 1;
                     if self.died_before(info.run).await? {
                         suspects.push(info.run);
-                    } else {
-                        self.take_up(info.run).await?;
+                        continue;
+                    }
+                    match self.kernel.take_up(info.run, false).await {
+                        Ok(live) => taken.push(live.run),
+                        Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
+                        // One run that cannot be read must not keep the others from going on.
+                        Err(error) => tracing::error!(run = %info.run, "the run cannot be taken up: {error}"),
                     }
                 }
                 if page.len() < PAGE {
@@ -184,6 +210,10 @@ impl Runtime {
         }
         if !suspects.is_empty() {
             self.take_up_alone(suspects);
+        }
+        // What recovery found out, such as new doubts, can be looked at once this returns.
+        for run in taken {
+            self.flush(&run).await;
         }
         Ok(count)
     }
@@ -199,13 +229,13 @@ impl Runtime {
         self.kernel.queued.lock().extend(suspects.iter().map(|run| (*run, Arc::default())));
         self.kernel.spawn.spawn(Box::pin(async move {
             for run in suspects {
-                let taken = runtime.kernel.take_up(run, &runtime.kernel.toolbox).await;
+                let taken = runtime.kernel.take_up(run, false).await;
                 if let Some(turn) = runtime.kernel.queued.lock().remove(&run) {
                     turn.complete(RunEnd::Elsewhere);
                 }
                 match taken {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
-                    Ok(completion) => runtime.survived(run, completion.wait()).await,
+                    Ok(live) => runtime.survived(run, live.completion.wait()).await,
                     Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
                     Err(error) => tracing::warn!(%run, "the run cannot be taken up: {error}"),
                 }
@@ -228,19 +258,14 @@ impl Runtime {
         }
     }
 
-    async fn take_up(&self, run: RunId) -> Result<()> {
-        match self.kernel.take_up(run, &self.kernel.toolbox).await {
-            Ok(_) | Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Takes up one run again: a held one whose cause is gone, or one that another owner left.
+    /// Takes up one run again: a held one whose cause is gone, or one that another owner left. Deaths before this no
+    /// longer count.
     pub async fn resume(&self, run: RunId) -> Result<()> {
         if self.live(run).is_some() {
             return Ok(());
         }
-        self.kernel.take_up(run, &self.kernel.toolbox).await?;
+        let live = self.kernel.take_up(run, true).await?;
+        self.flush(&live.run).await;
         Ok(())
     }
 
@@ -341,13 +366,13 @@ impl Runtime {
         Ok(())
     }
 
-    /// Results that are known are recorded before the run is let go.
+    /// Waits until everything that is known of the run so far is durable.
     async fn flush(&self, run: &Arc<Run>) {
         let mut registration = Registration::default();
         std::future::poll_fn(|cx| {
             registration.register(run, cx);
             let mark = run.with(|machine| machine.outbox().written());
-            let lost = run.with(|machine| !matches!(machine.stop(), Some(Stop::Released)));
+            let lost = run.with(|machine| matches!(machine.stop(), Some(Stop::Lost | Stop::Reload(_))));
             if lost || run.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;
@@ -375,23 +400,6 @@ fn finished(run: RunId, end: RunEnd) -> Result<Vec<Told>> {
 
 fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, open_world: bool) -> Outcome {
     Outcome { run, path, id, result: told.result, times: told.times, open_world }
-}
-
-/// The outcomes of a run's root calls, from its journal.
-fn outcomes(run: RunId, journal: &[Record]) -> Vec<Outcome> {
-    let is_batch = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path.is_root()));
-    let depth = usize::from(is_batch.is_some_and(|asked| asked.kind == crate::run::record::OpKind::Batch));
-    let mut found: Vec<Outcome> = journal
-        .iter()
-        .filter(|record| record.path.depth() == depth)
-        .filter_map(|record| {
-            let Event::Finished(finished) = &record.event else { return None };
-            let told = Told { result: finished.answer(), at: record.at, times: finished.times };
-            Some(outcome(run, record.path.clone(), None, told, false))
-        })
-        .collect();
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found
 }
 
 /// Decodes an outcome: its value, or the whole of it where `T` is [`Output`](crate::tool::Output).

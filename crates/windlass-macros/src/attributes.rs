@@ -57,7 +57,7 @@ const ATTRIBUTES: &[Attribute] = &[
     }),
     row("version", r#"version = "2""#, Calls, |value| {
         let version = value.text()?;
-        Ok(quote!(__spec.about.version = ::core::option::Option::Some(::std::string::String::from(#version));))
+        Ok(quote!(__spec.about.version = ::core::option::Option::Some(::std::sync::Arc::from(#version));))
     }),
     row("tags", r#"tags = ["travel"]"#, Calls, |value| {
         let tags = value.texts()?;

@@ -153,7 +153,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.id = "acme.everything".into();
     expected.aliases = vec!["everything".into(), "all".into()];
     expected.about.title = Some("Everything".to_owned());
-    expected.about.version = Some("2.1".to_owned());
+    expected.about.version = Some("2.1".into());
     expected.about.tags = vec!["a".to_owned(), "b".to_owned()];
     expected.about.deferral = Deferral::Never;
     expected.effect = Effect::Idempotent;

@@ -26,7 +26,7 @@ pub(crate) enum CallFuture {
 
 impl CallFuture {
     pub(crate) fn refused(run: Arc<Run>, operation: Operation, error: ToolError) -> Self {
-        let rules = Rules { effect: crate::tool::Effect::Readonly, ..Rules::default() };
+        let rules = Rules { effect: crate::tool::Effect::Readonly, never_retry: true, ..Rules::default() };
         Self::Refused(Box::new(Execution::new(run, operation, rules, Refusal(Some(error)), Queue::default())))
     }
 

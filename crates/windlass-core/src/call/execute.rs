@@ -48,11 +48,30 @@ pub(crate) struct Operation {
     pub(crate) name: Arc<str>,
     /// Goes into the first record of the path.
     asked: Option<Asked>,
+    written: Written,
+}
+
+/// What the journal knows of an operation that is about to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// Nothing; its first record will say what was asked.
+    No,
+    /// Nothing; but it must be recorded as soon as it has to wait, for nobody would ask for it again.
+    WhenPending,
+    /// That it was accepted.
+    Accepted,
 }
 
 impl Operation {
-    pub(crate) fn new(path: Path, asked: Asked) -> Self {
-        Self { path, kind: asked.kind, name: asked.name.clone(), asked: Some(asked) }
+    pub(crate) fn new(path: Path, asked: Asked, written: Written) -> Self {
+        Self { path, kind: asked.kind, name: asked.name.clone(), asked: Some(asked), written }
+    }
+
+    /// The journal knows what was asked.
+    pub(crate) fn settle_asked(&mut self, standing: bool) {
+        if standing || self.written == Written::Accepted {
+            self.asked = None;
+        }
     }
 
     pub(crate) fn asked(&self) -> Option<&Asked> {
@@ -133,7 +152,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 Flow::Next => {}
                 Flow::Pending => {
                     // Standing still: what is buffered goes to the store meanwhile, so that the run can be seen.
-                    if self.op.path.is_root() && !self.run.with(|machine| machine.outbox().exists()) {
+                    if self.op.written == Written::WhenPending && self.op.asked.is_some() {
                         self.append(Event::Accepted);
                     }
                     self.run.pump();
@@ -171,13 +190,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let Some(asked) = &self.op.asked else { return Flow::Pending };
         let path = &self.op.path;
         let (since, decision) = self.run.with(|machine| {
-            let since = machine.standing(path).map(|standing| standing.at);
+            let since = machine.standing(path).map(|standing| standing.since);
             (since, machine.ask(path, asked))
         });
-        if let Some(standing_at) = since {
-            // Recorded before: what was asked is in the journal already.
-            self.op.asked = None;
-            self.set_deadline(standing_at);
+        self.op.settle_asked(since.is_some());
+        if let Some(since) = since {
+            self.set_deadline(since);
         } else if self.rules.deadline.is_some() {
             self.set_deadline(self.run.at(self.clock.asked));
         }
@@ -277,7 +295,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 let mark = self.run.with(|machine| machine.outbox().written());
                 return self.go(Phase::Durable(mark));
             }
-            Effect::Idempotent => Event::Accepted,
+            Effect::Idempotent => Event::Attempting { attempt },
         };
         let mark = self.append(event);
         self.go(Phase::Durable(mark))

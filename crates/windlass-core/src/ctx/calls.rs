@@ -12,7 +12,7 @@ use crate::call::ToolCall;
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
 use crate::call::execute::Told;
-use crate::call::plan::{plan, resolve};
+use crate::call::plan::{Place, plan, resolve};
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind};
@@ -35,7 +35,7 @@ enum OneState {
 
 impl<'c, T> CallOne<'c, T> {
     pub(super) fn new(ctx: &'c mut Ctx, call: ToolCall<T>) -> Self {
-        Self { ctx, state: OneState::Built(call.untyped()), output: PhantomData }
+        Self { ctx, state: OneState::Built(call.untyped().bounded()), output: PhantomData }
     }
 }
 
@@ -52,7 +52,7 @@ impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
             let (path, guard) = this.ctx.next(OpKind::Call, call.tool.as_str().into());
             let snapshot = this.ctx.scope.toolbox.snapshot();
             let tool = resolve(&snapshot, &call.tool);
-            let future = plan(&this.ctx.run, &this.ctx.scope, path.clone(), call, tool, None);
+            let future = plan(&this.ctx.run, &this.ctx.scope, Place::inside(path.clone()), call, tool);
             this.state = OneState::Started(future, path, guard);
         }
         let OneState::Started(future, path, guard) = &mut this.state else { return Poll::Pending };

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{Ctx, Guard};
 use crate::call::Attempt;
-use crate::call::execute::{Execution, Operation, Source};
+use crate::call::execute::{Execution, Operation, Source, Written};
 use crate::call::queue::Queue;
 use crate::call::rules::Rules;
 use crate::path::Path;
@@ -103,7 +103,7 @@ impl<F> Step<F> {
         };
         let asked = Asked::operation(OpKind::Step, self.name, input, self.rules.effect);
         let source = StepSource { f: self.f, broken, output: PhantomData };
-        Execution::new(run, Operation::new(path, asked), self.rules, source, Queue::default())
+        Execution::new(run, Operation::new(path, asked, Written::No), self.rules, source, Queue::default())
     }
 }
 

@@ -12,6 +12,9 @@ use crate::tool::{Effect, ToolError};
 pub(crate) struct Standing {
     pub(crate) asked: Asked,
     pub(crate) state: State,
+    /// When it was first recorded.
+    pub(crate) since: Timestamp,
+    /// When it was last recorded.
     pub(crate) at: Timestamp,
     /// How often the process died with this operation in flight.
     pub(crate) deaths: u32,
@@ -56,6 +59,7 @@ impl History {
         let Record { path, at, asked, event } = record;
         let state = match event {
             Event::Recovered => return self.died(),
+            Event::Resumed => return self.forgive(),
             Event::Cancelled { reason, .. } => {
                 self.cancelled = true;
                 self.cancel_pending = Some(reason);
@@ -81,7 +85,7 @@ impl History {
                 // there diverges from the empty name.
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
-                self.standing.insert(path, Standing { asked, state, at, deaths: 0 });
+                self.standing.insert(path, Standing { asked, state, since: at, at, deaths: 0 });
             }
         }
     }
@@ -104,6 +108,11 @@ impl History {
         {
             self.cancel_pending = None;
         }
+    }
+
+    fn forgive(&mut self) {
+        self.idle_deaths = 0;
+        self.standing.values_mut().for_each(|standing| standing.deaths = 0);
     }
 
     fn died(&mut self) {

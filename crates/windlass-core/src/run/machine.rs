@@ -82,21 +82,24 @@ impl Machine {
     }
 
     /// A run taken over from an earlier owner.
-    pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp) -> Self {
+    ///
+    /// `resumed`: somebody asked for it, so that earlier deaths do not count.
+    pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, resumed: bool) -> Self {
         let seq = claimed.records.len() as u64;
         let mut records = claimed.records;
         let mut outbox = Outbox::existing(run, claimed.epoch, seq);
-        if !claimed.orderly {
-            let death = Record { path: Path::root(), at: now, asked: None, event: Event::Recovered };
-            records.push(death.clone());
-            outbox.append(death);
+        let event = if resumed { Some(Event::Resumed) } else { (!claimed.orderly).then_some(Event::Recovered) };
+        if let Some(event) = event {
+            let note = Record { path: Path::root(), at: now, asked: None, event };
+            records.push(note.clone());
+            outbox.append(note);
         }
         let mut history = History::fold(records);
         let cancel = history.cancelled.then(|| match history.cancel_pending.take() {
             Some(reason) => Cancel { reason, delivered: false },
             None => Cancel { reason: String::new(), delivered: true },
         });
-        let suspect = if claimed.orderly { 0 } else { SUSPECT_ATTEMPTS };
+        let suspect = if claimed.orderly && !resumed { 0 } else { SUSPECT_ATTEMPTS };
         let mut machine = Self {
             history,
             outbox,

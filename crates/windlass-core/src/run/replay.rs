@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn decide(recorded: Asked, state: State, asked: &Asked) -> String {
-        let standing = Standing { asked: recorded, state, at: T, deaths: 0 };
+        let standing = Standing { asked: recorded, state, since: T, at: T, deaths: 0 };
         format!("{:?}", replay(&Path::root().child(0), Some(&standing), asked))
     }
 
@@ -172,7 +172,7 @@ mod tests {
             (call("pay", json!({"to": "Oslo", "seats": 2})), "the code asks for call of tool `pay`"),
             (step("book", Effect::Once), "the code asks for step \"book\""),
         ] {
-            let standing = Standing { asked: recorded.clone(), state: State::Accepted, at: T, deaths: 0 };
+            let standing = Standing { asked: recorded.clone(), state: State::Accepted, since: T, at: T, deaths: 0 };
             let Decision::Diverged(divergence) = replay(&Path::root().child(3), Some(&standing), &asked) else {
                 panic!("{asked} was taken for {recorded}")
             };
@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn l22_records_left_when_the_body_returns_diverge() {
-        let standing = Standing { asked: step("later", Effect::Once), state: State::Accepted, at: T, deaths: 0 };
+        let standing =
+            Standing { asked: step("later", Effect::Once), state: State::Accepted, since: T, at: T, deaths: 0 };
         let text = unasked(&Path::root().child(2), &standing).to_string();
         assert!(text.contains("has step \"later\"") && text.contains("the body returned"), "{text}");
     }

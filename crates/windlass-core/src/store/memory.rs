@@ -142,6 +142,11 @@ impl Inner {
         if let Change::Mail { run, message } = change {
             if let Some(entry) = self.runs.get_mut(&run) {
                 let position = entry.mailbox.mail.last().map_or(entry.mailbox.examined, |mail| mail.position) + 1;
+                if entry.is_finished()
+                    && let Message::Settle { path, attempt, .. } = &message
+                {
+                    entry.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
+                }
                 entry.mailbox.mail.push(Mail { position, message });
             }
             return;

@@ -103,7 +103,8 @@ pub enum Change {
     Doubts(Vec<Doubt>),
     /// The owner has examined its mailbox up to this position; those messages are in the journal or void.
     Examined(u64),
-    /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an open doubt.
+    /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an
+    /// open doubt: that closes the doubt, and the message stays as its annotation.
     Mail {
         /// Whose mailbox.
         run: RunId,

@@ -210,7 +210,7 @@ pub struct About {
     /// For the model.
     pub description: String,
     /// The tool's own version, kept with every call.
-    pub version: Option<String>,
+    pub version: Option<Arc<str>>,
     /// Selects tools in listings.
     pub tags: Vec<String>,
     /// Whether it may be listed as a stub.
