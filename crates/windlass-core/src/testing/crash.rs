@@ -105,6 +105,7 @@ struct Life {
     die_at: Option<usize>,
     passed: AtomicUsize,
     dead: AtomicBool,
+    buried: AtomicBool,
     log: Mutex<Vec<String>>,
     /// Answers that never come.
     graves: Mutex<Vec<Promise<()>>>,
@@ -114,8 +115,11 @@ impl Life {
     /// Counts a point; true if the process dies at it.
     fn dies(&self, what: &str) -> bool {
         if self.dead.load(Ordering::Acquire) {
-            let mut log = self.log.lock();
-            log.push(format!("AFTER DEATH: {what}"));
+            // The poll in which the process died cannot be cut short, but nothing in it reaches the outside any more.
+            // Whatever comes after that poll is a ghost.
+            if self.buried.load(Ordering::Acquire) {
+                self.log.lock().push(format!("AFTER DEATH: {what}"));
+            }
             return true;
         }
         let index = self.passed.fetch_add(1, Ordering::AcqRel);
@@ -350,6 +354,7 @@ impl CrashMatrix {
                 die_at: deaths.get(life).copied(),
                 passed: AtomicUsize::new(0),
                 dead: AtomicBool::new(false),
+                buried: AtomicBool::new(false),
                 log: Mutex::default(),
                 graves: Mutex::default(),
             });
@@ -402,7 +407,10 @@ impl CrashMatrix {
         );
         for _ in 0..SETTLE_ROUNDS {
             match sim.run(|| result.lock().is_some()) {
-                Idle::Killed => return None,
+                Idle::Killed => {
+                    life.buried.store(true, Ordering::Release);
+                    return None;
+                }
                 Idle::Done => return result.lock().take(),
                 Idle::Stuck => self.settle(sim, life, &runtime, ledger),
             }
