@@ -1,13 +1,15 @@
 //! `cargo xtask bench`: our benchmarks, or with `--peers` other systems and ours in one process.
 //!
-//! The peers are a package outside the workspace: their dependencies must not enter the workspace's lock file.
+//! The peers are a package outside the workspace: their dependencies must not enter the workspace's lock file. One of
+//! them asks for a newer compiler than it needs, hence `--ignore-rust-version`.
 
 use anyhow::Result;
 
 use crate::cargo::Cargo;
 
 const OURS: &str = "run --release -p windlass-bench --";
-const PEERS: &str = "run --release --manifest-path crates/windlass-bench/peers/Cargo.toml --";
+const PEERS: &str =
+    "run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml --";
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     invocation(args).run()
@@ -39,7 +41,7 @@ mod tests {
     fn peers_choose_the_other_package_and_are_not_passed_on() {
         check(
             &["batch", "--peers", "--json"],
-            "cargo run --release --manifest-path crates/windlass-bench/peers/Cargo.toml -- batch --json",
+            "cargo run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml -- batch --json",
         );
     }
 }

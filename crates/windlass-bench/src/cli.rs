@@ -1,22 +1,24 @@
 //! The command line, shared with the peers' program.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
+use windlass_core::tool::Contract;
 
 use crate::{
-    Contender, baseline, instructions,
+    Contender, Scenario, baseline, instructions,
     measure::{Plan, measure},
-    report,
+    report::{self, Report},
+    scenario,
 };
 
 const USAGE: &str = "\
-What one tool call costs.
+What one tool call costs, and one operation of a durable body.
 
 Usage: PROGRAM [--json] [--instructions] [--rounds N] [FILTER]
 
   --json          print JSON instead of a table
-  --instructions  also count instructions per call, with valgrind's callgrind
+  --instructions  also count instructions, with valgrind's callgrind
   --rounds N      rounds to take the median of
-  FILTER          measure only contenders whose name contains this, and the baseline
+  FILTER          measure only contenders and scenarios whose name contains this, and the baseline
 ";
 
 /// What the command line asks for.
@@ -34,47 +36,74 @@ struct Options {
 #[derive(Debug, Default, PartialEq)]
 struct Counted {
     contender: Option<String>,
+    scenario: Option<String>,
     batch: usize,
     iterations: usize,
 }
 
-/// Does what the command line asks for with these contenders, and prints the report.
+/// Does what the command line asks for with these contenders and scenarios, and prints the report.
 ///
 /// # Errors
 ///
-/// When the command line is not understood, or a contender fails.
-pub fn run(mut contenders: Vec<Box<dyn Contender>>) -> anyhow::Result<()> {
+/// When the command line is not understood, a contender or scenario fails, or Windlass compiles a schema for a call.
+pub fn run(mut contenders: Vec<Box<dyn Contender>>, mut scenarios: Vec<Box<dyn Scenario>>) -> anyhow::Result<()> {
     let options = parse(std::env::args().skip(1))?;
     if options.help {
         print!("{USAGE}");
         return Ok(());
     }
-    if let Some(name) = &options.counted.contender {
-        return instructions::run_counted(&mut contenders, name, options.counted.batch, options.counted.iterations);
+    let counted = &options.counted;
+    if let Some(name) = &counted.contender {
+        return instructions::run_counted(&mut contenders, name, counted.batch, counted.iterations);
+    }
+    if let Some(name) = &counted.scenario {
+        return instructions::run_counted_operations(&mut scenarios, name, counted.iterations);
     }
     if let Some(filter) = &options.filter {
         contenders.retain(|it| it.name() == baseline::NAME || it.name().contains(filter.as_str()));
-    }
-    let mut plan = Plan::default();
-    if let Some(rounds) = options.rounds {
-        plan.rounds = rounds;
+        scenarios.retain(|it| it.name().contains(filter.as_str()));
     }
     if cfg!(debug_assertions) {
         eprintln!("note: not a release build, the figures mean nothing");
     }
-    let mut rows = measure(&mut contenders, &plan)?;
+    let mut report = measure_all(&mut contenders, &mut scenarios, options.rounds)?;
     if options.instructions {
-        if instructions::available()? {
-            for row in &mut rows {
-                eprintln!("counting the instructions of {}, batch of {}", row.name, row.batch);
-                instructions::count(row)?;
-            }
-        } else {
-            eprintln!("note: valgrind is not installed, so instructions are not counted");
-        }
+        count_instructions(&mut report)?;
     }
-    let report = if options.json { report::json(&rows)? + "\n" } else { report::table(&rows) };
-    print!("{report}");
+    let text = if options.json { report::json(&report)? + "\n" } else { report::tables(&report) };
+    print!("{text}");
+    Ok(())
+}
+
+fn measure_all(
+    contenders: &mut [Box<dyn Contender>],
+    scenarios: &mut [Box<dyn Scenario>],
+    rounds: Option<usize>,
+) -> anyhow::Result<Report> {
+    let mut plan = Plan::default();
+    plan.rounds = rounds.unwrap_or(plan.rounds);
+    let compiled = Contract::compiled();
+    let calls = measure(contenders, &plan)?;
+    let operations =
+        scenarios.iter_mut().map(|scenario| scenario::measure(scenario.as_mut())).collect::<anyhow::Result<_>>()?;
+    let compiled = Contract::compiled() - compiled;
+    ensure!(compiled == 0, "Windlass compiled {compiled} schemas while calls were made");
+    Ok(Report { calls, operations })
+}
+
+fn count_instructions(report: &mut Report) -> anyhow::Result<()> {
+    if !instructions::available()? {
+        eprintln!("note: valgrind is not installed, so instructions are not counted");
+        return Ok(());
+    }
+    for row in &mut report.calls {
+        eprintln!("counting the instructions of {}, batch of {}", row.name, row.batch);
+        instructions::count(row)?;
+    }
+    for row in &mut report.operations {
+        eprintln!("counting the instructions of {}", row.name);
+        instructions::count_operations(row)?;
+    }
     Ok(())
 }
 
@@ -89,6 +118,7 @@ fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options>
             "--instructions" => options.instructions = true,
             "--rounds" => options.rounds = Some(positive(&argument, &value()?)?),
             "--contender" => options.counted.contender = Some(value()?),
+            "--scenario" => options.counted.scenario = Some(value()?),
             "--batch" => options.counted.batch = positive(&argument, &value()?)?,
             "--iterations" => options.counted.iterations = positive(&argument, &value()?)?,
             flag if flag.starts_with('-') => bail!("unknown option {flag}; --help lists them"),

@@ -1,7 +1,8 @@
 //! Instructions per call, counted by valgrind's callgrind: a figure that a busy machine cannot change.
 //!
-//! The program runs itself under callgrind with one contender and two different numbers of calls, and divides the
-//! difference of the counts by the difference of the calls; what happens only once drops out. Only the measured section
+//! The program runs itself under callgrind with one contender and two different numbers of calls, or one scenario and
+//! two different numbers of rounds, and divides the difference of the counts by that of the calls or operations; what
+//! happens only once drops out. Only the measured section
 //! is counted, and only on the thread that makes the calls.
 
 use std::{
@@ -11,10 +12,17 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::{Contender, measure::measured_section, report::Row};
+use crate::{
+    Contender, Scenario, measure,
+    report::{OperationRow, Row},
+    scenario,
+};
 
 /// The numbers of calls of the two runs, rounded to whole batches.
 const CALLS: (usize, usize) = (256, 768);
+
+/// The rounds of the two runs of a scenario.
+const ROUNDS: (usize, usize) = (1, 3);
 
 /// Whether there is a valgrind to run.
 ///
@@ -37,23 +45,38 @@ pub fn available() -> anyhow::Result<bool> {
 pub fn count(row: &mut Row) -> anyhow::Result<()> {
     let (few, many) = (CALLS.0.div_ceil(row.batch), CALLS.1.div_ceil(row.batch));
     let calls = (many - few) * row.batch;
-    let instructions = callgrind(row, many)?.saturating_sub(callgrind(row, few)?);
+    let which = ["--contender", &row.name, "--batch", &row.batch.to_string()];
+    let instructions = callgrind(&which, many)?.saturating_sub(callgrind(&which, few)?);
     row.instructions_per_call = Some(instructions as f64 / calls as f64);
     Ok(())
 }
 
-/// The instructions of `iterations` batches.
-fn callgrind(row: &Row, iterations: usize) -> anyhow::Result<u64> {
+/// Fills in the instructions per operation of `row`.
+///
+/// # Errors
+///
+/// When callgrind fails or says something unexpected.
+pub fn count_operations(row: &mut OperationRow) -> anyhow::Result<()> {
+    let which = ["--scenario", &row.name];
+    let instructions = callgrind(&which, ROUNDS.1)?.saturating_sub(callgrind(&which, ROUNDS.0)?);
+    let operations = (ROUNDS.1 - ROUNDS.0) * row.operations;
+    row.instructions_per_operation = Some(instructions as f64 / operations as f64);
+    Ok(())
+}
+
+/// The instructions of `iterations` batches or rounds.
+fn callgrind(which: &[&str], iterations: usize) -> anyhow::Result<u64> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
-        .arg("--toggle-collect=*measure*measured_section*")
+        .arg("--toggle-collect=*measured_section*")
         .arg(program)
-        .args(["--contender", &row.name, "--batch", &row.batch.to_string(), "--iterations", &iterations.to_string()])
+        .args(which)
+        .args(["--iterations", &iterations.to_string()])
         .output()
         .context("cannot run valgrind")?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "callgrind failed on {}: {said}", row.name);
+    ensure!(output.status.success(), "callgrind failed on {}: {said}", which[1]);
     collected(&said).filter(|&count| count > 0).with_context(|| format!("callgrind gave no count: {said}"))
 }
 
@@ -78,8 +101,28 @@ pub fn run_counted(
         bail!("there is no contender named {name:?}");
     };
     contender.prepare(batch, iterations);
-    let succeeded = measured_section(contender.as_mut());
+    let succeeded = measure::measured_section(contender.as_mut());
     ensure!(succeeded == batch * iterations, "{name}: only {succeeded} of {} calls succeeded", batch * iterations);
+    Ok(())
+}
+
+/// The counted side of a scenario: `iterations` rounds of the one of that name.
+///
+/// # Errors
+///
+/// When there is no such scenario, or it fails.
+pub fn run_counted_operations(
+    scenarios: &mut [Box<dyn Scenario>],
+    name: &str,
+    iterations: usize,
+) -> anyhow::Result<()> {
+    let Some(scenario) = scenarios.iter_mut().find(|scenario| scenario.name() == name) else {
+        bail!("there is no scenario named {name:?}");
+    };
+    for _ in 0..iterations {
+        scenario.prepare()?;
+        scenario::measured_section(scenario.as_mut())?;
+    }
     Ok(())
 }
 

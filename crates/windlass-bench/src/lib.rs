@@ -3,6 +3,8 @@
 //! Every contender runs the same tool ([`fixture`]) in the same process and takes turns with all others ([`measure`]),
 //! so that whatever else the machine is doing hits them alike. Ratios are worth more than figures.
 //!
+//! What a durable body's operations cost is measured beside that, in [`scenario`]s.
+//!
 //! To add a contender, implement [`Contender`] and put it into [`contenders`].
 
 mod allocations;
@@ -13,9 +15,14 @@ pub mod drive;
 pub mod fixture;
 pub mod instructions;
 pub mod measure;
+pub mod replay;
 pub mod report;
+pub mod scenario;
+pub mod steps;
+pub mod windlass;
 
 pub use contender::Contender;
+pub use scenario::Scenario;
 
 /// The contenders of this package: the baseline first, as the others are compared with it.
 ///
@@ -23,5 +30,32 @@ pub use contender::Contender;
 ///
 /// When one of them cannot be set up.
 pub fn contenders() -> anyhow::Result<Vec<Box<dyn Contender>>> {
-    Ok(vec![Box::new(baseline::Baseline::new()?)])
+    Ok(vec![
+        Box::new(baseline::Baseline::new()?),
+        Box::new(windlass::Windlass::new(windlass::Body::Dynamic)?),
+        Box::new(windlass::Windlass::new(windlass::Body::Typed)?),
+    ])
+}
+
+/// The scenarios, those on the memory store first.
+///
+/// # Errors
+///
+/// When one of them cannot be set up.
+pub fn scenarios() -> anyhow::Result<Vec<Box<dyn Scenario>>> {
+    use ::windlass::Durability;
+    use steps::{Kind, Place, Steps};
+
+    let mut scenarios: Vec<Box<dyn Scenario>> = vec![
+        Box::new(Steps::new(Kind::Once, Place::Memory, 1, 10_000)?),
+        Box::new(Steps::new(Kind::Readonly, Place::Memory, 1, 10_000)?),
+        Box::new(replay::Replay::new(Kind::Once, 10_000)?),
+        Box::new(replay::Replay::new(Kind::Readonly, 10_000)?),
+    ];
+    for durability in [Durability::Full, Durability::Relaxed] {
+        scenarios.push(Box::new(Steps::new(Kind::Once, Place::File(durability), 1, 200)?));
+        scenarios.push(Box::new(Steps::new(Kind::Once, Place::File(durability), 64, 50)?));
+        scenarios.push(Box::new(Steps::new(Kind::Readonly, Place::File(durability), 1, 10_000)?));
+    }
+    Ok(scenarios)
 }

@@ -116,7 +116,7 @@ pub(crate) fn measured_section(contender: &mut dyn Contender) -> usize {
     contender.run()
 }
 
-fn median(mut figures: Vec<f64>) -> f64 {
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     match figures.len() {
         0 => f64::NAN,

@@ -8,8 +8,15 @@ use smallvec::SmallVec;
 
 /// The place of a call or operation in its run: zero-based positions from the root down. `2/0` is the first child of the
 /// third operation; the root call itself is written `/`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Path(SmallVec<[u32; 6]>);
+
+/// By hand, because a derived one copies position by position, and every record has a path.
+impl Clone for Path {
+    fn clone(&self) -> Self {
+        Self(SmallVec::from_slice(&self.0))
+    }
+}
 
 impl Path {
     /// The root call.
@@ -19,9 +26,9 @@ impl Path {
 
     /// The place below this one at `index`.
     pub fn child(&self, index: u32) -> Self {
-        let mut path = self.0.clone();
-        path.push(index);
-        Self(path)
+        let mut path = self.clone();
+        path.0.push(index);
+        path
     }
 
     /// How many calls stand above this place.

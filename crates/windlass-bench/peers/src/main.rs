@@ -3,7 +3,7 @@
 //! To run it, in this folder: `cargo run --release --ignore-rust-version -- [--json] [--instructions] [FILTER]`.
 //!
 //! Each peer is asked through the API that its own documentation shows, with its default settings. Nothing subscribes to
-//! `tracing`, and nobody stores anything.
+//! `tracing`, and no peer stores anything; Windlass keeps its journal in memory.
 //!
 //! One of the peers turns on `preserve_order` of `serde_json` for the whole program, so the maps of all contenders, the
 //! baseline's too, are others here than in `windlass-bench`: compare figures of one program only.
@@ -17,7 +17,7 @@ use windlass_bench::Contender;
 fn main() -> anyhow::Result<()> {
     let mut contenders = windlass_bench::contenders()?;
     contenders.extend(peers()?);
-    windlass_bench::cli::run(contenders)
+    windlass_bench::cli::run(contenders, windlass_bench::scenarios()?)
 }
 
 fn peers() -> anyhow::Result<Vec<Box<dyn Contender>>> {

@@ -14,21 +14,34 @@ pub(crate) enum TooBig {
 /// Whether `value` stays within `bytes` (roughly its compact JSON text) and within the depth limit. Stops at the first
 /// excess, so refusing a huge value costs no more than accepting the largest allowed one.
 pub(crate) fn check(value: &Value, bytes: usize) -> Result<(), TooBig> {
-    spend(value, bytes, VALUE_DEPTH).map(drop)
+    spend(value, &mut { bytes }, VALUE_DEPTH)
 }
 
-fn spend(value: &Value, left: usize, depth: usize) -> Result<usize, TooBig> {
+/// Takes the size of `value` from what is left. A call walks its arguments here, so this is a plain loop.
+fn spend(value: &Value, left: &mut usize, depth: usize) -> Result<(), TooBig> {
     let Some(depth) = depth.checked_sub(1) else { return Err(TooBig::Depth) };
-    let take = |left: usize, n: usize| left.checked_sub(n).ok_or(TooBig::Bytes);
     match value {
         Value::Null | Value::Bool(_) => take(left, 4),
         Value::Number(_) => take(left, 8),
         Value::String(text) => take(left, text.len() + 2),
-        Value::Array(items) => items.iter().try_fold(take(left, 2)?, |left, item| spend(item, take(left, 1)?, depth)),
+        Value::Array(items) => {
+            take(left, items.len() + 2)?;
+            items.iter().try_for_each(|item| spend(item, left, depth))
+        }
         Value::Object(map) => {
-            map.iter().try_fold(take(left, 2)?, |left, (key, item)| spend(item, take(left, key.len() + 4)?, depth))
+            take(left, 2)?;
+            for (key, item) in map {
+                take(left, key.len() + 4)?;
+                spend(item, left, depth)?;
+            }
+            Ok(())
         }
     }
+}
+
+fn take(left: &mut usize, bytes: usize) -> Result<(), TooBig> {
+    *left = left.checked_sub(bytes).ok_or(TooBig::Bytes)?;
+    Ok(())
 }
 
 #[cfg(test)]
