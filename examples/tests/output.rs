@@ -68,7 +68,7 @@ typed:    2 + 3 = 5
 by name:  5.0
 in batch: call_1 -> 2.0
 in batch: call_2 -> {"error":{"kind":"invalid_arguments","message":"the arguments do not fit the tool's schema: /b: \"one\" is not of type \"number\"","retryable":false,"violations":[{"message":"\"one\" is not of type \"number\"","pointer":"/b"}]}}
-in batch: call_3 -> {"error":{"kind":"unavailable","message":"there is no tool named `ad`; did you mean `add`?","retryable":false}}
+in batch: call_3 -> {"error":{"kind":"unavailable","message":"there is no tool `ad`; did you mean `add`?","retryable":false}}
 journal:  run <run> has 1 record(s) in app.db
 "#,
     );
@@ -94,7 +94,7 @@ fn e03_atomic_shows_every_kind_of_error_and_hides_the_internal_one() {
         r#"withdraw: {"error":{"kind":"failed","message":"the account holds 500 cents; ask for less","retryable":false}}"#,
         r#"withdraw: {"error":{"kind":"invalid_arguments","message":"the arguments do not fit the tool's schema: /cents: -1 is less than the minimum of 0; Additional properties are not allowed ('currency' was unexpected)","retryable":false,"violations":[{"message":"-1 is less than the minimum of 0","pointer":"/cents"},{"message":"Additional properties are not allowed ('currency' was unexpected)","pointer":""}]}}"#,
         r#"settings: {"error":{"kind":"internal","message":"an internal error occurred (correlation id <run>:/:1)","retryable":false}}"#,
-        r#"withdrew: {"error":{"kind":"unavailable","message":"there is no tool named `withdrew`; did you mean `withdraw`?","retryable":false}}"#,
+        r#"withdrew: {"error":{"kind":"unavailable","message":"there is no tool `withdrew`; did you mean `withdraw`?","retryable":false}}"#,
     ];
     assert_eq!(errors, expected);
 }
@@ -157,10 +157,10 @@ the guest sees:        add_event, greet, list_events
 everybody:
   greet: "Hello, Ada."
   delete_all: null
-  add_event: {"error":{"kind":"unavailable","message":"there is no tool named `add_event`","retryable":false}}
+  add_event: {"error":{"kind":"unavailable","message":"there is no tool `add_event`","retryable":false}}
 the guest:
   greet: "Good day, Ada."
-  delete_all: {"error":{"kind":"unavailable","message":"there is no tool named `delete_all`","retryable":false}}
+  delete_all: {"error":{"kind":"unavailable","message":"there is no tool `delete_all`","retryable":false}}
   add_event: "add_event is done"
 now the guest sees:    greet, news
   greet: "Hello, Ada."

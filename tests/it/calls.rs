@@ -67,8 +67,8 @@ fn l02_an_unknown_tool_fails_that_one_call_and_the_rest_runs() {
         assert_eq!(outcomes[0].value(), Some(&json!(1)));
         assert_eq!(outcomes[3].value(), Some(&json!(1)));
         let message = |i: usize| outcomes[i].for_model()["error"]["message"].as_str().unwrap().to_owned();
-        assert_eq!(message(1), "there is no tool named `okk`; did you mean `ok`?");
-        assert_eq!(message(2), "there is no tool with the id `no.such.id`");
+        assert_eq!(message(1), "there is no tool `okk`; did you mean `ok`?");
+        assert_eq!(message(2), "there is no tool `no.such.id`");
         assert!(matches!(outcomes[1].error(), Some(ToolError::Unavailable { .. })));
     });
 }

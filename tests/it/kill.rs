@@ -101,7 +101,7 @@ struct Reporting(SqliteStore);
 impl Store for Reporting {
     fn commit(&self, commit: Commit) -> Answer<()> {
         report("before commit");
-        let answer = match self.0.commit(commit) {
+        match self.0.commit(commit) {
             Answer::Ready(answer) => Answer::Ready(answer),
             Answer::Wait(ticket) => {
                 let (promise, outer) = Promise::pair();
@@ -111,8 +111,7 @@ impl Store for Reporting {
                 });
                 Answer::Wait(outer)
             }
-        };
-        answer
+        }
     }
 
     fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
@@ -142,6 +141,10 @@ impl Store for Reporting {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         self.0.list(filter, after, limit)
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.0.close()
     }
 }
 

@@ -1,5 +1,8 @@
 //! End to end, in one binary. Tests that prove a row of the contract are named after it.
 
+// A test that cannot go on should stop right there, helpers included.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod architecture;
 mod attempts;
 mod bad_input;
@@ -10,6 +13,7 @@ mod golden;
 mod holds;
 mod kill;
 mod owners;
+mod regressions;
 mod soak;
 mod threads;
 mod world;

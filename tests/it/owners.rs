@@ -57,7 +57,7 @@ fn an_orderly_shutdown_lets_go_of_runs_and_the_next_process_goes_on() {
         let run = runtime.start(ToolCall::new("job", json!({}))).unwrap();
         world.pass(Duration::from_millis(2_500));
         let (closing, refused) = (runtime.clone(), runtime.clone());
-        world.run(async move { closing.shutdown().await.unwrap() });
+        world.run(async move { closing.shutdown(windlass::limits::DRAIN).await.unwrap() });
         let error = world.run(async move { refused.call(ToolCall::new("job", json!({}))).await.unwrap_err() });
         assert!(error.to_string().contains("shut down"), "{error}");
         assert_eq!(effects.get(), 3, "the attempt in flight was waited for, and no other started");

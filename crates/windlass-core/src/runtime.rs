@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
@@ -345,11 +346,11 @@ impl Runtime {
     /// Takes no new calls and starts no new attempts, waits a while for the attempts in flight, then lets go of every run
     /// in good order and says so in the store: whoever opens it next goes on with them, and none counts as having killed
     /// the process. Attempts that are still in flight by then are dropped; a `once` attempt among them is in doubt, as
-    /// after a crash.
-    pub async fn shutdown(&self) -> Result<()> {
+    /// after a crash. The store is closed: a file can be opened again at once.
+    pub async fn shutdown(&self, patience: Duration) -> Result<()> {
         let kernel = &self.kernel;
         kernel.closed.store(true, Ordering::Release);
-        let mut patience = limits::DRAIN;
+        let mut patience = patience;
         while kernel.permits.in_use() > 0 && !patience.is_zero() {
             let nap = patience.min(limits::DRAIN_LOOK);
             kernel.clock.sleep(nap).await;
@@ -363,6 +364,7 @@ impl Runtime {
             let epoch = run.with(|machine| machine.outbox().epoch());
             kernel.store.release(run.id, epoch).await?;
         }
+        kernel.store.close().await;
         Ok(())
     }
 

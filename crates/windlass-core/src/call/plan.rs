@@ -169,7 +169,6 @@ fn check(kernel: &Kernel, tool: &Tool, call: &ToolCall, path: &Path) -> Result<(
 /// Names the near miss, where there is one.
 fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
-    let kind = if matches!(tool, ToolRef::Id(_)) { "with the id" } else { "named" };
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();
     let near = names.iter().map(|name| (distance(wanted, name), name)).min();
     let hint = match near {
@@ -177,7 +176,7 @@ fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
         _ => String::new(),
     };
     let shown: String = wanted.chars().take(80).collect();
-    ToolError::unavailable(format!("there is no tool {kind} `{shown}`{hint}"))
+    ToolError::unavailable(format!("there is no tool `{shown}`{hint}"))
 }
 
 /// How many single-character edits lie between two names; names are short, so the plain table will do.

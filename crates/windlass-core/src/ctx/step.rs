@@ -24,6 +24,7 @@ use crate::tool::spec::{OnDoubt, Retry};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
 
 /// A step that is not part of a body yet: what [`Ctx::steps_all`] takes.
+#[must_use = "a step does nothing until it is awaited"]
 pub struct Step<F> {
     name: Arc<str>,
     f: F,
@@ -43,31 +44,26 @@ where
 macro_rules! settings {
     () => {
         /// Its attempts change nothing: they may be repeated, and may run before what came before is durable.
-        #[must_use]
         pub fn readonly(self) -> Self {
             self.rules(|rules| rules.effect = Effect::Readonly)
         }
 
         /// Its attempts may be repeated with the same [`key`](Attempt::key).
-        #[must_use]
         pub fn idempotent(self) -> Self {
             self.rules(|rules| rules.effect = Effect::Idempotent)
         }
 
         /// Lets failed attempts be repeated.
-        #[must_use]
         pub fn retry(self, retry: Retry) -> Self {
             self.rules(|rules| rules.retry = Some(retry))
         }
 
         /// How long one attempt may take.
-        #[must_use]
         pub fn timeout(self, timeout: Duration) -> Self {
             self.rules(|rules| rules.timeout = timeout)
         }
 
         /// What happens to a doubt that nobody settles.
-        #[must_use]
         pub fn on_doubt(self, policy: OnDoubt) -> Self {
             self.rules(|rules| rules.on_doubt = policy)
         }
@@ -78,7 +74,6 @@ impl<F> Step<F> {
     settings!();
 
     /// Enters the step's identity: a body that asks for the same step with another input diverges.
-    #[must_use]
     pub fn input(mut self, input: &impl Serialize) -> Self {
         self.input = Some(serde_json::to_value(input));
         self

@@ -226,4 +226,8 @@ pub trait Store: Send + Sync + 'static {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
+
+    /// Writes and answers everything submitted before, then gives up whatever it holds, such as a file's lock. Later
+    /// requests fail.
+    fn close(&self) -> BoxFuture<'_, ()>;
 }

@@ -31,6 +31,10 @@ macro_rules! delegate_reads {
         ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
             $how(self.$inner.list(filter, after, limit))
         }
+
+        fn close(&self) -> BoxFuture<'_, ()> {
+            $how(self.$inner.close())
+        }
     };
 }
 

@@ -83,8 +83,7 @@ impl Sim {
             *slot.lock() = Some(value);
         }));
         self.run(|| result.lock().is_some());
-        let value = result.lock().take();
-        value
+        result.lock().take()
     }
 
     /// Runs tasks until `done` says so or nothing can move.
