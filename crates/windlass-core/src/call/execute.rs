@@ -206,7 +206,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn delay(&mut self, cx: &mut Context<'_>, mut timer: BoxFuture<'static, ()>, until: Timestamp) -> Flow {
-        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+        if let Some(error) = self.run.undelivered_cancel() {
             return self.finish(Err(error));
         }
         self.registration.register(&self.run, cx);
@@ -224,7 +224,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
             Ok(Poll::Pending) => return self.queued(cx),
         }
-        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+        if let Some(error) = self.run.undelivered_cancel() {
             return self.finish(Err(error));
         }
         if self.left().is_some_and(|left| left.is_zero()) {
@@ -243,7 +243,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
         }
         self.registration.register(&self.run, cx);
-        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+        if let Some(error) = self.run.undelivered_cancel() {
             return self.finish(Err(error));
         }
         self.stay(Phase::Admit(Stage::first()))
@@ -256,7 +256,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Makes durable what must be before the attempt leaves the process.
     fn prepare(&mut self) -> Flow {
-        let suspect = self.run.with(|machine| machine.suspect());
+        let suspect = self.run.suspect();
         let attempt = self.attempt;
         let event = match self.rules.effect {
             Effect::Once => {

@@ -40,10 +40,8 @@ pub(crate) fn plan(
     tool: Option<&Arc<Tool>>,
     barrier: Option<Barrier>,
 ) -> CallFuture {
-    let known = run.with(|machine| {
-        machine.standing(&path).map(|standing| {
-            (standing.asked.kind, standing.asked.name.clone(), matches!(standing.state, State::Finished { .. }))
-        })
+    let known = run.standing(&path, |standing| {
+        (standing.asked.kind, standing.asked.name.clone(), matches!(standing.state, State::Finished { .. }))
     });
     let mut asked = asked(&call, tool);
     let tool = match (tool, known) {
