@@ -204,7 +204,7 @@ impl Kernel {
 
     /// What a journal says its run is.
     fn root_of(&self, run: &Arc<Run>, scope: Scope) -> Option<Root> {
-        let root = run.with(|machine| machine.standing(&Path::root()).map(|standing| standing.asked.clone()))?;
+        let root = run.standing(&Path::root(), |standing| standing.asked.clone())?;
         match root.kind {
             OpKind::Call => {
                 let call = recorded_call(&root);
@@ -217,7 +217,7 @@ impl Kernel {
                 let calls: Option<Vec<ToolCall>> = (0..count)
                     .map(|index| {
                         let path = Path::root().child(index);
-                        run.with(|machine| machine.standing(&path).map(|standing| recorded_call(&standing.asked)))
+                        run.standing(&path, |standing| recorded_call(&standing.asked))
                     })
                     .collect();
                 run.with(|machine| machine.ask(&Path::root(), &root));

@@ -176,7 +176,7 @@ impl Batch {
         let Some(call) = slot.call.take() else { return };
         let barrier = Some(Barrier { shared: self.shared.clone(), index });
         let mut future = match self.progress.failed {
-            Some(culprit) if self.stop_on_failure && !self.run.with(|m| m.standing(&path).is_some()) => {
+            Some(culprit) if self.stop_on_failure && self.run.standing(&path, |_| ()).is_none() => {
                 let error = skipped(culprit, self.slots[culprit].tool.as_deref());
                 let asked = asked(&call, self.slots[index].tool.as_ref());
                 CallFuture::refused(self.run.clone(), Operation::new(path, asked, written), error)

@@ -128,7 +128,7 @@ impl Entry {
             Decision::Perform { .. } => false,
             Decision::InDoubt { .. } | Decision::Diverged(_) => return None,
         };
-        if !again && let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+        if !again && let Some(error) = self.run.undelivered_cancel() {
             return Some(self.finish(Err(error)));
         }
         let from = since.unwrap_or_else(|| self.run.at(self.timing.asked));

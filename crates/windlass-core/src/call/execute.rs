@@ -227,7 +227,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn delay(&mut self, cx: &mut Context<'_>, mut timer: BoxFuture<'static, ()>, until: Timestamp) -> Flow {
-        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+        if let Some(error) = self.run.undelivered_cancel() {
             return self.finish(Err(error));
         }
         self.registration.register(&self.run, cx);
@@ -250,7 +250,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             self.queue.release();
             return self.stay(Phase::Over);
         }
-        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+        if let Some(error) = self.run.undelivered_cancel() {
             return self.finish(Err(error));
         }
         if self.left().is_some_and(|left| left.is_zero()) {
@@ -269,7 +269,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
         }
         self.registration.register(&self.run, cx);
-        if let Some(error) = self.run.with(|machine| machine.undelivered_cancel()) {
+        if let Some(error) = self.run.undelivered_cancel() {
             return self.finish(Err(error));
         }
         self.stay(Phase::Admit(Stage::first()))
@@ -282,7 +282,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Makes durable what must be before the attempt leaves the process.
     fn prepare(&mut self) -> Flow {
-        let suspect = self.run.with(|machine| machine.suspect());
+        let suspect = self.run.suspect();
         let attempt = self.attempt;
         let event = match self.rules.effect {
             Effect::Once => {

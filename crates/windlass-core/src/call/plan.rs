@@ -97,8 +97,7 @@ pub(crate) fn plan(
 
 /// Looks a call up in the journal. A tool that took over another's id asks under the name that was recorded.
 fn known(run: &Run, path: &Path, asked: &mut Asked, tool: Option<&Arc<Tool>>) -> Known {
-    run.with(|machine| {
-        let Some(standing) = machine.standing(path) else { return Known::Nothing };
+    let found = run.standing(path, |standing| {
         let name = &standing.asked.name;
         if tool.is_some_and(|tool| tool.spec().aliases.iter().any(|alias| alias.as_str() == &**name)) {
             asked.name = name.clone();
@@ -109,7 +108,8 @@ fn known(run: &Run, path: &Path, asked: &mut Asked, tool: Option<&Arc<Tool>>) ->
             State::Finished { .. } => Known::Finished(name.clone()),
             _ => Known::UnderWay(name.clone()),
         }
-    })
+    });
+    found.unwrap_or(Known::Nothing)
 }
 
 /// The tool a call names.

@@ -101,7 +101,7 @@ impl Ctx {
         let index = self.frame.next.load(Ordering::Acquire);
         let path = self.path.child(index);
         let asked = Asked::operation(OpKind::Version, change.into(), None, Effect::Readonly);
-        let recorded = self.run.with(|machine| machine.standing(&path).map(|standing| standing.asked.same(&asked)));
+        let recorded = self.run.standing(&path, |standing| standing.asked.same(&asked));
         let new = recorded.unwrap_or(true);
         if new {
             self.frame.next.store(index + 1, Ordering::Release);

@@ -134,12 +134,16 @@ impl History {
         named.or_else(|| (self.idle_deaths >= limit).then(|| (Path::root(), self.idle_deaths)))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.standing.is_empty()
+    }
+
     pub(crate) fn get(&self, path: &Path) -> Option<&Standing> {
         self.standing.get(path)
     }
 
     pub(crate) fn take(&mut self, path: &Path) -> Option<Standing> {
-        if self.standing.is_empty() {
+        if self.is_empty() {
             return None;
         }
         self.standing.remove(path)

@@ -118,6 +118,11 @@ impl Machine {
         machine
     }
 
+    /// Whether an earlier owner left anything that decides what happens now.
+    pub(crate) fn has_past(&self) -> bool {
+        !self.history.is_empty() || self.budget.suspect > 0
+    }
+
     /// A body asks for an operation.
     pub(crate) fn ask(&mut self, path: &Path, asked: &Asked) -> Decision {
         self.budget.operations += 1;

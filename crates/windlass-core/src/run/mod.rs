@@ -20,6 +20,8 @@ use crate::kernel::Kernel;
 use crate::path::Path;
 use crate::store::{Answer, StoreError};
 use crate::time::Timestamp;
+use crate::tool::ToolError;
+use history::Standing;
 use machine::Machine;
 use record::{Asked, Event, Record};
 use state::Hold;
@@ -31,6 +33,8 @@ pub(crate) struct Run {
     /// Exclusivity among its attempts: a run without a session is its own.
     pub(crate) turns: Arc<Fifo>,
     machine: Mutex<Machine>,
+    /// Whether an earlier owner left anything; most runs begin and end with one owner, and need not look for it.
+    has_past: bool,
     /// Whether the machine has a reason to stop; read at every poll.
     stopped: AtomicBool,
     /// Whether the body was cut off: what is left of it comes to a halt, while the run's end is still written.
@@ -52,11 +56,13 @@ impl Run {
     pub(crate) fn new(kernel: Arc<Kernel>, id: RunId, base: (Timestamp, u64), machine: Machine) -> Arc<Self> {
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
+        let has_past = machine.has_past();
         Arc::new(Self {
             id,
             kernel,
             turns: Fifo::session(),
             machine: Mutex::new(machine),
+            has_past,
             stopped,
             quiet: AtomicBool::new(false),
             cancelled,
@@ -100,6 +106,21 @@ impl Run {
 
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
+    }
+
+    /// The cancellation an operation that starts now must be told, once.
+    pub(crate) fn undelivered_cancel(&self) -> Option<ToolError> {
+        if self.is_cancelled() { self.with(Machine::undelivered_cancel) } else { None }
+    }
+
+    /// Looks at what an earlier owner's journal has at `path` and no body asked for yet.
+    pub(crate) fn standing<R>(&self, path: &Path, look: impl FnOnce(&Standing) -> R) -> Option<R> {
+        if self.has_past { self.with(|machine| machine.standing(path).map(look)) } else { None }
+    }
+
+    /// Whether the next attempt must be announced, because a process died with this run before.
+    pub(crate) fn suspect(&self) -> bool {
+        self.has_past && self.with(Machine::suspect)
     }
 
     pub(crate) fn hold(&self, hold: Hold) {
