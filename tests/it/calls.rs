@@ -466,3 +466,14 @@ fn an_output_that_breaks_its_own_schema_is_recorded_and_hidden() {
         assert!(finished.result.is_ok() && finished.told.is_some(), "the record says that the effect happened");
     });
 }
+
+#[test]
+fn e01_a_tool_that_must_be_waited_for_is_not_started_in_the_background() {
+    let world = World::new(Kind::Memory);
+    let tool = tool("now", |_| async { Ok(1) });
+    let runtime = world.runtime([tool.with(|spec| spec.guards.background = windlass::tools::spec::Background::Never)]);
+    let error = runtime.start(ToolCall::new("now", json!({}))).unwrap_err().to_string();
+    assert_eq!(error, "`now` does not run in the background: call it and wait");
+    let outcome = world.run(async move { runtime.call(ToolCall::new("now", json!({}))).await.unwrap() });
+    assert!(outcome.result.is_ok());
+}

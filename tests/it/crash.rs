@@ -271,3 +271,43 @@ fn e09_nested_exclusive_and_keyed_calls_survive_every_crash_without_a_deadlock()
         .call(call("transfer"))
     });
 }
+
+#[test]
+fn l22_a_body_that_races_operations_by_hand_is_held_at_the_same_path_after_every_crash() {
+    let report = check(|| {
+        CrashMatrix::new(|l| {
+            let ledger = l.clone();
+            vec![Tool::durable_fn("racing", "drops an operation", move |mut ctx: Ctx, _: Value| {
+                let ledger = ledger.clone();
+                async move {
+                    let l = &ledger;
+                    ctx.step("fine", |_| async move {
+                        l.repeatable("fine").await;
+                        Ok(1)
+                    })
+                    .idempotent()
+                    .await?;
+                    let mut dropped = Box::pin(std::future::IntoFuture::into_future(
+                        ctx.step("dropped", |_| std::future::pending::<windlass::ToolResult<()>>()).readonly(),
+                    ));
+                    std::future::poll_fn(|cx| {
+                        let _pending = dropped.as_mut().poll(cx);
+                        std::task::Poll::Ready(())
+                    })
+                    .await;
+                    drop(dropped);
+                    ctx.step("never", |a| async move {
+                        l.once("never", &a.key()).await;
+                        Ok(2)
+                    })
+                    .await
+                }
+            })]
+        })
+        .call(call("racing"))
+        .crashes(2)
+    });
+    let outcome = report.outcome.as_str().unwrap_or_default();
+    assert!(outcome.starts_with("held: abandoned operation at path 1: the body started step \"dropped\""), "{outcome}");
+    assert!(!report.effects.contains_key("never"));
+}

@@ -38,6 +38,8 @@ pub(crate) struct Kernel {
     pub(crate) permits: Arc<Permits>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) connections: Vec<String>,
+    /// The language people are told things in.
+    pub(crate) locale: String,
     pub(crate) watchdog: Watchdog,
     pub(crate) mint: Mint,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,

@@ -1,5 +1,6 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
+use crate::call::plan::resolve;
 use crate::call::{Outcome, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -22,6 +24,7 @@ use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Filter, Guard, Message, Settlement, Store, StoreError};
 use crate::time::Clock;
+use crate::tool::spec::Background;
 use crate::tool::{Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
 
@@ -49,6 +52,8 @@ pub struct Config {
     pub in_flight: usize,
     /// Providers that tools needing a connection may count on.
     pub connections: Vec<String>,
+    /// The language people are told things in, such as `en` or `de-CH`.
+    pub locale: String,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -58,7 +63,7 @@ impl Config {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
         let toolbox = Toolbox::new();
         let in_flight = limits::ATTEMPTS_IN_FLIGHT;
-        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), seed: None }
+        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), locale: "en".to_owned(), seed: None }
     }
 }
 
@@ -73,6 +78,7 @@ impl Runtime {
             permits: Permits::new(config.in_flight.max(1)),
             keys: Arc::new(Keys::default()),
             connections: config.connections,
+            locale: config.locale,
             watchdog: Default::default(),
             mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),
             live: Default::default(),
@@ -121,6 +127,11 @@ impl Runtime {
     /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. Nothing of it is
     /// durable yet: [`attach`](Runtime::attach) waits for its end.
     pub fn start(&self, call: ToolCall) -> Result<RunId> {
+        let tool = resolve(&self.toolbox.snapshot(), &call.tool).cloned();
+        if let Some(tool) = tool.filter(|tool| tool.spec().guards.background == Background::Never) {
+            let name = &tool.spec().name;
+            return Err(Error::Refused(format!("`{name}` does not run in the background: call it and wait")));
+        }
         let (drive, _) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
         self.kernel.detach(drive);
@@ -181,7 +192,8 @@ impl Runtime {
     pub async fn recover(&self) -> Result<usize> {
         let mut suspects = Vec::new();
         let mut taken = Vec::new();
-        let mut count = 0;
+        // A run that is held as soon as it is taken up shows up in the second listing too.
+        let mut seen = BTreeSet::new();
         for filter in [Filter::Running, Filter::Held] {
             let mut after = None;
             loop {
@@ -189,10 +201,9 @@ impl Runtime {
                 after = page.last().map(|info| info.run);
                 for info in &page {
                     let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
-                    if crash_loop || self.live(info.run).is_some() {
+                    if crash_loop || self.live(info.run).is_some() || !seen.insert(info.run) {
                         continue;
                     }
-                    count += 1;
                     if self.died_before(info.run).await? {
                         suspects.push(info.run);
                         continue;
@@ -216,7 +227,7 @@ impl Runtime {
         for run in taken {
             self.flush(&run).await;
         }
-        Ok(count)
+        Ok(seen.len())
     }
 
     async fn died_before(&self, run: RunId) -> Result<bool> {

@@ -151,6 +151,17 @@ const ATTRIBUTES: &[Attribute] = &[
         let deferral = value.word(&[("auto", "Auto"), ("never", "Never"), ("always", "Always")])?;
         Ok(quote!(__spec.about.deferral = __kernel::spec::Deferral::#deferral;))
     }),
+    row("narration", r#"narration = ["Reading {path}", "Read {path}"]"#, Calls, |value| {
+        let lines = value.texts()?;
+        let [start, end] = lines.as_slice() else {
+            return Err(value.wrong("takes two lines: what happens, and what has happened"));
+        };
+        Ok(quote!(__spec.about.narration.add("en", #start, #end);))
+    }),
+    row("background", "background = never", Calls, |value| {
+        let background = value.word(&[("allowed", "Allowed"), ("never", "Never")])?;
+        Ok(quote!(__spec.guards.background = __kernel::spec::Background::#background;))
+    }),
 ];
 
 /// What people write instead of an attribute, and what they should write.

@@ -181,6 +181,8 @@ impl Entry {
     ) -> Poll<Told> {
         let polled = {
             let _watched = self.run.kernel.watchdog.enter(&label);
+            let _span =
+                tracing::debug_span!("body", run = %self.run.id, path = %self.op.path, name = %self.op.name).entered();
             std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
         };
         if self.run.is_stopped() {

@@ -31,6 +31,9 @@ pub(crate) trait Source<'a>: Send {
 
     /// Checks an output against what was promised.
     fn check(&self, output: &Output) -> Result<(), ToolError>;
+
+    /// An attempt returned an output.
+    fn ended_well(&self, _run: &Run, _attempt: &Attempt) {}
 }
 
 /// What an operation came to.
@@ -355,7 +358,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.clock.running += now.saturating_sub(started);
         let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
         let error = match ended {
-            Ended::Returned(Ok(output)) => return self.finish_at(now, Ok(output), None),
+            Ended::Returned(Ok(output)) => {
+                if let Some(attempt) = &self.queue.last {
+                    self.source.ended_well(&self.run, attempt);
+                }
+                return self.finish_at(now, Ok(output), None);
+            }
             Ended::Returned(Err(error)) => error,
             Ended::Panicked(message) => self.panicked(&message),
             Ended::TimedOut(_) if self.rules.effect == Effect::Once => {

@@ -4,6 +4,7 @@
 mod body;
 pub mod contract;
 mod error;
+pub mod narrate;
 mod output;
 pub mod spec;
 mod toolbox;
@@ -173,6 +174,11 @@ impl Tool {
     /// The schemas, resolved and compiled on first use and kept.
     pub fn contract(&self) -> Result<&Contract, ToolError> {
         self.contract.get(&self.spec)
+    }
+
+    /// A human line about a call of this tool, if it has one in a language near this locale.
+    pub fn narrate(&self, locale: &str, phase: narrate::Phase, args: &serde_json::Value) -> Option<String> {
+        self.spec.about.narration.line(locale, phase, args, self.contract().ok()?)
     }
 
     /// Whether its body is made of durable operations.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::narrate::Narration;
 use crate::id::ToolId;
 use crate::limits;
 
@@ -215,6 +216,8 @@ pub struct About {
     pub tags: Vec<String>,
     /// Whether it may be listed as a stub.
     pub deferral: Deferral,
+    /// What people are told while it runs: a line in the log of the run when a call starts and ends.
+    pub narration: Narration,
 }
 
 /// The cheap half of a tool: everything but its schemas and its body.
@@ -249,6 +252,18 @@ pub struct Guards {
     pub connection: Option<Arc<str>>,
     /// What happens to a doubt nobody else settles.
     pub on_doubt: OnDoubt,
+    /// Whether it may be started without anyone waiting for it.
+    pub background: Background,
+}
+
+/// Whether a tool may be started without anyone waiting for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Background {
+    /// It may.
+    #[default]
+    Allowed,
+    /// It must be called and waited for.
+    Never,
 }
 
 impl ToolSpec {
