@@ -13,6 +13,7 @@ mod golden;
 mod holds;
 mod kill;
 mod owners;
+mod properties;
 mod regressions;
 mod soak;
 mod threads;
