@@ -324,10 +324,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let (source, run) = (&mut self.source, &self.run);
         let body = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| source.attempt(run, attempt.clone())));
         match body {
-            Ok(body) => {
-                self.queue.last = Some(attempt.clone());
-                self.go(Phase::Running(Running::new(body, attempt, started, heeds_cancel)))
-            }
+            Ok(body) => self.go(Phase::Running(Running::new(body, attempt, started, heeds_cancel))),
             Err(panic) => self.conclude(started, Ended::Panicked(panic_message(&*panic))),
         }
     }
@@ -336,7 +333,13 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let left = self.left();
         let cancelled = self.run.is_cancelled();
         match running.poll(cx, &self.run.kernel, &self.rules, left, cancelled) {
-            Poll::Ready(ended) => self.conclude(running.started, ended),
+            Poll::Ready(ended) => {
+                let started = running.started;
+                if !matches!(ended, Ended::Returned(_)) {
+                    self.queue.last = Some(running.into_attempt());
+                }
+                self.conclude(started, ended)
+            }
             Poll::Pending => {
                 self.queue.note_wait();
                 self.registration.register(&self.run, cx);

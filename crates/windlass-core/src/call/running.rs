@@ -73,6 +73,11 @@ impl<'a> Running<'a> {
         Self { body, attempt, started, timers: None, stopping: None, heeds_cancel, span }
     }
 
+    /// Drops the body.
+    pub(crate) fn into_attempt(self) -> Attempt {
+        self.attempt
+    }
+
     /// Polls the body and whatever limits it. `left` is the time until the call's deadline.
     pub(crate) fn poll(
         &mut self,

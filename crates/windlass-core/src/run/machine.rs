@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::history::{History, Standing};
 use super::outbox::Outbox;
-use super::record::{Asked, Event, Record};
+use super::record::{Asked, DoubtCause, Event, OpKind, Record};
 use super::replay::{self, Decision, replay};
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::id::RunId;
@@ -14,7 +14,7 @@ use crate::limits;
 use crate::path::Path;
 use crate::store::{Claimed, Commit, Mail, Message, Settlement, StoreError};
 use crate::time::Timestamp;
-use crate::tool::ToolError;
+use crate::tool::{Effect, ToolError};
 
 /// Attempts after a crash that are announced before they start, so that a body that kills the process is found.
 const SUSPECT_ATTEMPTS: u32 = 64;
@@ -55,8 +55,32 @@ pub(crate) struct Machine {
     /// Mail up to here has been delivered.
     seen: u64,
     cancel: Option<Cancel>,
-    open_intents: Vec<Doubt>,
+    open_intents: Vec<Intent>,
     budget: Budget,
+}
+
+/// An attempt that must not be repeated and has not ended.
+struct Intent {
+    path: Path,
+    attempt: u32,
+    operation: Option<(OpKind, Arc<str>)>,
+    over_by: Timestamp,
+    since: Timestamp,
+}
+
+impl Intent {
+    /// The doubt it becomes if the run ends around it.
+    fn doubt(self) -> Doubt {
+        let describe = |(kind, name)| Asked::operation(kind, name, None, Effect::Once).to_string();
+        Doubt {
+            path: self.path,
+            attempt: self.attempt,
+            operation: self.operation.map(describe).unwrap_or_default(),
+            cause: DoubtCause::Cancelled,
+            over_by: self.over_by,
+            since: self.since,
+        }
+    }
 }
 
 struct Budget {
@@ -165,11 +189,10 @@ impl Machine {
     /// Keeps track of attempts that could be in doubt, should the run end around them.
     fn note(&mut self, record: &Record) {
         match &record.event {
-            Event::Intended { attempt, over_by } => self.open_intents.push(Doubt {
+            Event::Intended { attempt, over_by } => self.open_intents.push(Intent {
                 path: record.path.clone(),
                 attempt: *attempt,
-                operation: record.asked.as_ref().map(ToString::to_string).unwrap_or_default(),
-                cause: super::record::DoubtCause::Cancelled,
+                operation: record.asked.as_ref().map(|asked| (asked.kind, asked.name.clone())),
                 over_by: *over_by,
                 since: record.at,
             }),
@@ -202,10 +225,10 @@ impl Machine {
 
     /// A body was dropped in the middle: attempts of its that may have happened stay visible as doubts.
     pub(crate) fn abandon_below(&mut self, path: &Path, at: Timestamp) {
-        let below = |doubt: &Doubt| doubt.path.positions().starts_with(path.positions());
+        let below = |intent: &Intent| intent.path.positions().starts_with(path.positions());
         let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open_intents).into_iter().partition(below);
         self.open_intents = kept;
-        for doubt in lost {
+        for doubt in lost.into_iter().map(Intent::doubt) {
             let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
             let event = Event::Doubted { attempt, cause, over_by };
             self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });

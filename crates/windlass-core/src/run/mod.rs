@@ -9,7 +9,7 @@ pub(crate) mod replay;
 pub mod state;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -41,8 +41,8 @@ pub(crate) struct Run {
     quiet: AtomicBool,
     cancelled: AtomicBool,
     interest: Mutex<Interest>,
-    /// Wall clock and ticks at one moment: instants are derived from ticks that were read anyway.
-    base: Mutex<(Timestamp, u64)>,
+    /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
+    ahead: AtomicI64,
 }
 
 /// Wakers of the futures that wait for something to happen to the run.
@@ -67,7 +67,7 @@ impl Run {
             quiet: AtomicBool::new(false),
             cancelled,
             interest: Mutex::default(),
-            base: Mutex::new(base),
+            ahead: AtomicI64::new(ahead(base)),
         })
     }
 
@@ -129,8 +129,8 @@ impl Run {
 
     /// Turns a reading of the ticks into an instant.
     pub(crate) fn at(&self, ticks: u64) -> Timestamp {
-        let (wall, base) = *self.base.lock();
-        wall + std::time::Duration::from_nanos(ticks.saturating_sub(base))
+        let nanos = self.ahead.load(Ordering::Relaxed).saturating_add(i64::try_from(ticks).unwrap_or(i64::MAX));
+        Timestamp::from_micros(nanos.div_euclid(1_000))
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -139,7 +139,7 @@ impl Run {
 
     /// Reads the wall clock anew; after a pause the ticks alone may have missed time.
     pub(crate) fn rebase(&self) {
-        *self.base.lock() = (self.kernel.clock.now(), self.kernel.clock.ticks());
+        self.ahead.store(ahead((self.kernel.clock.now(), self.kernel.clock.ticks())), Ordering::Relaxed);
     }
 
     /// Adds to the journal.
@@ -223,6 +223,11 @@ impl Run {
         self.wake();
         Ok(())
     }
+}
+
+/// What a wall clock and ticks of the same moment differ by. Nanoseconds since 1970 fit until the year 2262.
+fn ahead((wall, ticks): (Timestamp, u64)) -> i64 {
+    wall.as_micros().saturating_mul(1_000).saturating_sub(i64::try_from(ticks).unwrap_or(i64::MAX))
 }
 
 /// A future's place among those that are woken when something happens to the run.

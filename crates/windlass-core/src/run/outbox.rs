@@ -128,7 +128,8 @@ impl Outbox {
             return None;
         }
         let guard = Guard::Owner { run: self.run, epoch: self.epoch, expected_seq: self.seq };
-        let mut changes = Vec::with_capacity(3);
+        // Most runs are one commit of three changes, most others are appended to.
+        let mut changes = Vec::with_capacity(if self.create.is_some() { 3 } else { 1 });
         if let Some((tool, at)) = self.create.take() {
             changes.push(Change::Create { tool, at });
         }
