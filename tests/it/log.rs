@@ -60,8 +60,7 @@ fn logged(tool: windlass::Tool, args: Value) -> Vec<String> {
     tracing::subscriber::with_default(log.clone(), || {
         world.run(async move { runtime.call(ToolCall::new("t", args)).await.unwrap() })
     });
-    let lines = log.0.lock().clone();
-    lines
+    log.0.lock().clone()
 }
 
 #[test]
