@@ -289,7 +289,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let attempt = self.attempt;
         let event = match self.rules.effect {
             Effect::Once => {
-                let over_by = self.run.now() + self.rules.timeout + crate::limits::CANCEL_GRACE;
+                let over_by = self.run.now() + self.rules.timeout + self.rules.grace;
                 Event::Intended { attempt, over_by }
             }
             _ if suspect => Event::Attempting { attempt },
