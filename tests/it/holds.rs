@@ -374,3 +374,42 @@ fn w04_a_held_run_can_be_finished_by_hand_and_what_it_may_have_done_stays_visibl
         assert!(again.to_string().contains("only a held run is finished by hand"), "{again}");
     });
 }
+
+#[test]
+fn e08_loosening_a_tool_does_not_loosen_what_was_begun_when_it_was_strict() {
+    on_every_store(|world| {
+        let attempts = Counter::default();
+        let make = |effect: Effect, attempts: &Counter| {
+            let attempts = attempts.clone();
+            let act = tool("act", move |_| {
+                attempts.add();
+                std::future::pending::<windlass::ToolResult<()>>()
+            });
+            act.effect(effect)
+        };
+        let runtime = world.runtime([make(Effect::Once, &attempts)]);
+        let run = runtime.start(ToolCall::new("act", json!({}))).unwrap();
+        world.pass(Duration::from_secs(1));
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime([make(Effect::Readonly, &attempts)]);
+        let driving = runtime.clone();
+        let doubts = world.run(async move {
+            driving.recover().await.unwrap();
+            driving.doubts().await.unwrap()
+        });
+        assert_eq!(doubts.len(), 1, "in doubt although the tool is readonly by now");
+        // Told that it did not happen, it is attempted again: as strictly as it was begun.
+        let journal = world.run(async move {
+            let verdict = windlass::Settlement::DidNotHappen;
+            runtime.settle(run, &windlass::Path::root(), verdict, "ann", "looked").await.unwrap();
+            runtime.journal(run).await.unwrap()
+        });
+        world.pass(Duration::from_secs(1));
+        assert_eq!(attempts.get(), 2, "{journal:?}");
+        let reader = world.runtime([]);
+        let journal = world.run(async move { reader.journal(run).await.unwrap() });
+        let last = journal.last().map(|record| format!("{:?}", record.event)).unwrap_or_default();
+        assert!(last.starts_with("Intended { attempt: 2"), "{journal:?}");
+    });
+}

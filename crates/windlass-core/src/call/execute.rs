@@ -192,13 +192,15 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn ask(&mut self) -> Flow {
         let Some(asked) = &self.op.asked else { return Flow::Pending };
         let path = &self.op.path;
-        let (since, decision) = self.run.with(|machine| {
-            let since = machine.standing(path).map(|standing| standing.since);
-            (since, machine.ask(path, asked))
+        let (past, decision) = self.run.with(|machine| {
+            let past = machine.standing(path).map(|standing| (standing.since, standing.asked.effect));
+            (past, machine.ask(path, asked))
         });
-        self.op.settle_asked(since.is_some());
-        if let Some(since) = since {
+        self.op.settle_asked(past.is_some());
+        if let Some((since, effect)) = past {
             self.set_deadline(since);
+            // Loosening a tool does not loosen what was begun when it was strict.
+            self.rules.effect = self.rules.effect.max(effect);
         } else if self.rules.deadline.is_some() {
             self.set_deadline(self.run.at(self.clock.asked));
         }
@@ -253,9 +255,6 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             self.queue.release();
             return self.stay(Phase::Over);
         }
-        if let Some(error) = self.run.undelivered_cancel() {
-            return self.finish(Err(error));
-        }
         if self.left().is_some_and(|left| left.is_zero()) {
             return self.finish(Err(self.deadline_passed()));
         }
@@ -308,14 +307,19 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if self.run.is_durable(mark) {
             return self.start();
         }
+        self.queue.note_wait();
         self.registration.register(&self.run, cx);
-        if self.run.is_durable(mark) {
-            return self.start();
+        if !self.run.is_durable(mark) {
+            return self.stay(Phase::Durable(mark));
         }
-        self.stay(Phase::Durable(mark))
+        self.start()
     }
 
     fn start(&mut self) -> Flow {
+        // It may have been cancelled while the intent became durable: what was not begun did not happen.
+        if let Some(error) = self.run.undelivered_cancel() {
+            return self.finish(Err(error));
+        }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let attempt = Attempt::new(self.run.id, path, name, self.attempt, self.rules.attempts());
         // Nothing pending so far: the reading made when the call was asked for still holds.
