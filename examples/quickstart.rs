@@ -1,8 +1,12 @@
 //! The smallest useful program: one tool, called by type, by name and in a batch, on a database file.
+//!
+//! `cargo run` runs it on `quickstart.db`; `cargo run -- other.db` on another file.
 
 use windlass::prelude::*;
 
 /// Add two numbers.
+// The doc comment above is what a model reads; the parameters become the JSON Schema its calls are checked against.
+// `readonly` says that an attempt changes nothing, so it may be repeated.
 #[tool(effect = readonly)]
 async fn add(a: f64, b: f64) -> ToolResult<f64> {
     Ok(a + b)
@@ -11,14 +15,18 @@ async fn add(a: f64, b: f64) -> ToolResult<f64> {
 #[tokio::main]
 async fn main() -> windlass::Result<()> {
     let file = std::env::args().nth(1).unwrap_or_else(|| "quickstart.db".to_owned());
+    // Opening the file also takes up whatever an earlier process left unfinished in it.
     let windlass = Windlass::open(&file).tool(add).await?;
 
+    // From Rust: typed arguments, typed result.
     let sum: f64 = windlass.call(add::call(2.0, 3.0)).await?;
     println!("typed:    2 + 3 = {sum}");
 
+    // From a model: a name and JSON that nobody checked yet. A failing call is an outcome, not an `Err`.
     let outcome = windlass.call_json("add", json!({"a": 2, "b": 3})).await?;
     println!("by name:  {}", outcome.for_model());
 
+    // Several calls at once. Outcomes come back in order, and one bad call does not spoil the others.
     let calls = [
         ToolCall::new("add", json!({"a": 1, "b": 1})).with_id("call_1"),
         ToolCall::new("add", json!({"a": 1, "b": "one"})).with_id("call_2"),
@@ -28,7 +36,8 @@ async fn main() -> windlass::Result<()> {
         println!("in batch: {} -> {}", outcome.id.as_deref().unwrap_or("?"), outcome.for_model());
     }
 
+    // Every call is a run with a journal, and it was durable before its result was printed.
     let records = windlass.journal(outcome.run).await?.len();
-    println!("run {} has {records} record(s) in {file}", outcome.run);
+    println!("journal:  run {} has {records} record(s) in {file}", outcome.run);
     windlass.shutdown().await
 }

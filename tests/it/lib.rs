@@ -1,1 +1,5 @@
-//! The end-to-end tests of Windlass live in the `it` test binary.
+//! The README's programs, compiled.
+
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

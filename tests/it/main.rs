@@ -1,1 +1,20 @@
-//! End to end, in one binary.
+//! End to end, in one binary. Tests that prove a row of the contract are named after it.
+
+// A test that cannot go on should stop right there, helpers included.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod architecture;
+mod attempts;
+mod bad_input;
+mod calls;
+mod crash;
+mod doubts;
+mod golden;
+mod holds;
+mod kill;
+mod owners;
+mod properties;
+mod regressions;
+mod soak;
+mod threads;
+mod world;

@@ -8,8 +8,7 @@ use anyhow::Result;
 use crate::cargo::Cargo;
 
 const OURS: &str = "run --release -p windlass-bench --";
-const PEERS: &str =
-    "run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml --";
+const PEERS: &str = "run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml --";
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     invocation(args).run()

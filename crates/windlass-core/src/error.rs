@@ -53,7 +53,10 @@ impl std::fmt::Display for Error {
         match self {
             Self::Tool(error) => write!(f, "{error}"),
             Self::Unknown { run, source } => {
-                write!(f, "the outcome of run {run} is not known yet ({source}); attach to the run to learn how it ends")
+                write!(
+                    f,
+                    "the outcome of run {run} is not known yet ({source}); attach to the run to learn how it ends"
+                )
             }
             Self::Held { run, hold } => write!(f, "run {run} is held: {hold}"),
             Self::Elsewhere { run } => {

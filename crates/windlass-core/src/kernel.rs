@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::admit::{Keys, Permits};
 use crate::call::batch::Batch;
-use crate::call::plan::{Scope, plan, resolve};
+use crate::call::plan::{Place, Scope, plan, resolve};
 use crate::call::{ToolCall, ToolRef};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -38,9 +38,13 @@ pub(crate) struct Kernel {
     pub(crate) permits: Arc<Permits>,
     pub(crate) keys: Arc<Keys>,
     pub(crate) connections: Vec<String>,
+    /// The language people are told things in.
+    pub(crate) locale: String,
     pub(crate) watchdog: Watchdog,
     pub(crate) mint: Mint,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
+    /// Runs that will be driven, once it is their turn.
+    pub(crate) queued: Mutex<BTreeMap<RunId, Arc<Completion>>>,
     pub(crate) closed: AtomicBool,
 }
 
@@ -67,13 +71,14 @@ impl Kernel {
 
     /// A new run of one call, not polled yet.
     pub(crate) fn start_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall) -> Result<(Drive, bool)> {
+        let call = call.bounded();
         let snapshot = toolbox.snapshot();
         let tool = resolve(&snapshot, &call.tool);
         let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
         let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
         let run = self.fresh(name)?;
         let scope = Scope { toolbox: toolbox.clone(), held: None };
-        let root = Root::Call(plan(&run, &scope, Path::root(), call, tool, None));
+        let root = Root::Call(plan(&run, &scope, Place::root(), call, tool));
         Ok((Drive::new(run, root), open_world))
     }
 
@@ -101,18 +106,26 @@ impl Kernel {
     /// Polls a run once here and now; only if it has to wait does it become a task of its own.
     pub(crate) async fn drive(self: &Arc<Self>, drive: Drive) -> RunEnd {
         let mut first = Some(drive);
-        let polled = std::future::poll_fn(|cx| {
-            std::task::Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))
-        })
-        .await;
+        let polled =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))).await;
         match (polled, first) {
             (Some(std::task::Poll::Ready(end)), Some(drive)) => {
-                self.after(drive.run.id, &end);
+                self.after(&drive.run, &end);
                 end
             }
             (_, Some(drive)) => self.detach(drive).wait().await,
             (_, None) => RunEnd::Elsewhere,
         }
+    }
+
+    /// Polls a run once, so that what it does first is done when this returns, and gives it a task of its own.
+    async fn detach_polled(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
+        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(drive.poll(cx))).await;
+        let std::task::Poll::Ready(end) = first else { return self.detach(drive) };
+        self.after(&drive.run, &end);
+        let completion = Arc::new(Completion::default());
+        completion.complete(end);
+        completion
     }
 
     /// Gives a run a task of its own.
@@ -121,56 +134,74 @@ impl Kernel {
         let completion = Arc::new(Completion::default());
         let live = Live { run: run.clone(), completion: completion.clone() };
         self.live.lock().insert(run.id, live);
-        let task = DriveTask { kernel: self.clone(), run: run.id, completion: completion.clone(), over: false };
+        // A doubt may have been settled before anyone could be told that this process drives the run.
+        if run.with(|machine| machine.has_doubts()) {
+            let run = run.clone();
+            self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
+        }
+        let task = DriveTask { driven: Some((self.clone(), run)), completion: completion.clone() };
         self.spawn.spawn(Box::pin(async move {
-            let mut task = task;
             let end = std::future::poll_fn(|cx| drive.poll(cx)).await;
+            // Nothing of the run is left in this task by the time anyone is told that it ended.
+            drop(drive);
             task.end(end);
         }));
         completion
     }
 
-    /// A store that failed decides nothing: the run is taken up again from the journal, once the store answers.
-    fn after(self: &Arc<Self>, run: RunId, end: &RunEnd) {
-        if !matches!(end, RunEnd::Unknown(_)) || self.closed.load(Ordering::Acquire) {
-            return;
-        }
-        let kernel = self.clone();
-        self.spawn.spawn(Box::pin(async move {
-            let mut delay = RELOAD_DELAYS.0;
-            loop {
-                kernel.clock.sleep(delay).await;
-                match kernel.take_up(run, &kernel.toolbox).await {
-                    // Nothing of it was ever recorded, it has ended, or somebody else has it.
-                    Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
-                    Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
-                }
-                delay = (delay * 2).min(RELOAD_DELAYS.1);
+    /// What follows the end of driving a run.
+    fn after(self: &Arc<Self>, run: &Arc<Run>, end: &RunEnd) {
+        let (kernel, id) = (self.clone(), run.id);
+        match end {
+            RunEnd::Unknown(_) if !self.closed.load(Ordering::Acquire) => {
+                self.spawn.spawn(Box::pin(async move { kernel.reload(id).await }));
             }
-        }));
+            // Held is an orderly end: it must not count as a death when the run is taken up again.
+            RunEnd::Held(_) => {
+                let epoch = run.with(|machine| machine.outbox().epoch());
+                self.spawn.spawn(Box::pin(async move {
+                    if let Err(error) = kernel.store.release(id, epoch).await {
+                        tracing::warn!(run = %id, "the held run was not released: {error}");
+                    }
+                }));
+            }
+            _ => {}
+        }
+    }
+
+    /// A store that failed decides nothing: the run is taken up again from the journal, once the store answers.
+    async fn reload(self: &Arc<Self>, run: RunId) {
+        let mut delay = RELOAD_DELAYS.0;
+        loop {
+            self.clock.sleep(delay).await;
+            match self.take_up(run, false).await {
+                // Nothing of it was ever recorded, it has ended, or somebody else has it.
+                Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
+                Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
+            }
+            delay = (delay * 2).min(RELOAD_DELAYS.1);
+        }
     }
 
     /// Claims a run and drives it from its journal.
-    pub(crate) async fn take_up(
-        self: &Arc<Self>,
-        id: RunId,
-        toolbox: &Toolbox,
-    ) -> std::result::Result<Arc<Completion>, StoreError> {
+    pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, resumed: bool) -> std::result::Result<Live, StoreError> {
         let claimed = self.store.claim(id).await?;
         let base = self.base();
-        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0));
-        if run.is_halted() {
-            return Ok(self.detach(Drive::stopped(run)));
-        }
-        let scope = Scope { toolbox: toolbox.clone(), held: None };
-        Ok(match self.root_of(&run, scope) {
-            Some(root) => self.detach(Drive::new(run, root)),
+        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, resumed));
+        let scope = Scope { toolbox: self.toolbox.clone(), held: None };
+        let drive = match self.root_of(&run, scope) {
+            _ if run.is_halted() => Drive::stopped(run.clone()),
+            Some(root) => Drive::new(run.clone(), root),
             None => {
                 let problem = "the journal does not say what the run is".to_owned();
                 run.hold(Hold::Undecodable { path: Path::root(), problem });
-                self.detach(Drive::stopped(run))
+                Drive::stopped(run.clone())
             }
-        })
+        };
+        let completion = self.detach_polled(drive).await;
+        // Mail may have come between the claim and the moment this process was known to drive the run.
+        run.look_for_mail().await;
+        Ok(Live { run, completion })
     }
 
     /// What a journal says its run is.
@@ -181,7 +212,7 @@ impl Kernel {
                 let call = recorded_call(&root);
                 let snapshot = scope.toolbox.snapshot();
                 let tool = resolve(&snapshot, &call.tool);
-                Some(Root::Call(plan(run, &scope, Path::root(), call, tool, None)))
+                Some(Root::Call(plan(run, &scope, Place::root(), call, tool)))
             }
             OpKind::Batch => {
                 let count: u32 = root.name.parse().ok()?;
@@ -210,40 +241,40 @@ fn recorded_call(asked: &Asked) -> ToolCall {
     let args = asked.input.clone().unwrap_or_default();
     let mut call = ToolCall::to(ToolRef::Id(asked.name.clone().into()), args);
     call.id = asked.call_id.clone();
+    call.broken = asked.broken.clone();
     call.limits = asked.limits.as_deref().copied().unwrap_or_default();
     call
 }
 
 /// Makes sure that whoever waits for a run is told, even if the executor drops its task.
 struct DriveTask {
-    kernel: Arc<Kernel>,
-    run: RunId,
+    driven: Option<(Arc<Kernel>, Arc<Run>)>,
     completion: Arc<Completion>,
-    over: bool,
 }
 
 impl DriveTask {
-    fn end(&mut self, end: RunEnd) {
-        self.over = true;
-        self.forget();
-        self.kernel.after(self.run, &end);
-        self.completion.complete(end);
+    fn end(mut self, end: RunEnd) {
+        self.let_go(end);
     }
 
-    fn forget(&self) {
-        let mut live = self.kernel.live.lock();
-        // A later owner in this process may have taken its place.
-        if live.get(&self.run).is_some_and(|live| Arc::ptr_eq(&live.completion, &self.completion)) {
-            live.remove(&self.run);
+    fn let_go(&mut self, end: RunEnd) {
+        let Some((kernel, run)) = self.driven.take() else { return };
+        {
+            let mut live = kernel.live.lock();
+            // A later owner in this process may have taken its place.
+            if live.get(&run.id).is_some_and(|live| Arc::ptr_eq(&live.completion, &self.completion)) {
+                live.remove(&run.id);
+            }
         }
+        kernel.after(&run, &end);
+        // Whoever is told may open the store again at once.
+        drop((kernel, run));
+        self.completion.complete(end);
     }
 }
 
 impl Drop for DriveTask {
     fn drop(&mut self) {
-        if !self.over {
-            self.forget();
-            self.completion.complete(RunEnd::Elsewhere);
-        }
+        self.let_go(RunEnd::Elsewhere);
     }
 }

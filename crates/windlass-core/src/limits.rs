@@ -45,11 +45,14 @@ pub const BUFFERED_RECORDS: usize = 256;
 /// How long one poll of a body may take before the watchdog names it. A well-behaved body yields within microseconds.
 pub const WATCHDOG: Duration = Duration::from_secs(2);
 
-/// Runs that recovery drives at the same time.
-pub const RECOVERY_IN_FLIGHT: usize = 64;
-
 /// Longest text of an error that a record, a model or an API sees.
 pub const ERROR_CHARS: usize = 4_096;
 
 /// Toolboxes with more tools than this list deferrable tools as stubs.
 pub const STUB_ABOVE: usize = 40;
+
+/// How long an orderly shutdown waits for attempts in flight; a supervisor's patience is usually 30 seconds.
+pub const DRAIN: Duration = Duration::from_secs(10);
+
+/// How often it looks whether they are done.
+pub const DRAIN_LOOK: Duration = Duration::from_millis(10);

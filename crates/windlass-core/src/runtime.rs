@@ -1,12 +1,15 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
+use crate::call::plan::resolve;
 use crate::call::{Outcome, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -14,13 +17,15 @@ use crate::kernel::{Kernel, Live};
 use crate::limits;
 use crate::path::Path;
 use crate::run::drive::RunEnd;
-use crate::run::machine::Machine;
-use crate::run::record::{Event, Record};
+use crate::run::machine::{Machine, Stop};
+use crate::run::record::{Event, OpKind, Record};
 use crate::run::state::{Doubt, Hold, RunInfo, RunState};
+use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Filter, Guard, Message, Settlement, Store, StoreError};
 use crate::time::Clock;
-use crate::tool::Toolbox;
+use crate::tool::spec::Background;
+use crate::tool::{Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
 
 /// Runs read from the store at a time.
@@ -47,6 +52,8 @@ pub struct Config {
     pub in_flight: usize,
     /// Providers that tools needing a connection may count on.
     pub connections: Vec<String>,
+    /// The language people are told things in, such as `en` or `de-CH`.
+    pub locale: String,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -56,7 +63,7 @@ impl Config {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
         let toolbox = Toolbox::new();
         let in_flight = limits::ATTEMPTS_IN_FLIGHT;
-        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), seed: None }
+        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), locale: "en".to_owned(), seed: None }
     }
 }
 
@@ -71,9 +78,11 @@ impl Runtime {
             permits: Permits::new(config.in_flight.max(1)),
             keys: Arc::new(Keys::default()),
             connections: config.connections,
+            locale: config.locale,
             watchdog: Default::default(),
             mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),
             live: Default::default(),
+            queued: Default::default(),
             closed: false.into(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
@@ -118,6 +127,11 @@ impl Runtime {
     /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. Nothing of it is
     /// durable yet: [`attach`](Runtime::attach) waits for its end.
     pub fn start(&self, call: ToolCall) -> Result<RunId> {
+        let tool = resolve(&self.toolbox.snapshot(), &call.tool).cloned();
+        if let Some(tool) = tool.filter(|tool| tool.spec().guards.background == Background::Never) {
+            let name = &tool.spec().name;
+            return Err(Error::Refused(format!("`{name}` does not run in the background: call it and wait")));
+        }
         let (drive, _) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
         self.kernel.detach(drive);
@@ -128,6 +142,10 @@ impl Runtime {
     /// batch.
     pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
         loop {
+            let turn = self.kernel.queued.lock().get(&run).cloned();
+            if let Some(turn) = turn {
+                turn.wait().await;
+            }
             if let Some(live) = self.live(run) {
                 match live.completion.wait().await {
                     RunEnd::Finished(_) => {}
@@ -136,12 +154,32 @@ impl Runtime {
             }
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             match info.state {
-                RunState::Finished { .. } => return Ok(outcomes(run, &self.kernel.store.journal(run).await?)),
+                RunState::Finished { .. } => return Ok(self.outcomes(run, &self.kernel.store.journal(run).await?)),
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 RunState::Running if self.live(run).is_none() => return Err(Error::Elsewhere { run }),
                 RunState::Running => {}
             }
         }
+    }
+
+    /// The outcomes of a run's root calls, from its journal.
+    fn outcomes(&self, run: RunId, journal: &[Record]) -> Vec<Outcome> {
+        let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
+        let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
+        let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
+        let mut found: Vec<Outcome> = finished
+            .filter_map(|record| {
+                let Event::Finished(finished) = &record.event else { return None };
+                let told = Told { result: finished.answer(), at: record.at, times: finished.times };
+                let asked = asked_at(&record.path);
+                let tool = asked.and_then(|asked| self.toolbox.by_id(&asked.name));
+                let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
+                let id = asked.and_then(|asked| asked.call_id.clone());
+                Some(outcome(run, record.path.clone(), id, told, open_world))
+            })
+            .collect();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found
     }
 
     fn live(&self, run: RunId) -> Option<Live> {
@@ -153,7 +191,9 @@ impl Runtime {
     /// before come last, one at a time.
     pub async fn recover(&self) -> Result<usize> {
         let mut suspects = Vec::new();
-        let mut count = 0;
+        let mut taken = Vec::new();
+        // A run that is held as soon as it is taken up shows up in the second listing too.
+        let mut seen = BTreeSet::new();
         for filter in [Filter::Running, Filter::Held] {
             let mut after = None;
             loop {
@@ -161,14 +201,18 @@ impl Runtime {
                 after = page.last().map(|info| info.run);
                 for info in &page {
                     let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
-                    if crash_loop || self.live(info.run).is_some() {
+                    if crash_loop || self.live(info.run).is_some() || !seen.insert(info.run) {
                         continue;
                     }
-                    count += 1;
                     if self.died_before(info.run).await? {
                         suspects.push(info.run);
-                    } else {
-                        self.take_up(info.run).await?;
+                        continue;
+                    }
+                    match self.kernel.take_up(info.run, false).await {
+                        Ok(live) => taken.push(live.run),
+                        Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
+                        // One run that cannot be read must not keep the others from going on.
+                        Err(error) => tracing::error!(run = %info.run, "the run cannot be taken up: {error}"),
                     }
                 }
                 if page.len() < PAGE {
@@ -179,7 +223,11 @@ impl Runtime {
         if !suspects.is_empty() {
             self.take_up_alone(suspects);
         }
-        Ok(count)
+        // What recovery found out, such as new doubts, can be looked at once this returns.
+        for run in taken {
+            self.flush(&run).await;
+        }
+        Ok(seen.len())
     }
 
     async fn died_before(&self, run: RunId) -> Result<bool> {
@@ -190,11 +238,16 @@ impl Runtime {
     /// Drives runs that a process died with one after the other, so that the next death names the right one.
     fn take_up_alone(&self, suspects: Vec<RunId>) {
         let runtime = self.clone();
+        self.kernel.queued.lock().extend(suspects.iter().map(|run| (*run, Arc::default())));
         self.kernel.spawn.spawn(Box::pin(async move {
             for run in suspects {
-                match runtime.kernel.take_up(run, &runtime.kernel.toolbox).await {
+                let taken = runtime.kernel.take_up(run, false).await;
+                if let Some(turn) = runtime.kernel.queued.lock().remove(&run) {
+                    turn.complete(RunEnd::Elsewhere);
+                }
+                match taken {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
-                    Ok(completion) => runtime.survived(run, completion.wait()).await,
+                    Ok(live) => runtime.survived(run, live.completion.wait()).await,
                     Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
                     Err(error) => tracing::warn!(%run, "the run cannot be taken up: {error}"),
                 }
@@ -217,19 +270,14 @@ impl Runtime {
         }
     }
 
-    async fn take_up(&self, run: RunId) -> Result<()> {
-        match self.kernel.take_up(run, &self.kernel.toolbox).await {
-            Ok(_) | Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Takes up one run again: a held one whose cause is gone, or one that another owner left.
+    /// Takes up one run again: a held one whose cause is gone, or one that another owner left. Deaths before this no
+    /// longer count.
     pub async fn resume(&self, run: RunId) -> Result<()> {
         if self.live(run).is_some() {
             return Ok(());
         }
-        self.kernel.take_up(run, &self.kernel.toolbox).await?;
+        let live = self.kernel.take_up(run, true).await?;
+        self.flush(&live.run).await;
         Ok(())
     }
 
@@ -248,14 +296,7 @@ impl Runtime {
     }
 
     /// Settles a doubt. Durable when it returns; the run goes on at once if this runtime drives it.
-    pub async fn settle(
-        &self,
-        run: RunId,
-        path: &Path,
-        settlement: Settlement,
-        by: &str,
-        reason: &str,
-    ) -> Result<()> {
+    pub async fn settle(&self, run: RunId, path: &Path, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let doubt = info.doubts.iter().find(|doubt| doubt.path == *path).ok_or_else(|| {
             let open: Vec<String> = info.doubts.iter().map(|doubt| doubt.path.to_string()).collect();
@@ -313,19 +354,41 @@ impl Runtime {
         Observer(self.kernel.watchdog.clone())
     }
 
-    /// Takes no new calls, lets go of every run in good order and says so in the store: whoever opens it next goes on
-    /// with them, and none counts as having killed the process. Attempts in flight are dropped; a `once` attempt among
-    /// them is in doubt, as after a crash.
-    pub async fn shutdown(&self) -> Result<()> {
-        self.kernel.closed.store(true, Ordering::Release);
-        let live: Vec<Live> = self.kernel.live.lock().values().cloned().collect();
+    /// Takes no new calls and starts no new attempts, waits a while for the attempts in flight, then lets go of every run
+    /// in good order and says so in the store: whoever opens it next goes on with them, and none counts as having killed
+    /// the process. Attempts that are still in flight by then are dropped; a `once` attempt among them is in doubt, as
+    /// after a crash. The store is closed: a file can be opened again at once.
+    pub async fn shutdown(&self, patience: Duration) -> Result<()> {
+        let kernel = &self.kernel;
+        kernel.closed.store(true, Ordering::Release);
+        let mut patience = patience;
+        while kernel.permits.in_use() > 0 && !patience.is_zero() {
+            let nap = patience.min(limits::DRAIN_LOOK);
+            kernel.clock.sleep(nap).await;
+            patience -= nap;
+        }
+        let live: Vec<Live> = kernel.live.lock().values().cloned().collect();
         for Live { run, completion } in live {
             run.with(Machine::release);
             completion.wait().await;
+            self.flush(&run).await;
             let epoch = run.with(|machine| machine.outbox().epoch());
-            self.kernel.store.release(run.id, epoch).await?;
+            kernel.store.release(run.id, epoch).await?;
         }
+        kernel.store.close().await;
         Ok(())
+    }
+
+    /// Waits until everything that is known of the run so far is durable.
+    async fn flush(&self, run: &Arc<Run>) {
+        let mut registration = Registration::default();
+        std::future::poll_fn(|cx| {
+            registration.register(run, cx);
+            let mark = run.with(|machine| machine.outbox().written());
+            let lost = run.with(|machine| matches!(machine.stop(), Some(Stop::Lost | Stop::Reload(_))));
+            if lost || run.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
     }
 }
 
@@ -352,28 +415,12 @@ fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, open_world:
     Outcome { run, path, id, result: told.result, times: told.times, open_world }
 }
 
-/// The outcomes of a run's root calls, from its journal.
-fn outcomes(run: RunId, journal: &[Record]) -> Vec<Outcome> {
-    let is_batch = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path.is_root()));
-    let depth = usize::from(is_batch.is_some_and(|asked| asked.kind == crate::run::record::OpKind::Batch));
-    let mut found: Vec<Outcome> = journal
-        .iter()
-        .filter(|record| record.path.depth() == depth)
-        .filter_map(|record| {
-            let Event::Finished(finished) = &record.event else { return None };
-            let told = Told { result: finished.answer(), at: record.at, times: finished.times };
-            Some(outcome(run, record.path.clone(), None, told, false))
-        })
-        .collect();
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found
-}
-
-/// Decodes an outcome's value.
-pub fn decode<T: DeserializeOwned>(outcome: &Outcome) -> Result<T> {
+/// Decodes an outcome: its value, or the whole of it where `T` is [`Output`](crate::tool::Output).
+pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
     match &outcome.result {
-        Ok(output) => T::deserialize(&output.value)
-            .map_err(|problem| Error::Decode { run: outcome.run, problem: problem.to_string() }),
+        Ok(output) => {
+            from_output(output).map_err(|problem| Error::Decode { run: outcome.run, problem: problem.to_string() })
+        }
         Err(error) => Err(Error::Tool((**error).clone())),
     }
 }

@@ -23,7 +23,10 @@ pub struct Stuck {
 
 /// Knows which body each thread is polling. Costs a poll one uncontended lock and no clock reading.
 #[derive(Clone, Default)]
-pub(crate) struct Watchdog(Arc<Mutex<Vec<Weak<Slot>>>>);
+pub(crate) struct Watchdog(Arc<Threads>);
+
+/// A slot for every thread that has polled a body.
+type Threads = Mutex<Vec<Weak<Slot>>>;
 
 /// What one thread is doing.
 #[derive(Default)]
@@ -36,7 +39,8 @@ struct Slot {
 }
 
 thread_local! {
-    static SLOTS: RefCell<Vec<(Weak<Mutex<Vec<Weak<Slot>>>>, Arc<Slot>)>> = const { RefCell::new(Vec::new()) };
+    /// This thread's slot in each runtime it works for.
+    static SLOTS: RefCell<Vec<(Weak<Threads>, Arc<Slot>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Marks the poll of a body; ends with it.

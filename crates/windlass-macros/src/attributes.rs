@@ -57,7 +57,7 @@ const ATTRIBUTES: &[Attribute] = &[
     }),
     row("version", r#"version = "2""#, Calls, |value| {
         let version = value.text()?;
-        Ok(quote!(__spec.about.version = ::core::option::Option::Some(::std::string::String::from(#version));))
+        Ok(quote!(__spec.about.version = ::core::option::Option::Some(::std::sync::Arc::from(#version));))
     }),
     row("tags", r#"tags = ["travel"]"#, Calls, |value| {
         let tags = value.texts()?;
@@ -150,6 +150,17 @@ const ATTRIBUTES: &[Attribute] = &[
     row("deferral", "deferral = never", Calls, |value| {
         let deferral = value.word(&[("auto", "Auto"), ("never", "Never"), ("always", "Always")])?;
         Ok(quote!(__spec.about.deferral = __kernel::spec::Deferral::#deferral;))
+    }),
+    row("narration", r#"narration = ["Reading {path}", "Read {path}"]"#, Calls, |value| {
+        let lines = value.texts()?;
+        let [start, end] = lines.as_slice() else {
+            return Err(value.wrong("takes two lines: what happens, and what has happened"));
+        };
+        Ok(quote!(__spec.about.narration.add("en", #start, #end);))
+    }),
+    row("background", "background = never", Calls, |value| {
+        let background = value.word(&[("allowed", "Allowed"), ("never", "Never")])?;
+        Ok(quote!(__spec.guards.background = __kernel::spec::Background::#background;))
     }),
 ];
 

@@ -61,6 +61,8 @@ use proc_macro::TokenStream;
 /// | `key = "'account-' + args.account"` | calls with the same key run one at a time |
 /// | `deadline = "2m"` | longest a call may take in all |
 /// | `deferral = auto`, `never` or `always` | whether it may be listed as a stub |
+/// | `narration = ["Reading {path}", "Read {path}"]` | what people are told, in English, when a call starts and ends |
+/// | `background = allowed` or `never` | whether it may be started without anyone waiting |
 /// | `destructive` | may destroy what cannot be restored |
 /// | `open_world` | talks to the world outside: what it returns is untrusted |
 /// | `long_running` | attempts take minutes |

@@ -7,6 +7,7 @@ mod watch;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -78,7 +79,7 @@ impl Windlass {
 
     /// Makes one typed call. The result is durable when this returns. Dropping the future after its first poll does not
     /// stop the run.
-    pub async fn call<T: DeserializeOwned>(&self, call: ToolCall<T>) -> Result<T> {
+    pub async fn call<T: DeserializeOwned + 'static>(&self, call: ToolCall<T>) -> Result<T> {
         windlass_core::decode(&self.runtime.call(call.untyped()).await?)
     }
 
@@ -156,9 +157,16 @@ impl Windlass {
         self.watch.stuck()
     }
 
-    /// Takes no new calls and lets go of every run in good order. Whoever opens the store next goes on with them.
+    /// Takes no new calls, waits a while ([`limits::DRAIN`]) for attempts in flight, lets go of every run in good order
+    /// and closes the store. Whoever opens it next goes on with the runs.
     pub async fn shutdown(&self) -> Result<()> {
-        self.runtime.shutdown().await
+        self.shutdown_within(limits::DRAIN).await
+    }
+
+    /// The same with another patience: attempts still in flight after it are dropped, and a `once` attempt among them is
+    /// in doubt.
+    pub async fn shutdown_within(&self, patience: Duration) -> Result<()> {
+        self.runtime.shutdown(patience).await
     }
 }
 

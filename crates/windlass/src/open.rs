@@ -27,6 +27,7 @@ pub struct Builder {
     connections: Vec<String>,
     in_flight: usize,
     watchdog: Duration,
+    locale: String,
 }
 
 enum Source {
@@ -52,6 +53,7 @@ impl Builder {
             connections: Vec::new(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
             watchdog: limits::WATCHDOG,
+            locale: "en".to_owned(),
         }
     }
 
@@ -91,6 +93,12 @@ impl Builder {
         self
     }
 
+    /// The language people are told things in, such as `de-CH`; English unless set.
+    pub fn locale(mut self, locale: impl Into<String>) -> Self {
+        self.locale = locale.into();
+        self
+    }
+
     async fn open(self) -> Result<Windlass> {
         if self.in_flight == 0 {
             return Err(Error::Refused("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
@@ -109,6 +117,7 @@ impl Builder {
         config.toolbox = self.toolbox;
         config.in_flight = self.in_flight;
         config.connections = self.connections;
+        config.locale = self.locale;
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)
             .map_err(|error| Error::Refused(format!("the watchdog's thread cannot be started: {error}")))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use windlass::__private::core::tool::spec::{Approval, Deferral, KeyExpression, OnDoubt, Retry, ToolSpec};
+use windlass::__private::core::tool::spec::{Approval, Background, Deferral, KeyExpression, OnDoubt, Retry, ToolSpec};
 use windlass::__private::core::tool::{Concurrency, Effect};
 use windlass::prelude::*;
 
@@ -130,6 +130,8 @@ fn a_tool_without_parameters_refuses_extra_properties() {
     on_doubt = fail,
     connection = "github",
     deferral = never,
+    narration = ["Doing {what}", "Did {what}"],
+    background = never,
 )]
 async fn everything(account: String) -> ToolResult<String> {
     Ok(account)
@@ -153,9 +155,11 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.id = "acme.everything".into();
     expected.aliases = vec!["everything".into(), "all".into()];
     expected.about.title = Some("Everything".to_owned());
-    expected.about.version = Some("2.1".to_owned());
+    expected.about.version = Some("2.1".into());
     expected.about.tags = vec!["a".to_owned(), "b".to_owned()];
     expected.about.deferral = Deferral::Never;
+    expected.about.narration.add("en", "Doing {what}", "Did {what}");
+    expected.guards.background = Background::Never;
     expected.effect = Effect::Idempotent;
     expected.hints.open_world = true;
     expected.hints.long_running = true;

@@ -46,7 +46,11 @@ impl Keys {
     /// Queues for `key`. `Ok(None)` if a body around the caller holds it already. Refused, naming the cycle, if whoever
     /// holds the key waits, directly or through others, for a key that the caller's own bodies hold: the wait that would
     /// close the circle is the youngest, and it fails.
-    pub(crate) fn request(self: &Arc<Self>, key: Arc<str>, held: Option<&Arc<Held>>) -> Result<Option<KeyTurn>, String> {
+    pub(crate) fn request(
+        self: &Arc<Self>,
+        key: Arc<str>,
+        held: Option<&Arc<Held>>,
+    ) -> Result<Option<KeyTurn>, String> {
         let held = Held::list(held);
         if held.contains(&key) {
             return Ok(None);

@@ -15,6 +15,7 @@ use crate::id::RunId;
 pub(crate) struct Permits(Mutex<State>);
 
 struct State {
+    capacity: usize,
     free: usize,
     lanes: FxHashMap<RunId, VecDeque<Arc<Waiting>>>,
     order: VecDeque<RunId>,
@@ -22,7 +23,18 @@ struct State {
 
 impl Permits {
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State { free: capacity, lanes: FxHashMap::default(), order: VecDeque::new() })))
+        Arc::new(Self(Mutex::new(State {
+            capacity,
+            free: capacity,
+            lanes: FxHashMap::default(),
+            order: VecDeque::new(),
+        })))
+    }
+
+    /// How many attempts are in flight.
+    pub(crate) fn in_use(&self) -> usize {
+        let state = self.0.lock();
+        state.capacity - state.free
     }
 
     pub(crate) fn request(self: &Arc<Self>, run: RunId) -> Permit {

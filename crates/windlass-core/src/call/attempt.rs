@@ -200,6 +200,9 @@ mod tests {
         assert_eq!(attempt(1).key(), "07070707-0707-0707-0707-070707070707.0.2.0");
         assert_eq!((attempt(2).number(), attempt(2).of()), (2, 3));
         assert_ne!(attempt(1).key(), idempotency_key(run, &"20".parse().unwrap()));
-        assert!(idempotency_key(run, &Path::root().child(u32::MAX)).len() < 255, "payment providers take 255 characters");
+        assert!(
+            idempotency_key(run, &Path::root().child(u32::MAX)).len() < 255,
+            "payment providers take 255 characters"
+        );
     }
 }

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use super::child::CallFuture;
-use super::execute::{Operation, Told};
-use super::plan::{Scope, asked, plan, resolve};
+use super::execute::{Operation, Told, Written};
+use super::plan::{Place, Scope, asked, plan, resolve};
 use super::request::ToolCall;
 use super::rules::{Session, session_of};
 use crate::path::Path;
@@ -56,6 +56,7 @@ struct Slot {
     exclusive: bool,
     open: bool,
     told: Option<Told>,
+    written: Written,
 }
 
 pub(crate) struct Batch {
@@ -84,12 +85,14 @@ impl Batch {
     /// be lost; the calls of other batches are asked for again by their body.
     pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, calls: Vec<ToolCall>, stop_on_failure: bool) -> Self {
         let snapshot = scope.toolbox.snapshot();
+        let written = if path.is_root() { Written::WhenPending } else { Written::No };
         let slots = calls
             .into_iter()
             .map(|call| {
+                let call = call.bounded();
                 let tool = resolve(&snapshot, &call.tool).cloned();
                 let exclusive = tool.as_ref().is_some_and(|tool| session_of(tool) == Session::Exclusive);
-                Slot { call: Some(call), tool, exclusive, open: false, told: None }
+                Slot { call: Some(call), tool, exclusive, open: false, told: None, written }
             })
             .collect();
         let progress = Progress::default();
@@ -112,8 +115,10 @@ impl Batch {
 
     fn record_calls(&mut self) {
         let at = self.run.now();
-        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.told.is_none()) {
+        // Calls that were started record themselves when they have to wait.
+        for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(call) = &slot.call else { continue };
+            slot.written = Written::Accepted;
             let asked = asked(call, slot.tool.as_ref());
             self.run.append(&self.path.child(index as u32), at, Some(asked), Event::Accepted);
         }
@@ -167,17 +172,16 @@ impl Batch {
         let path = self.path.child(index as u32);
         let slot = &mut self.slots[index];
         let exclusive = slot.exclusive;
-        // Kept while the batch may still have to record it.
-        let call = if self.corked { slot.call.clone() } else { slot.call.take() };
-        let Some(call) = call else { return };
-        let barrier = Barrier { shared: self.shared.clone(), index };
+        let written = slot.written;
+        let Some(call) = slot.call.take() else { return };
+        let barrier = Some(Barrier { shared: self.shared.clone(), index });
         let mut future = match self.progress.failed {
             Some(culprit) if self.stop_on_failure && self.run.standing(&path, |_| ()).is_none() => {
                 let error = skipped(culprit, self.slots[culprit].tool.as_deref());
                 let asked = asked(&call, self.slots[index].tool.as_ref());
-                CallFuture::refused(self.run.clone(), Operation::new(path, asked), error)
+                CallFuture::refused(self.run.clone(), Operation::new(path, asked, written), error)
             }
-            _ => plan(&self.run, &self.scope, path, call, slot.tool.as_ref(), Some(barrier)),
+            _ => plan(&self.run, &self.scope, Place { path, written, barrier }, call, slot.tool.as_ref()),
         };
         self.progress.open += 1;
         self.progress.open_exclusive += usize::from(exclusive);

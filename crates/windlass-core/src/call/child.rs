@@ -9,10 +9,11 @@ use serde_json::Value;
 use super::attempt::{Attempt, Call};
 use super::durable::Entry;
 use super::execute::{Execution, Operation, Source, Told};
-use super::rules::Rules;
 use super::queue::Queue;
+use super::rules::Rules;
 use super::running::on_cpu_thread;
 use crate::run::Run;
+use crate::tool::narrate::Phase;
 use crate::tool::{Body, Output, Reconciled, Tool, ToolError, ToolResult};
 
 pub(crate) enum CallFuture {
@@ -26,7 +27,7 @@ pub(crate) enum CallFuture {
 
 impl CallFuture {
     pub(crate) fn refused(run: Arc<Run>, operation: Operation, error: ToolError) -> Self {
-        let rules = Rules { effect: crate::tool::Effect::Readonly, ..Rules::default() };
+        let rules = Rules { effect: crate::tool::Effect::Readonly, never_retry: true, ..Rules::default() };
         Self::Refused(Box::new(Execution::new(run, operation, rules, Refusal(Some(error)), Queue::default())))
     }
 
@@ -66,6 +67,16 @@ pub(crate) struct ToolSource {
 }
 
 impl ToolSource {
+    /// Tells people what happens, where somebody listens.
+    fn narrate(&self, run: &Run, attempt: &Attempt, phase: Phase) {
+        if self.tool.spec().about.narration.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
+            return;
+        }
+        if let Some(line) = self.tool.narrate(&run.kernel.locale, phase, &self.args) {
+            tracing::info!(run = %run.id, path = %attempt.path(), "{line}");
+        }
+    }
+
     fn call(&self, attempt: Attempt) -> Call {
         Call::new(attempt, self.tool.spec().id.clone(), self.args.clone(), self.id.clone())
     }
@@ -73,6 +84,7 @@ impl ToolSource {
 
 impl Source<'static> for ToolSource {
     fn attempt(&mut self, run: &Run, attempt: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
+        self.narrate(run, &attempt, Phase::Start);
         let Body::Atomic(body) = self.tool.body() else {
             return Box::pin(std::future::ready(Err(ToolError::unavailable("a durable body has no attempts"))));
         };
@@ -90,6 +102,10 @@ impl Source<'static> for ToolSource {
 
     fn check(&self, output: &Output) -> Result<(), ToolError> {
         check_output(&self.tool, output)
+    }
+
+    fn ended_well(&self, run: &Run, attempt: &Attempt) {
+        self.narrate(run, attempt, Phase::End);
     }
 }
 

@@ -175,7 +175,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             Settlement::DidNotHappen => self.wait_quiet(doubting, Then::Again(settled)),
             Settlement::GiveUp => {
-                let reason = format!("{}; given up by {:?}: {}", doubting.cause, settled.by, settled.reason);
+                let reason = format!("{}; given up by {}: {}", doubting.cause, settled.by, settled.reason);
                 self.finish_at(ticks, Err(ToolError::InDoubt { reason }), Some(settled))
             }
         }

@@ -60,8 +60,15 @@ struct Timing {
 enum Phase {
     Ask,
     /// Waits for its declared key.
-    Key { key: KeyTurn, again: bool },
-    Body { body: BoxFuture<'static, ToolResult<Output>>, label: Attempt, key: Option<KeyTurn> },
+    Key {
+        key: KeyTurn,
+        again: bool,
+    },
+    Body {
+        body: BoxFuture<'static, ToolResult<Output>>,
+        label: Attempt,
+        key: Option<KeyTurn>,
+    },
     Over,
 }
 
@@ -109,9 +116,10 @@ impl Entry {
     fn ask(&mut self) -> Option<Told> {
         let (path, asked) = (&self.op.path, self.op.asked()?);
         let (since, decision) = self.run.with(|machine| {
-            let since = machine.standing(path).map(|standing| standing.at);
+            let since = machine.standing(path).map(|standing| standing.since);
             (since, machine.ask(path, asked))
         });
+        self.op.settle_asked(since.is_some());
         let again = match decision {
             Decision::Answer { result, at } => return Some(Told { result, at, times: Times::default() }),
             Decision::Enter => true,
@@ -173,6 +181,8 @@ impl Entry {
     ) -> Poll<Told> {
         let polled = {
             let _watched = self.run.kernel.watchdog.enter(&label);
+            let _span =
+                tracing::debug_span!("body", run = %self.run.id, path = %self.op.path, name = %self.op.name).entered();
             std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
         };
         if self.run.is_stopped() {

@@ -31,6 +31,9 @@ pub(crate) trait Source<'a>: Send {
 
     /// Checks an output against what was promised.
     fn check(&self, output: &Output) -> Result<(), ToolError>;
+
+    /// An attempt returned an output.
+    fn ended_well(&self, _run: &Run, _attempt: &Attempt) {}
 }
 
 /// What an operation came to.
@@ -48,11 +51,30 @@ pub(crate) struct Operation {
     pub(crate) name: Arc<str>,
     /// Goes into the first record of the path.
     asked: Option<Asked>,
+    written: Written,
+}
+
+/// What the journal knows of an operation that is about to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// Nothing; its first record will say what was asked.
+    No,
+    /// Nothing; but it must be recorded as soon as it has to wait, for nobody would ask for it again.
+    WhenPending,
+    /// That it was accepted.
+    Accepted,
 }
 
 impl Operation {
-    pub(crate) fn new(path: Path, asked: Asked) -> Self {
-        Self { path, kind: asked.kind, name: asked.name.clone(), asked: Some(asked) }
+    pub(crate) fn new(path: Path, asked: Asked, written: Written) -> Self {
+        Self { path, kind: asked.kind, name: asked.name.clone(), asked: Some(asked), written }
+    }
+
+    /// The journal knows what was asked.
+    pub(crate) fn settle_asked(&mut self, standing: bool) {
+        if standing || self.written == Written::Accepted {
+            self.asked = None;
+        }
     }
 
     pub(crate) fn asked(&self) -> Option<&Asked> {
@@ -132,7 +154,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             match self.advance(cx) {
                 Flow::Next => {}
                 Flow::Pending => {
-                    // Standing still: what is buffered goes to the store meanwhile.
+                    // Standing still: what is buffered goes to the store meanwhile, so that the run can be seen.
+                    if self.op.written == Written::WhenPending && self.op.asked.is_some() {
+                        self.append(Event::Accepted);
+                    }
                     self.run.pump();
                     return Poll::Pending;
                 }
@@ -168,13 +193,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let Some(asked) = &self.op.asked else { return Flow::Pending };
         let path = &self.op.path;
         let (since, decision) = self.run.with(|machine| {
-            let since = machine.standing(path).map(|standing| standing.at);
+            let since = machine.standing(path).map(|standing| standing.since);
             (since, machine.ask(path, asked))
         });
-        if let Some(standing_at) = since {
-            // Recorded before: what was asked is in the journal already.
-            self.op.asked = None;
-            self.set_deadline(standing_at);
+        self.op.settle_asked(since.is_some());
+        if let Some(since) = since {
+            self.set_deadline(since);
         } else if self.rules.deadline.is_some() {
             self.set_deadline(self.run.at(self.clock.asked));
         }
@@ -224,6 +248,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
             Ok(Poll::Pending) => return self.queued(cx),
         }
+        if self.run.kernel.closed.load(std::sync::atomic::Ordering::Acquire) {
+            // Shutting down: whoever opens the store next makes the attempt.
+            self.queue.release();
+            return self.stay(Phase::Over);
+        }
         if let Some(error) = self.run.undelivered_cancel() {
             return self.finish(Err(error));
         }
@@ -269,7 +298,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 let mark = self.run.with(|machine| machine.outbox().written());
                 return self.go(Phase::Durable(mark));
             }
-            Effect::Idempotent => Event::Accepted,
+            Effect::Idempotent => Event::Attempting { attempt },
         };
         let mark = self.append(event);
         self.go(Phase::Durable(mark))
@@ -332,7 +361,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.clock.running += now.saturating_sub(started);
         let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
         let error = match ended {
-            Ended::Returned(Ok(output)) => return self.finish_at(now, Ok(output), None),
+            Ended::Returned(Ok(output)) => {
+                if let Some(attempt) = &self.queue.last {
+                    self.source.ended_well(&self.run, attempt);
+                }
+                return self.finish_at(now, Ok(output), None);
+            }
             Ended::Returned(Err(error)) => error,
             Ended::Panicked(message) => self.panicked(&message),
             Ended::TimedOut(_) if self.rules.effect == Effect::Once => {

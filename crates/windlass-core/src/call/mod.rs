@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub(crate) use attempt::idempotency_key;
 pub use attempt::{Attempt, Call, Cancelled};
 pub use request::{ToolCall, ToolRef, batch_identity};
 

@@ -3,12 +3,10 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::batch::Barrier;
 use super::child::{CallFuture, ToolSource};
 use super::durable::Entry;
-use super::execute::{Execution, Operation};
+use super::execute::{Execution, Operation, Written};
 use super::queue::Queue;
 use super::request::{ToolCall, ToolRef};
 use super::rules::Rules;
@@ -22,7 +20,6 @@ use crate::run::record::{Asked, OpKind};
 use crate::run::state::Hold;
 use crate::tool::spec::Approval;
 use crate::tool::{Effect, Snapshot, Tool, ToolError, Toolbox};
-use crate::value::size::{self, TooBig};
 
 /// What a call inherits from the body around it.
 #[derive(Clone)]
@@ -31,55 +28,88 @@ pub(crate) struct Scope {
     pub(crate) held: Option<Arc<Held>>,
 }
 
+/// Where a call is to be made.
+pub(crate) struct Place {
+    pub(crate) path: Path,
+    pub(crate) written: Written,
+    pub(crate) barrier: Option<Barrier>,
+}
+
+impl Place {
+    /// The root of a run: nobody but the journal would ask for it again.
+    pub(crate) fn root() -> Self {
+        Self { path: Path::root(), written: Written::WhenPending, barrier: None }
+    }
+
+    /// Inside a body, which asks again when it is entered again.
+    pub(crate) fn inside(path: Path) -> Self {
+        Self { path, written: Written::No, barrier: None }
+    }
+}
+
+/// How far the journal says a call got.
+enum Known {
+    /// It may not have been checked yet.
+    Nothing,
+    UnderWay(Arc<str>),
+    Finished(Arc<str>),
+}
+
 /// Turns a call into something that can be polled.
 pub(crate) fn plan(
     run: &Arc<Run>,
     scope: &Scope,
-    path: Path,
+    place: Place,
     call: ToolCall,
     tool: Option<&Arc<Tool>>,
-    barrier: Option<Barrier>,
 ) -> CallFuture {
-    let known = run.standing(&path, |standing| {
-        (standing.asked.kind, standing.asked.name.clone(), matches!(standing.state, State::Finished { .. }))
-    });
     let mut asked = asked(&call, tool);
+    let known = known(run, &place.path, &mut asked, tool);
+    let refuse = |asked, error| {
+        CallFuture::refused(run.clone(), Operation::new(place.path.clone(), asked, place.written), error)
+    };
     let tool = match (tool, known) {
-        (Some(tool), None) => match check(&run.kernel, tool, &call, &path) {
+        (Some(tool), Known::Nothing) => match check(&run.kernel, tool, &call, &place.path) {
             Ok(()) => tool,
-            Err(error) => return CallFuture::refused(run.clone(), Operation::new(path, asked), error),
+            Err(error) => return refuse(asked, error),
         },
-        (Some(tool), Some((_, name, _))) => {
-            // A tool that took over another's id answers for it.
-            if tool.spec().aliases.iter().any(|alias| alias.as_str() == &*name) {
+        (Some(tool), Known::UnderWay(_) | Known::Finished(_)) => tool,
+        (None, Known::UnderWay(name)) => {
+            run.hold(Hold::ToolMissing { path: place.path, tool: name.to_string() });
+            return CallFuture::Held;
+        }
+        (None, known) => {
+            if let Known::Finished(name) = known {
                 asked.name = name;
             }
-            tool
-        }
-        (None, None) => {
-            let error = unknown(&scope.toolbox, &call.tool);
-            return CallFuture::refused(run.clone(), Operation::new(path, asked), error);
-        }
-        (None, Some((kind, name, finished))) => {
-            if kind == OpKind::Call && !finished {
-                run.hold(Hold::ToolMissing { path, tool: name.to_string() });
-                return CallFuture::Held;
-            }
-            if kind == OpKind::Call {
-                asked.name = name;
-            }
-            let error = unknown(&scope.toolbox, &call.tool);
-            return CallFuture::refused(run.clone(), Operation::new(path, asked), error);
+            return refuse(asked, unknown(&scope.toolbox, &call.tool));
         }
     };
-    let operation = Operation::new(path, asked);
+    let operation = Operation::new(place.path, asked, place.written);
     if tool.is_durable() {
         return CallFuture::Durable(Box::new(Entry::new(run.clone(), operation, tool.clone(), call, scope.clone())));
     }
     let rules = Rules::of_tool(tool, &call.args, &call.limits);
     let source = ToolSource { tool: tool.clone(), args: call.args, id: call.id };
-    let queue = Queue::new(scope.held.clone(), barrier);
+    let queue = Queue::new(scope.held.clone(), place.barrier);
     CallFuture::Atomic(Execution::new(run.clone(), operation, rules, source, queue))
+}
+
+/// Looks a call up in the journal. A tool that took over another's id asks under the name that was recorded.
+fn known(run: &Run, path: &Path, asked: &mut Asked, tool: Option<&Arc<Tool>>) -> Known {
+    let found = run.standing(path, |standing| {
+        let name = &standing.asked.name;
+        if tool.is_some_and(|tool| tool.spec().aliases.iter().any(|alias| alias.as_str() == &**name)) {
+            asked.name = name.clone();
+        }
+        match &standing.state {
+            _ if standing.asked.kind != OpKind::Call => Known::Nothing,
+            State::Accepted => Known::Nothing,
+            State::Finished { .. } => Known::Finished(name.clone()),
+            _ => Known::UnderWay(name.clone()),
+        }
+    });
+    found.unwrap_or(Known::Nothing)
 }
 
 /// The tool a call names.
@@ -98,8 +128,18 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
         Some(tool) => (tool.spec().id.shared(), tool.spec().effect),
         None => (call.tool.as_str().into(), Effect::Once),
     };
+    let version = tool.and_then(|tool| tool.spec().about.version.clone());
     let limits = (call.limits != Default::default()).then(|| Box::new(call.limits));
-    Asked { kind: OpKind::Call, name, input: Some(call.args.clone()), call_id: call.id.clone(), effect, limits }
+    Asked {
+        kind: OpKind::Call,
+        name,
+        input: Some(call.args.clone()),
+        call_id: call.id.clone(),
+        effect,
+        version,
+        limits,
+        broken: call.broken.clone(),
+    }
 }
 
 fn check(kernel: &Kernel, tool: &Tool, call: &ToolCall, path: &Path) -> Result<(), ToolError> {
@@ -110,7 +150,7 @@ fn check(kernel: &Kernel, tool: &Tool, call: &ToolCall, path: &Path) -> Result<(
     if let Some(message) = &call.broken {
         return Err(ToolError::invalid("", message.to_string()));
     }
-    validate(tool, &call.args)?;
+    tool.contract()?.check_arguments(&call.args)?;
     let guards = &tool.spec().guards;
     if let Some(provider) = &guards.connection
         && !kernel.connections.iter().any(|connected| connected == &**provider)
@@ -126,21 +166,9 @@ fn check(kernel: &Kernel, tool: &Tool, call: &ToolCall, path: &Path) -> Result<(
     }
 }
 
-fn validate(tool: &Tool, args: &Value) -> Result<(), ToolError> {
-    match size::check(args, limits::ARGUMENT_BYTES) {
-        Ok(()) => tool.contract()?.check_arguments(args),
-        Err(TooBig::Bytes) => Err(ToolError::invalid(
-            "",
-            format!("larger than {} bytes; pass large content as an artifact", limits::ARGUMENT_BYTES),
-        )),
-        Err(TooBig::Depth) => Err(ToolError::invalid("", format!("nested deeper than {}", limits::VALUE_DEPTH))),
-    }
-}
-
 /// Names the near miss, where there is one.
 fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
-    let kind = if matches!(tool, ToolRef::Id(_)) { "with the id" } else { "named" };
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();
     let near = names.iter().map(|name| (distance(wanted, name), name)).min();
     let hint = match near {
@@ -148,7 +176,7 @@ fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
         _ => String::new(),
     };
     let shown: String = wanted.chars().take(80).collect();
-    ToolError::unavailable(format!("there is no tool {kind} `{shown}`{hint}"))
+    ToolError::unavailable(format!("there is no tool `{shown}`{hint}"))
 }
 
 /// How many single-character edits lie between two names; names are short, so the plain table will do.

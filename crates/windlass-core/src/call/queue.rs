@@ -80,13 +80,7 @@ impl Queue {
         Ok(all)
     }
 
-    fn try_all(
-        &mut self,
-        cx: &mut Context<'_>,
-        stage: Stage,
-        run: &Arc<Run>,
-        lane: &Lane,
-    ) -> Result<Poll<()>, String> {
+    fn try_all(&mut self, cx: &mut Context<'_>, stage: Stage, run: &Arc<Run>, lane: &Lane) -> Result<Poll<()>, String> {
         if let Some(key) = &lane.key {
             if self.key.is_none() {
                 self.key = Some(run.kernel.keys.request(key.clone(), self.held.as_ref())?);

@@ -7,9 +7,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::id::ToolId;
+use crate::limits;
 use crate::run::record::CallLimits;
 use crate::value::Digest;
 use crate::value::digest::Encoder;
+use crate::value::size::{self, TooBig};
 
 /// A call to be made: which tool, with what arguments. `T` is what its output decodes to; `Value` when nobody knows.
 ///
@@ -90,6 +92,21 @@ impl<T> ToolCall<T> {
     pub fn untyped(self) -> ToolCall {
         let Self { tool, id, args, limits, broken, .. } = self;
         ToolCall { tool, id, args, limits, broken, output: PhantomData }
+    }
+
+    /// The call as it may be kept: arguments beyond the limits are not, and it is refused on their account.
+    #[must_use]
+    pub(crate) fn bounded(mut self) -> Self {
+        let problem = match size::check(&self.args, limits::ARGUMENT_BYTES) {
+            Ok(()) => return self,
+            Err(TooBig::Bytes) => {
+                format!("larger than {} bytes; pass large content as an artifact", limits::ARGUMENT_BYTES)
+            }
+            Err(TooBig::Depth) => format!("nested deeper than {}", limits::VALUE_DEPTH),
+        };
+        self.broken.get_or_insert_with(|| problem.into());
+        self.args = Arc::new(Value::Null);
+        self
     }
 
     /// Which tool it names.

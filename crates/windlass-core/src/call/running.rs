@@ -35,6 +35,7 @@ pub(crate) struct Running<'a> {
     stopping: Option<Stopping>,
     /// An attempt that began after the run was cancelled is part of cleaning up.
     heeds_cancel: bool,
+    span: tracing::Span,
 }
 
 struct Timers {
@@ -62,7 +63,14 @@ impl<'a> Running<'a> {
         started: u64,
         heeds_cancel: bool,
     ) -> Self {
-        Self { body, attempt, started, timers: None, stopping: None, heeds_cancel }
+        let span = tracing::debug_span!(
+            "attempt",
+            run = %attempt.run(),
+            path = %attempt.path(),
+            name = attempt.name(),
+            number = attempt.number()
+        );
+        Self { body, attempt, started, timers: None, stopping: None, heeds_cancel, span }
     }
 
     /// Drops the body.
@@ -103,6 +111,7 @@ impl<'a> Running<'a> {
 
     fn poll_body(&mut self, cx: &mut Context<'_>, kernel: &Kernel) -> Poll<Ended> {
         let _watched = kernel.watchdog.enter(&self.attempt);
+        let _span = self.span.enter();
         let body = &mut self.body;
         match std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx))) {
             Ok(Poll::Ready(result)) => Poll::Ready(Ended::Returned(result)),

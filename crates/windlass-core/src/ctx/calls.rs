@@ -12,7 +12,7 @@ use crate::call::ToolCall;
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
 use crate::call::execute::Told;
-use crate::call::plan::{plan, resolve};
+use crate::call::plan::{Place, plan, resolve};
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind};
@@ -35,13 +35,13 @@ enum OneState {
 
 impl<'c, T> CallOne<'c, T> {
     pub(super) fn new(ctx: &'c mut Ctx, call: ToolCall<T>) -> Self {
-        Self { ctx, state: OneState::Built(call.untyped()), output: PhantomData }
+        Self { ctx, state: OneState::Built(call.untyped().bounded()), output: PhantomData }
     }
 }
 
 impl<T> Unpin for CallOne<'_, T> {}
 
-impl<T: DeserializeOwned> Future for CallOne<'_, T> {
+impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
     type Output = ToolResult<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -52,7 +52,7 @@ impl<T: DeserializeOwned> Future for CallOne<'_, T> {
             let (path, guard) = this.ctx.next(OpKind::Call, call.tool.as_str().into());
             let snapshot = this.ctx.scope.toolbox.snapshot();
             let tool = resolve(&snapshot, &call.tool);
-            let future = plan(&this.ctx.run, &this.ctx.scope, path.clone(), call, tool, None);
+            let future = plan(&this.ctx.run, &this.ctx.scope, Place::inside(path.clone()), call, tool);
             this.state = OneState::Started(future, path, guard);
         }
         let OneState::Started(future, path, guard) = &mut this.state else { return Poll::Pending };
@@ -92,12 +92,12 @@ pub struct Decoder<'r> {
 }
 
 impl Decoder<'_> {
-    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Option<ToolResult<T>> {
+    pub(super) fn next<T: DeserializeOwned + 'static>(&mut self) -> Option<ToolResult<T>> {
         let (index, told) = self.told.next()?;
         decode(self.run, &self.path.child(index as u32), &told.result)
     }
 
-    pub(super) fn rest<T: DeserializeOwned>(&mut self) -> Option<Vec<ToolResult<T>>> {
+    pub(super) fn rest<T: DeserializeOwned + 'static>(&mut self) -> Option<Vec<ToolResult<T>>> {
         let mut results = Vec::with_capacity(self.told.len());
         while self.told.len() > 0 {
             results.push(self.next()?);
@@ -106,7 +106,7 @@ impl Decoder<'_> {
     }
 }
 
-impl<T: DeserializeOwned> CallSet for Vec<ToolCall<T>> {
+impl<T: DeserializeOwned + 'static> CallSet for Vec<ToolCall<T>> {
     type Values = Vec<T>;
     type Results = Vec<ToolResult<T>>;
 
@@ -123,7 +123,7 @@ impl<T: DeserializeOwned> CallSet for Vec<ToolCall<T>> {
     }
 }
 
-impl<T: DeserializeOwned, const N: usize> CallSet for [ToolCall<T>; N] {
+impl<T: DeserializeOwned + 'static, const N: usize> CallSet for [ToolCall<T>; N] {
     type Values = [T; N];
     type Results = [ToolResult<T>; N];
 
@@ -149,7 +149,7 @@ pub(super) fn all_values<T, const N: usize>(results: [ToolResult<T>; N]) -> Tool
 
 macro_rules! call_tuples {
     ($(($($name:ident),+))+) => {$(
-        impl<$($name: DeserializeOwned),+> CallSet for ($(ToolCall<$name>,)+) {
+        impl<$($name: DeserializeOwned + 'static),+> CallSet for ($(ToolCall<$name>,)+) {
             type Values = ($($name,)+);
             type Results = ($(ToolResult<$name>,)+);
 

@@ -17,14 +17,14 @@ pub use steps::{StepSet, StepsAll, StepsSettled};
 use crate::call::durable::Frame;
 use crate::call::execute::Told;
 use crate::call::plan::Scope;
-use crate::call::{ToolCall, ToolRef};
+use crate::call::{Attempt, ToolCall, ToolRef};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind, Recorded};
 use crate::run::state::Hold;
 use crate::time::Timestamp;
-use crate::tool::{Effect, ToolResult};
+use crate::tool::{Effect, ToolResult, from_output};
 use crate::value::digest::Encoder;
 
 /// What a durable body does things through.
@@ -63,7 +63,10 @@ impl Ctx {
     ///
     /// Dropped after its first poll, it holds the run. Its result is durable before anything that depends on it leaves
     /// the process.
-    pub fn step<F>(&mut self, name: impl Into<Arc<str>>, f: F) -> CtxStep<'_, F> {
+    pub fn step<F, Fut>(&mut self, name: impl Into<Arc<str>>, f: F) -> CtxStep<'_, F>
+    where
+        F: FnMut(Attempt) -> Fut,
+    {
         CtxStep::new(self, step(name, f))
     }
 
@@ -74,7 +77,7 @@ impl Ctx {
     }
 
     /// Calls a tool and waits for its outcome.
-    pub fn call<T: DeserializeOwned>(&mut self, call: ToolCall<T>) -> CallOne<'_, T> {
+    pub fn call<T: DeserializeOwned + 'static>(&mut self, call: ToolCall<T>) -> CallOne<'_, T> {
         CallOne::new(self, call)
     }
 
@@ -146,17 +149,17 @@ impl Ctx {
         (path, Guard { run, frame, index, parent: self.path.clone(), kind, name, over: false })
     }
 
-    fn answer<T: DeserializeOwned>(&mut self, path: &Path, told: &Told) -> Option<ToolResult<T>> {
+    fn answer<T: DeserializeOwned + 'static>(&mut self, path: &Path, told: &Told) -> Option<ToolResult<T>> {
         self.answered = told.at;
         decode(&self.run, path, &told.result)
     }
 }
 
 /// Decodes a recorded value; `None` holds the run.
-fn decode<T: DeserializeOwned>(run: &Run, path: &Path, result: &Recorded) -> Option<ToolResult<T>> {
+fn decode<T: DeserializeOwned + 'static>(run: &Run, path: &Path, result: &Recorded) -> Option<ToolResult<T>> {
     match result {
         Err(error) => Some(Err((**error).clone())),
-        Ok(output) => match T::deserialize(&output.value) {
+        Ok(output) => match from_output(output) {
             Ok(value) => Some(Ok(value)),
             Err(problem) => {
                 run.hold(Hold::Undecodable { path: path.clone(), problem: problem.to_string() });

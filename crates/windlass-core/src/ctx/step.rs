@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{Ctx, Guard};
 use crate::call::Attempt;
-use crate::call::execute::{Execution, Operation, Source};
+use crate::call::execute::{Execution, Operation, Source, Written};
 use crate::call::queue::Queue;
 use crate::call::rules::Rules;
 use crate::path::Path;
@@ -24,6 +24,7 @@ use crate::tool::spec::{OnDoubt, Retry};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
 
 /// A step that is not part of a body yet: what [`Ctx::steps_all`] takes.
+#[must_use = "a step does nothing until it is awaited"]
 pub struct Step<F> {
     name: Arc<str>,
     f: F,
@@ -32,7 +33,10 @@ pub struct Step<F> {
 }
 
 /// A step for [`Ctx::steps_all`].
-pub fn step<F>(name: impl Into<Arc<str>>, f: F) -> Step<F> {
+pub fn step<F, Fut>(name: impl Into<Arc<str>>, f: F) -> Step<F>
+where
+    F: FnMut(Attempt) -> Fut,
+{
     Step { name: name.into(), f, rules: Rules::default(), input: None }
 }
 
@@ -40,31 +44,26 @@ pub fn step<F>(name: impl Into<Arc<str>>, f: F) -> Step<F> {
 macro_rules! settings {
     () => {
         /// Its attempts change nothing: they may be repeated, and may run before what came before is durable.
-        #[must_use]
         pub fn readonly(self) -> Self {
             self.rules(|rules| rules.effect = Effect::Readonly)
         }
 
         /// Its attempts may be repeated with the same [`key`](Attempt::key).
-        #[must_use]
         pub fn idempotent(self) -> Self {
             self.rules(|rules| rules.effect = Effect::Idempotent)
         }
 
         /// Lets failed attempts be repeated.
-        #[must_use]
         pub fn retry(self, retry: Retry) -> Self {
             self.rules(|rules| rules.retry = Some(retry))
         }
 
         /// How long one attempt may take.
-        #[must_use]
         pub fn timeout(self, timeout: Duration) -> Self {
             self.rules(|rules| rules.timeout = timeout)
         }
 
         /// What happens to a doubt that nobody settles.
-        #[must_use]
         pub fn on_doubt(self, policy: OnDoubt) -> Self {
             self.rules(|rules| rules.on_doubt = policy)
         }
@@ -75,7 +74,6 @@ impl<F> Step<F> {
     settings!();
 
     /// Enters the step's identity: a body that asks for the same step with another input diverges.
-    #[must_use]
     pub fn input(mut self, input: &impl Serialize) -> Self {
         self.input = Some(serde_json::to_value(input));
         self
@@ -100,7 +98,7 @@ impl<F> Step<F> {
         };
         let asked = Asked::operation(OpKind::Step, self.name, input, self.rules.effect);
         let source = StepSource { f: self.f, broken, output: PhantomData };
-        Execution::new(run, Operation::new(path, asked), self.rules, source, Queue::default())
+        Execution::new(run, Operation::new(path, asked, Written::No), self.rules, source, Queue::default())
     }
 }
 
@@ -165,7 +163,7 @@ impl<'c, F, Fut, T> IntoFuture for CtxStep<'c, F>
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'c,
+    T: Serialize + DeserializeOwned + 'static,
 {
     type Output = ToolResult<T>;
     type IntoFuture = StepFuture<'c, F, T>;
@@ -194,7 +192,7 @@ impl<'c, F, Fut, T> Future for StepFuture<'c, F, T>
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'c,
+    T: Serialize + DeserializeOwned + 'static,
 {
     type Output = ToolResult<T>;
 

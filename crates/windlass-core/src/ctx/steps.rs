@@ -83,7 +83,7 @@ impl<'c, F, Fut, T> StepSet<'c> for Vec<Step<F>>
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'c,
+    T: Serialize + DeserializeOwned + 'static,
 {
     type Values = Vec<T>;
     type Results = Vec<ToolResult<T>>;
@@ -109,7 +109,7 @@ impl<'c, F, Fut, T, const N: usize> StepSet<'c> for [Step<F>; N]
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'c,
+    T: Serialize + DeserializeOwned + 'static,
 {
     type Values = [T; N];
     type Results = [ToolResult<T>; N];
@@ -137,7 +137,7 @@ macro_rules! step_tuples {
         where
             $($f: FnMut(Attempt) -> $fut + Send + 'c,
               $fut: Future<Output = ToolResult<$t>> + Send + 'c,
-              $t: Serialize + DeserializeOwned + 'c,)+
+              $t: Serialize + DeserializeOwned + 'static,)+
         {
             type Values = ($($t,)+);
             type Results = ($(ToolResult<$t>,)+);
@@ -251,7 +251,8 @@ impl<'c, S: StepSet<'c>> Future for StepsSettled<'c, S> {
         }
         guard.over();
         let finished = std::mem::take(slots).into_iter();
-        let told: Vec<Told> = finished.filter_map(|slot| if let Slot::Done(told) = slot { Some(told) } else { None }).collect();
+        let told: Vec<Told> =
+            finished.filter_map(|slot| if let Slot::Done(told) = slot { Some(told) } else { None }).collect();
         let path = path.clone();
         this.state = State::Over;
         this.ctx.note_answers(&told);

@@ -133,7 +133,8 @@ impl Drive {
         // The run must look stopped to the operations that are dropped with it.
         self.run.quiesce();
         self.root = None;
-        let finished = Finished { result: result.clone(), told: None, attempts: 1, times: Times::default(), settled: None };
+        let finished =
+            Finished { result: result.clone(), told: None, attempts: 1, times: Times::default(), settled: None };
         self.run.with(|machine| machine.abandon_below(&Path::root(), at));
         self.run.append(&Path::root(), at, None, Event::Finished(finished));
         vec![Told { result, at, times: Times::default() }]
@@ -146,7 +147,9 @@ impl Drive {
                 Ending::Ok
             }
             (_, [Told { result: Ok(_), .. }]) => Ending::Ok,
-            (_, [Told { result: Err(error), .. }]) if matches!(**error, ToolError::Cancelled { .. }) => Ending::Cancelled,
+            (_, [Told { result: Err(error), .. }]) if matches!(**error, ToolError::Cancelled { .. }) => {
+                Ending::Cancelled
+            }
             _ => Ending::Failed,
         };
         let mark = self.run.with(|machine| machine.finish(ending));

@@ -12,6 +12,9 @@ use crate::tool::{Effect, ToolError};
 pub(crate) struct Standing {
     pub(crate) asked: Asked,
     pub(crate) state: State,
+    /// When it was first recorded.
+    pub(crate) since: Timestamp,
+    /// When it was last recorded.
     pub(crate) at: Timestamp,
     /// How often the process died with this operation in flight.
     pub(crate) deaths: u32,
@@ -35,6 +38,8 @@ pub(crate) enum State {
 pub(crate) struct History {
     standing: FxHashMap<Path, Standing>,
     in_flight: Vec<Path>,
+    /// Operations that wait for a time or for somebody: a process that dies meanwhile was not killed by this run.
+    parked: Vec<Path>,
     /// Deaths since anything was achieved.
     idle_deaths: u32,
     /// Somebody cancelled the run and no operation has been told yet.
@@ -54,6 +59,7 @@ impl History {
         let Record { path, at, asked, event } = record;
         let state = match event {
             Event::Recovered => return self.died(),
+            Event::Resumed => return self.forgive(),
             Event::Cancelled { reason, .. } => {
                 self.cancelled = true;
                 self.cancel_pending = Some(reason);
@@ -79,7 +85,7 @@ impl History {
                 // there diverges from the empty name.
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
-                self.standing.insert(path, Standing { asked, state, at, deaths: 0 });
+                self.standing.insert(path, Standing { asked, state, since: at, at, deaths: 0 });
             }
         }
     }
@@ -93,6 +99,10 @@ impl History {
                 self.idle_deaths = 0;
             }
         }
+        self.parked.retain(|other| other != path);
+        if let State::Failed { .. } | State::Doubted { .. } = state {
+            self.parked.push(path.clone());
+        }
         if let State::Finished { result: Err(error) } = state
             && matches!(**error, ToolError::Cancelled { .. })
         {
@@ -100,8 +110,15 @@ impl History {
         }
     }
 
+    fn forgive(&mut self) {
+        self.idle_deaths = 0;
+        self.standing.values_mut().for_each(|standing| standing.deaths = 0);
+    }
+
     fn died(&mut self) {
-        self.idle_deaths += 1;
+        if self.parked.is_empty() {
+            self.idle_deaths += 1;
+        }
         for path in std::mem::take(&mut self.in_flight) {
             if let Some(standing) = self.standing.get_mut(&path) {
                 standing.deaths += 1;
@@ -153,6 +170,15 @@ mod tests {
         let history = History::fold(records);
         assert_eq!(history.crash_loop(3), Some(("0".parse().unwrap(), 3)));
         assert_eq!(history.crash_loop(4), None);
+    }
+
+    #[test]
+    fn a_run_that_only_waits_has_killed_nobody() {
+        let (attempt, cause, over_by) = (1, DoubtCause::TimedOut, Timestamp::default());
+        let mut records = vec![record("/", true, Event::Intended { attempt, over_by })];
+        records.push(record("/", false, Event::Doubted { attempt, cause, over_by }));
+        records.extend((0..9).map(|_| record("/", false, Event::Recovered)));
+        assert_eq!(History::fold(records).crash_loop(3), None);
     }
 
     #[test]

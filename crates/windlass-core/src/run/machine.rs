@@ -106,21 +106,24 @@ impl Machine {
     }
 
     /// A run taken over from an earlier owner.
-    pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp) -> Self {
+    ///
+    /// `resumed`: somebody asked for it, so that earlier deaths do not count.
+    pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, resumed: bool) -> Self {
         let seq = claimed.records.len() as u64;
         let mut records = claimed.records;
         let mut outbox = Outbox::existing(run, claimed.epoch, seq);
-        if !claimed.orderly {
-            let death = Record { path: Path::root(), at: now, asked: None, event: Event::Recovered };
-            records.push(death.clone());
-            outbox.append(death);
+        let event = if resumed { Some(Event::Resumed) } else { (!claimed.orderly).then_some(Event::Recovered) };
+        if let Some(event) = event {
+            let note = Record { path: Path::root(), at: now, asked: None, event };
+            records.push(note.clone());
+            outbox.append(note);
         }
         let mut history = History::fold(records);
         let cancel = history.cancelled.then(|| match history.cancel_pending.take() {
             Some(reason) => Cancel { reason, delivered: false },
             None => Cancel { reason: String::new(), delivered: true },
         });
-        let suspect = if claimed.orderly { 0 } else { SUSPECT_ATTEMPTS };
+        let suspect = if claimed.orderly && !resumed { 0 } else { SUSPECT_ATTEMPTS };
         let mut machine = Self {
             history,
             outbox,
@@ -284,9 +287,9 @@ impl Machine {
 
     /// The settlement of one doubt, if it is in the mailbox.
     pub(crate) fn take_settlement(&mut self, path: &Path, attempt: u32) -> Option<SettleMail> {
-        let index = self.mail.iter().position(|mail| {
-            matches!(&mail.message, Message::Settle { path: p, attempt: n, .. } if p == path && *n == attempt)
-        })?;
+        let index = self.mail.iter().position(
+            |mail| matches!(&mail.message, Message::Settle { path: p, attempt: n, .. } if p == path && *n == attempt),
+        )?;
         let mail = self.mail.remove(index)?;
         let examined = self.mail.iter().map(|mail| mail.position).min().map_or(self.seen, |first| first - 1);
         self.outbox.examined(examined);
@@ -294,6 +297,11 @@ impl Machine {
             Message::Settle { settlement, by, reason, .. } => Some(SettleMail { settlement, by, reason }),
             Message::Cancel { .. } => None,
         }
+    }
+
+    /// Whether somebody may already have answered it.
+    pub(crate) fn has_doubts(&self) -> bool {
+        !self.doubts.is_empty()
     }
 
     /// Whether all it does is wait for somebody to settle something.
@@ -339,7 +347,7 @@ impl Machine {
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
         match self.stop {
-            None | Some(Stop::Held(_)) => self.outbox.take(),
+            None | Some(Stop::Held(_) | Stop::Released) => self.outbox.take(),
             Some(_) => None,
         }
     }

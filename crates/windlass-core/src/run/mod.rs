@@ -207,6 +207,13 @@ impl Run {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Fetches new mail where nobody waits for the answer; whatever wakes the run next looks again.
+    pub(crate) async fn look_for_mail(&self) {
+        if let Err(error) = self.fetch_mail().await {
+            tracing::warn!(run = %self.id, "its mailbox cannot be read: {error}");
+        }
+    }
+
     /// Fetches new mail and wakes whoever waits for it.
     pub(crate) async fn fetch_mail(&self) -> Result<(), StoreError> {
         let seen = self.with(|machine| machine.seen());

@@ -48,7 +48,16 @@ impl Outbox {
     }
 
     pub(crate) fn existing(run: RunId, epoch: u64, seq: u64) -> Self {
-        Self { run, epoch, seq, create: None, records: Vec::new(), facts: Facts::default(), marks: Marks::default(), corked: false }
+        Self {
+            run,
+            epoch,
+            seq,
+            create: None,
+            records: Vec::new(),
+            facts: Facts::default(),
+            marks: Marks::default(),
+            corked: false,
+        }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -57,7 +66,7 @@ impl Outbox {
 
     /// Whether the store will know of this run by the time everything written is durable.
     pub(crate) fn exists(&self) -> bool {
-        self.create.is_none() || !self.records.is_empty()
+        self.create.is_none() || self.marks.written > 0
     }
 
     /// Keeps everything back, for work that has not left the process and is not described in full yet.

@@ -40,9 +40,15 @@ pub struct Asked {
     pub call_id: Option<Arc<str>>,
     /// The effect class the attempts were made under.
     pub effect: Effect,
+    /// The tool's own version. Not compared on replay, but shown when something differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<Arc<str>>,
     /// Limits this call asked for instead of its tool's. Not compared on replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<CallLimits>>,
+    /// Why the arguments could not be taken; such a call is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<Arc<str>>,
 }
 
 /// Limits of one call; each overrides the tool's own.
@@ -59,7 +65,7 @@ pub struct CallLimits {
 impl Asked {
     /// A step or other operation that has no tool.
     pub(crate) fn operation(kind: OpKind, name: Arc<str>, input: Option<Arc<Value>>, effect: Effect) -> Self {
-        Self { kind, name, input, call_id: None, effect, limits: None }
+        Self { kind, name, input, call_id: None, effect, version: None, limits: None, broken: None }
     }
 
     /// Whether both ask for the same thing. The effect class and the model's id may differ.
@@ -76,7 +82,10 @@ impl Asked {
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            OpKind::Call => write!(f, "call of tool `{}`", self.name),
+            OpKind::Call => {
+                write!(f, "call of tool `{}`", self.name)?;
+                self.version.iter().try_for_each(|version| write!(f, " (version {version})"))
+            }
             OpKind::Batch => write!(f, "batch of {} calls", self.name),
             OpKind::Step => write!(f, "step \"{}\"", self.name),
             OpKind::Steps => write!(f, "{} parallel steps", self.name),
@@ -110,11 +119,12 @@ pub type Recorded = Result<Arc<Output>, Arc<ToolError>>;
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
-    /// It was accepted and nothing has been done yet.
+    /// It was asked for, and nothing has been checked or done yet.
     Accepted,
     /// A durable body, or a group of parallel operations, was entered.
     Entered,
-    /// An attempt that may be repeated is about to start. Written only for runs that a process died with before.
+    /// An attempt that may be repeated is about to start. Written where the run is not in the store yet, and for runs
+    /// that a process died with before.
     Attempting {
         /// Counts from one.
         attempt: u32,
@@ -157,6 +167,8 @@ pub enum Event {
     Finished(Finished),
     /// A process that drove this run died, or its lease was taken. Stands at the root.
     Recovered,
+    /// Somebody took the run up again on purpose: earlier deaths no longer count. Stands at the root.
+    Resumed,
     /// Somebody cancelled the run. Stands at the root.
     Cancelled {
         /// Who.
@@ -213,6 +225,16 @@ pub enum Settler {
     Policy,
     /// A person.
     Person(String),
+}
+
+impl fmt::Display for Settler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tool => f.write_str("the tool"),
+            Self::Policy => f.write_str("policy"),
+            Self::Person(name) => f.write_str(name),
+        }
+    }
 }
 
 /// Why an attempt is in doubt.

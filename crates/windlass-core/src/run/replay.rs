@@ -1,10 +1,10 @@
 //! **The replay decision.** One pure function says what happens when a body asks for an operation: answer from the
 //! journal, go on from where it stopped, perform it, or stop because code and journal disagree.
 
+use crate::path::Path;
 use crate::run::history::{Standing, State};
 use crate::run::record::{Asked, DoubtCause, Recorded};
 use crate::run::state::Divergence;
-use crate::path::Path;
 use crate::time::Timestamp;
 use crate::tool::Effect;
 use crate::value::diff::differences;
@@ -45,15 +45,10 @@ pub(crate) fn replay(path: &Path, standing: Option<&Standing>, asked: &Asked) ->
             recorded: false,
         },
         State::Attempting { attempt } => Decision::Perform { attempt: *attempt, not_before: None },
-        State::Intended { attempt, over_by } => Decision::InDoubt {
-            attempt: *attempt,
-            cause: DoubtCause::WorkerLost,
-            over_by: *over_by,
-            recorded: false,
-        },
-        State::Failed { attempt, retry_at } => {
-            Decision::Perform { attempt: attempt + 1, not_before: Some(*retry_at) }
+        State::Intended { attempt, over_by } => {
+            Decision::InDoubt { attempt: *attempt, cause: DoubtCause::WorkerLost, over_by: *over_by, recorded: false }
         }
+        State::Failed { attempt, retry_at } => Decision::Perform { attempt: attempt + 1, not_before: Some(*retry_at) },
         State::Doubted { attempt, cause, over_by } => {
             Decision::InDoubt { attempt: *attempt, cause: *cause, over_by: *over_by, recorded: true }
         }
@@ -63,12 +58,7 @@ pub(crate) fn replay(path: &Path, standing: Option<&Standing>, asked: &Asked) ->
 
 /// What a body left behind when it returned: the operation the journal has next.
 pub(crate) fn unasked(path: &Path, standing: &Standing) -> Divergence {
-    Divergence {
-        path: path.clone(),
-        recorded: Some(standing.asked.to_string()),
-        asked: None,
-        differences: Vec::new(),
-    }
+    Divergence { path: path.clone(), recorded: Some(standing.asked.to_string()), asked: None, differences: Vec::new() }
 }
 
 fn divergence(path: &Path, recorded: &Asked, asked: &Asked) -> Divergence {
@@ -78,12 +68,7 @@ fn divergence(path: &Path, recorded: &Asked, asked: &Asked) -> Divergence {
     } else {
         Vec::new()
     };
-    Divergence {
-        path: path.clone(),
-        recorded: Some(recorded.to_string()),
-        asked: Some(asked.to_string()),
-        differences,
-    }
+    Divergence { path: path.clone(), recorded: Some(recorded.to_string()), asked: Some(asked.to_string()), differences }
 }
 
 #[cfg(test)]
@@ -107,7 +92,7 @@ mod tests {
     }
 
     fn decide(recorded: Asked, state: State, asked: &Asked) -> String {
-        let standing = Standing { asked: recorded, state, at: T, deaths: 0 };
+        let standing = Standing { asked: recorded, state, since: T, at: T, deaths: 0 };
         format!("{:?}", replay(&Path::root().child(0), Some(&standing), asked))
     }
 
@@ -187,18 +172,22 @@ mod tests {
             (call("pay", json!({"to": "Oslo", "seats": 2})), "the code asks for call of tool `pay`"),
             (step("book", Effect::Once), "the code asks for step \"book\""),
         ] {
-            let standing = Standing { asked: recorded.clone(), state: State::Accepted, at: T, deaths: 0 };
+            let standing = Standing { asked: recorded.clone(), state: State::Accepted, since: T, at: T, deaths: 0 };
             let Decision::Diverged(divergence) = replay(&Path::root().child(3), Some(&standing), &asked) else {
                 panic!("{asked} was taken for {recorded}")
             };
             let text = divergence.to_string();
-            assert!(text.contains(word) && text.starts_with("diverged at 3: the journal has call of tool `book`"), "{text}");
+            assert!(
+                text.contains(word) && text.starts_with("diverged at 3: the journal has call of tool `book`"),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn l22_records_left_when_the_body_returns_diverge() {
-        let standing = Standing { asked: step("later", Effect::Once), state: State::Accepted, at: T, deaths: 0 };
+        let standing =
+            Standing { asked: step("later", Effect::Once), state: State::Accepted, since: T, at: T, deaths: 0 };
         let text = unasked(&Path::root().child(2), &standing).to_string();
         assert!(text.contains("has step \"later\"") && text.contains("the body returned"), "{text}");
     }

@@ -142,6 +142,11 @@ impl Inner {
         if let Change::Mail { run, message } = change {
             if let Some(entry) = self.runs.get_mut(&run) {
                 let position = entry.mailbox.mail.last().map_or(entry.mailbox.examined, |mail| mail.position) + 1;
+                if entry.is_finished()
+                    && let Message::Settle { path, attempt, .. } = &message
+                {
+                    entry.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
+                }
                 entry.mailbox.mail.push(Mail { position, message });
             }
             return;
@@ -275,13 +280,24 @@ impl Store for MemoryStore {
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
         let inner = self.0.lock();
-        let mail = inner.runs.get(&run).map(|entry| {
-            entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect()
-        });
+        let mail = inner
+            .runs
+            .get(&run)
+            .map(|entry| entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect());
         Box::pin(std::future::ready(mail.ok_or(StoreError::NoSuchRun(run))))
     }
 
-    fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(std::future::ready(Ok(self.0.lock().list(filter, after, limit))))
+    }
+
+    /// There is nothing to give up: whoever shares the store goes on with it.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 }

@@ -103,7 +103,8 @@ pub enum Change {
     Doubts(Vec<Doubt>),
     /// The owner has examined its mailbox up to this position; those messages are in the journal or void.
     Examined(u64),
-    /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an open doubt.
+    /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an
+    /// open doubt: that closes the doubt, and the message stays as its annotation.
     Mail {
         /// Whose mailbox.
         run: RunId,
@@ -219,5 +220,14 @@ pub trait Store: Send + Sync + 'static {
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;
 
     /// Runs that match, oldest first, at most `limit`, after the run `after`.
-    fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
+
+    /// Writes and answers everything submitted before, then gives up whatever it holds, such as a file's lock. Later
+    /// requests fail.
+    fn close(&self) -> BoxFuture<'_, ()>;
 }

@@ -2,24 +2,20 @@
 //! time: before and after every commit, before and after every effect. The disk survives, everything else dies. The
 //! outcome and the number of effects must not change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::sim::{Idle, Owed, Sim, block_on};
+use super::reads::*;
+use super::sim::{Idle, Sim, block_on};
 use crate::call::ToolCall;
 use crate::error::Error;
-use crate::id::RunId;
-use crate::run::record::Record;
-use crate::run::state::{Doubt, RunInfo};
+use crate::run::state::Doubt;
 use crate::runtime::{Config, Runtime};
-use crate::store::{
-    Answer, Claimed, Commit, Filter, Mail, MemoryStore, Promise, Settlement, Store, StoreError, Ticket,
-};
+use crate::store::{Answer, Commit, MemoryStore, Promise, Settlement, Store, Ticket};
 use crate::tool::Tool;
 
 /// Most rounds of settling doubts in one life; more means that settling moves nothing.
@@ -48,6 +44,7 @@ pub struct Ledger(Arc<Outside>);
 
 struct Outside {
     effects: Mutex<BTreeMap<String, Effects>>,
+    keys: Mutex<BTreeSet<String>>,
     life: Mutex<Option<Arc<Life>>>,
 }
 
@@ -59,35 +56,44 @@ struct Effects {
 
 impl Ledger {
     fn new() -> Self {
-        Self(Arc::new(Outside { effects: Mutex::default(), life: Mutex::new(None) }))
+        Self(Arc::new(Outside { effects: Mutex::default(), keys: Mutex::default(), life: Mutex::new(None) }))
     }
 
-    /// An effect that must happen exactly as often as in the undisturbed run.
-    pub async fn once(&self, name: &str) {
-        self.effect(name, true).await;
+    /// An effect that must happen exactly as often as in the undisturbed run, done under an idempotency key.
+    pub async fn once(&self, name: &str, key: &str) {
+        self.effect(name, Some(key)).await;
     }
 
     /// An effect that may be repeated when a crash falls between its start and its record.
     pub async fn repeatable(&self, name: &str) {
-        self.effect(name, false).await;
+        self.effect(name, None).await;
     }
 
-    async fn effect(&self, name: &str, once: bool) {
+    async fn effect(&self, name: &str, key: Option<&str>) {
         let life = self.0.life.lock().clone();
         if let Some(life) = &life {
             life.pass(&format!("before effect {name}")).await;
         }
-        let mut effects = self.0.effects.lock();
-        let entry = effects.entry(name.to_owned()).or_default();
-        entry.once |= once;
-        entry.count += 1;
-        drop(effects);
+        self.note(name, key);
         if let Some(life) = &life {
             life.pass(&format!("after effect {name}")).await;
         }
     }
 
-    /// How often an effect has happened so far; what a tool's `reconcile` would ask the outside for.
+    fn note(&self, name: &str, key: Option<&str>) {
+        let mut effects = self.0.effects.lock();
+        let entry = effects.entry(name.to_owned()).or_default();
+        entry.once |= key.is_some();
+        entry.count += 1;
+        self.0.keys.lock().extend(key.map(str::to_owned));
+    }
+
+    /// Whether a once effect happened under this key: what a tool's `reconcile` asks the outside for.
+    pub fn happened(&self, key: &str) -> bool {
+        self.0.keys.lock().contains(key)
+    }
+
+    /// How often an effect has happened so far.
     pub fn count(&self, name: &str) -> u32 {
         self.0.effects.lock().get(name).map_or(0, |effects| effects.count)
     }
@@ -99,6 +105,7 @@ struct Life {
     die_at: Option<usize>,
     passed: AtomicUsize,
     dead: AtomicBool,
+    buried: AtomicBool,
     log: Mutex<Vec<String>>,
     /// Answers that never come.
     graves: Mutex<Vec<Promise<()>>>,
@@ -108,8 +115,11 @@ impl Life {
     /// Counts a point; true if the process dies at it.
     fn dies(&self, what: &str) -> bool {
         if self.dead.load(Ordering::Acquire) {
-            let mut log = self.log.lock();
-            log.push(format!("AFTER DEATH: {what}"));
+            // The poll in which the process died cannot be cut short, but nothing in it reaches the outside any more.
+            // Whatever comes after that poll is a ghost.
+            if self.buried.load(Ordering::Acquire) {
+                self.log.lock().push(format!("AFTER DEATH: {what}"));
+            }
             return true;
         }
         let index = self.passed.fetch_add(1, Ordering::AcqRel);
@@ -152,59 +162,24 @@ impl Store for Mortal {
             Answer::Ready(answer) => Answer::Ready(answer),
             Answer::Wait(ticket) => {
                 let (promise, outer) = Promise::pair();
-                let relay = Relay { life: self.life.clone(), promise: Some(promise), owed: Some(self.life.sim.owed()) };
-                ticket.then(move |answer| relay.answer(answer));
+                let life = self.life.clone();
+                ticket.then(move |answer| {
+                    if life.dead.load(Ordering::Acquire) || life.dies("after commit") {
+                        life.graves.lock().push(promise);
+                    } else {
+                        promise.answer(answer);
+                    }
+                });
                 Answer::Wait(outer)
             }
         }
     }
 
-    fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        self.inner.claim(run)
-    }
-
-    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.release(run, epoch)
-    }
-
-    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        self.inner.info(run)
-    }
-
-    fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.inner.journal(run)
-    }
-
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        self.inner.mail(run, after)
-    }
-
-    fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.inner.list(filter, after, limit)
-    }
-}
-
-/// Brings an answer from another thread back into the simulated process.
-struct Relay {
-    life: Arc<Life>,
-    promise: Option<Promise<()>>,
-    owed: Option<Owed>,
-}
-
-impl Relay {
-    fn answer(mut self, answer: Result<(), StoreError>) {
-        let Some(promise) = self.promise.take() else { return };
-        if self.life.dead.load(Ordering::Acquire) || self.life.dies("after commit") {
-            self.life.graves.lock().push(promise);
-        } else {
-            promise.answer(answer);
-        }
-        self.owed = None;
-    }
+    delegate_reads!(inner, std::convert::identity);
 }
 
 type Tools = dyn Fn(&Ledger) -> Vec<Tool>;
-type Person = dyn Fn(&Ledger, &Doubt) -> Settlement;
+type Person = dyn Fn(&Ledger, &str, &Doubt) -> Settlement;
 
 /// Runs a scenario of your own tools through every crash.
 ///
@@ -214,12 +189,12 @@ type Person = dyn Fn(&Ledger, &Doubt) -> Settlement;
 /// # use serde_json::{Value, json};
 /// CrashMatrix::new(|ledger| {
 ///     let (effect, record) = (ledger.clone(), ledger.clone());
-///     let charge = Tool::new("charge", "Charges a card", move |_: Value| {
+///     let charge = Tool::with_call("charge", "Charges a card", move |call, _: Value| {
 ///         let ledger = effect.clone();
-///         async move { ledger.once("charge").await; Ok(json!("receipt")) }
+///         async move { ledger.once("charge", &call.idempotency_key()).await; Ok(json!("receipt")) }
 ///     });
-///     vec![charge.reconcile(move |_| {
-///         let happened = record.count("charge") > 0;
+///     vec![charge.reconcile(move |call| {
+///         let happened = record.happened(&call.idempotency_key());
 ///         async move { Ok(if happened { Reconciled::Happened(json!("receipt")) } else { Reconciled::DidNotHappen }) }
 ///     })]
 /// })
@@ -285,9 +260,9 @@ impl CrashMatrix {
         self
     }
 
-    /// Settles doubts that neither the tool nor its policy settles.
+    /// Settles doubts that neither the tool nor its policy settles; the text is the attempt's idempotency key.
     #[must_use]
-    pub fn person(mut self, person: impl Fn(&Ledger, &Doubt) -> Settlement + 'static) -> Self {
+    pub fn person(mut self, person: impl Fn(&Ledger, &str, &Doubt) -> Settlement + 'static) -> Self {
         self.person = Some(Box::new(person));
         self
     }
@@ -379,6 +354,7 @@ impl CrashMatrix {
                 die_at: deaths.get(life).copied(),
                 passed: AtomicUsize::new(0),
                 dead: AtomicBool::new(false),
+                buried: AtomicBool::new(false),
                 log: Mutex::default(),
                 graves: Mutex::default(),
             });
@@ -404,7 +380,7 @@ impl CrashMatrix {
 
     /// One life; `None` if it ended in death.
     fn live(&self, sim: &Sim, life: &Arc<Life>, store: Arc<dyn Store>, ledger: &Ledger) -> Option<Value> {
-        let mortal: Arc<dyn Store> = Arc::new(Mortal { inner: store.clone(), life: life.clone() });
+        let mortal: Arc<dyn Store> = Arc::new(Mortal { inner: sim.attach(store.clone()), life: life.clone() });
         let mut config = Config::new(mortal, Arc::new(sim.clone()), Arc::new(sim.clone()));
         config.seed = Some(self.seed);
         for tool in (self.tools)(ledger) {
@@ -431,7 +407,10 @@ impl CrashMatrix {
         );
         for _ in 0..SETTLE_ROUNDS {
             match sim.run(|| result.lock().is_some()) {
-                Idle::Killed => return None,
+                Idle::Killed => {
+                    life.buried.store(true, Ordering::Release);
+                    return None;
+                }
                 Idle::Done => return result.lock().take(),
                 Idle::Stuck => self.settle(sim, life, &runtime, ledger),
             }
@@ -444,10 +423,12 @@ impl CrashMatrix {
         let doubts = block_on(runtime.doubts()).unwrap_or_default();
         let log = || life.log.lock().join("\n  ");
         let Some(person) = self.person.as_ref().filter(|_| !doubts.is_empty()) else {
-            panic!("the scenario is stuck: {} doubts, nothing can move:\n  {}", doubts.len(), log())
+            let journals = block_on(journals(runtime));
+            panic!("the scenario is stuck: {} doubts, nothing can move:\n  {}\n{journals}", doubts.len(), log())
         };
         for (run, doubt) in doubts {
-            let settlement = person(ledger, &doubt);
+            let key = crate::call::idempotency_key(run, &doubt.path);
+            let settlement = person(ledger, &key, &doubt);
             let runtime = runtime.clone();
             let settled = sim.block_on(async move {
                 runtime.settle(run, &doubt.path, settlement, "the matrix", "as the ledger says").await
@@ -475,4 +456,16 @@ async fn perform(runtime: &Runtime, known: Option<RunId>, calls: Vec<ToolCall>) 
         Err(Error::Held { hold, .. }) => Value::String(format!("held: {hold}")),
         Err(error) => Value::String(error.to_string()),
     }
+}
+
+/// Every run with its journal, for a person who has to find out why nothing moves.
+async fn journals(runtime: &Runtime) -> String {
+    let mut text = String::new();
+    for info in runtime.list(Filter::All, None, 8).await.unwrap_or_default() {
+        text.push_str(&format!("  run {} {:?}\n", info.run, info.state));
+        for record in runtime.journal(info.run).await.unwrap_or_default() {
+            text.push_str(&format!("    {} {:?}\n", record.path, record.event));
+        }
+    }
+    text
 }

@@ -11,10 +11,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
+use super::reads::*;
 use crate::spawn::Spawn;
+use crate::store::{Answer, Commit, Promise, Store, Ticket};
 use crate::time::{Clock, Timestamp};
 
 /// Where virtual time begins: some moment in 2026, so that instants look like instants.
@@ -30,12 +31,15 @@ struct Inner {
     timers: Mutex<BinaryHeap<Reverse<(u64, u64)>>>,
     sleepers: Mutex<BTreeMap<u64, Waker>>,
     nanos: AtomicU64,
-    /// Answers that other threads owe; time stands still until they come.
-    awaited: AtomicU64,
+    /// Answers that other threads owe, in the order they were asked for; time stands still until they come, and they are
+    /// delivered in that order, so that another thread's speed decides nothing.
+    owed: Mutex<BTreeMap<u64, Option<Delivery>>>,
     random: Mutex<u64>,
     thread: Mutex<Option<Thread>>,
     killed: AtomicBool,
 }
+
+type Delivery = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Tasks {
@@ -63,7 +67,7 @@ impl Sim {
             timers: Mutex::default(),
             sleepers: Mutex::default(),
             nanos: AtomicU64::new(0),
-            awaited: AtomicU64::new(0),
+            owed: Mutex::default(),
             random: Mutex::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             thread: Mutex::default(),
             killed: AtomicBool::new(false),
@@ -79,8 +83,7 @@ impl Sim {
             *slot.lock() = Some(value);
         }));
         self.run(|| result.lock().is_some());
-        let value = result.lock().take();
-        value
+        result.lock().take()
     }
 
     /// Runs tasks until `done` says so or nothing can move.
@@ -95,9 +98,8 @@ impl Sim {
             }
             if let Some(id) = self.pick() {
                 self.poll(id);
-            } else if self.0.awaited.load(Ordering::Acquire) > 0 {
-                // Woken by whoever owes the answer; the time limit only guards against a wake-up between the two looks.
-                std::thread::park_timeout(Duration::from_millis(1));
+            } else if let Some(delivery) = self.oldest_owed() {
+                delivery();
             } else if !self.advance() {
                 return Idle::Stuck;
             }
@@ -144,29 +146,77 @@ impl Sim {
         self.0.killed.store(true, Ordering::Release);
     }
 
-    /// Drops all tasks.
-    pub(crate) fn bury(&self) {
+    /// Drops all tasks where they stand.
+    pub fn bury(&self) {
+        *self.0.thread.lock() = Some(std::thread::current());
         let tasks = std::mem::take(&mut self.0.tasks.lock().all);
         drop(tasks);
+        // What other threads still owe is waited for and thrown away, so that nothing of this process is left in them.
+        while let Some(delivery) = self.oldest_owed() {
+            drop(delivery);
+        }
     }
 
-    /// Another thread owes an answer; it is paid when the returned guard is dropped.
-    pub(crate) fn owed(&self) -> Owed {
-        self.0.awaited.fetch_add(1, Ordering::AcqRel);
-        Owed(self.0.clone())
+    /// The store as tasks of this executor must see it: answers from other threads come in a fixed order.
+    pub fn attach(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
+        Arc::new(Attached { store, sim: self.clone() })
+    }
+
+    /// Waits for the oldest answer that is owed.
+    fn oldest_owed(&self) -> Option<Delivery> {
+        loop {
+            {
+                let mut owed = self.0.owed.lock();
+                let mut oldest = owed.first_entry()?;
+                if let Some(delivery) = oldest.get_mut().take() {
+                    oldest.remove();
+                    return Some(delivery);
+                }
+            }
+            // Whoever pays unparks this thread.
+            std::thread::park();
+        }
+    }
+
+    fn owe<T: Send + 'static>(&self, ticket: Ticket<T>) -> Ticket<T> {
+        let (promise, outer) = Promise::pair();
+        let id = {
+            let mut tasks = self.0.tasks.lock();
+            tasks.next += 1;
+            tasks.next
+        };
+        self.0.owed.lock().insert(id, None);
+        let inner = self.0.clone();
+        ticket.then(move |answer| {
+            inner.owed.lock().insert(id, Some(Box::new(move || promise.answer(answer))));
+            if let Some(thread) = &*inner.thread.lock() {
+                thread.unpark();
+            }
+        });
+        outer
     }
 }
 
-/// See [`Sim::owed`].
-pub(crate) struct Owed(Arc<Inner>);
+/// See [`Sim::attach`].
+struct Attached {
+    store: Arc<dyn Store>,
+    sim: Sim,
+}
 
-impl Drop for Owed {
-    fn drop(&mut self) {
-        self.0.awaited.fetch_sub(1, Ordering::AcqRel);
-        if let Some(thread) = &*self.0.thread.lock() {
-            thread.unpark();
+impl Store for Attached {
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        match self.store.commit(commit) {
+            Answer::Ready(answer) => Answer::Ready(answer),
+            Answer::Wait(ticket) => Answer::Wait(self.sim.owe(ticket)),
         }
     }
+
+    // Waited for on the spot: whatever thread answers, the process sees no time pass.
+    delegate_reads!(store, at_once);
+}
+
+fn at_once<'a, T: Send + 'a>(answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(block_on(answer)))
 }
 
 struct TaskWaker {

@@ -127,7 +127,7 @@ pub(crate) type Resolve = dyn Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send
 /// A contract that is compiled at most once: at registration, or on first use for tools of big sources.
 pub(crate) struct LazyContract {
     source: Source,
-    compiled: OnceLock<Result<Contract, ToolError>>,
+    compiled: OnceLock<Contract>,
 }
 
 enum Source {
@@ -149,20 +149,22 @@ impl LazyContract {
         let Source::Given(schemas) = &self.source else { return Ok(()) };
         if self.compiled.get().is_none() {
             let contract = schemas.clone().compile(&spec.name)?;
-            self.compiled.get_or_init(|| Ok(contract));
+            self.compiled.get_or_init(|| contract);
         }
         Ok(())
     }
 
     pub(crate) fn get(&self, spec: &ToolSpec) -> Result<&Contract, ToolError> {
-        let compiled = self.compiled.get_or_init(|| {
-            let schemas = match &self.source {
-                Source::Given(schemas) => schemas.clone(),
-                Source::Lazy(resolve) => resolve(spec)?,
-            };
-            schemas.compile(&spec.name).map_err(|bad| ToolError::unavailable(bad.to_string()))
-        });
-        compiled.as_ref().map_err(Clone::clone)
+        if let Some(contract) = self.compiled.get() {
+            return Ok(contract);
+        }
+        // A source that cannot answer now may answer the next call: only success is kept.
+        let schemas = match &self.source {
+            Source::Given(schemas) => schemas.clone(),
+            Source::Lazy(resolve) => resolve(spec)?,
+        };
+        let contract = schemas.compile(&spec.name).map_err(|bad| ToolError::unavailable(bad.to_string()))?;
+        Ok(self.compiled.get_or_init(|| contract))
     }
 }
 

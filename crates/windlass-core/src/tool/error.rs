@@ -149,9 +149,7 @@ impl ToolError {
 
     /// One violation of the whole arguments.
     pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::InvalidArguments {
-            violations: vec![Violation { pointer: pointer.into(), message: message.into() }],
-        }
+        Self::InvalidArguments { violations: vec![Violation { pointer: pointer.into(), message: message.into() }] }
     }
 
     /// The name of the kind, as records, APIs and models know it.

@@ -4,6 +4,7 @@
 mod body;
 pub mod contract;
 mod error;
+pub mod narrate;
 mod output;
 pub mod spec;
 mod toolbox;
@@ -18,11 +19,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-pub use body::{
-    Arg, Atomic, Body, Durable, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled,
-};
+pub use body::{Arg, Atomic, Body, Durable, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled};
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
+pub(crate) use output::from_output;
 pub use output::{Artifact, Content, IntoOutput, Output};
 pub use spec::{Concurrency, Effect, ToolSpec};
 pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
@@ -82,12 +82,24 @@ impl Tool {
 
     /// A tool with a hand-written atomic body.
     pub fn atomic(spec: ToolSpec, schemas: Schemas, body: impl Atomic) -> Self {
-        Self { spec, contract: LazyContract::given(schemas), body: Body::Atomic(Arc::new(body)), reconcile: None, gate: OnceLock::new() }
+        Self {
+            spec,
+            contract: LazyContract::given(schemas),
+            body: Body::Atomic(Arc::new(body)),
+            reconcile: None,
+            gate: OnceLock::new(),
+        }
     }
 
     /// A tool with a hand-written durable body.
     pub fn durable(spec: ToolSpec, schemas: Schemas, body: impl Durable) -> Self {
-        Self { spec, contract: LazyContract::given(schemas), body: Body::Durable(Arc::new(body)), reconcile: None, gate: OnceLock::new() }
+        Self {
+            spec,
+            contract: LazyContract::given(schemas),
+            body: Body::Durable(Arc::new(body)),
+            reconcile: None,
+            gate: OnceLock::new(),
+        }
     }
 
     /// A tool of a big source: its schemas are asked for, and compiled, when it is first called or looked at.
@@ -162,6 +174,11 @@ impl Tool {
     /// The schemas, resolved and compiled on first use and kept.
     pub fn contract(&self) -> Result<&Contract, ToolError> {
         self.contract.get(&self.spec)
+    }
+
+    /// A human line about a call of this tool, if it has one in a language near this locale.
+    pub fn narrate(&self, locale: &str, phase: narrate::Phase, args: &serde_json::Value) -> Option<String> {
+        self.spec.about.narration.line(locale, phase, args, self.contract().ok()?)
     }
 
     /// Whether its body is made of durable operations.

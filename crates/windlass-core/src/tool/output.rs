@@ -108,6 +108,15 @@ fn decode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Er
     STANDARD.decode(text).map(Arc::from).map_err(serde::de::Error::custom)
 }
 
+/// Decodes what a tool returned: its value, or the whole output where that is what `T` is.
+pub(crate) fn from_output<T: serde::de::DeserializeOwned + 'static>(output: &Output) -> Result<T, serde_json::Error> {
+    let mut whole = None::<T>;
+    if let Some(whole) = (&mut whole as &mut dyn std::any::Any).downcast_mut::<Option<Output>>() {
+        *whole = Some(output.clone());
+    }
+    whole.map_or_else(|| T::deserialize(&output.value), Ok)
+}
+
 /// What a body may return: anything that serialises and has a schema, or an [`Output`] built by hand.
 pub trait IntoOutput {
     /// The output this value stands for.

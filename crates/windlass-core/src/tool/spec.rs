@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::narrate::Narration;
 use crate::id::ToolId;
 use crate::limits;
 
@@ -66,7 +67,9 @@ enum KeyPiece {
 
 /// A key expression that does not parse.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), or pieces joined with +")]
+#[error(
+    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), or pieces joined with +"
+)]
 pub struct BadKeyExpression {
     source_text: String,
     problem: String,
@@ -208,11 +211,13 @@ pub struct About {
     /// For the model.
     pub description: String,
     /// The tool's own version, kept with every call.
-    pub version: Option<String>,
+    pub version: Option<Arc<str>>,
     /// Selects tools in listings.
     pub tags: Vec<String>,
     /// Whether it may be listed as a stub.
     pub deferral: Deferral,
+    /// What people are told while it runs: a line in the log of the run when a call starts and ends.
+    pub narration: Narration,
 }
 
 /// The cheap half of a tool: everything but its schemas and its body.
@@ -247,6 +252,18 @@ pub struct Guards {
     pub connection: Option<Arc<str>>,
     /// What happens to a doubt nobody else settles.
     pub on_doubt: OnDoubt,
+    /// Whether it may be started without anyone waiting for it.
+    pub background: Background,
+}
+
+/// Whether a tool may be started without anyone waiting for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Background {
+    /// It may.
+    #[default]
+    Allowed,
+    /// It must be called and waited for.
+    Never,
 }
 
 impl ToolSpec {
@@ -297,9 +314,13 @@ mod tests {
 
     #[test]
     fn bad_key_expressions_are_named() {
-        for (source, word) in
-            [("", "neither"), ("'open", "not closed"), ("account", "neither"), ("args.", "no name"), ("'a' 'b'", "joined")]
-        {
+        for (source, word) in [
+            ("", "neither"),
+            ("'open", "not closed"),
+            ("account", "neither"),
+            ("args.", "no name"),
+            ("'a' 'b'", "joined"),
+        ] {
             let error = KeyExpression::parse(source).unwrap_err().to_string();
             assert!(error.contains(word) && error.contains(source), "{source}: {error}");
         }

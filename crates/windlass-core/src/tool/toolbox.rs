@@ -190,6 +190,13 @@ impl Toolbox {
         self.snapshot().tools()
     }
 
+    /// Every visible tool with this tag, sorted by name.
+    pub fn tagged(&self, tag: &str) -> Vec<Arc<Tool>> {
+        let mut tools = self.tools();
+        tools.retain(|tool| tool.spec().about.tags.iter().any(|own| own == tag));
+        tools
+    }
+
     /// What a model is shown: every visible tool sorted by name, deferrable ones as stubs where the toolbox is large.
     pub fn listing(&self) -> Result<Vec<Listing>, ToolError> {
         let tools = self.tools();
@@ -203,6 +210,8 @@ impl Toolbox {
 pub struct Listing {
     /// The name to call.
     pub name: Arc<str>,
+    /// For people.
+    pub title: Option<String>,
     /// What it does.
     pub description: String,
     /// The schema of its arguments; `None` for a stub.
@@ -222,6 +231,7 @@ impl Listing {
         let contract = if stub { None } else { Some(tool.contract()?) };
         Ok(Self {
             name: spec.name.clone(),
+            title: spec.about.title.clone(),
             description: spec.about.description.clone(),
             input: contract.map(|contract| contract.input().clone()),
             output: contract.and_then(|contract| contract.output().cloned()),
@@ -267,7 +277,9 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
     let no = |problem| Err(RegisterError::Contradiction { name: name.to_string(), problem });
     let limits = &spec.limits;
     if durable && (limits.timeout.is_some() || limits.retry.is_some() || limits.heartbeat.is_some()) {
-        return no("a durable body has no timeout, retry or heartbeat of its own; set a deadline, or limits on its steps");
+        return no(
+            "a durable body has no timeout, retry or heartbeat of its own; set a deadline, or limits on its steps",
+        );
     }
     if spec.effect == Effect::Readonly && spec.hints.destructive {
         return no("a readonly tool destroys nothing; drop `destructive` or change the effect");

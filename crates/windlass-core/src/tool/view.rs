@@ -28,9 +28,9 @@ impl<'a> ErrorView<'a> {
     pub fn of(error: &'a ToolError) -> Self {
         let message: Cow<'a, str> = match error {
             ToolError::InvalidArguments { violations } => describe(violations).into(),
-            ToolError::Unavailable { message } | ToolError::Failed { message, .. } | ToolError::TimedOut { message } => {
-                message.into()
-            }
+            ToolError::Unavailable { message }
+            | ToolError::Failed { message, .. }
+            | ToolError::TimedOut { message } => message.into(),
             ToolError::Internal(internal) => hidden("an internal error occurred", &internal.correlation),
             ToolError::Panicked { correlation } => hidden("the tool crashed", correlation),
             ToolError::Cancelled { reason } | ToolError::Denied { reason } | ToolError::InDoubt { reason } => {
@@ -73,9 +73,7 @@ fn hidden(what: &str, correlation: &str) -> Cow<'static, str> {
 /// At most [`ERROR_CHARS`] characters, cut at a character and saying so.
 pub(crate) fn bounded(text: Cow<'_, str>) -> Cow<'_, str> {
     match text.char_indices().nth(ERROR_CHARS) {
-        Some((cut, _)) => {
-            format!("{}… ({} more characters)", &text[..cut], text[cut..].chars().count()).into()
-        }
+        Some((cut, _)) => format!("{}… ({} more characters)", &text[..cut], text[cut..].chars().count()).into(),
         None => text,
     }
 }

@@ -19,7 +19,7 @@ mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use futures_util::future::BoxFuture;
@@ -45,7 +45,7 @@ pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<Queue>,
     readers: Readers,
-    writer: Option<JoinHandle<()>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SqliteStore {
@@ -64,7 +64,22 @@ impl SqliteStore {
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
-        Ok(Self { readers: Readers::new(path.clone()), path, queue, writer: Some(writer) })
+        Ok(Self { readers: Readers::new(path.clone()), path, queue, writer: Mutex::new(Some(writer)) })
+    }
+
+    /// Writes and answers everything submitted before, then gives the file up.
+    fn end(&self) {
+        self.queue.close();
+        // First, so that the writer's connection is the last one, whose end tidies the file.
+        self.readers.close();
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer
+            // The last owner of the store may be a callback on the writer's own thread; that ends by itself.
+            && writer.thread().id() != thread::current().id()
+            && writer.join().is_err()
+        {
+            tracing::error!(path = %self.path.display(), "the writer of the store had panicked");
+        }
     }
 
     /// Where the file is, its links followed.
@@ -128,20 +143,16 @@ impl Store for SqliteStore {
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.list(filter, after, limit) })
     }
+
+    /// Waits, blocking its thread, for what is queued and for one checkpoint.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move { self.end() })
+    }
 }
 
 impl Drop for SqliteStore {
     fn drop(&mut self) {
-        self.queue.close();
-        // First, so that the writer's connection is the last one, whose end tidies the file.
-        self.readers.close();
-        if let Some(writer) = self.writer.take()
-            // The last owner of the store may be a callback on the writer's own thread; that ends by itself.
-            && writer.thread().id() != thread::current().id()
-            && writer.join().is_err()
-        {
-            tracing::error!(path = %self.path.display(), "the writer of the store had panicked");
-        }
+        self.end();
     }
 }
 

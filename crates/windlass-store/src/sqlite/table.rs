@@ -129,6 +129,16 @@ impl Table<'_> {
             connection
                 .prepare_cached("INSERT INTO mail (run, position, body) VALUES (?1, ?2, ?3)")?
                 .execute(params![head.id, signed(head.mail), letter.body])?;
+            if head.phase == Phase::Finished
+                && let Some((path, attempt)) = &letter.settles
+            {
+                // Nobody drives the run any more: the settlement itself closes the doubt, and stays as its annotation.
+                head.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
+                let rest = if head.doubts.is_empty() { None } else { encode_doubts(&head.doubts) };
+                connection
+                    .prepare_cached("UPDATE runs SET doubts = ?2 WHERE id = ?1")?
+                    .execute(params![head.id, rest])?;
+            }
         }
         Ok(())
     }
@@ -272,4 +282,9 @@ fn signed(number: u64) -> i64 {
 
 fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+/// What is left of a list that was read from JSON can be written as JSON again.
+fn encode_doubts(doubts: &[windlass_core::run::state::Doubt]) -> Option<String> {
+    serde_json::to_string(doubts).ok()
 }

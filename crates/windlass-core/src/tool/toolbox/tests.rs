@@ -125,7 +125,10 @@ fn b04_a_bad_schema_is_refused_at_registration() {
 struct Never;
 
 impl crate::tool::Atomic for Never {
-    fn attempt(&self, _: crate::call::Call) -> futures_util::future::BoxFuture<'static, Result<crate::tool::Output, ToolError>> {
+    fn attempt(
+        &self,
+        _: crate::call::Call,
+    ) -> futures_util::future::BoxFuture<'static, Result<crate::tool::Output, ToolError>> {
         Box::pin(std::future::pending())
     }
 }

@@ -1,0 +1,101 @@
+//! Your own tools through every crash: the process dies before and after every commit and around every effect, and the
+//! outcome and the number of effects must not change.
+//!
+//! In a project of yours this is a test; here it is a program, so that you can see what it saw.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use windlass::Settlement;
+use windlass::prelude::*;
+use windlass::testing::{CrashMatrix, Ledger, Report, SqliteDisk};
+
+/// The tools under test. They are made anew for every life of the process; the ledger is the world outside, and survives.
+fn tools(ledger: &Ledger) -> Vec<Tool> {
+    let (provider, books) = (ledger.clone(), ledger.clone());
+    // Once, and able to find out by itself whether it happened.
+    let charge = Tool::with_call("charge", "Charge a card.", move |call, _: Value| {
+        let provider = provider.clone();
+        async move {
+            provider.once("charge", &call.idempotency_key()).await;
+            Ok("receipt 1".to_owned())
+        }
+    })
+    .reconcile(move |call| {
+        let charged = books.happened(&call.idempotency_key());
+        async move { Ok(if charged { Reconciled::Happened("receipt 1".to_owned()) } else { Reconciled::DidNotHappen }) }
+    });
+
+    let (prices, airline) = (ledger.clone(), ledger.clone());
+    let trip = Tool::durable_fn("trip", "Book a trip.", move |mut ctx: Ctx, _: Value| {
+        let (prices, airline) = (prices.clone(), airline.clone());
+        async move {
+            // A crash may make the runtime look twice, never pay twice.
+            let fare: u64 = ctx
+                .step("look up the fare", |_| async {
+                    prices.repeatable("look-up").await;
+                    Ok(120)
+                })
+                .readonly()
+                .await?;
+            // Once, and nobody but a person can say whether it happened.
+            let seat: String = ctx
+                .step("reserve a seat", |attempt| {
+                    let airline = &airline;
+                    async move {
+                        airline.once("seat", &attempt.key()).await;
+                        Ok("12A".to_owned())
+                    }
+                })
+                .await?;
+            let receipt = ctx.call_json("charge", json!({})).await?;
+            Ok(json!({"fare": fare, "seat": seat, "receipt": receipt}))
+        }
+    });
+    vec![charge, trip]
+}
+
+/// The person who looks at the inbox, and asks the airline whether it has seen the key.
+fn person(ledger: &Ledger, key: &str, _doubt: &windlass::Doubt) -> Settlement {
+    match ledger.happened(key) {
+        true => Settlement::Happened(Ok(Output::value(json!("12A")).into())),
+        false => Settlement::DidNotHappen,
+    }
+}
+
+fn print(title: &str, report: &Report) {
+    println!("{title}: {} crash points, {} disturbed runs", report.points, report.runs);
+    println!("  outcome: {}", report.outcome);
+    for (name, count) in &report.effects {
+        println!("  {name}: {count}");
+    }
+}
+
+fn main() -> windlass::Result<()> {
+    // Each panics with the crash and everything that happened, should an outcome or a count be another.
+    let charge = || CrashMatrix::new(tools).call(ToolCall::new("charge", json!({})));
+    let trip = || CrashMatrix::new(tools).call(ToolCall::new("trip", json!({}))).person(person);
+
+    print("a charge, in memory", &charge().run());
+    let report = trip().run();
+    print("a trip, in memory", &report);
+    println!("  its points:");
+    for point in &report.log {
+        println!("    {point}");
+    }
+    print("a trip, two crashes each", &trip().crashes(2).run());
+
+    let folder = tempfile::tempdir().map_err(|error| windlass::Error::Refused(error.to_string()))?;
+    print("a charge, on SQLite", &charge().disk(fresh(folder.path().join("charge"))).run());
+    print("a trip, on SQLite", &trip().disk(fresh(folder.path().join("trip"))).run());
+    Ok(())
+}
+
+/// A new file for every history; every life within one history opens the same file.
+fn fresh(prefix: PathBuf) -> impl Fn() -> SqliteDisk {
+    let histories = Cell::new(0);
+    move || {
+        histories.set(histories.get() + 1);
+        SqliteDisk::new(prefix.with_extension(format!("{}.db", histories.get())))
+    }
+}

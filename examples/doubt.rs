@@ -1,0 +1,97 @@
+//! A real doubt: a process dies in the middle of a charge, and nobody can know whether the money moved. Windlass does not
+//! guess. It shows the doubt, and a person settles it.
+//!
+//! `cargo run --bin doubt [file]`. The program starts itself once more as the process that dies.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use windlass::prelude::*;
+use windlass::{Doubt, RunId, Settlement};
+
+/// Set in the process that dies; names the payment provider's ledger.
+const DIES: &str = "WINDLASS_EXAMPLE_DIES";
+
+/// Charge a customer's card.
+// `once`, which is the default: never repeated unless it is known not to have happened.
+#[tool]
+async fn charge(call: &Call, customer: String, cents: u64) -> ToolResult<String> {
+    if let Some(ledger) = std::env::var_os(DIES) {
+        // The provider takes the money…
+        let mut ledger = OpenOptions::new().create(true).append(true).open(ledger)?;
+        writeln!(ledger, "{} {customer} {cents}", call.idempotency_key())?;
+        // …and before its answer is recorded, the process is gone.
+        std::process::abort();
+    }
+    println!("  this line would be a second charge");
+    Ok(format!("{customer} paid {cents}"))
+}
+
+#[tokio::main]
+async fn main() -> windlass::Result<()> {
+    let file = match std::env::args_os().nth(1) {
+        Some(file) => PathBuf::from(file),
+        None => std::env::temp_dir().join(format!("windlass-doubt-{}.db", std::process::id())),
+    };
+    if std::env::var_os(DIES).is_some() {
+        let windlass = Windlass::open(&file).tool(charge).await?;
+        windlass.call(charge::call("Ada", 500u64)).await?;
+        return Ok(());
+    }
+
+    let ledger = file.with_extension("ledger");
+    let child = Command::new(std::env::current_exe().map_err(refused)?).arg(&file).env(DIES, &ledger).status();
+    println!("the first process ended well: {}", child.map_err(refused)?.success());
+
+    // Opening the file takes up the run. Its journal says that the charge was about to happen, and nothing after that.
+    let windlass = Windlass::open(&file).tool(charge).await?;
+    let (run, doubt) = first_doubt(&windlass).await?;
+    println!("in doubt: {} at {} (attempt {}): {}", doubt.operation, doubt.path, doubt.attempt, doubt.cause);
+
+    // A person looks at the provider's side. The key of the call leads to the charge, if there was one.
+    let charges = charges_of(&ledger, run)?;
+    println!("the provider's ledger has {} charge(s) of run {run}", charges.len());
+    let settlement = match charges.first() {
+        Some(_) => Settlement::Happened(Ok(Output::value(json!("Ada paid 500")).into())),
+        None => Settlement::DidNotHappen,
+    };
+    windlass.settle(run, &doubt.path, settlement, "grace", "found it in the provider's ledger").await?;
+
+    // The run goes on as if the process had never died.
+    for outcome in windlass.attach(run).await? {
+        println!("outcome:  {}", outcome.for_model());
+    }
+    println!("doubts:   {}", windlass.doubts().await?.len());
+    println!("charges:  {}", charges_of(&ledger, run)?.len());
+    for record in windlass.journal(run).await? {
+        if let windlass::record::Event::Finished(finished) = record.event
+            && let Some(settled) = finished.settled
+        {
+            println!("journal:  settled by {:?}: {}", settled.by, settled.reason);
+        }
+    }
+    windlass.shutdown().await
+}
+
+/// Waits until the run that was taken up has come to its doubt.
+async fn first_doubt(windlass: &Windlass) -> windlass::Result<(RunId, Doubt)> {
+    loop {
+        if let Some(found) = windlass.doubts().await?.into_iter().next() {
+            return Ok(found);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The lines of the ledger that belong to a run: an idempotency key starts with the run's id.
+fn charges_of(ledger: &Path, run: RunId) -> windlass::Result<Vec<String>> {
+    let text = std::fs::read_to_string(ledger).map_err(refused)?;
+    Ok(text.lines().filter(|line| line.starts_with(&run.to_string())).map(str::to_owned).collect())
+}
+
+fn refused(error: std::io::Error) -> windlass::Error {
+    windlass::Error::Refused(error.to_string())
+}

@@ -1,0 +1,63 @@
+//! Layered toolboxes: what one conversation, user or sub-agent sees, without touching what the others see.
+
+use windlass::prelude::*;
+
+/// Greet somebody.
+#[tool(effect = readonly)]
+async fn greet(name: String) -> ToolResult<String> {
+    Ok(format!("Hello, {name}."))
+}
+
+/// Delete everything.
+#[tool(destructive)]
+async fn delete_all() -> ToolResult<()> {
+    Ok(())
+}
+
+/// A tool that another program offers.
+fn offered(name: &'static str) -> Tool {
+    Tool::new(name, "A tool of the calendar.", move |_: Value| async move { Ok(format!("{name} is done")) })
+        .effect(Effect::Readonly)
+}
+
+fn show(whose: &str, toolbox: &Toolbox) {
+    let names: Vec<String> = toolbox.tools().iter().map(|tool| tool.spec().name.to_string()).collect();
+    println!("{whose:<22} {}", names.join(", "));
+}
+
+#[tokio::main]
+async fn main() -> windlass::Result<()> {
+    let windlass = Windlass::in_memory().tool(greet).tool(delete_all).await?;
+    show("everybody sees:", windlass.toolbox());
+
+    // A layer overlays the toolbox below it. It ends when it is dropped.
+    let layer = windlass.toolbox().layer();
+    // The name is the same and the id is not: journals and calls by id never mistake one for the other.
+    let formal = Tool::new("greet", "Greet somebody, formally.", |a: Value| async move {
+        Ok(format!("Good day, {}.", a["name"].as_str().unwrap_or("stranger")))
+    });
+    layer.insert(formal.id("greet.formal").effect(Effect::Readonly))?;
+    layer.hide("delete_all");
+    // The tools of a source come and go together.
+    layer.mount("calendar", [offered("list_events"), offered("add_event")])?;
+    show("the guest sees:", &layer);
+
+    // The same runtime, the same journal, another view.
+    let guest = windlass.with_toolbox(layer.clone());
+    for (who, windlass) in [("everybody", &windlass), ("the guest", &guest)] {
+        println!("{who}:");
+        for (name, args) in [("greet", json!({"name": "Ada"})), ("delete_all", json!({})), ("add_event", json!({}))] {
+            println!("  {name}: {}", windlass.call_json(name, args).await?.for_model());
+        }
+    }
+
+    // A layer sees later changes below it.
+    windlass.toolbox().insert(offered("news"))?;
+    layer.unmount("calendar");
+    // Taking the layer's own tool out shows the one below again.
+    layer.remove("greet");
+    show("now the guest sees:", &layer);
+    println!("  greet: {}", guest.call_json("greet", json!({"name": "Ada"})).await?.for_model());
+    show("everybody still sees:", windlass.toolbox());
+    windlass.shutdown().await
+}

@@ -1,0 +1,290 @@
+//! Guards what ARCHITECTURE.md and README.md promise about the house itself.
+
+#![allow(clippy::expect_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The rules of the journal. ARCHITECTURE.md must have them word for word.
+const RULES: [&str; 5] = [
+    "Only the lease owner appends to a run's journal, at `expected_seq`; everyone else writes to its mailbox. What the \
+     owner consumes from the mailbox becomes a record; \"the Nth signal\" means consumption order.",
+    "A body may see its own result before it is durable; **nothing leaves the process** (an attempt, an event, an \
+     answer, a spawn) until everything it depends on is. A `readonly` attempt may run ahead. (So a chain of `once` steps \
+     costs N+1 syncs, not 2N, and read-heavy runs do not wait for the disk at all until they act or answer.)",
+    "An operation once polled is finished, parked, or poisons its `Ctx` (run held: \"abandoned operation at path …\"). \
+     Races are spelled `first`. Replay never depends on timing, map order, or a value without a record.",
+    "A store error or an unknown commit is never shown to a body: the body stops, the journal is reloaded, and replay \
+     decides.",
+    "Identical resubmission of a commit returns the original answer; a stale epoch or sequence is refused and its body \
+     stopped.",
+];
+
+const PROMISE: &str = "A recorded result is never run again. An attempt whose result was not recorded is repeated only if \
+     it was declared safe to repeat; otherwise it is *in doubt*, and is settled by the tool itself, by policy, or by a \
+     person. Nothing is lost silently.";
+
+/// The lines after which a file is split. Half as much again as the house aims for.
+const MOST_LINES: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the workspace is there")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every Rust file below `folder`, with its path from the root.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut open = vec![root().join(folder)];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.expect("a folder can be read").path();
+            if path.is_dir() && !path.ends_with("target") {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
+                found.push((name, fs::read_to_string(&path).expect("sources are text")));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The code of a file: without comments, and without the tests at its foot.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// Files below `folder` whose code contains one of `words`.
+fn users(folder: &str, words: &[&str]) -> BTreeSet<String> {
+    let uses = |text: &str| words.iter().any(|word| code(text).contains(word));
+    sources(folder).into_iter().filter(|(_, text)| uses(text)).map(|(name, _)| name).collect()
+}
+
+fn set<const N: usize>(names: [&str; N]) -> BTreeSet<String> {
+    names.map(str::to_owned).into()
+}
+
+fn cargo(args: &[&str]) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo).args(args).current_dir(root()).output().expect("cargo can be started");
+    assert!(output.status.success(), "cargo {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("cargo prints text")
+}
+
+/// What a package of the workspace names as its ordinary dependencies.
+fn dependencies(package: &str) -> BTreeSet<String> {
+    let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1", "--locked"]);
+    let metadata: Value = serde_json::from_str(&metadata).expect("metadata is JSON");
+    let packages = metadata["packages"].as_array().expect("a workspace has packages");
+    let found = packages.iter().find(|found| found["name"] == package);
+    let named = found.unwrap_or_else(|| panic!("there is no package `{package}`"))["dependencies"].as_array();
+    let ordinary = named.into_iter().flatten().filter(|dependency| dependency["kind"].is_null());
+    ordinary.filter_map(|dependency| dependency["name"].as_str()).map(str::to_owned).collect()
+}
+
+fn of_ours(package: &str) -> BTreeSet<String> {
+    dependencies(package).into_iter().filter(|name| name.starts_with("windlass")).collect()
+}
+
+/// One line, whatever the line breaks and quotation marks of a block quote were.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().filter(|word| *word != ">").collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    assert_eq!(of_ours("windlass-core"), set([]));
+    assert_eq!(of_ours("windlass-macros"), set([]), "the macro writes paths, it does not use them");
+    assert_eq!(of_ours("windlass-store"), set(["windlass-core"]));
+    assert_eq!(of_ours("windlass"), set(["windlass-core", "windlass-macros", "windlass-store"]));
+    assert_eq!(of_ours("windlass-examples"), set(["windlass"]), "a newcomer needs one crate");
+}
+
+#[test]
+fn core_knows_no_database_network_or_executor() {
+    // Everything the crate pulls in, not only what it names.
+    let tree = cargo(&["tree", "--package", "windlass-core", "--edges", "normal", "--prefix", "none", "--locked"]);
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains("jsonschema"), "the tree is not what it should be: {tree}");
+    let families = "tokio async-std smol mio rusqlite libsqlite3 sqlx postgres diesel redb sled reqwest hyper axum tonic \
+                    rustls native-tls socket2 rmcp";
+    let families: Vec<&str> = families.split_whitespace().collect();
+    let strangers: Vec<&&str> =
+        names.iter().filter(|name| families.iter().any(|family| name.starts_with(family))).collect();
+    assert!(strangers.is_empty(), "windlass-core pulls in {strangers:?}");
+}
+
+#[test]
+fn the_kernel_reads_no_clock_and_touches_no_file() {
+    let words =
+        ["SystemTime", "Instant::now", "std::fs", "std::net", "std::process", "std::env", "std::io", "thread::sleep"];
+    assert_eq!(users("crates/windlass-core/src", &words), set([]));
+}
+
+#[test]
+fn only_the_facade_names_tokio() {
+    for package in ["windlass-core", "windlass-macros", "windlass-store"] {
+        assert!(!dependencies(package).contains("tokio"), "{package} names tokio");
+    }
+    assert!(dependencies("windlass").contains("tokio"));
+}
+
+#[test]
+fn the_store_knows_no_tools() {
+    let words = ["core::tool", "core::call", "core::ctx", "Toolbox", "ToolSpec", "ToolError", "Contract"];
+    let users: Vec<String> = users("crates/windlass-store/src", &words).into_iter().collect();
+    // Its tests need an output to record.
+    assert!(users.iter().all(|name| name.contains("/tests/")), "{users:?}");
+    let replay = self::users("crates/windlass-store/src", &["replay", "Decision"]);
+    assert_eq!(replay, set([]), "a store decides nothing about replay");
+}
+
+#[test]
+fn one_module_decides_replay() {
+    let core = "crates/windlass-core/src";
+    assert_eq!(users(core, &["fn replay("]), set(["crates/windlass-core/src/run/replay.rs"]));
+    assert_eq!(users(core, &["enum Decision"]), set(["crates/windlass-core/src/run/replay.rs"]));
+    // Asked by the machine alone; everybody else asks the machine.
+    let askers = users(core, &[" replay(", "replay::replay", "replay::unasked"]);
+    assert_eq!(askers, set(["crates/windlass-core/src/run/machine.rs", "crates/windlass-core/src/run/replay.rs"]));
+    // What the journal has at a path is looked at where it is folded and where it is decided upon. The plan looks too,
+    // for a finished call whose tool is gone.
+    let readers = users(core, &["history::State", "history::{Standing, State}", "enum State {\n    Accepted"]);
+    let allowed = ["call/plan.rs", "run/history.rs", "run/replay.rs"];
+    for reader in &readers {
+        assert!(allowed.iter().any(|allowed| reader.ends_with(allowed)), "{reader} looks into the history");
+    }
+    assert!(readers.contains("crates/windlass-core/src/run/replay.rs"), "{readers:?}");
+}
+
+#[test]
+fn the_run_machine_awaits_nothing() {
+    for file in ["run/machine.rs", "run/outbox.rs", "run/history.rs", "run/replay.rs"] {
+        let text = code(&read(Path::new("crates/windlass-core/src").join(file)));
+        for word in ["async ", ".await", "Future", "Waker", "Context<", "dyn Store", "dyn Clock", "Mutex"] {
+            assert!(!text.contains(word), "{file} contains `{word}`");
+        }
+    }
+}
+
+#[test]
+fn one_module_turns_errors_into_what_others_see() {
+    let view = "crates/windlass-core/src/tool/view.rs";
+    // `Display`, for people with access to the process, goes through it.
+    let viewers = users("crates", &["ErrorView"]);
+    assert_eq!(viewers, set([view, "crates/windlass-core/src/tool/error.rs"]));
+    let literals = ["\"error\":", "\"error\" :", "\\\"error\\\"", "{\"kind\"", "\"violations\":"];
+    for folder in ["crates/windlass-core/src", "crates/windlass-store/src", "crates/windlass/src"] {
+        for name in users(folder, &literals) {
+            assert_eq!(name, view, "writes an error as JSON itself");
+        }
+    }
+}
+
+#[test]
+fn no_file_outgrows_its_reader() {
+    let long: Vec<String> = ["crates", "examples", "tests", "xtask"]
+        .iter()
+        .flat_map(|folder| sources(folder))
+        .filter(|(_, text)| text.lines().count() > MOST_LINES)
+        .map(|(name, text)| format!("{name}: {} lines", text.lines().count()))
+        .collect();
+    assert!(long.is_empty(), "split what has more than {MOST_LINES} lines: {long:#?}");
+}
+
+#[test]
+fn the_architecture_has_the_five_rules_word_for_word() {
+    let page = one_line(&read("ARCHITECTURE.md"));
+    for (number, rule) in (1..).zip(RULES) {
+        assert!(page.contains(&format!("{number}. {}", one_line(rule))), "rule {number} is not there word for word");
+    }
+}
+
+#[test]
+fn readme_and_architecture_make_the_same_promise() {
+    for page in ["README.md", "ARCHITECTURE.md"] {
+        assert!(one_line(&read(page)).contains(&one_line(PROMISE)), "{page} does not make the promise word for word");
+    }
+    let crate_page = one_line(&read("crates/windlass/src/docs/crate.md"));
+    assert!(crate_page.contains(&one_line(PROMISE)), "the crate's documentation promises something else");
+}
+
+/// What stands between backquotes on a page, outside of its code blocks.
+fn quoted(page: &str) -> Vec<String> {
+    let prose: Vec<&str> = page.split("```").step_by(2).collect();
+    prose.iter().flat_map(|prose| prose.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_file_and_test_the_architecture_names_exists() {
+    let page = read("ARCHITECTURE.md");
+    let files: BTreeSet<String> = ["crates", "examples", "tests", "xtask"]
+        .iter()
+        .flat_map(|folder| sources(folder))
+        .map(|(name, _)| name)
+        .collect();
+    let all: String = ["crates", "tests"].iter().flat_map(|folder| sources(folder)).map(|(_, text)| text).collect();
+    let mut tests = 0;
+    for word in quoted(&page) {
+        if word.ends_with(".rs") {
+            let found = files.iter().any(|file| *file == word || file.ends_with(&format!("/{word}")));
+            assert!(found, "ARCHITECTURE.md names the file `{word}`, which does not exist");
+        } else if word.starts_with("crates/") || word.ends_with('/') {
+            let below = [word.clone(), format!("crates/windlass-core/src/{word}")];
+            assert!(below.iter().any(|path| root().join(path).is_dir()), "there is no folder `{word}`");
+        } else if word.matches('_').count() >= 2 && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            tests += 1;
+            assert!(
+                all.contains(&format!("fn {word}(")),
+                "ARCHITECTURE.md names the test `{word}`, which does not exist"
+            );
+        }
+    }
+    assert!(tests >= 10, "only {tests} tests are named");
+}
+
+#[test]
+fn every_crate_is_on_the_map() {
+    let page = read("ARCHITECTURE.md");
+    for entry in fs::read_dir(root().join("crates")).expect("there are crates") {
+        let name = entry.expect("a folder can be read").file_name().to_string_lossy().into_owned();
+        assert!(page.contains(&format!("`crates/{name}`")), "ARCHITECTURE.md has no paragraph on crates/{name}");
+    }
+}
+
+/// The commands in the code blocks of one section.
+fn commands(page: &str, section: &str) -> Vec<String> {
+    let (_, rest) = page.split_once(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("no section {section:?}"));
+    let section = rest.split("\n## ").next().unwrap_or_default();
+    let blocks = section.split("```").skip(1).step_by(2);
+    blocks.flat_map(|block| block.lines().skip(1)).filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_fresh_machine_needs_two_commands() {
+    let readme = read("README.md");
+    assert_eq!(commands(&readme, "Run it"), ["cargo run"]);
+    assert_eq!(commands(&readme, "Test it"), ["cargo xtask test"]);
+    assert_eq!(readme.matches("```sh").count(), 2, "no other commands are needed");
+    let ci = read(".ci/run");
+    assert!(ci.trim_end().ends_with("exec cargo xtask test"), "CI runs the command the README names");
+}
+
+#[test]
+fn the_readme_names_every_example() {
+    let readme = read("README.md");
+    for (name, _) in sources("examples").iter().filter(|(name, _)| !name.contains("/tests/")) {
+        assert!(readme.contains(&format!("]({name})")), "README.md does not name {name}");
+    }
+}

@@ -1,0 +1,301 @@
+//! Real processes, killed with SIGKILL: the child reports every commit and effect and waits to be told to go on; the
+//! parent kills it at each of those points in turn, starts another one on the same file, and looks at the ledger.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use windlass::record::Record;
+use windlass::tools::spec::Retry;
+use windlass::{
+    Call, Ctx, Durability, Effect, Filter, Reconciled, RunId, RunInfo, SqliteStore, Store, StoreError, Tool, ToolCall,
+    ToolError, Windlass,
+};
+use windlass_core::store::{Answer, Claimed, Commit, Mail, Promise};
+
+/// Where a child works; also what tells it that it is one.
+pub(crate) const DIR: &str = "WINDLASS_TEST_CHILD_DIR";
+/// Set for a child that does not report and does not wait.
+pub(crate) const FREE: &str = "WINDLASS_TEST_CHILD_FREE";
+/// More points than any scenario has.
+const MOST_POINTS: usize = 300;
+
+/// Reports a point to the parent and waits for its word. A child that is to die never comes back from here.
+fn report(point: &str) {
+    static LINE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
+    if std::env::var_os(FREE).is_some() {
+        return;
+    }
+    let _one_at_a_time = LINE.lock();
+    println!("\npoint {point}");
+    let mut word = String::new();
+    let read = std::io::stdin().lock().read_line(&mut word).expect("the parent is there");
+    assert!(read > 0, "the parent went away");
+}
+
+/// The world outside: a file that only grows.
+#[derive(Clone)]
+struct LedgerFile(PathBuf);
+
+impl LedgerFile {
+    fn effect(&self, name: &str, key: &str) {
+        report(&format!("before effect {name}"));
+        let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
+        file.write_all(format!("{name} {key}\n").as_bytes()).expect("the ledger is written");
+        report(&format!("after effect {name}"));
+    }
+
+    fn lines(&self) -> Vec<String> {
+        std::fs::read_to_string(&self.0).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    fn happened(&self, name: &str, key: &str) -> bool {
+        self.lines().contains(&format!("{name} {key}"))
+    }
+}
+
+fn tools(ledger: &LedgerFile) -> Vec<Tool> {
+    let (act, check) = (ledger.clone(), ledger.clone());
+    let charge = Tool::with_call("charge", "once", move |call: Call, _: Value| {
+        let ledger = act.clone();
+        async move {
+            ledger.effect("charge", &call.idempotency_key());
+            Ok(json!("charged"))
+        }
+    })
+    .reconcile(move |call| {
+        let happened = check.happened("charge", &call.idempotency_key());
+        async move { Ok(if happened { Reconciled::Happened(json!("charged")) } else { Reconciled::DidNotHappen }) }
+    });
+    let reserve = ledger.clone();
+    let reserve = Tool::with_call("reserve", "idempotent, fails at first", move |call: Call, _: Value| {
+        let ledger = reserve.clone();
+        async move {
+            ledger.effect("reserve", &call.idempotency_key());
+            match call.number() {
+                1 => Err(ToolError::retry_after("busy", Duration::from_millis(1))),
+                _ => Ok(json!("reserved")),
+            }
+        }
+    })
+    .effect(Effect::Idempotent)
+    .retry(Retry::attempts(10));
+    let look = Tool::new("look", "readonly", |_: Value| async { Ok(json!("seen")) }).effect(Effect::Readonly);
+    let book = Tool::durable_fn("book", "all of it", |mut ctx: Ctx, _: Value| async move {
+        let before: u32 = ctx.step("count", |_| async { Ok(3) }).readonly().await?;
+        let reserved = ctx.call_json("reserve", json!({})).await?;
+        let both = ctx.call_all((ToolCall::new("charge", json!({"n": 1})), ToolCall::new("look", json!({})))).await?;
+        let again = ctx.call_json("charge", json!({"n": 2})).await?;
+        Ok(json!([before, reserved, both.0, both.1, again]))
+    });
+    vec![charge, reserve, look, book]
+}
+
+/// A store that reports.
+struct Reporting(SqliteStore);
+
+impl Store for Reporting {
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        report("before commit");
+        match self.0.commit(commit) {
+            Answer::Ready(answer) => Answer::Ready(answer),
+            Answer::Wait(ticket) => {
+                let (promise, outer) = Promise::pair();
+                ticket.then(move |answer| {
+                    report("after commit");
+                    promise.answer(answer);
+                });
+                Answer::Wait(outer)
+            }
+        }
+    }
+
+    fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        self.0.claim(run)
+    }
+
+    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.0.release(run, epoch)
+    }
+
+    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
+        self.0.info(run)
+    }
+
+    fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        self.0.journal(run)
+    }
+
+    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
+        self.0.mail(run, after)
+    }
+
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        self.0.list(filter, after, limit)
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.0.close()
+    }
+}
+
+pub(crate) fn ledger_path(dir: &Path) -> PathBuf {
+    dir.join("ledger.txt")
+}
+
+async fn open(dir: &Path) -> Windlass {
+    let store = SqliteStore::open_with(dir.join("app.db"), Durability::Relaxed).expect("the store opens");
+    let ledger = LedgerFile(ledger_path(dir));
+    let builder = Windlass::with_store(Arc::new(Reporting(store)));
+    tools(&ledger).into_iter().fold(builder, windlass::Builder::tool).await.expect("the runtime opens")
+}
+
+/// Runs only in a child: does its work, or goes on with it.
+#[test]
+fn child() {
+    let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
+    let executor = tokio::runtime::Runtime::new().expect("an executor");
+    executor.block_on(async {
+        let windlass = open(&dir).await;
+        if std::env::var_os(FREE).is_some() {
+            return work_until_killed(&windlass, &dir).await;
+        }
+        let known = windlass.list(Filter::All, None, 2).await.expect("the runs");
+        let outcome = match known.first() {
+            Some(info) => windlass.attach(info.run).await.expect("the run ends").remove(0),
+            None => windlass.call_json("book", json!({})).await.expect("the call ends"),
+        };
+        println!("\nresult {}", outcome.for_model());
+    });
+    // The parent reads no further reports.
+    std::process::exit(0);
+}
+
+/// A child that is killed by time: finishes what it finds, then starts runs for as long as it lives. With a file named
+/// `drain` it stops once everything is finished.
+async fn work_until_killed(windlass: &Windlass, dir: &Path) {
+    loop {
+        let mut after = None;
+        loop {
+            let page = windlass.list(Filter::Running, after, 100).await.expect("the runs");
+            after = page.last().map(|info| info.run);
+            for info in &page {
+                windlass.attach(info.run).await.expect("the run ends");
+            }
+            if page.len() < 100 {
+                break;
+            }
+        }
+        if dir.join("drain").exists() {
+            return;
+        }
+        let jobs = (0..8).map(|_| windlass.call_json("book", json!({})));
+        for outcome in futures_util::future::join_all(jobs).await {
+            assert!(outcome.expect("the call ends").result.is_ok());
+        }
+    }
+}
+
+/// Starts this test binary as a child.
+pub(crate) fn spawn(dir: &Path, free: bool) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    command.args(["--exact", "kill::child", "--nocapture", "--test-threads=1"]);
+    command.env(DIR, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    if free {
+        command.env(FREE, "1").stdout(Stdio::null());
+    }
+    command.spawn().expect("the child starts")
+}
+
+/// Runs a child, killing it at the point with this number. Returns its result unless it was killed, and the points.
+fn run_child(dir: &Path, kill_at: Option<usize>) -> (Option<Value>, Vec<String>) {
+    let mut child = spawn(dir, false);
+    let mut words = child.stdin.take().expect("its input");
+    let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let (mut points, mut result) = (Vec::new(), None);
+    for line in lines.map_while(Result::ok) {
+        if let Some(point) = line.strip_prefix("point ") {
+            let dies = kill_at == Some(points.len());
+            points.push(point.to_owned());
+            if dies {
+                // SIGKILL: nothing of the child runs any more.
+                child.kill().expect("it is killed");
+                break;
+            }
+            words.write_all(b"go\n").expect("it listens");
+        } else if let Some(text) = line.strip_prefix("result ") {
+            result = Some(serde_json::from_str(text).expect("JSON"));
+        }
+    }
+    child.wait().expect("it ends");
+    (result, points)
+}
+
+#[test]
+fn e08_l09_l17_l21_l22_w01_every_kill_leaves_one_charge_and_the_same_result() {
+    let reference = tempfile::tempdir().expect("a directory");
+    let (expected, points) = run_child(reference.path(), None);
+    let expected = expected.expect("the undisturbed run ends");
+    assert_eq!(expected, json!([3, "reserved", "charged", "seen", "charged"]));
+    assert!(points.len() > 12, "{points:?}");
+    for kill_at in 0..MOST_POINTS {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (first, before) = run_child(dir.path(), Some(kill_at));
+        if first.is_some() {
+            assert!(kill_at >= 12, "the child must be killed somewhere");
+            return;
+        }
+        let place = before.last().cloned().unwrap_or_default();
+        let (second, after) = run_child(dir.path(), None);
+        assert_eq!(second.as_ref(), Some(&expected), "killed at {kill_at} ({place}); then {after:?}");
+        let ledger = LedgerFile(ledger_path(dir.path())).lines();
+        let charges: Vec<_> = ledger.iter().filter(|line| line.starts_with("charge ")).collect();
+        let mut distinct = charges.clone();
+        distinct.sort();
+        distinct.dedup();
+        assert_eq!((charges.len(), distinct.len()), (2, 2), "killed at {kill_at} ({place}): {ledger:?}");
+    }
+    panic!("the scenario has more than {MOST_POINTS} points");
+}
+
+/// Every run of a drained directory is finished, and every charge happened exactly once.
+pub(crate) fn check_drained(dir: &Path) -> usize {
+    let executor = tokio::runtime::Runtime::new().expect("an executor");
+    let runs = executor.block_on(async {
+        let store = SqliteStore::open(dir.join("app.db")).expect("the store opens");
+        let open = store.list(Filter::Running, None, 1).await.expect("the runs");
+        assert!(open.is_empty(), "not finished: {open:?}");
+        let (mut runs, mut after) = (0, None);
+        loop {
+            let page = store.list(Filter::All, after, 500).await.expect("the runs");
+            after = page.last().map(|info| info.run);
+            runs += page.len();
+            let odd = page.iter().find(|info| info.state != ended_well());
+            assert!(odd.is_none(), "{odd:?}");
+            if page.len() < 500 {
+                return runs;
+            }
+        }
+    });
+    let mut charges = LedgerFile(ledger_path(dir)).lines();
+    charges.retain(|line| line.starts_with("charge "));
+    let all = charges.len();
+    charges.sort();
+    charges.dedup();
+    assert_eq!(all, charges.len(), "a charge was doubled");
+    assert_eq!(all, runs * 2, "a charge was lost");
+    runs
+}
+
+fn ended_well() -> windlass::RunState {
+    windlass::RunState::Finished { ending: windlass::Ending::Ok }
+}

@@ -1,0 +1,78 @@
+//! A little of everything that `cargo xtask soak` does at length.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use windlass::testing::{CrashMatrix, Ledger};
+use windlass::{Call, Ctx, Effect, Reconciled, Tool, ToolCall, step};
+
+use crate::kill;
+
+fn from_env(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+/// Parallel branches of every effect class: the order they settle in follows the seed.
+fn tools(ledger: &Ledger) -> Vec<Tool> {
+    let (act, check, read) = (ledger.clone(), ledger.clone(), ledger.clone());
+    let once = Tool::with_call("once", "", move |call: Call, _: Value| {
+        let ledger = act.clone();
+        async move {
+            ledger.once("once", &call.idempotency_key()).await;
+            Ok(json!("once"))
+        }
+    })
+    .with(|spec| spec.guards.concurrency = windlass::tools::Concurrency::Parallel)
+    .reconcile(move |call| {
+        let happened = check.happened(&call.idempotency_key());
+        async move { Ok(if happened { Reconciled::Happened(json!("once")) } else { Reconciled::DidNotHappen }) }
+    });
+    let look = Tool::new("look", "", move |_: Value| {
+        let ledger = read.clone();
+        async move {
+            ledger.repeatable("look").await;
+            Ok(json!("look"))
+        }
+    })
+    .effect(Effect::Readonly);
+    let branch = Tool::durable_fn("branch", "", |mut ctx: Ctx, _: Value| async move {
+        let calls = ["once", "look", "once"].map(|name| ToolCall::new(name, json!({})));
+        let called = ctx.call_all(calls).await?;
+        let steps =
+            ctx.steps_all((step("a", |_| async { Ok(1) }).idempotent(), step("b", |_| async { Ok(2) }).readonly()));
+        Ok(json!([called, steps.await?]))
+    });
+    vec![once, look, branch]
+}
+
+#[test]
+fn w11_seeds() {
+    for seed in 1..=from_env("WINDLASS_SOAK_SEEDS", 3) {
+        let calls = ["branch", "once", "branch", "look"];
+        let matrix = CrashMatrix::new(tools).seed(seed);
+        calls.iter().fold(matrix, |matrix, name| matrix.call(ToolCall::new(*name, json!({})))).run();
+    }
+}
+
+#[test]
+fn kills_by_time() {
+    let minutes = from_env("WINDLASS_SOAK_MINUTES", 0);
+    let end = Instant::now() + Duration::from_secs(minutes * 60);
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut lives = 0;
+    let mut pause = 7u64;
+    while lives < 3 || Instant::now() < end {
+        lives += 1;
+        let mut child = kill::spawn(dir.path(), true);
+        pause = pause.wrapping_mul(6_364_136_223_846_793_005) % 997;
+        // Death by time is the point here; the deterministic deaths are in `kill`.
+        std::thread::park_timeout(Duration::from_millis(20 + pause % 400));
+        child.kill().expect("it is killed");
+        child.wait().expect("it ends");
+    }
+    std::fs::write(dir.path().join("drain"), "").expect("the sign to drain");
+    let ended = kill::spawn(dir.path(), true).wait().expect("it ends");
+    assert!(ended.success(), "the last life ends by itself");
+    let runs = kill::check_drained(dir.path());
+    println!("{lives} lives, {runs} runs, nothing lost, nothing doubled");
+}

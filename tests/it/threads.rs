@@ -1,0 +1,142 @@
+//! On real threads: bodies that compute, bodies that never yield, many callers at once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use windlass::{Ctx, Effect, Tool, ToolCall, Windlass};
+
+use crate::world::{Counter, tool};
+
+/// Computes until it is told to stop, without ever yielding.
+fn spins(name: &str, stop: &Arc<AtomicBool>) -> Tool {
+    let stop = stop.clone();
+    tool(name, move |_| {
+        let stop = stop.clone();
+        async move {
+            while !stop.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            Ok("stopped")
+        }
+    })
+    .effect(Effect::Readonly)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_never_yields_is_named_and_others_go_on() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let windlass = Windlass::in_memory()
+        .watchdog(Duration::from_millis(20))
+        .tool(spins("spinner", &stop))
+        .tool(tool("other", |_| async { Ok("ran") }).effect(Effect::Readonly))
+        .await
+        .unwrap();
+    let spinning = tokio::spawn({
+        let windlass = windlass.clone();
+        async move { windlass.call_json("spinner", json!({})).await.unwrap() }
+    });
+    let named = loop {
+        if let Some(stuck) = windlass.stuck().pop() {
+            break stuck;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(named.name, "spinner");
+    let other = windlass.call_json("other", json!({})).await.unwrap();
+    assert_eq!(other.value(), Some(&json!("ran")), "other threads go on");
+    stop.store(true, Ordering::Release);
+    assert_eq!(spinning.await.unwrap().value(), Some(&json!("stopped")));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn e09_cpu_bound_bodies_never_stall_the_others() {
+    // One thread for everything else: only a body on a thread of its own lets this test end.
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopper = stop.clone();
+    let windlass = Windlass::in_memory()
+        .tool(spins("compute", &stop).with(|spec| spec.hints.cpu_bound = true))
+        .tool(
+            tool("stop", move |_| {
+                stopper.store(true, Ordering::Release);
+                async { Ok("told it") }
+            })
+            .effect(Effect::Readonly),
+        )
+        .await
+        .unwrap();
+    let calls = ["compute", "stop"].map(|name| ToolCall::new(name, json!({})));
+    let outcomes = windlass.batch(calls).await.unwrap();
+    assert_eq!(outcomes[0].value(), Some(&json!("stopped")));
+    assert_eq!(outcomes[1].value(), Some(&json!("told it")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l24_a_panic_on_a_thread_of_its_own_is_a_failed_call_too() {
+    let boom = tool("boom", |_| async { if true { panic!("on a thread") } else { Ok(()) } });
+    let windlass = Windlass::in_memory().tool(boom.with(|spec| spec.hints.cpu_bound = true)).await.unwrap();
+    let outcome = windlass.call_json("boom", json!({})).await.unwrap();
+    assert_eq!(outcome.error().map(windlass::ToolError::kind), Some("panicked"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn w08_many_runs_at_once_on_one_file_each_happen_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let acted = Counter::default();
+    let count = acted.clone();
+    let act = tool("act", move |args| {
+        let n = count.add();
+        async move {
+            tokio::task::yield_now().await;
+            Ok(json!([args["n"], n > 0]))
+        }
+    });
+    let job = Tool::durable_fn("job", "", |mut ctx: Ctx, args: Value| async move {
+        let look = ctx.step("look", |_| async { Ok(1) }).readonly().await?;
+        let (a, b) = ctx.call_all((ToolCall::new("act", args.clone()), ToolCall::new("act", args))).await?;
+        Ok(json!([look, a, b]))
+    });
+    let path = dir.path().join("app.db");
+    let windlass = Windlass::open(&path).tool(act).tool(job).await.unwrap();
+    let runs: Vec<_> = (0..100)
+        .map(|n| {
+            let windlass = windlass.clone();
+            tokio::spawn(async move { windlass.call_json("job", json!({"n": n})).await.unwrap() })
+        })
+        .collect();
+    for (n, run) in runs.into_iter().enumerate() {
+        let outcome = run.await.unwrap();
+        assert_eq!(outcome.value(), Some(&json!([1, [n, true], [n, true]])));
+    }
+    assert_eq!(acted.get(), 200);
+    windlass.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn dropping_a_call_does_not_stop_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let (started, release) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (signal, gate) = (started.clone(), release.clone());
+    let slow = tool("slow", move |_| {
+        let (signal, gate) = (signal.clone(), gate.clone());
+        async move {
+            signal.notify_one();
+            gate.notified().await;
+            Ok("finished all the same")
+        }
+    });
+    let windlass = Windlass::open(dir.path().join("app.db")).tool(slow).await.unwrap();
+    {
+        let call = windlass.call_json("slow", json!({}));
+        tokio::select! {
+            biased;
+            _ = call => panic!("it cannot be done yet"),
+            () = started.notified() => {}
+        }
+    }
+    release.notify_one();
+    let run = windlass.list(windlass::Filter::All, None, 10).await.unwrap()[0].run;
+    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    assert_eq!(outcome.value(), Some(&json!("finished all the same")));
+}

@@ -1,0 +1,122 @@
+//! What the tests share: stores of both kinds, a simulated process, tools that count.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use windlass::{Durability, MemoryStore, SqliteStore, Store, Tool};
+use windlass_core::testing::Sim;
+use windlass_core::time::Clock;
+use windlass_core::{Config, Runtime};
+
+/// Runs a test on every embedded store.
+pub(crate) fn on_every_store(test: impl Fn(World)) {
+    for kind in [Kind::Memory, Kind::Sqlite] {
+        test(World::new(kind));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Memory,
+    Sqlite,
+}
+
+/// A simulated process on a store.
+pub(crate) struct World {
+    pub(crate) sim: Sim,
+    pub(crate) store: Arc<dyn Store>,
+    disk: Disk,
+    /// Which life of the process this is; run ids differ between lives.
+    life: u64,
+}
+
+enum Disk {
+    Memory(MemoryStore),
+    Sqlite(TempDir),
+}
+
+impl World {
+    pub(crate) fn new(kind: Kind) -> Self {
+        let disk = match kind {
+            Kind::Memory => Disk::Memory(MemoryStore::new()),
+            Kind::Sqlite => Disk::Sqlite(tempfile::tempdir().expect("a temporary directory")),
+        };
+        Self::boot(disk, 1)
+    }
+
+    fn boot(disk: Disk, life: u64) -> Self {
+        let sim = Sim::new(1);
+        let raw: Arc<dyn Store> = match &disk {
+            Disk::Memory(store) => {
+                store.owners_died();
+                Arc::new(store.clone())
+            }
+            Disk::Sqlite(dir) => {
+                let opened = SqliteStore::open_with(dir.path().join("test.db"), Durability::Relaxed);
+                Arc::new(opened.expect("the store opens"))
+            }
+        };
+        let store = sim.attach(raw);
+        Self { sim, store, disk, life }
+    }
+
+    /// The process dies; another one starts on the same disk.
+    pub(crate) fn restart(self) -> Self {
+        let Self { sim, store, disk, life } = self;
+        sim.bury();
+        drop(store);
+        drop(sim);
+        Self::boot(disk, life + 1)
+    }
+
+    pub(crate) fn config(&self, tools: impl IntoIterator<Item = Tool>) -> Config {
+        let sim = Arc::new(self.sim.clone());
+        let mut config = Config::new(self.store.clone(), sim.clone(), sim);
+        config.seed = Some(self.life);
+        for tool in tools {
+            config.toolbox.insert(tool).expect("the tool is sound");
+        }
+        config
+    }
+
+    pub(crate) fn runtime(&self, tools: impl IntoIterator<Item = Tool>) -> Runtime {
+        Runtime::new(self.config(tools))
+    }
+
+    /// Lets virtual time pass, and everything happen that happens meanwhile.
+    pub(crate) fn pass(&self, time: Duration) {
+        let sim = self.sim.clone();
+        self.run(async move { sim.sleep(time).await });
+    }
+
+    /// Runs a future to its end.
+    pub(crate) fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        self.sim.block_on(future).expect("the simulation comes to an end")
+    }
+}
+
+/// Counts.
+#[derive(Clone, Default)]
+pub(crate) struct Counter(Arc<AtomicU32>);
+
+impl Counter {
+    pub(crate) fn add(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn get(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A tool without a schema of note, from a function of its arguments.
+pub(crate) fn tool<R, Fut>(name: &str, f: impl Fn(Value) -> Fut + Send + Sync + 'static) -> Tool
+where
+    R: windlass::tools::IntoOutput + 'static,
+    Fut: Future<Output = windlass::ToolResult<R>> + Send + 'static,
+{
+    Tool::new(name, "a test tool", f)
+}
