@@ -115,10 +115,7 @@ impl Entry {
     /// An answer, or the next phase.
     fn ask(&mut self) -> Option<Told> {
         let (path, asked) = (&self.op.path, self.op.asked()?);
-        let (since, decision) = self.run.with(|machine| {
-            let since = machine.standing(path).map(|standing| standing.since);
-            (since, machine.ask(path, asked))
-        });
+        let (since, decision) = self.run.with(|machine| machine.ask_since(path, asked));
         self.op.settle_asked(since.is_some());
         let again = match decision {
             Decision::Answer { result, at } => return Some(Told { result, at, times: Times::default() }),

@@ -192,10 +192,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn ask(&mut self) -> Flow {
         let Some(asked) = &self.op.asked else { return Flow::Pending };
         let path = &self.op.path;
-        let (since, decision) = self.run.with(|machine| {
-            let since = machine.standing(path).map(|standing| standing.since);
-            (since, machine.ask(path, asked))
-        });
+        let (since, decision) = self.run.with(|machine| machine.ask_since(path, asked));
         self.op.settle_asked(since.is_some());
         if let Some(since) = since {
             self.set_deadline(since);

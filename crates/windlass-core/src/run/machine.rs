@@ -149,22 +149,26 @@ impl Machine {
 
     /// A body asks for an operation.
     pub(crate) fn ask(&mut self, path: &Path, asked: &Asked) -> Decision {
+        self.ask_since(path, asked).1
+    }
+
+    /// A body asks for an operation and wants to know since when the journal knows of it.
+    pub(crate) fn ask_since(&mut self, path: &Path, asked: &Asked) -> (Option<Timestamp>, Decision) {
         self.budget.operations += 1;
         if self.budget.operations > limits::RUN_OPERATIONS {
             self.hold(Hold::TooLong { operations: limits::RUN_OPERATIONS });
         }
         let standing = self.history.take(path);
-        let decision = replay(path, standing.as_ref(), asked);
-        match decision {
-            Decision::Diverged(ref divergence) => self.hold(Hold::Diverged((**divergence).clone())),
+        let mut decision = replay(path, standing.as_ref(), asked);
+        match &mut decision {
+            Decision::Diverged(divergence) => self.hold(Hold::Diverged((**divergence).clone())),
             // The fence proves the old owner gone, or only time does.
-            Decision::InDoubt { attempt, cause, recorded: false, .. } if self.budget.owners_dead => {
-                let over_by = standing.map_or(Timestamp::default(), |standing| standing.at);
-                return Decision::InDoubt { attempt, cause, over_by, recorded: false };
+            Decision::InDoubt { over_by, recorded: false, .. } if self.budget.owners_dead => {
+                *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
             }
             _ => {}
         }
-        decision
+        (standing.map(|standing| standing.since), decision)
     }
 
     /// What the journal has at `path` that no body asked for yet.
