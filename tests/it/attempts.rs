@@ -360,3 +360,14 @@ fn b09_a_record_that_cannot_be_stored_stops_the_body_tells_unknown_and_replay_de
         });
     }
 }
+
+#[test]
+fn l05_the_grace_is_what_the_tool_says() {
+    let world = World::new(Kind::Memory);
+    let stubborn = tool("stubborn", |_| std::future::pending::<windlass::ToolResult<()>>()).effect(Effect::Readonly);
+    let stubborn =
+        stubborn.timeout(Duration::from_secs(1)).with(|spec| spec.limits.grace = Some(Duration::from_secs(2)));
+    let runtime = world.runtime([stubborn]);
+    let outcome = world.run(async move { runtime.call(ToolCall::new("stubborn", json!({}))).await.unwrap() });
+    assert_eq!(outcome.times.running, 3_000_000_000);
+}

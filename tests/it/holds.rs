@@ -339,3 +339,38 @@ fn w12_a_body_that_kills_the_process_each_time_is_held_as_a_crash_loop() {
         assert_eq!(outcome.value(), Some(&json!("fixed")));
     });
 }
+
+#[test]
+fn w04_a_held_run_can_be_finished_by_hand_and_what_it_may_have_done_stays_visible() {
+    on_every_store(|world| {
+        let hangs: Body = |mut ctx| {
+            Box::pin(async move {
+                ctx.step("reserve", |_| async { Ok(1) }).await?;
+                ctx.step("pay", |_| std::future::pending::<windlass::ToolResult<()>>()).await?;
+                Ok(json!(null))
+            })
+        };
+        let (world, runtime, run, ended) = upgrade(
+            world,
+            hangs,
+            [job(|mut ctx| {
+                Box::pin(async move {
+                    ctx.step("something else", |_| async { Ok(1) }).await?;
+                    Ok(json!(null))
+                })
+            })],
+        );
+        assert!(held(&ended).contains("diverged at 0"));
+        let (outcome, doubts, again) = world.run(async move {
+            let result = Ok(json!({"refunded": true}).into());
+            runtime.finish_by_hand(run, result, "ann", "refunded on the phone").await.unwrap();
+            let outcome = runtime.attach(run).await.unwrap().remove(0);
+            let again = runtime.finish_by_hand(run, Ok(json!(1).into()), "ann", "again").await.unwrap_err();
+            (outcome, runtime.doubts().await.unwrap(), again)
+        });
+        assert_eq!(outcome.value(), Some(&json!({"refunded": true})));
+        assert_eq!(doubts.len(), 1, "{doubts:?}");
+        assert_eq!((doubts[0].1.path.to_string().as_str(), doubts[0].1.operation.as_str()), ("1", "step \"pay\""));
+        assert!(again.to_string().contains("only a held run is finished by hand"), "{again}");
+    });
+}

@@ -12,6 +12,7 @@ mod doubts;
 mod golden;
 mod holds;
 mod kill;
+mod log;
 mod owners;
 mod properties;
 mod regressions;

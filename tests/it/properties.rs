@@ -108,8 +108,7 @@ fn spans(items: &[Item]) -> Vec<(i64, i64)> {
     for (i, outcome) in outcomes.iter().enumerate() {
         assert_eq!(outcome.value(), Some(&json!(i)), "results keep input order");
     }
-    let spans = log.lock().clone();
-    spans
+    log.lock().clone()
 }
 
 proptest! {

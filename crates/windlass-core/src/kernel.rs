@@ -17,11 +17,11 @@ use crate::path::Path;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::machine::Machine;
-use crate::run::record::{Asked, Event, OpKind};
-use crate::run::state::Hold;
+use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
+use crate::run::state::{Ending, Hold};
 use crate::spawn::Spawn;
 use crate::store::{Store, StoreError};
-use crate::time::Clock;
+use crate::time::{Clock, Times};
 use crate::tool::{Effect, Toolbox};
 use crate::watchdog::Watchdog;
 
@@ -202,6 +202,27 @@ impl Kernel {
         // Mail may have come between the claim and the moment this process was known to drive the run.
         run.look_for_mail().await;
         Ok(Live { run, completion })
+    }
+
+    /// Ends a run whose body nobody enters any more, with an outcome from outside.
+    pub(crate) async fn finish_by_hand(
+        self: &Arc<Self>,
+        id: RunId,
+        result: Recorded,
+        settled: Settled,
+    ) -> std::result::Result<Arc<Run>, StoreError> {
+        let claimed = self.store.claim(id).await?;
+        let base = self.base();
+        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, true));
+        let ending = if result.is_ok() { Ending::Ok } else { Ending::Failed };
+        let settled = Some(Box::new(settled));
+        let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled };
+        run.append(&Path::root(), base.0, None, Event::Finished(finished));
+        run.with(|machine| {
+            machine.abandon_history();
+            machine.finish(ending)
+        });
+        Ok(run)
     }
 
     /// What a journal says its run is.

@@ -18,14 +18,14 @@ use crate::limits;
 use crate::path::Path;
 use crate::run::drive::RunEnd;
 use crate::run::machine::{Machine, Stop};
-use crate::run::record::{Event, OpKind, Record};
+use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::state::{Doubt, Hold, RunInfo, RunState};
 use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Filter, Guard, Message, Settlement, Store, StoreError};
 use crate::time::Clock;
 use crate::tool::spec::Background;
-use crate::tool::{Toolbox, from_output};
+use crate::tool::{Output, ToolError, Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
 
 /// Runs read from the store at a time.
@@ -279,6 +279,31 @@ impl Runtime {
         let live = self.kernel.take_up(run, true).await?;
         self.flush(&live.run).await;
         Ok(())
+    }
+
+    /// Ends a held run with an outcome from outside: the way out where no code will ever fit its journal. Attempts of it
+    /// that may have happened stay in the list of doubts. Durable when it returns.
+    pub async fn finish_by_hand(
+        &self,
+        run: RunId,
+        result: std::result::Result<Output, ToolError>,
+        by: &str,
+        reason: &str,
+    ) -> Result<()> {
+        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        if !matches!(info.state, RunState::Held { .. }) {
+            return Err(Error::Refused(format!("run {run} is not held; only a held run is finished by hand")));
+        }
+        let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
+        let result = result.map(Arc::new).map_err(Arc::new);
+        let run = self.kernel.finish_by_hand(run, result, settled).await?;
+        self.flush(&run).await;
+        let stop = run.with(|machine| machine.stop().cloned());
+        match stop {
+            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source }),
+            Some(Stop::Lost) => Err(Error::Elsewhere { run: run.id }),
+            _ => Ok(()),
+        }
     }
 
     /// Everything that waits for a settlement, oldest run first.

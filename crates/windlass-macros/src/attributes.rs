@@ -124,6 +124,10 @@ const ATTRIBUTES: &[Attribute] = &[
         let heartbeat = value.duration()?;
         Ok(quote!(__spec.limits.heartbeat = ::core::option::Option::Some(#heartbeat);))
     }),
+    row("grace", r#"grace = "200ms""#, Attempts, |value| {
+        let grace = value.duration()?;
+        Ok(quote!(__spec.limits.grace = ::core::option::Option::Some(#grace);))
+    }),
     row("retries", "retries = 3", Attempts, |value| {
         let Some(attempts) = value.count()?.checked_add(1) else { return Err(value.wrong("is too many")) };
         Ok(quote!(__spec.limits.retry = ::core::option::Option::Some(__kernel::spec::Retry::attempts(#attempts));))

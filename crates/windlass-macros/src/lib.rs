@@ -62,6 +62,7 @@ use proc_macro::TokenStream;
 /// | `deadline = "2m"` | longest a call may take in all |
 /// | `deferral = auto`, `never` or `always` | whether it may be listed as a stub |
 /// | `narration = ["Reading {path}", "Read {path}"]` | what people are told, in English, when a call starts and ends |
+/// | `grace = "200ms"` | how long an attempt that was asked to stop may still take |
 /// | `background = allowed` or `never` | whether it may be started without anyone waiting |
 /// | `destructive` | may destroy what cannot be restored |
 /// | `open_world` | talks to the world outside: what it returns is untrusted |

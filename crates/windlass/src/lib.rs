@@ -137,6 +137,11 @@ impl Windlass {
         self.runtime.resume(run).await
     }
 
+    /// Ends a held run with an outcome from outside: the way out where no code will ever fit its journal.
+    pub async fn finish_by_hand(&self, run: RunId, result: ToolResult<Output>, by: &str, reason: &str) -> Result<()> {
+        self.runtime.finish_by_hand(run, result, by, reason).await
+    }
+
     /// A run's state.
     pub async fn info(&self, run: RunId) -> Result<Option<RunInfo>> {
         self.runtime.info(run).await

@@ -124,6 +124,7 @@ fn a_tool_without_parameters_refuses_extra_properties() {
     timeout = "1500ms",
     deadline = "2m",
     heartbeat = "10s",
+    grace = "200ms",
     retry(attempts = 4, base = "200ms", cap = "1h"),
     in_flight = 8,
     per_second = 5,
@@ -171,6 +172,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.limits.timeout = Some(Duration::from_millis(1_500));
     expected.limits.deadline = Some(Duration::from_secs(120));
     expected.limits.heartbeat = Some(Duration::from_secs(10));
+    expected.limits.grace = Some(Duration::from_millis(200));
     expected.limits.retry =
         Some(Retry { attempts: 4, base: Duration::from_millis(200), cap: Duration::from_secs(3_600) });
     expected.limits.in_flight = Some(8);

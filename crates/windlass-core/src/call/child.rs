@@ -12,6 +12,7 @@ use super::execute::{Execution, Operation, Source, Told};
 use super::queue::Queue;
 use super::rules::Rules;
 use super::running::on_cpu_thread;
+use crate::path::Path;
 use crate::run::Run;
 use crate::tool::narrate::Phase;
 use crate::tool::{Body, Output, Reconciled, Tool, ToolError, ToolResult};
@@ -68,12 +69,12 @@ pub(crate) struct ToolSource {
 
 impl ToolSource {
     /// Tells people what happens, where somebody listens.
-    fn narrate(&self, run: &Run, attempt: &Attempt, phase: Phase) {
+    fn narrate(&self, run: &Run, path: &Path, phase: Phase) {
         if self.tool.spec().about.narration.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
         if let Some(line) = self.tool.narrate(&run.kernel.locale, phase, &self.args) {
-            tracing::info!(run = %run.id, path = %attempt.path(), "{line}");
+            tracing::info!(run = %run.id, %path, "{line}");
         }
     }
 
@@ -84,7 +85,7 @@ impl ToolSource {
 
 impl Source<'static> for ToolSource {
     fn attempt(&mut self, run: &Run, attempt: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
-        self.narrate(run, &attempt, Phase::Start);
+        self.narrate(run, attempt.path(), Phase::Start);
         let Body::Atomic(body) = self.tool.body() else {
             return Box::pin(std::future::ready(Err(ToolError::unavailable("a durable body has no attempts"))));
         };
@@ -104,8 +105,8 @@ impl Source<'static> for ToolSource {
         check_output(&self.tool, output)
     }
 
-    fn ended_well(&self, run: &Run, attempt: &Attempt) {
-        self.narrate(run, attempt, Phase::End);
+    fn ended_well(&self, run: &Run, path: &Path) {
+        self.narrate(run, path, Phase::End);
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) trait Source<'a>: Send {
     fn check(&self, output: &Output) -> Result<(), ToolError>;
 
     /// An attempt returned an output.
-    fn ended_well(&self, _run: &Run, _attempt: &Attempt) {}
+    fn ended_well(&self, _run: &Run, _path: &Path) {}
 }
 
 /// What an operation came to.
@@ -286,7 +286,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let attempt = self.attempt;
         let event = match self.rules.effect {
             Effect::Once => {
-                let over_by = self.run.now() + self.rules.timeout + crate::limits::CANCEL_GRACE;
+                let over_by = self.run.now() + self.rules.timeout + self.rules.grace;
                 Event::Intended { attempt, over_by }
             }
             _ if suspect => Event::Attempting { attempt },
@@ -359,9 +359,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
         let error = match ended {
             Ended::Returned(Ok(output)) => {
-                if let Some(attempt) = &self.queue.last {
-                    self.source.ended_well(&self.run, attempt);
-                }
+                self.source.ended_well(&self.run, &self.op.path);
                 return self.finish_at(now, Ok(output), None);
             }
             Ended::Returned(Err(error)) => error,

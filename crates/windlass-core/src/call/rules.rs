@@ -15,6 +15,7 @@ pub(crate) struct Rules {
     pub(crate) effect: Effect,
     pub(crate) timeout: Duration,
     pub(crate) heartbeat: Option<Duration>,
+    pub(crate) grace: Duration,
     pub(crate) deadline: Option<Duration>,
     pub(crate) retry: Option<Retry>,
     pub(crate) never_retry: bool,
@@ -42,13 +43,14 @@ pub(crate) enum Session {
 
 impl Rules {
     /// The rules of an atomic tool's call.
-    pub(crate) fn of_tool(tool: &Tool, args: &Value, limits: &CallLimits) -> Self {
+    pub(crate) fn of_tool(tool: &Tool, args: &Value, own: &CallLimits) -> Self {
         let spec = tool.spec();
         Self {
             effect: spec.effect,
-            timeout: limits.timeout.unwrap_or_else(|| spec.timeout()),
+            timeout: own.timeout.unwrap_or_else(|| spec.timeout()),
             heartbeat: spec.limits.heartbeat,
-            deadline: limits.deadline.or(spec.limits.deadline),
+            grace: spec.limits.grace.unwrap_or(limits::CANCEL_GRACE),
+            deadline: own.deadline.or(spec.limits.deadline),
             retry: spec.limits.retry,
             never_retry: spec.hints.destructive,
             on_doubt: spec.guards.on_doubt,
@@ -119,6 +121,7 @@ impl Default for Rules {
             effect: Effect::Once,
             timeout: limits::ATTEMPT_TIMEOUT,
             heartbeat: None,
+            grace: limits::CANCEL_GRACE,
             deadline: None,
             retry: None,
             never_retry: false,

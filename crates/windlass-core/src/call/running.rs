@@ -10,7 +10,6 @@ use futures_util::future::BoxFuture;
 use super::attempt::Attempt;
 use super::rules::Rules;
 use crate::kernel::Kernel;
-use crate::limits::CANCEL_GRACE;
 use crate::time::Clock;
 use crate::tool::{Output, ToolError, ToolResult};
 
@@ -94,7 +93,7 @@ impl<'a> Running<'a> {
             let overdue = self.poll_timers(cx, &*kernel.clock, rules, left);
             if overdue.is_some() || (cancelled && self.heeds_cancel) {
                 self.attempt.cancel();
-                self.stopping = Some(Stopping { grace: kernel.clock.sleep(CANCEL_GRACE), timed_out: overdue });
+                self.stopping = Some(Stopping { grace: kernel.clock.sleep(rules.grace), timed_out: overdue });
                 // The token may be all the body waits for.
                 if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
                     return Poll::Ready(ended);

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 
 use super::record::{Asked, DoubtCause, Event, OpKind, Record, Recorded};
+use super::state::Doubt;
 use crate::path::Path;
 use crate::time::Timestamp;
 use crate::tool::{Effect, ToolError};
@@ -20,6 +21,18 @@ pub(crate) struct Standing {
     pub(crate) at: Timestamp,
     /// How often the process died with this operation in flight.
     pub(crate) deaths: u32,
+}
+
+impl Standing {
+    fn doubt(&self, path: &Path) -> Option<Doubt> {
+        let (attempt, cause, over_by) = match self.state {
+            State::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by),
+            State::Doubted { attempt, cause, over_by } => (attempt, cause, over_by),
+            _ => return None,
+        };
+        let (path, operation, since) = (path.clone(), self.asked.to_string(), self.at);
+        Some(Doubt { path, attempt, operation, cause, over_by, since })
+    }
 }
 
 /// How far an operation got.
@@ -139,6 +152,13 @@ impl History {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.standing.is_empty()
+    }
+
+    /// Attempts that may have happened and that nobody asked about yet, as doubts, in the order of their paths.
+    pub(crate) fn open_attempts(&self) -> Vec<Doubt> {
+        let mut open: Vec<Doubt> = self.standing.iter().filter_map(|(path, standing)| standing.doubt(path)).collect();
+        open.sort_by(|a, b| a.path.cmp(&b.path));
+        open
     }
 
     pub(crate) fn get(&self, path: &Path) -> Option<&Standing> {

@@ -240,6 +240,12 @@ impl Machine {
         }
     }
 
+    /// Nobody enters the bodies any more: what they may have done stays visible.
+    pub(crate) fn abandon_history(&mut self) {
+        let open = self.history.open_attempts();
+        open.into_iter().for_each(|doubt| self.open_doubt(doubt));
+    }
+
     /// The root call has its outcome.
     pub(crate) fn finish(&mut self, ending: Ending) -> u64 {
         self.outbox.state(RunState::Finished { ending })

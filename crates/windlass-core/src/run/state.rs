@@ -137,7 +137,7 @@ impl fmt::Display for Divergence {
         if !differences.is_empty() {
             write!(f, " ({})", differences.join("; "))?;
         }
-        write!(f, "; deploy code that fits the journal, then resume the run")
+        write!(f, "; deploy code that fits the journal, then resume the run, or finish it by hand")
     }
 }
 

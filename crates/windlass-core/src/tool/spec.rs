@@ -156,6 +156,8 @@ pub struct Limits {
     pub timeout: Option<Duration>,
     /// Longest a call may take in all, queueing and retries included.
     pub deadline: Option<Duration>,
+    /// How long an attempt that was asked to stop may still take, instead of [`limits::CANCEL_GRACE`].
+    pub grace: Option<Duration>,
     /// An attempt that has not called `heartbeat` for this long counts as timed out.
     pub heartbeat: Option<Duration>,
     /// Repetition of failed attempts.

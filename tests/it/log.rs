@@ -1,0 +1,115 @@
+//! What goes to the log: narration, hidden failures with their whole chain, spans around attempts.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
+use tracing::{Event, Metadata, Subscriber};
+use windlass::{Effect, ToolCall, ToolError};
+
+use crate::world::{Kind, World, tool};
+
+/// Keeps every event and every span, as text.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, " {}={value:?}", field.name()).unwrap();
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut line = Line(format!("span {}", attributes.metadata().name()));
+        attributes.record(&mut line);
+        let mut lines = self.0.lock();
+        lines.push(line.0);
+        Id::from_u64(lines.len() as u64)
+    }
+
+    fn record(&self, _: &Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        self.0.lock().push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The log of one call.
+fn logged(tool: windlass::Tool, args: Value) -> Vec<String> {
+    let log = Log::default();
+    let world = World::new(Kind::Memory);
+    let runtime = world.runtime([tool]);
+    tracing::subscriber::with_default(log.clone(), || {
+        world.run(async move { runtime.call(ToolCall::new("t", args)).await.unwrap() })
+    });
+    log.0.lock().clone()
+}
+
+#[test]
+fn e12_people_are_told_when_a_call_starts_and_ends() {
+    let narrated = tool("t", |_| async { Ok(1) }).effect(Effect::Readonly);
+    let lines = logged(
+        narrated.with(|spec| spec.about.narration.add("en", "Reading {path}", "Read {path}")),
+        json!({"path": "AGENTS.md"}),
+    );
+    let told: Vec<_> = lines.iter().filter(|line| line.starts_with("INFO")).collect();
+    assert!(told[0].contains("message=Reading AGENTS.md") && told[1].contains("message=Read AGENTS.md"), "{lines:?}");
+}
+
+#[derive(Debug)]
+struct Layer(&'static str, Option<Box<Layer>>);
+
+impl std::fmt::Display for Layer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Layer {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.1.as_deref().map(|layer| layer as _)
+    }
+}
+
+#[test]
+fn e03_an_internal_error_is_logged_with_its_whole_source_chain() {
+    let failing = tool("t", |_| async {
+        let inner = Layer("connection refused", Some(Box::new(Layer("password=hunter2", None))));
+        Err::<(), _>(ToolError::from(Layer("cannot charge", Some(Box::new(inner)))))
+    });
+    let lines = logged(failing, json!({}));
+    let error = lines.iter().find(|line| line.starts_with("ERROR")).expect("it is logged");
+    assert!(error.contains("cannot charge: connection refused: password=hunter2"), "{error}");
+    assert!(error.contains("correlation="), "{error}");
+}
+
+#[test]
+fn l24_a_panic_is_logged_with_its_message() {
+    let lines = logged(tool("t", |_| async { if true { panic!("at the disco") } else { Ok(()) } }), json!({}));
+    assert!(lines.iter().any(|line| line.starts_with("ERROR") && line.contains("at the disco")), "{lines:?}");
+}
+
+#[test]
+fn every_attempt_has_a_span() {
+    let lines = logged(tool("t", |_| async { Ok(1) }), json!({}));
+    let span = lines.iter().find(|line| line.starts_with("span attempt")).expect("a span");
+    assert!(span.contains("path=/") && span.contains("name=\"t\"") && span.contains("number=1"), "{span}");
+}
