@@ -1,11 +1,14 @@
 //! Steps of a durable body: each is performed and journaled, and the run ends durably within the measured time.
+//!
+//! The memory store would keep all these runs. Each round therefore has a store of its own, and frees that of the round
+//! before within its measured time: as much is freed as is made, as in a process that runs for long.
 
 use anyhow::ensure;
 use futures_util::future::try_join_all;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use windlass::{Ctx, Durability, Tool, ToolCall, ToolResult, Windlass};
+use windlass::{Ctx, Durability, Tool, ToolCall, ToolResult, Toolbox, Windlass};
 
 use crate::{Scenario, drive};
 
@@ -31,11 +34,14 @@ pub enum Place {
 pub struct Steps {
     name: String,
     executor: Runtime,
+    toolbox: Toolbox,
     windlass: Windlass,
+    /// The round before, in memory.
+    before: Option<Windlass>,
     runs: usize,
     steps: u32,
     /// Where the file is; goes away with it.
-    _folder: Option<TempDir>,
+    folder: Option<TempDir>,
 }
 
 impl Steps {
@@ -56,8 +62,10 @@ impl Steps {
             }
             _ => Windlass::in_memory(),
         };
-        let windlass = executor.block_on(async { builder.tool(tool(kind)).await })?;
-        Ok(Self { name: name(kind, place, runs), executor, windlass, runs, steps, _folder: folder })
+        let toolbox = Toolbox::new();
+        toolbox.insert(tool(kind))?;
+        let windlass = executor.block_on(async { builder.toolbox(toolbox.clone()).await })?;
+        Ok(Self { name: name(kind, place, runs), executor, toolbox, windlass, before: None, runs, steps, folder })
     }
 }
 
@@ -96,6 +104,11 @@ impl Scenario for Steps {
     }
 
     fn prepare(&mut self) -> anyhow::Result<()> {
+        if self.folder.is_none() {
+            let fresh = Windlass::in_memory().toolbox(self.toolbox.clone());
+            let fresh = self.executor.block_on(async { fresh.await })?;
+            self.before = Some(std::mem::replace(&mut self.windlass, fresh));
+        }
         Ok(())
     }
 
@@ -105,6 +118,7 @@ impl Scenario for Steps {
         let sums = self.executor.block_on(try_join_all((0..self.runs).map(|_| call())))?;
         let right = sums.iter().all(|sum| sum.as_u64() == Some(steps * (steps - 1) / 2));
         ensure!(right, "{}: the sums are wrong: {sums:?}", self.name);
+        self.before = None;
         Ok(self.runs * self.steps as usize)
     }
 }

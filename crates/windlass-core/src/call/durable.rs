@@ -115,11 +115,8 @@ impl Entry {
     /// An answer, or the next phase.
     fn ask(&mut self) -> Option<Told> {
         let (path, asked) = (&self.op.path, self.op.asked()?);
-        let (since, decision) = self.run.with(|machine| {
-            let since = machine.standing(path).map(|standing| standing.since);
-            (since, machine.ask(path, asked))
-        });
-        self.op.settle_asked(since.is_some());
+        let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
+        self.op.settle_asked(past.is_some());
         let again = match decision {
             Decision::Answer { result, at } => return Some(Told { result, at, times: Times::default() }),
             Decision::Enter => true,
@@ -131,7 +128,7 @@ impl Entry {
         if !again && let Some(error) = self.run.undelivered_cancel() {
             return Some(self.finish(Err(error)));
         }
-        let from = since.unwrap_or_else(|| self.run.at(self.timing.asked));
+        let from = past.map_or_else(|| self.run.at(self.timing.asked), |past| past.since);
         if let Some(deadline) = self.call.limits.deadline.or(self.tool.spec().limits.deadline) {
             let at = from + deadline;
             let timer = self.run.kernel.clock.sleep(at.since(self.run.now()));

@@ -15,6 +15,7 @@ use super::rules::Rules;
 use super::running::{Ended, Running, panic_message};
 use crate::path::Path;
 use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Recorded, Settled};
+use crate::run::machine::Past;
 use crate::run::replay::Decision;
 use crate::run::{Registration, Run};
 use crate::time::{Times, Timestamp};
@@ -192,12 +193,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn ask(&mut self) -> Flow {
         let Some(asked) = &self.op.asked else { return Flow::Pending };
         let path = &self.op.path;
-        let (past, decision) = self.run.with(|machine| {
-            let past = machine.standing(path).map(|standing| (standing.since, standing.asked.effect));
-            (past, machine.ask(path, asked))
-        });
+        let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
         self.op.settle_asked(past.is_some());
-        if let Some((since, effect)) = past {
+        if let Some(Past { since, effect }) = past {
             self.set_deadline(since);
             // Loosening a tool does not loosen what was begun when it was strict.
             self.rules.effect = self.rules.effect.max(effect);

@@ -1,5 +1,7 @@
 //! A journal folded into what stands at each path.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::FxHashMap;
 
 use super::record::{Asked, DoubtCause, Event, OpKind, Record, Recorded};
@@ -63,7 +65,7 @@ pub(crate) struct History {
 impl History {
     pub(crate) fn fold(records: Vec<Record>) -> Self {
         let mut history = Self::default();
-        history.standing.reserve(records.len());
+        history.standing.reserve(records.iter().filter(|record| record.asked.is_some()).count());
         records.into_iter().for_each(|record| history.apply(record));
         history
     }
@@ -85,20 +87,21 @@ impl History {
             Event::Failed { attempt, retry_at, .. } => State::Failed { attempt, retry_at },
             Event::Doubted { attempt, cause, over_by } => State::Doubted { attempt, cause, over_by },
             Event::Settled { attempt, .. } => State::Settled { attempt },
-            Event::Finished(finished) => State::Finished { result: finished.answer() },
+            Event::Finished(finished) => State::Finished { result: finished.into_answer() },
         };
         self.note_progress(&path, &state);
-        match self.standing.get_mut(&path) {
-            Some(standing) => {
+        match self.standing.entry(path) {
+            Entry::Occupied(mut standing) => {
+                let standing = standing.get_mut();
                 standing.state = state;
                 standing.at = at;
             }
-            None => {
+            Entry::Vacant(place) => {
                 // A path's first record says what was asked; a journal without that is not ours, and asking anything
                 // there diverges from the empty name.
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
-                self.standing.insert(path, Standing { asked, state, since: at, at, deaths: 0 });
+                place.insert(Standing { asked, state, since: at, at, deaths: 0 });
             }
         }
     }

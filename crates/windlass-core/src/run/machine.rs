@@ -32,6 +32,13 @@ pub(crate) enum Stop {
     Released,
 }
 
+/// How an operation began, if the journal knows of it.
+pub(crate) struct Past {
+    pub(crate) since: Timestamp,
+    /// The class it was begun under.
+    pub(crate) effect: Effect,
+}
+
 /// A settlement from the mailbox.
 pub(crate) struct SettleMail {
     pub(crate) settlement: Settlement,
@@ -149,22 +156,27 @@ impl Machine {
 
     /// A body asks for an operation.
     pub(crate) fn ask(&mut self, path: &Path, asked: &Asked) -> Decision {
+        self.ask_past(path, asked).1
+    }
+
+    /// A body asks for an operation and wants to know what the journal knows of its beginning.
+    pub(crate) fn ask_past(&mut self, path: &Path, asked: &Asked) -> (Option<Past>, Decision) {
         self.budget.operations += 1;
         if self.budget.operations > limits::RUN_OPERATIONS {
             self.hold(Hold::TooLong { operations: limits::RUN_OPERATIONS });
         }
         let standing = self.history.take(path);
-        let decision = replay(path, standing.as_ref(), asked);
-        match decision {
-            Decision::Diverged(ref divergence) => self.hold(Hold::Diverged((**divergence).clone())),
+        let mut decision = replay(path, standing.as_ref(), asked);
+        match &mut decision {
+            Decision::Diverged(divergence) => self.hold(Hold::Diverged((**divergence).clone())),
             // The fence proves the old owner gone, or only time does.
-            Decision::InDoubt { attempt, cause, recorded: false, .. } if self.budget.owners_dead => {
-                let over_by = standing.map_or(Timestamp::default(), |standing| standing.at);
-                return Decision::InDoubt { attempt, cause, over_by, recorded: false };
+            Decision::InDoubt { over_by, recorded: false, .. } if self.budget.owners_dead => {
+                *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
             }
             _ => {}
         }
-        decision
+        let past = standing.map(|standing| Past { since: standing.since, effect: standing.asked.effect });
+        (past, decision)
     }
 
     /// What the journal has at `path` that no body asked for yet.

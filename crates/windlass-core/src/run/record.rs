@@ -197,6 +197,11 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// What the body sees, and nothing else.
+    pub(crate) fn into_answer(self) -> Recorded {
+        self.told.map_or(self.result, Err)
+    }
+
     /// What the body sees.
     pub(crate) fn answer(&self) -> Recorded {
         match &self.told {
