@@ -204,7 +204,8 @@ impl Runtime {
                     if crash_loop || self.live(info.run).is_some() || !seen.insert(info.run) {
                         continue;
                     }
-                    if self.died_before(info.run).await? {
+                    // A run's first successor cannot know of an earlier death.
+                    if info.epoch > 1 && self.died_before(info.run).await? {
                         suspects.push(info.run);
                         continue;
                     }

@@ -171,4 +171,6 @@ pub struct RunInfo {
     pub state: RunState,
     /// What of it waits for a settlement.
     pub doubts: Vec<Doubt>,
+    /// How many owners it has had.
+    pub epoch: u64,
 }

@@ -15,6 +15,8 @@ use crate::time::Timestamp;
 
 /// Finished runs kept for looking at; older ones are dropped so that a long-lived process stays bounded.
 const FINISHED_KEPT: usize = 1_024;
+/// The same bound in records, for runs of many thousands of them. The latest run is kept whatever its length.
+const RECORDS_KEPT: usize = 256 * 1_024;
 
 /// Keeps runs in memory. Cloning shares it.
 #[derive(Clone, Default)]
@@ -24,6 +26,7 @@ pub struct MemoryStore(Arc<Mutex<Inner>>);
 struct Inner {
     runs: FxHashMap<RunId, Entry>,
     finished: VecDeque<RunId>,
+    finished_records: usize,
     /// Counts the deaths of all owners at once; an owner from before the last one is certainly dead.
     deaths: u64,
 }
@@ -79,6 +82,7 @@ impl Entry {
             created: self.created,
             state: self.state.clone(),
             doubts: self.doubts.clone(),
+            epoch: self.epoch,
         }
     }
 
@@ -188,10 +192,14 @@ impl Inner {
 
     fn keep_finished(&mut self, run: RunId) {
         self.finished.push_back(run);
-        if self.finished.len() > FINISHED_KEPT
-            && let Some(oldest) = self.finished.pop_front()
-        {
-            self.runs.remove(&oldest);
+        self.finished_records += self.runs.get(&run).map_or(0, |entry| entry.records.len());
+        let too_many = |inner: &Self| {
+            inner.finished.len() > FINISHED_KEPT || (inner.finished_records > RECORDS_KEPT && inner.finished.len() > 1)
+        };
+        while too_many(self) {
+            let Some(oldest) = self.finished.pop_front() else { return };
+            let records = self.runs.remove(&oldest).map_or(0, |entry| entry.records.len());
+            self.finished_records = self.finished_records.saturating_sub(records);
         }
     }
 

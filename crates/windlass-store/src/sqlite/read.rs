@@ -53,8 +53,8 @@ impl Readers {
 
     pub(super) fn info(&self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
         self.with(|connection| {
-            let mut statement =
-                connection.prepare_cached("SELECT run, tool, created, state, doubts FROM runs WHERE run = ?1")?;
+            let mut statement = connection
+                .prepare_cached("SELECT run, tool, created, state, doubts, epoch FROM runs WHERE run = ?1")?;
             statement.query_row([run.as_bytes()], |row| Ok(info(row))).optional()?.transpose()
         })
     }
@@ -118,16 +118,16 @@ impl Readers {
 fn listing(filter: Filter) -> &'static str {
     match filter {
         Filter::Running => {
-            "SELECT run, tool, created, state, doubts FROM runs WHERE phase = 0 AND run > ?1 ORDER BY run LIMIT ?2"
+            "SELECT run, tool, created, state, doubts, epoch FROM runs WHERE phase = 0 AND run > ?1 ORDER BY run LIMIT ?2"
         }
         Filter::Held => {
-            "SELECT run, tool, created, state, doubts FROM runs WHERE phase = 1 AND run > ?1 ORDER BY run LIMIT ?2"
+            "SELECT run, tool, created, state, doubts, epoch FROM runs WHERE phase = 1 AND run > ?1 ORDER BY run LIMIT ?2"
         }
         Filter::Doubted => {
-            "SELECT run, tool, created, state, doubts FROM runs WHERE doubts IS NOT NULL AND run > ?1 ORDER BY run \
+            "SELECT run, tool, created, state, doubts, epoch FROM runs WHERE doubts IS NOT NULL AND run > ?1 ORDER BY run \
              LIMIT ?2"
         }
-        Filter::All => "SELECT run, tool, created, state, doubts FROM runs WHERE run > ?1 ORDER BY run LIMIT ?2",
+        Filter::All => "SELECT run, tool, created, state, doubts, epoch FROM runs WHERE run > ?1 ORDER BY run LIMIT ?2",
     }
 }
 
@@ -162,7 +162,7 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
     Ok(mail)
 }
 
-/// From the columns `run, tool, created, state, doubts`.
+/// From the columns `run, tool, created, state, doubts, epoch`.
 fn info(row: &Row<'_>) -> Result<RunInfo, ReadError> {
     let doubts = match row.get_ref(4)?.as_str_or_null().map_err(rusqlite::Error::from)? {
         Some(doubts) => decode(doubts)?,
@@ -174,6 +174,7 @@ fn info(row: &Row<'_>) -> Result<RunInfo, ReadError> {
         created: Timestamp::from_micros(row.get(2)?),
         state: decode(text(row, 3)?)?,
         doubts,
+        epoch: row.get::<_, i64>(5)?.unsigned_abs(),
     })
 }
 
