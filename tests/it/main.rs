@@ -14,6 +14,7 @@ mod holds;
 mod kill;
 mod owners;
 mod regressions;
+mod review;
 mod soak;
 mod threads;
 mod world;

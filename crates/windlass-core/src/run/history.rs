@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::record::{Asked, DoubtCause, Event, OpKind, Record, Recorded};
+use super::state::Doubt;
 use crate::path::Path;
 use crate::time::Timestamp;
 use crate::tool::{Effect, ToolError};
@@ -18,6 +19,24 @@ pub(crate) struct Standing {
     pub(crate) at: Timestamp,
     /// How often the process died with this operation in flight.
     pub(crate) deaths: u32,
+}
+
+impl Standing {
+    /// Whether anything was done beyond being accepted.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.state, State::Accepted)
+    }
+
+    /// The doubt it leaves if nobody goes on with it, and whether it is recorded as one.
+    fn doubt(&self, path: &Path) -> Option<(Doubt, bool)> {
+        let (attempt, cause, over_by, recorded) = match self.state {
+            State::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by, false),
+            State::Doubted { attempt, cause, over_by } => (attempt, cause, over_by, true),
+            _ => return None,
+        };
+        let (path, operation) = (path.clone(), self.asked.to_string());
+        Some((Doubt { path, attempt, operation, cause, over_by, since: self.at }, recorded))
+    }
 }
 
 /// How far an operation got.
@@ -140,6 +159,18 @@ impl History {
 
     pub(crate) fn get(&self, path: &Path) -> Option<&Standing> {
         self.standing.get(path)
+    }
+
+    /// Attempts below `path` that may have happened and that no body asked for again, in the order of their paths, each
+    /// with whether the journal says so already.
+    pub(crate) fn open_below(&mut self, path: &Path) -> Vec<(Doubt, bool)> {
+        let below = self.standing.iter().filter(|(at, _)| at.positions().starts_with(path.positions()));
+        let mut open: Vec<(Doubt, bool)> = below.filter_map(|(at, standing)| standing.doubt(at)).collect();
+        open.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+        for (doubt, _) in &open {
+            self.standing.remove(&doubt.path);
+        }
+        open
     }
 
     pub(crate) fn take(&mut self, path: &Path) -> Option<Standing> {
