@@ -16,6 +16,7 @@ mod log;
 mod owners;
 mod properties;
 mod regressions;
+mod review;
 mod soak;
 mod threads;
 mod world;

@@ -219,7 +219,7 @@ impl Kernel {
         let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled };
         run.append(&Path::root(), base.0, None, Event::Finished(finished));
         run.with(|machine| {
-            machine.abandon_history();
+            machine.abandon_below(&Path::root(), base.0);
             machine.finish(ending)
         });
         Ok(run)

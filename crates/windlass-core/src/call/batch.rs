@@ -66,6 +66,8 @@ pub(crate) struct Batch {
     slots: Vec<Slot>,
     shared: Arc<Mutex<Shared>>,
     stop_on_failure: bool,
+    /// Asked for before any operation was told of a cancellation; see [`Run::heeds_cancel`].
+    heeds_cancel: bool,
     progress: Progress,
     /// The journal is kept back until it says what all the calls are: none of them has left the process.
     corked: bool,
@@ -95,8 +97,8 @@ impl Batch {
                 Slot { call: Some(call), tool, exclusive, open: false, told: None, written }
             })
             .collect();
-        let progress = Progress::default();
-        Self { run, path, scope, slots, shared: Arc::default(), stop_on_failure, progress, corked: false }
+        let (progress, heeds_cancel, shared) = (Progress::default(), run.heeds_cancel(), Arc::default());
+        Self { run, path, scope, slots, shared, stop_on_failure, heeds_cancel, progress, corked: false }
     }
 
     /// For a fresh root batch: makes sure the journal names every call before it can be lost.
@@ -175,13 +177,15 @@ impl Batch {
         let written = slot.written;
         let Some(call) = slot.call.take() else { return };
         let barrier = Some(Barrier { shared: self.shared.clone(), index });
-        let mut future = match self.progress.failed {
-            Some(culprit) if self.stop_on_failure && self.run.standing(&path, |_| ()).is_none() => {
-                let error = skipped(culprit, self.slots[culprit].tool.as_deref());
+        let mut future = match self.refusal(&path) {
+            Some(error) => {
                 let asked = asked(&call, self.slots[index].tool.as_ref());
                 CallFuture::refused(self.run.clone(), Operation::new(path, asked, written), error)
             }
-            _ => plan(&self.run, &self.scope, Place { path, written, barrier }, call, slot.tool.as_ref()),
+            None => {
+                let tool = self.slots[index].tool.as_ref();
+                plan(&self.run, &self.scope, Place { path, written, barrier }, call, tool)
+            }
         };
         self.progress.open += 1;
         self.progress.open_exclusive += usize::from(exclusive);
@@ -195,6 +199,17 @@ impl Batch {
                 self.run.kernel.spawn.spawn(Box::pin(task));
             }
         }
+    }
+
+    /// Why the call at `path`, which has not begun, will not: the batch was cancelled, or stopped by a failure.
+    fn refusal(&self, path: &Path) -> Option<ToolError> {
+        let culprit = self.progress.failed.filter(|_| self.stop_on_failure);
+        let cancelled = self.heeds_cancel && self.run.is_cancelled();
+        if (culprit.is_none() && !cancelled) || has_begun(&self.run, path) {
+            return None;
+        }
+        let skipped = |culprit: usize| skipped(culprit, self.slots[culprit].tool.as_deref());
+        self.run.cancellation(self.heeds_cancel).or_else(|| culprit.map(skipped))
     }
 
     fn collect(&mut self) {
@@ -224,6 +239,18 @@ impl Batch {
         }
     }
 
+    /// The batch is over before its calls are: those without a result end with `told`, and a doubt among them stays one.
+    pub(crate) fn cut_off(mut self, told: &Told) -> Vec<Told> {
+        self.collect();
+        let results = std::mem::take(&mut self.slots).into_iter().enumerate().map(|(index, slot)| {
+            slot.told.unwrap_or_else(|| {
+                self.run.with(|machine| machine.end_around(&self.path.child(index as u32), told));
+                told.clone()
+            })
+        });
+        results.collect()
+    }
+
     /// Which of the batch's tools bring in untrusted content.
     pub(crate) fn open_world(&self) -> Vec<bool> {
         self.slots.iter().map(|slot| slot.tool.as_ref().is_some_and(|tool| tool.spec().hints.open_world)).collect()
@@ -233,11 +260,17 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         self.uncork();
-        if self.progress.open > 0 {
+        // Calls in doubt hold nobody back, and yet they are there.
+        if self.progress.settled < self.progress.next {
             self.shared.lock().dropped = true;
             self.run.wake();
         }
     }
+}
+
+/// Whether an earlier owner did anything about the call at `path`.
+fn has_begun(run: &Run, path: &Path) -> bool {
+    run.standing(path, |standing| standing.has_begun()).unwrap_or(false)
 }
 
 fn skipped(culprit: usize, tool: Option<&Tool>) -> ToolError {

@@ -57,14 +57,13 @@ impl Doubting<'_> {
 
 impl<'a, S: Source<'a>> Execution<'a, S> {
     pub(crate) fn doubting(&mut self, cx: &mut Context<'_>, mut doubting: Doubting<'a>) -> Flow {
-        // After a crash the key is taken again first: whoever shares it must not touch what is in doubt.
-        match self.queue.poll(cx, Stage::Key, &self.run, &self.rules.lane) {
-            Ok(Poll::Ready(())) => {}
-            Ok(Poll::Pending) => return self.stay(Phase::Doubt(doubting)),
-            Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
-        }
         if !doubting.opened {
             self.open_doubt(&mut doubting);
+        }
+        // After a crash the key is queued for again: whoever shares it must not touch what is in doubt. Settling it needs
+        // no key, so nothing waits for it here, and a cycle of keys does not end what may have happened.
+        if let Err(cycle) = self.queue.poll(cx, Stage::Key, &self.run, &self.rules.lane) {
+            tracing::debug!(run = %self.run.id, path = %self.op.path, "in doubt without its key: {cycle}");
         }
         self.registration.register(&self.run, cx);
         let (path, attempt) = (&self.op.path, self.attempt);

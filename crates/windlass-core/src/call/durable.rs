@@ -20,6 +20,7 @@ use crate::admit::{Held, KeyTurn};
 use crate::ctx::Ctx;
 use crate::run::record::{Event, Finished};
 use crate::run::replay::Decision;
+use crate::run::state::Hold;
 use crate::run::{Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Body, Output, Tool, ToolError, ToolResult};
@@ -48,12 +49,15 @@ pub(crate) struct Entry {
     frame: Arc<Frame>,
     phase: Phase,
     timing: Timing,
+    heeds_cancel: bool,
     registration: Registration,
 }
 
 struct Timing {
     asked: u64,
     entered: u64,
+    /// When the body was first entered, as the journal has it.
+    began: Option<Timestamp>,
     deadline: Option<(Timestamp, BoxFuture<'static, ()>)>,
 }
 
@@ -75,6 +79,7 @@ enum Phase {
 impl Entry {
     pub(crate) fn new(run: Arc<Run>, op: Operation, tool: Arc<Tool>, call: ToolCall, scope: Scope) -> Self {
         let asked = run.kernel.clock.ticks();
+        let heeds_cancel = run.heeds_cancel();
         Self {
             run,
             op,
@@ -83,7 +88,8 @@ impl Entry {
             scope,
             frame: Arc::default(),
             phase: Phase::Ask,
-            timing: Timing { asked, entered: asked, deadline: None },
+            timing: Timing { asked, entered: asked, began: None, deadline: None },
+            heeds_cancel,
             registration: Registration::default(),
         }
     }
@@ -101,8 +107,7 @@ impl Entry {
                 }
                 Phase::Key { mut key, again } => {
                     if key.poll(cx).is_pending() {
-                        self.phase = Phase::Key { key, again };
-                        return self.registration.pending(&self.run, cx);
+                        return self.queued(cx, key, again);
                     }
                     self.enter(Some(key), again);
                 }
@@ -112,20 +117,47 @@ impl Entry {
         }
     }
 
+    /// Waits for its key, within the deadline, and unless it is cancelled.
+    fn queued(&mut self, cx: &mut Context<'_>, key: KeyTurn, again: bool) -> Poll<Told> {
+        self.registration.register(&self.run, cx);
+        if self.deadline_passed(cx) {
+            return Poll::Ready(self.leave(deadline_passed()));
+        }
+        // One that was entered before is told by its operations, once it has its key.
+        if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
+            return Poll::Ready(self.finish(Err(error)));
+        }
+        self.phase = Phase::Key { key, again };
+        if let Some(asked) = self.op.take_asked_when_pending() {
+            self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
+        }
+        self.run.pump();
+        Poll::Pending
+    }
+
     /// An answer, or the next phase.
     fn ask(&mut self) -> Option<Told> {
         let (path, asked) = (&self.op.path, self.op.asked()?);
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
-        self.op.settle_asked(past.is_some());
         let again = match decision {
             Decision::Answer { result, at } => return Some(Told { result, at, times: Times::default() }),
-            Decision::Enter => true,
+            Decision::Enter => {
+                self.timing.began = past.as_ref().map(|past| past.at);
+                true
+            }
             // Whatever else stands here was recorded for an atomic body of the same tool: entering a durable one is the
             // first thing it does.
             Decision::Perform { .. } => false,
-            Decision::InDoubt { .. } | Decision::Diverged(_) => return None,
+            Decision::InDoubt { .. } => {
+                let recorded = "an attempt of an atomic body that may have happened";
+                self.run.hold(Hold::changed_body(path, recorded, "a durable one"));
+                return None;
+            }
+            // Held by the machine.
+            Decision::Diverged(_) => return None,
         };
-        if !again && let Some(error) = self.run.undelivered_cancel() {
+        self.op.settle_asked(past.is_some());
+        if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
             return Some(self.finish(Err(error)));
         }
         let from = past.map_or_else(|| self.run.at(self.timing.asked), |past| past.since);
@@ -148,20 +180,21 @@ impl Entry {
                 self.enter(None, again);
                 None
             }
-            Err(cycle) => Some(self.finish(Err(ToolError::unavailable(cycle)))),
+            Err(cycle) => Some(self.leave(ToolError::unavailable(cycle))),
         }
     }
 
     fn enter(&mut self, key: Option<KeyTurn>, again: bool) {
         let ticks = self.run.kernel.clock.ticks();
         self.timing.entered = ticks;
+        let began = self.timing.began.unwrap_or_else(|| self.run.at(ticks));
         if !again {
             let asked = self.op.take_asked();
-            self.run.append(&self.op.path, self.run.at(ticks), asked, Event::Entered);
+            self.run.append(&self.op.path, began, asked, Event::Entered);
         }
         let label = Attempt::new(self.run.id, self.op.path.clone(), self.op.name.clone(), 1, 1);
         let Body::Durable(durable) = self.tool.body() else { return };
-        let ctx = Ctx::new(self.run.clone(), self.op.path.clone(), self.scope.clone(), self.frame.clone());
+        let ctx = Ctx::new(self.run.clone(), self.op.path.clone(), self.scope.clone(), self.frame.clone(), began);
         let args = self.call.args.clone();
         let durable = durable.clone();
         // Entered inside the first poll, where a panic is caught.
@@ -185,32 +218,37 @@ impl Entry {
         if self.run.is_stopped() {
             return Poll::Pending;
         }
-        let result = match polled {
-            Ok(Poll::Ready(result)) => {
-                let next = self.op.path.child(self.frame.next.load(Ordering::Acquire));
-                self.run.with(|machine| machine.returned(&next));
-                if self.run.is_stopped() {
-                    return Poll::Pending;
-                }
-                result
+        if !matches!(polled, Ok(Poll::Pending)) {
+            let next = self.op.path.child(self.frame.next.load(Ordering::Acquire));
+            self.run.with(|machine| machine.returned(&next));
+            if self.run.is_stopped() {
+                return Poll::Pending;
             }
+        }
+        let result = match polled {
+            Ok(Poll::Ready(result)) => result,
             Ok(Poll::Pending) => {
                 self.registration.register(&self.run, cx);
                 if self.deadline_passed(cx) {
                     self.frame.ended.store(true, Ordering::Release);
                     drop(body);
-                    let (path, now) = (self.op.path.clone(), self.run.now());
-                    self.run.with(|machine| machine.abandon_below(&path, now));
-                    Err(ToolError::TimedOut { message: "the call's deadline passed".to_owned() })
-                } else {
-                    self.phase = Phase::Body { body, label, key };
-                    return Poll::Pending;
+                    drop(key);
+                    return Poll::Ready(self.leave(deadline_passed()));
                 }
+                self.phase = Phase::Body { body, label, key };
+                return Poll::Pending;
             }
             Err(panic) => Err(self.panicked(&panic_message(&*panic))),
         };
         drop(key);
         Poll::Ready(self.finish(result))
+    }
+
+    /// Ends without the body having returned: what of it may have happened stays visible.
+    fn leave(&mut self, error: ToolError) -> Told {
+        let (path, now) = (self.op.path.clone(), self.run.now());
+        self.run.with(|machine| machine.abandon_below(&path, now));
+        self.finish(Err(error))
     }
 
     fn deadline_passed(&mut self, cx: &mut Context<'_>) -> bool {
@@ -249,6 +287,10 @@ impl Entry {
     fn seal(&self, error: ToolError) -> ToolError {
         seal(error, &self.op.name, || self.correlation())
     }
+}
+
+fn deadline_passed() -> ToolError {
+    ToolError::TimedOut { message: "the call's deadline passed".to_owned() }
 }
 
 impl Drop for Entry {

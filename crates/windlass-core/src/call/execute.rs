@@ -17,6 +17,7 @@ use crate::path::Path;
 use crate::run::machine::Past;
 use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::replay::Decision;
+use crate::run::state::Hold;
 use crate::run::{Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
@@ -86,6 +87,11 @@ impl Operation {
         self.asked.take()
     }
 
+    /// What was asked, if the journal must know of it now that the operation has to wait.
+    pub(crate) fn take_asked_when_pending(&mut self) -> Option<Asked> {
+        if self.written == Written::WhenPending { self.asked.take() } else { None }
+    }
+
     pub(crate) fn describe(&self) -> String {
         Asked::operation(self.kind, self.name.clone(), None, Effect::Once).to_string()
     }
@@ -99,6 +105,8 @@ pub(crate) struct Execution<'a, S> {
     pub(crate) queue: Queue,
     pub(crate) attempt: u32,
     pub(crate) registration: Registration,
+    /// Asked for before any operation was told of a cancellation; what is asked for later cleans up.
+    heeds_cancel: bool,
     phase: Phase<'a>,
     clock: Stopwatch,
 }
@@ -134,6 +142,7 @@ impl<S> Unpin for Execution<'_, S> {}
 impl<'a, S: Source<'a>> Execution<'a, S> {
     pub(crate) fn new(run: Arc<Run>, op: Operation, rules: Rules, source: S, queue: Queue) -> Self {
         let asked = run.kernel.clock.ticks();
+        let heeds_cancel = run.heeds_cancel();
         Self {
             run,
             op,
@@ -142,6 +151,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             queue,
             attempt: 1,
             registration: Registration::default(),
+            heeds_cancel,
             phase: Phase::Ask,
             clock: Stopwatch { asked, running: 0, deadline: None },
         }
@@ -156,8 +166,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 Flow::Next => {}
                 Flow::Pending => {
                     // Standing still: what is buffered goes to the store meanwhile, so that the run can be seen.
-                    if self.op.written == Written::WhenPending && self.op.asked.is_some() {
-                        self.append(Event::Accepted);
+                    if let Some(asked) = self.op.take_asked_when_pending() {
+                        self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
                     }
                     self.run.pump();
                     return Poll::Pending;
@@ -195,7 +205,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let path = &self.op.path;
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
         self.op.settle_asked(past.is_some());
-        if let Some(Past { since, effect }) = past {
+        if let Some(Past { since, effect, .. }) = past {
             self.set_deadline(since);
             // Loosening a tool does not loosen what was begun when it was strict.
             self.rules.effect = self.rules.effect.max(effect);
@@ -215,8 +225,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.attempt = attempt;
                 self.go(Phase::Doubt(Doubting::new(cause, over_by, recorded)))
             }
+            Decision::Enter => {
+                self.run.hold(Hold::changed_body(&self.op.path, "a durable body that was entered", "an atomic one"));
+                Flow::Pending
+            }
             // Held by the machine; nobody polls this again.
-            Decision::Enter | Decision::Diverged(_) => Flow::Pending,
+            Decision::Diverged(_) => Flow::Pending,
         }
     }
 
@@ -230,10 +244,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn delay(&mut self, cx: &mut Context<'_>, mut timer: BoxFuture<'static, ()>, until: Timestamp) -> Flow {
-        if let Some(error) = self.run.undelivered_cancel() {
+        // First, so that a cancellation that comes from now on wakes it.
+        self.registration.register(&self.run, cx);
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
             return self.finish(Err(error));
         }
-        self.registration.register(&self.run, cx);
         if timer.poll_unpin(cx).is_pending() {
             return self.stay(Phase::Delay(timer, until));
         }
@@ -253,6 +268,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             self.queue.release();
             return self.stay(Phase::Over);
         }
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+            return self.finish(Err(error));
+        }
         if self.left().is_some_and(|left| left.is_zero()) {
             return self.finish(Err(self.deadline_passed()));
         }
@@ -269,7 +287,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
         }
         self.registration.register(&self.run, cx);
-        if let Some(error) = self.run.undelivered_cancel() {
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
             return self.finish(Err(error));
         }
         self.stay(Phase::Admit(Stage::first()))
@@ -302,27 +320,26 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn durable(&mut self, cx: &mut Context<'_>, mark: u64) -> Flow {
-        if self.run.is_durable(mark) {
-            return self.start();
-        }
-        self.queue.note_wait();
-        self.registration.register(&self.run, cx);
         if !self.run.is_durable(mark) {
-            return self.stay(Phase::Durable(mark));
+            self.queue.note_wait();
+            self.registration.register(&self.run, cx);
+            if !self.run.is_durable(mark) {
+                return self.stay(Phase::Durable(mark));
+            }
         }
-        self.start()
+        // Cancelled while it waited: it did not begin, and need not.
+        match self.run.cancellation(self.heeds_cancel) {
+            Some(error) => self.finish(Err(error)),
+            None => self.start(),
+        }
     }
 
     fn start(&mut self) -> Flow {
-        // It may have been cancelled while the intent became durable: what was not begun did not happen.
-        if let Some(error) = self.run.undelivered_cancel() {
-            return self.finish(Err(error));
-        }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let attempt = Attempt::new(self.run.id, path, name, self.attempt, self.rules.attempts());
         // Nothing pending so far: the reading made when the call was asked for still holds.
         let started = if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked };
-        let heeds_cancel = !self.run.is_cancelled();
+        let heeds_cancel = self.heeds_cancel;
         let (source, run) = (&mut self.source, &self.run);
         let body = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| source.attempt(run, attempt.clone())));
         match body {

@@ -43,8 +43,9 @@ pub struct Ctx {
 }
 
 impl Ctx {
-    pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, frame: Arc<Frame>) -> Self {
-        let answered = run.now();
+    /// `began`: when the body was entered for the first time.
+    pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, frame: Arc<Frame>, began: Timestamp) -> Self {
+        let answered = began;
         Self { run, path, scope, frame, answered, versions: Vec::new(), drawn: 0 }
     }
 
@@ -115,7 +116,7 @@ impl Ctx {
         new
     }
 
-    /// The time at which the last operation was answered: the same when the body is entered again.
+    /// The time at which the last operation was answered, or the body first entered: the same when it is entered again.
     pub fn now(&self) -> Timestamp {
         self.answered
     }
@@ -158,7 +159,7 @@ impl Ctx {
 /// Decodes a recorded value; `None` holds the run.
 fn decode<T: DeserializeOwned + 'static>(run: &Run, path: &Path, result: &Recorded) -> Option<ToolResult<T>> {
     match result {
-        Err(error) => Some(Err((**error).clone())),
+        Err(error) => Some(Err(error.as_recorded())),
         Ok(output) => match from_output(output) {
             Ok(value) => Some(Ok(value)),
             Err(problem) => {

@@ -82,7 +82,7 @@ impl Drive {
             }
             match std::mem::replace(&mut self.phase, Phase::Over) {
                 Phase::Body => match self.poll_body(cx) {
-                    Some(told) => self.finish(told),
+                    Some((told, ending)) => self.finish(told, ending),
                     None if self.run.is_halted() => {}
                     None => {
                         self.phase = Phase::Body;
@@ -107,15 +107,16 @@ impl Drive {
         }
     }
 
-    fn poll_body(&mut self, cx: &mut Context<'_>) -> Option<Vec<Told>> {
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Option<(Vec<Told>, Ending)> {
         let root = self.root.as_mut()?;
         if let Poll::Ready(told) = root.poll(cx) {
-            return (!self.run.is_halted()).then_some(told);
+            let ending = self.ending(&told);
+            return (!self.run.is_halted()).then_some((told, ending));
         }
         self.registration.register(&self.run, cx);
         self.run.rebase();
         if self.run.is_cancelled() && self.clean_up_is_over(cx) {
-            return Some(self.cut_off());
+            return Some((self.cut_off(), Ending::Cancelled));
         }
         None
     }
@@ -130,30 +131,37 @@ impl Drive {
         let reason = format!("cancelled, and not cleaned up within {CLEAN_UP:?}");
         let result = Err(Arc::new(ToolError::Cancelled { reason }));
         let at = self.run.now();
+        let told = Told { result, at, times: Times::default() };
         // The run must look stopped to the operations that are dropped with it.
         self.run.quiesce();
-        self.root = None;
-        let finished =
-            Finished { result: result.clone(), told: None, attempts: 1, times: Times::default(), settled: None };
-        self.run.with(|machine| machine.abandon_below(&Path::root(), at));
-        self.run.append(&Path::root(), at, None, Event::Finished(finished));
-        vec![Told { result, at, times: Times::default() }]
+        let all = match self.root.take() {
+            Some(Root::Batch(batch)) => batch.cut_off(&told),
+            _ => vec![told.clone()],
+        };
+        self.run.with(|machine| {
+            machine.abandon_below(&Path::root(), at);
+            machine.end_around(&Path::root(), &told);
+        });
+        all
     }
 
-    fn finish(&mut self, told: Vec<Told>) {
-        let ending = match (&self.root, told.as_slice()) {
-            (Some(Root::Batch(_)), _) => {
-                self.record_batch_end(&told);
-                Ending::Ok
-            }
+    fn finish(&mut self, told: Vec<Told>, ending: Ending) {
+        if let Some(Root::Batch(_)) = &self.root {
+            self.record_batch_end(&told);
+        }
+        let mark = self.run.with(|machine| machine.finish(ending));
+        self.phase = Phase::Flush(mark, told);
+    }
+
+    fn ending(&self, told: &[Told]) -> Ending {
+        match (&self.root, told) {
+            (Some(Root::Batch(_)), _) => Ending::Ok,
             (_, [Told { result: Ok(_), .. }]) => Ending::Ok,
             (_, [Told { result: Err(error), .. }]) if matches!(**error, ToolError::Cancelled { .. }) => {
                 Ending::Cancelled
             }
             _ => Ending::Failed,
-        };
-        let mark = self.run.with(|machine| machine.finish(ending));
-        self.phase = Phase::Flush(mark, told);
+        }
     }
 
     fn record_batch_end(&self, told: &[Told]) {

@@ -24,14 +24,20 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    fn doubt(&self, path: &Path) -> Option<Doubt> {
-        let (attempt, cause, over_by) = match self.state {
-            State::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by),
-            State::Doubted { attempt, cause, over_by } => (attempt, cause, over_by),
+    /// Whether anything was done beyond being accepted.
+    pub(crate) fn has_begun(&self) -> bool {
+        !matches!(self.state, State::Accepted)
+    }
+
+    /// The doubt it leaves if nobody goes on with it, and whether it is recorded as one.
+    fn doubt(&self, path: &Path) -> Option<(Doubt, bool)> {
+        let (attempt, cause, over_by, recorded) = match self.state {
+            State::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by, false),
+            State::Doubted { attempt, cause, over_by } => (attempt, cause, over_by, true),
             _ => return None,
         };
-        let (path, operation, since) = (path.clone(), self.asked.to_string(), self.at);
-        Some(Doubt { path, attempt, operation, cause, over_by, since })
+        let (path, operation) = (path.clone(), self.asked.to_string());
+        Some((Doubt { path, attempt, operation, cause, over_by, since: self.at }, recorded))
     }
 }
 
@@ -154,15 +160,20 @@ impl History {
         self.standing.is_empty()
     }
 
-    /// Attempts that may have happened and that nobody asked about yet, as doubts, in the order of their paths.
-    pub(crate) fn open_attempts(&self) -> Vec<Doubt> {
-        let mut open: Vec<Doubt> = self.standing.iter().filter_map(|(path, standing)| standing.doubt(path)).collect();
-        open.sort_by(|a, b| a.path.cmp(&b.path));
-        open
-    }
-
     pub(crate) fn get(&self, path: &Path) -> Option<&Standing> {
         self.standing.get(path)
+    }
+
+    /// Attempts below `path` that may have happened and that no body asked for again, in the order of their paths, each
+    /// with whether the journal says so already.
+    pub(crate) fn open_below(&mut self, path: &Path) -> Vec<(Doubt, bool)> {
+        let below = self.standing.iter().filter(|(at, _)| at.positions().starts_with(path.positions()));
+        let mut open: Vec<(Doubt, bool)> = below.filter_map(|(at, standing)| standing.doubt(at)).collect();
+        open.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+        for (doubt, _) in &open {
+            self.standing.remove(&doubt.path);
+        }
+        open
     }
 
     pub(crate) fn take(&mut self, path: &Path) -> Option<Standing> {

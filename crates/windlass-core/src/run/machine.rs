@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use super::history::{History, Standing};
 use super::outbox::Outbox;
-use super::record::{Asked, DoubtCause, Event, OpKind, Record};
+use super::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Settled, Settler};
 use super::replay::{self, Decision, replay};
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
+use crate::call::execute::Told;
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
 use crate::store::{Claimed, Commit, Mail, Message, Settlement, StoreError};
-use crate::time::Timestamp;
+use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, ToolError};
 
 /// Attempts after a crash that are announced before they start, so that a body that kills the process is found.
@@ -35,6 +36,8 @@ pub(crate) enum Stop {
 /// How an operation began, if the journal knows of it.
 pub(crate) struct Past {
     pub(crate) since: Timestamp,
+    /// When its latest record was written.
+    pub(crate) at: Timestamp,
     /// The class it was begun under.
     pub(crate) effect: Effect,
 }
@@ -44,6 +47,20 @@ pub(crate) struct SettleMail {
     pub(crate) settlement: Settlement,
     pub(crate) by: String,
     pub(crate) reason: String,
+}
+
+impl SettleMail {
+    /// What is recorded of it where no body is told.
+    fn annotation(self, doubt: &Doubt) -> Event {
+        let (attempt, by, reason) = (doubt.attempt, Settler::Person(self.by), self.reason);
+        let result = match self.settlement {
+            Settlement::DidNotHappen => return Event::Settled { attempt, by, reason },
+            Settlement::Happened(result) => result,
+            Settlement::GiveUp => Err(Arc::new(doubt.given_up(&by, &reason))),
+        };
+        let settled = Some(Box::new(Settled { by, reason }));
+        Event::Finished(Finished { result, told: None, attempts: attempt, times: Times::default(), settled })
+    }
 }
 
 /// A cancellation that reached the run.
@@ -63,6 +80,8 @@ pub(crate) struct Machine {
     seen: u64,
     cancel: Option<Cancel>,
     open_intents: Vec<Intent>,
+    /// Bodies that were dropped in the middle: nobody below them takes a settlement any more.
+    abandoned: Vec<Path>,
     budget: Budget,
 }
 
@@ -108,6 +127,7 @@ impl Machine {
             seen: 0,
             cancel: None,
             open_intents: Vec::new(),
+            abandoned: Vec::new(),
             budget: Budget { operations: 0, suspect: 0, owners_dead: true },
         }
     }
@@ -140,6 +160,7 @@ impl Machine {
             seen: 0,
             cancel,
             open_intents: Vec::new(),
+            abandoned: Vec::new(),
             budget: Budget { operations: 0, suspect, owners_dead: claimed.owners_dead },
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
@@ -175,7 +196,8 @@ impl Machine {
             }
             _ => {}
         }
-        let past = standing.map(|standing| Past { since: standing.since, effect: standing.asked.effect });
+        let past =
+            standing.map(|standing| Past { since: standing.since, at: standing.at, effect: standing.asked.effect });
         (past, decision)
     }
 
@@ -235,8 +257,10 @@ impl Machine {
         }
     }
 
-    /// A body was dropped in the middle: attempts of its that may have happened stay visible as doubts.
+    /// A body was dropped in the middle: attempts of its that may have happened stay visible as doubts, also those of an
+    /// earlier owner that it had not asked for again.
     pub(crate) fn abandon_below(&mut self, path: &Path, at: Timestamp) {
+        self.abandoned.push(path.clone());
         let below = |intent: &Intent| intent.path.positions().starts_with(path.positions());
         let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open_intents).into_iter().partition(below);
         self.open_intents = kept;
@@ -246,12 +270,40 @@ impl Machine {
             self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
             self.open_doubt(doubt);
         }
+        for (doubt, recorded) in self.history.open_below(path) {
+            let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
+            if !recorded {
+                let event = Event::Doubted { attempt, cause, over_by };
+                self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
+            }
+            self.open_doubt(doubt);
+        }
+        self.annotate(at);
     }
 
-    /// Nobody enters the bodies any more: what they may have done stays visible.
-    pub(crate) fn abandon_history(&mut self) {
-        let open = self.history.open_attempts();
-        open.into_iter().for_each(|doubt| self.open_doubt(doubt));
+    /// Settlements of doubts that no body waits for: they close the doubt, and the record says who said what.
+    fn annotate(&mut self, at: Timestamp) {
+        let over = |path: &Path| self.abandoned.iter().any(|above| path.positions().starts_with(above.positions()));
+        let open = |mail: &Mail| match &mail.message {
+            Message::Settle { path, attempt, .. } if over(path) => {
+                self.doubts.iter().find(|doubt| doubt.path == *path && doubt.attempt == *attempt).cloned()
+            }
+            _ => None,
+        };
+        let settled: Vec<Doubt> = self.mail.iter().filter_map(open).collect();
+        for doubt in settled {
+            let Some(mail) = self.take_settlement(&doubt.path, doubt.attempt) else { continue };
+            let event = mail.annotation(&doubt);
+            self.append(Record { path: doubt.path, at, asked: None, event });
+        }
+    }
+
+    /// An operation ends although something of it may be in doubt: the doubt stays open.
+    pub(crate) fn end_around(&mut self, path: &Path, told: &Told) {
+        let (result, times) = (told.result.clone(), told.times);
+        let finished = Finished { result, told: None, attempts: 1, times, settled: None };
+        let event = Event::Finished(finished);
+        self.outbox.append(Record { path: path.clone(), at: told.at, asked: None, event });
     }
 
     /// The root call has its outcome.
@@ -296,6 +348,9 @@ impl Machine {
             return;
         }
         self.mail.push_back(mail);
+        if !self.abandoned.is_empty() {
+            self.annotate(now);
+        }
     }
 
     /// The position up to which mail has been delivered.
@@ -332,14 +387,12 @@ impl Machine {
         self.cancel.is_some()
     }
 
-    /// The cancellation an operation that starts now must be told, once.
-    pub(crate) fn undelivered_cancel(&mut self) -> Option<ToolError> {
-        let cancel = self.cancel.as_mut().filter(|cancel| !cancel.delivered)?;
-        cancel.delivered = true;
-        Some(ToolError::Cancelled { reason: cancel.reason.clone() })
+    /// Whether an operation was told of the cancellation: what is asked for from then on cleans up.
+    pub(crate) fn is_cleaning_up(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.delivered)
     }
 
-    /// The cancellation an operation in flight is told.
+    /// The cancellation an operation is told.
     pub(crate) fn cancellation(&mut self) -> ToolError {
         let reason = match &mut self.cancel {
             Some(cancel) => {

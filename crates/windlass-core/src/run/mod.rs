@@ -10,7 +10,7 @@ pub mod state;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -108,9 +108,14 @@ impl Run {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// The cancellation an operation that starts now must be told, once.
-    pub(crate) fn undelivered_cancel(&self) -> Option<ToolError> {
-        if self.is_cancelled() { self.with(Machine::undelivered_cancel) } else { None }
+    /// Whether an operation that is asked for now heeds a cancellation, or is part of cleaning up after one.
+    pub(crate) fn heeds_cancel(&self) -> bool {
+        !self.is_cancelled() || !self.with(|machine| machine.is_cleaning_up())
+    }
+
+    /// The cancellation an operation that heeds it must be told.
+    pub(crate) fn cancellation(&self, heeds: bool) -> Option<ToolError> {
+        (heeds && self.is_cancelled()).then(|| self.with(Machine::cancellation))
     }
 
     /// Looks at what an earlier owner's journal has at `path` and no body asked for yet.
@@ -253,12 +258,6 @@ impl Registration {
                 self.0 = Some((run.clone(), slot));
             }
         }
-    }
-
-    /// Pending, after asking to be woken.
-    pub(crate) fn pending<T>(&mut self, run: &Arc<Run>, cx: &Context<'_>) -> Poll<T> {
-        self.register(run, cx);
-        Poll::Pending
     }
 }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::DoubtCause;
+use super::record::{DoubtCause, Settler};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::time::Timestamp;
+use crate::tool::ToolError;
 use crate::value::Difference;
 
 /// Where a run stands.
@@ -81,6 +82,14 @@ pub enum Hold {
         /// The limit.
         operations: u64,
     },
+}
+
+impl Hold {
+    /// A tool has another kind of body than the one its call was recorded with.
+    pub(crate) fn changed_body(path: &Path, recorded: &str, asked: &str) -> Self {
+        let (recorded, asked) = (Some(recorded.to_owned()), Some(asked.to_owned()));
+        Self::Diverged(Divergence { path: path.clone(), recorded, asked, differences: Vec::new() })
+    }
 }
 
 impl fmt::Display for Hold {
@@ -156,6 +165,13 @@ pub struct Doubt {
     pub over_by: Timestamp,
     /// Since when it waits.
     pub since: Timestamp,
+}
+
+impl Doubt {
+    /// What the body is told once nobody can tell.
+    pub(crate) fn given_up(&self, by: &Settler, reason: &str) -> ToolError {
+        ToolError::InDoubt { reason: format!("{}; given up by {by}: {reason}", self.cause) }
+    }
 }
 
 /// A run as lists show it.

@@ -152,6 +152,16 @@ impl ToolError {
         Self::InvalidArguments { violations: vec![Violation { pointer: pointer.into(), message: message.into() }] }
     }
 
+    /// The error as a journal gives it back. A body must not see more of it the first time than when it is entered again.
+    pub(crate) fn as_recorded(&self) -> Self {
+        match self {
+            Self::Internal(internal) => {
+                Self::Internal(Internal { correlation: internal.correlation.clone(), source: None })
+            }
+            other => other.clone(),
+        }
+    }
+
     /// The name of the kind, as records, APIs and models know it.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -179,7 +189,9 @@ impl<E: StdError + Send + Sync + 'static> From<E> for ToolError {
 impl fmt::Display for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Internal(internal) => write!(f, "internal: {}", internal.chain().join(": ")),
+            Self::Internal(internal) if internal.source.is_some() => {
+                write!(f, "internal: {}", internal.chain().join(": "))
+            }
             _ => {
                 let view = super::view::ErrorView::of(self);
                 write!(f, "{}: {}", view.kind, view.message)
