@@ -320,7 +320,6 @@ fn w04_a_tool_that_changed_its_kind_of_body_holds_the_run() {
 }
 
 #[test]
-#[ignore = "open"]
 fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt() {
     let world = World::new(Kind::Memory);
     let act = hangs("act").with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_millis(100));
@@ -332,7 +331,6 @@ fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt()
 }
 
 #[test]
-#[ignore = "open"]
 fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
     let world = World::new(Kind::Memory);
     let sim = world.sim.clone();
@@ -350,7 +348,6 @@ fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
 }
 
 #[test]
-#[ignore = "open"]
 fn l05_a_cancel_that_comes_during_the_first_poll_is_not_lost() {
     let world = World::new(Kind::Memory);
     let slot: Arc<Mutex<Option<Runtime>>> = Arc::default();
@@ -420,7 +417,6 @@ fn w01_a_body_that_panics_when_it_is_entered_again_loses_no_doubt() {
 }
 
 #[test]
-#[ignore = "open"]
 fn b09_a_run_whose_store_failed_can_be_attached_to_at_once() {
     on_every_store(|mut world| {
         let faulty = Arc::new(FaultyStore::new(world.store.clone()));
@@ -437,7 +433,6 @@ fn b09_a_run_whose_store_failed_can_be_attached_to_at_once() {
 }
 
 #[test]
-#[ignore = "open"]
 fn e09_calls_below_a_body_that_holds_their_key_still_run_one_at_a_time() {
     let world = World::new(Kind::Memory);
     let (now, most) = (Counter::default(), Arc::new(Mutex::new(0)));
@@ -468,7 +463,6 @@ fn e09_calls_below_a_body_that_holds_their_key_still_run_one_at_a_time() {
 }
 
 #[test]
-#[ignore = "open"]
 fn recovering_twice_does_not_take_a_run_from_this_process_itself() {
     on_every_store(|world| {
         let ran = Counter::default();

@@ -1,6 +1,6 @@
 //! One runtime: its store, clock and executor, what its attempts share, and the runs it drives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,6 +29,9 @@ use crate::watchdog::Watchdog;
 const RELOAD_DELAYS: (std::time::Duration, std::time::Duration) =
     (std::time::Duration::from_millis(100), std::time::Duration::from_secs(30));
 
+/// Most notes about mail for runs nobody here drives; such a run's mail is read when it is taken up anyway.
+const LETTERS_KEPT: usize = 4_096;
+
 pub(crate) struct Kernel {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -43,6 +46,8 @@ pub(crate) struct Kernel {
     pub(crate) watchdog: Watchdog,
     pub(crate) mint: Mint,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
+    /// Runs that got mail while nobody here was known to drive them.
+    pub(crate) letters: Mutex<BTreeSet<RunId>>,
     /// Runs that will be driven, once it is their turn.
     pub(crate) queued: Mutex<BTreeMap<RunId, Arc<Completion>>>,
     pub(crate) closed: AtomicBool,
@@ -56,6 +61,19 @@ pub(crate) struct Live {
 }
 
 impl Kernel {
+    /// The run, if this process is known to drive it; else a note that there is mail for it, should it turn out to.
+    pub(crate) fn notify(&self, run: RunId) -> Option<Live> {
+        let known = self.live.lock();
+        let live = known.get(&run).cloned();
+        if live.is_none() {
+            let mut letters = self.letters.lock();
+            if letters.len() < LETTERS_KEPT {
+                letters.insert(run);
+            }
+        }
+        live
+    }
+
     fn base(&self) -> (crate::time::Timestamp, u64) {
         (self.clock.now(), self.clock.ticks())
     }
@@ -133,9 +151,12 @@ impl Kernel {
         let run = drive.run.clone();
         let completion = Arc::new(Completion::default());
         let live = Live { run: run.clone(), completion: completion.clone() };
-        self.live.lock().insert(run.id, live);
-        // A doubt may have been settled before anyone could be told that this process drives the run.
-        if run.with(|machine| machine.has_doubts()) {
+        let mail = {
+            let mut known = self.live.lock();
+            known.insert(run.id, live);
+            self.letters.lock().remove(&run.id)
+        };
+        if mail {
             let run = run.clone();
             self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
         }
@@ -154,6 +175,8 @@ impl Kernel {
         let (kernel, id) = (self.clone(), run.id);
         match end {
             RunEnd::Unknown(_) if !self.closed.load(Ordering::Acquire) => {
+                // Whoever attaches to it meanwhile waits for it to be taken up.
+                self.queued.lock().insert(id, Arc::default());
                 self.spawn.spawn(Box::pin(async move { kernel.reload(id).await }));
             }
             // Held is an orderly end: it must not count as a death when the run is taken up again.
@@ -171,6 +194,19 @@ impl Kernel {
 
     /// A store that failed decides nothing: the run is taken up again from the journal, once the store answers.
     async fn reload(self: &Arc<Self>, run: RunId) {
+        self.take_up_again(run).await;
+        self.called_up(run);
+    }
+
+    /// Tells those who wait for a run's turn that it has come.
+    pub(crate) fn called_up(&self, run: RunId) {
+        let turn = self.queued.lock().remove(&run);
+        if let Some(turn) = turn {
+            turn.complete(RunEnd::Elsewhere);
+        }
+    }
+
+    async fn take_up_again(self: &Arc<Self>, run: RunId) {
         let mut delay = RELOAD_DELAYS.0;
         loop {
             self.clock.sleep(delay).await;

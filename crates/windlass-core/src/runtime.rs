@@ -83,6 +83,7 @@ impl Runtime {
             mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),
             live: Default::default(),
             queued: Default::default(),
+            letters: Default::default(),
             closed: false.into(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
@@ -182,6 +183,11 @@ impl Runtime {
         found
     }
 
+    /// Whether this process drives the run, or is about to.
+    fn drives(&self, run: RunId) -> bool {
+        self.live(run).is_some() || self.kernel.queued.lock().contains_key(&run)
+    }
+
     fn live(&self, run: RunId) -> Option<Live> {
         self.kernel.live.lock().get(&run).cloned()
     }
@@ -201,7 +207,7 @@ impl Runtime {
                 after = page.last().map(|info| info.run);
                 for info in &page {
                     let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
-                    if crash_loop || self.live(info.run).is_some() || !seen.insert(info.run) {
+                    if crash_loop || self.drives(info.run) || !seen.insert(info.run) {
                         continue;
                     }
                     // A run's first successor cannot know of an earlier death.
@@ -243,9 +249,7 @@ impl Runtime {
         self.kernel.spawn.spawn(Box::pin(async move {
             for run in suspects {
                 let taken = runtime.kernel.take_up(run, false).await;
-                if let Some(turn) = runtime.kernel.queued.lock().remove(&run) {
-                    turn.complete(RunEnd::Elsewhere);
-                }
+                runtime.kernel.called_up(run);
                 match taken {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
                     Ok(live) => runtime.survived(run, live.completion.wait()).await,
@@ -354,7 +358,7 @@ impl Runtime {
     async fn send(&self, run: RunId, message: Message) -> Result<()> {
         let commit = Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message }] };
         self.kernel.store.commit(commit).get().await?;
-        if let Some(live) = self.live(run) {
+        if let Some(live) = self.kernel.notify(run) {
             live.run.fetch_mail().await?;
         }
         Ok(())

@@ -8,19 +8,22 @@ use rustc_hash::FxHashMap;
 
 use super::fifo::{Fifo, Turn};
 
-/// The keys held by a durable body and the bodies around it: what its descendants need not wait for again.
+/// The keys held by a durable body and the bodies around it.
 pub(crate) struct Held {
+    /// As declared.
     key: Arc<str>,
+    /// As queued for.
+    queued_as: Arc<str>,
     outer: Option<Arc<Held>>,
 }
 
 impl Held {
-    pub(crate) fn new(key: Arc<str>, outer: Option<Arc<Held>>) -> Arc<Self> {
-        Arc::new(Self { key, outer })
+    pub(crate) fn new(key: Arc<str>, turn: &KeyTurn, outer: Option<Arc<Held>>) -> Arc<Self> {
+        Arc::new(Self { key, queued_as: turn.key.clone(), outer })
     }
 
-    fn list(held: Option<&Arc<Self>>) -> Vec<Arc<str>> {
-        std::iter::successors(held, |held| held.outer.as_ref()).map(|held| held.key.clone()).collect()
+    fn all(held: Option<&Arc<Self>>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(held, |held| held.outer.as_ref())
     }
 }
 
@@ -43,18 +46,14 @@ struct Wait {
 }
 
 impl Keys {
-    /// Queues for `key`. `Ok(None)` if a body around the caller holds it already. Refused, naming the cycle, if whoever
-    /// holds the key waits, directly or through others, for a key that the caller's own bodies hold: the wait that would
-    /// close the circle is the youngest, and it fails.
-    pub(crate) fn request(
-        self: &Arc<Self>,
-        key: Arc<str>,
-        held: Option<&Arc<Held>>,
-    ) -> Result<Option<KeyTurn>, String> {
-        let held = Held::list(held);
-        if held.contains(&key) {
-            return Ok(None);
-        }
+    /// Queues for `key`. Below a body that holds it the calls queue among themselves, behind that body and nobody else.
+    /// Refused, naming the cycle, if whoever holds the key waits, directly or through others, for a key that the caller's
+    /// own bodies hold: the wait that would close the circle is the youngest, and it fails.
+    pub(crate) fn request(self: &Arc<Self>, key: Arc<str>, held: Option<&Arc<Held>>) -> Result<KeyTurn, String> {
+        let holder = Held::all(held).find(|held| held.key == key);
+        // The holder's own name for the key is unique while it holds it; a suffix makes the queue below it another one.
+        let key = holder.map_or(key, |holder| format!("{}\u{0}below", holder.queued_as).into());
+        let held: Vec<Arc<str>> = Held::all(held).map(|held| held.queued_as.clone()).collect();
         let mut state = self.0.lock();
         if let Some(cycle) = state.cycle(&key, &held) {
             return Err(cycle);
@@ -68,7 +67,7 @@ impl Keys {
             id
         });
         drop(state);
-        Ok(Some(KeyTurn { keys: self.clone(), key, turn: Some(turn), wait }))
+        Ok(KeyTurn { keys: self.clone(), key, turn: Some(turn), wait })
     }
 }
 
@@ -83,6 +82,7 @@ impl State {
             next += 1;
             for wait in self.waits.iter().filter(|wait| wait.held.contains(&key)) {
                 if let Some(own) = held.iter().find(|own| **own == wait.wanted) {
+                    let (own, wanted, key) = (declared(own), declared(wanted), declared(&key));
                     return Some(format!(
                         "this call holds key `{own}` and wants `{wanted}`, while a call that holds `{key}` waits for \
                          `{own}`: neither could ever go on. Take keys in one order everywhere, or declare the key on \
@@ -96,6 +96,11 @@ impl State {
         }
         None
     }
+}
+
+/// A key as its tool declared it.
+fn declared(key: &str) -> &str {
+    key.split('\u{0}').next().unwrap_or(key)
 }
 
 /// A place in a key's queue, and then the key. Dropping it gives up either.
@@ -146,7 +151,7 @@ mod tests {
     #[test]
     fn e09_a_key_is_held_by_one_at_a_time_in_order_of_arrival() {
         let keys = Arc::new(Keys::default());
-        let mut turns: Vec<KeyTurn> = (0..3).map(|_| keys.request("k".into(), None).unwrap().unwrap()).collect();
+        let mut turns: Vec<KeyTurn> = (0..3).map(|_| keys.request("k".into(), None).unwrap()).collect();
         for _ in 0..3 {
             let ready: Vec<bool> = turns.iter_mut().map(|turn| turn.poll(&cx()).is_ready()).collect();
             assert!(ready[0] && ready[1..].iter().all(|ready| !ready), "{ready:?}");
@@ -156,29 +161,44 @@ mod tests {
     }
 
     #[test]
-    fn e09_a_key_is_reentrant_for_descendants() {
+    fn e09_a_key_is_reentrant_for_descendants_who_queue_among_themselves() {
         let keys = Arc::new(Keys::default());
-        let held = Held::new("k".into(), None);
-        assert!(keys.request("k".into(), Some(&held)).unwrap().is_none());
-        let inner = Held::new("j".into(), Some(held));
-        assert!(keys.request("k".into(), Some(&inner)).unwrap().is_none());
+        let mut outer = keys.request("k".into(), None).unwrap();
+        assert!(outer.poll(&cx()).is_ready());
+        let held = Held::new("k".into(), &outer, None);
+        let mut first = keys.request("k".into(), Some(&held)).unwrap();
+        let mut second = keys.request("k".into(), Some(&held)).unwrap();
+        let mut stranger = keys.request("k".into(), None).unwrap();
+        assert!(first.poll(&cx()).is_ready(), "a descendant need not wait for the body around it");
+        assert!(second.poll(&cx()).is_pending(), "but for its sibling");
+        let inner = Held::new("k".into(), &first, Some(held));
+        let mut below = keys.request("k".into(), Some(&inner)).unwrap();
+        assert!(below.poll(&cx()).is_ready(), "to any depth");
+        drop((below, inner, first));
+        assert!(second.poll(&cx()).is_ready());
+        assert!(stranger.poll(&cx()).is_pending());
+        drop((second, outer));
+        assert!(stranger.poll(&cx()).is_ready());
+        drop(stranger);
+        assert!(keys.0.lock().queues.is_empty());
     }
 
     #[test]
     fn e09_a_wait_cycle_is_refused_by_name() {
         let keys = Arc::new(Keys::default());
         let take = |key: &str| {
-            let mut turn = keys.request(key.into(), None).unwrap().unwrap();
+            let mut turn = keys.request(key.into(), None).unwrap();
             assert!(turn.poll(&cx()).is_ready());
             turn
         };
-        let (_a, _b, _c) = (take("a"), take("b"), take("c"));
-        let holder = |key: &str| Held::new(key.into(), None);
-        let waits_a_for_b = keys.request("b".into(), Some(&holder("a"))).unwrap().unwrap();
-        let _b_for_c = keys.request("c".into(), Some(&holder("b"))).unwrap().unwrap();
-        let refused = keys.request("a".into(), Some(&holder("c"))).err().unwrap();
+        let (a, b, c) = (take("a"), take("b"), take("c"));
+        let (holds_a, holds_b, holds_c) =
+            (Held::new("a".into(), &a, None), Held::new("b".into(), &b, None), Held::new("c".into(), &c, None));
+        let waits_a_for_b = keys.request("b".into(), Some(&holds_a)).unwrap();
+        let _b_for_c = keys.request("c".into(), Some(&holds_b)).unwrap();
+        let refused = keys.request("a".into(), Some(&holds_c)).err().unwrap();
         assert!(refused.contains("holds key `c` and wants `a`"), "{refused}");
         drop(waits_a_for_b);
-        assert!(keys.request("a".into(), Some(&holder("c"))).is_ok(), "without the wait there is no cycle");
+        assert!(keys.request("a".into(), Some(&holds_c)).is_ok(), "without the wait there is no cycle");
     }
 }

@@ -171,13 +171,9 @@ impl Entry {
             return None;
         };
         match self.run.kernel.keys.request(key.clone(), self.scope.held.as_ref()) {
-            Ok(Some(turn)) => {
-                self.scope.held = Some(Held::new(key, self.scope.held.take()));
+            Ok(turn) => {
+                self.scope.held = Some(Held::new(key, &turn, self.scope.held.take()));
                 self.phase = Phase::Key { key: turn, again };
-                None
-            }
-            Ok(None) => {
-                self.enter(None, again);
                 None
             }
             Err(cycle) => Some(self.leave(ToolError::unavailable(cycle))),

@@ -34,7 +34,7 @@ pub(crate) struct Queue {
     held: Option<Arc<Held>>,
     /// The batch it stands in, told when a doubt lets the calls after it go on.
     pub(crate) barrier: Option<Barrier>,
-    key: Option<Option<KeyTurn>>,
+    key: Option<KeyTurn>,
     turn: Option<Turn>,
     gate: Option<Option<Turn>>,
     pace: Option<Pace>,
@@ -85,7 +85,7 @@ impl Queue {
             if self.key.is_none() {
                 self.key = Some(run.kernel.keys.request(key.clone(), self.held.as_ref())?);
             }
-            if let Some(Some(turn)) = &mut self.key
+            if let Some(turn) = &mut self.key
                 && turn.poll(cx).is_pending()
             {
                 return Ok(Poll::Pending);

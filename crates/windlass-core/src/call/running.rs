@@ -1,11 +1,14 @@
 //! One attempt in progress: polled, timed, cancelled, caught.
 
 use std::panic::AssertUnwindSafe;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 
 use super::attempt::Attempt;
 use super::rules::Rules;
@@ -173,8 +176,8 @@ pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-/// Runs an attempt on the threads kept for bodies that compute. Dropping the future does not stop a body that never
-/// yields; [`Attempt::is_on_thread`] tells whether it is still at it.
+/// Runs an attempt on the threads kept for bodies that compute. Dropping the future stops the body where it next yields;
+/// [`Attempt::is_on_thread`] tells whether it is still at it.
 pub(crate) fn on_cpu_thread(
     kernel: &Kernel,
     body: BoxFuture<'static, ToolResult<Output>>,
@@ -182,27 +185,31 @@ pub(crate) fn on_cpu_thread(
 ) -> BoxFuture<'static, ToolResult<Output>> {
     let (promise, ticket) = crate::store::Promise::pair();
     let watchdog = kernel.watchdog.clone();
-    let alive = attempt.clone();
-    alive.set_on_thread(true);
+    attempt.set_on_thread(true);
+    let leash = Arc::new(Leash::default());
+    let held = Held(leash.clone());
     kernel.spawn.spawn_cpu(Box::pin(async move {
+        let alive = attempt.clone();
         let mut body = body;
-        let mut cancelled = attempt.cancelled();
         let ended = std::future::poll_fn(move |cx| {
+            if leash.is_cut(cx) {
+                return Poll::Ready(None);
+            }
             let _watched = watchdog.enter_expected(&attempt);
             match std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx))) {
-                Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
-                Ok(Poll::Pending) if cancelled.poll_unpin(cx).is_ready() => {
-                    Poll::Ready(Ok(Err(ToolError::Cancelled { reason: "the attempt was stopped".to_owned() })))
-                }
+                Ok(Poll::Ready(result)) => Poll::Ready(Some(Ok(result))),
                 Ok(Poll::Pending) => Poll::Pending,
-                Err(panic) => Poll::Ready(Err(panic)),
+                Err(panic) => Poll::Ready(Some(Err(panic))),
             }
         })
         .await;
         alive.set_on_thread(false);
-        promise.answer(Ok(ended));
+        if let Some(ended) = ended {
+            promise.answer(Ok(ended));
+        }
     }));
     Box::pin(async move {
+        let _held = held;
         match ticket.await {
             Ok(Ok(result)) => result,
             // Caught again where every other body's panic is.
@@ -210,4 +217,30 @@ pub(crate) fn on_cpu_thread(
             Err(error) => Err(ToolError::from(error)),
         }
     })
+}
+
+/// Ties a body on another thread to the attempt that waits for it.
+#[derive(Default)]
+struct Leash {
+    cut: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+/// The attempt's end of the leash: cut when the attempt is dropped.
+struct Held(Arc<Leash>);
+
+impl Leash {
+    fn is_cut(&self, cx: &Context<'_>) -> bool {
+        *self.waker.lock() = Some(cx.waker().clone());
+        self.cut.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.cut.store(true, Ordering::Release);
+        if let Some(waker) = self.0.waker.lock().take() {
+            waker.wake();
+        }
+    }
 }
