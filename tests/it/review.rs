@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use windlass::tools::spec::KeyExpression;
 use windlass::{Call, Ctx, Effect, Error, Reconciled, Settlement, Tool, ToolCall, ToolError, ToolResult};
 use windlass_core::Runtime;
+use windlass_core::spawn::Spawn;
 use windlass_core::testing::{Fault, FaultyStore};
 use windlass_core::time::Clock;
 
@@ -320,7 +321,6 @@ fn w04_a_tool_that_changed_its_kind_of_body_holds_the_run() {
 }
 
 #[test]
-#[ignore = "open"]
 fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt() {
     let world = World::new(Kind::Memory);
     let act = hangs("act").with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_millis(100));
@@ -332,7 +332,6 @@ fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt()
 }
 
 #[test]
-#[ignore = "open"]
 fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
     let world = World::new(Kind::Memory);
     let sim = world.sim.clone();
@@ -350,7 +349,6 @@ fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
 }
 
 #[test]
-#[ignore = "open"]
 fn l05_a_cancel_that_comes_during_the_first_poll_is_not_lost() {
     let world = World::new(Kind::Memory);
     let slot: Arc<Mutex<Option<Runtime>>> = Arc::default();
@@ -420,7 +418,6 @@ fn w01_a_body_that_panics_when_it_is_entered_again_loses_no_doubt() {
 }
 
 #[test]
-#[ignore = "open"]
 fn b09_a_run_whose_store_failed_can_be_attached_to_at_once() {
     on_every_store(|mut world| {
         let faulty = Arc::new(FaultyStore::new(world.store.clone()));
@@ -468,7 +465,6 @@ fn e09_calls_below_a_body_that_holds_their_key_still_run_one_at_a_time() {
 }
 
 #[test]
-#[ignore = "open"]
 fn recovering_twice_does_not_take_a_run_from_this_process_itself() {
     on_every_store(|world| {
         let ran = Counter::default();
@@ -498,4 +494,128 @@ fn recovering_twice_does_not_take_a_run_from_this_process_itself() {
         });
         assert!(ended.is_ok(), "{ended:?}");
     });
+}
+
+/// Waits for a thread of its own like everybody else, for ever.
+struct NoThreads(windlass_core::testing::Sim, Arc<Mutex<Vec<futures_util::future::BoxFuture<'static, ()>>>>);
+
+impl windlass_core::spawn::Spawn for NoThreads {
+    fn spawn(&self, task: futures_util::future::BoxFuture<'static, ()>) {
+        self.0.spawn(task);
+    }
+
+    fn spawn_cpu(&self, task: futures_util::future::BoxFuture<'static, ()>) {
+        self.1.lock().push(task);
+    }
+}
+
+#[test]
+fn w01_an_attempt_that_ran_out_of_time_before_it_had_a_thread_never_begins() {
+    let world = World::new(Kind::Memory);
+    let ran = Counter::default();
+    let act = counts("act", &ran).with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_secs(1));
+    let mut config = world.config([act]);
+    let queue: Arc<Mutex<Vec<_>>> = Arc::default();
+    config.spawn = Arc::new(NoThreads(world.sim.clone(), queue.clone()));
+    let runtime = Runtime::new(config);
+    runtime.start(call("act")).unwrap();
+    world.pass(Duration::from_secs(5));
+    queue.lock().drain(..).for_each(|task| world.sim.spawn(task));
+    world.pass(Duration::from_secs(5));
+    assert_eq!(ran.get(), 0);
+}
+
+/// A body with everything in it: steps, parallel steps, calls, batches, a nested body, failures, retries.
+fn everything(world: &World, effects: &Arc<Mutex<std::collections::BTreeMap<String, u32>>>) -> Vec<Tool> {
+    let act = |name: &'static str, nap: u64| {
+        let (act, check, sim) = (effects.clone(), effects.clone(), world.sim.clone());
+        Tool::with_call(name, "", move |call: Call, _: Value| {
+            let (effects, sim) = (act.clone(), sim.clone());
+            async move {
+                if nap > 0 {
+                    sim.sleep(Duration::from_millis(nap)).await;
+                }
+                *effects.lock().entry(call.idempotency_key()).or_default() += 1;
+                Ok(1)
+            }
+        })
+        .reconcile(move |call| {
+            let happened = check.lock().contains_key(&call.idempotency_key());
+            async move { Ok(if happened { Reconciled::Happened(1) } else { Reconciled::DidNotHappen }) }
+        })
+    };
+    let flaky = Tool::with_call("flaky", "", |call: Call, _: Value| async move {
+        if call.number() < 3 { Err(ToolError::retryable("busy")) } else { Ok(1) }
+    });
+    let inner = Tool::durable_fn("inner", "", |mut ctx: Ctx, _: Value| async move {
+        let calls = [call("act"), call("slow"), call("keyed"), call("keyed"), call("flaky"), call("nope")];
+        let told = ctx.call_all(calls).settled().await;
+        Ok(told
+            .iter()
+            .map(|told| told.as_ref().map_or_else(|e| e.kind().to_owned(), Value::to_string))
+            .collect::<Vec<_>>())
+    });
+    let outer = Tool::durable_fn("outer", "", |mut ctx: Ctx, _: Value| async move {
+        let started = ctx.now().as_micros();
+        let read: i64 = ctx.step("read", |_| async { Ok(7) }).readonly().input(&started).await?;
+        let one: Value = ctx.call_json("act", json!({})).await?;
+        let new = ctx.version("change");
+        let failed: ToolResult<()> =
+            ctx.step("fails", |_| async { Err(ToolError::internal("hidden")) }).idempotent().await;
+        let failed = failed.err().map(|error| error.to_string());
+        let both = ctx.call_all((call("inner"), call("slow"))).await?;
+        let pair: [i64; 2] = ctx
+            .steps_all(
+                [1, 2]
+                    .map(|n| windlass::step(format!("{n}"), move |_| async move { Ok(n) }).idempotent().input(&failed)),
+            )
+            .await?;
+        let last: Value = ctx.call_json("slow", json!({})).await?;
+        Ok(json!([read, one, new, both, pair, last]))
+    });
+    let keyed = act("keyed", 3).key(key("'k'"));
+    vec![act("act", 0), act("slow", 5), keyed, flaky.effect(Effect::Idempotent), inner, outer]
+}
+
+#[test]
+fn b09_a_store_that_fails_at_any_commit_changes_nothing_but_the_time_it_takes() {
+    for kind in [Kind::Memory, Kind::Sqlite] {
+        let (mut reference, mut commits) = (None, 0);
+        for (skip, fault) in std::iter::once((u64::MAX, Fault::Refused))
+            .chain((0..60).flat_map(|n| [(n, Fault::Refused), (n, Fault::AnswerLost)]))
+        {
+            if skip != u64::MAX && skip >= commits {
+                break;
+            }
+            let mut world = World::new(kind);
+            let faulty = Arc::new(FaultyStore::new(world.store.clone()));
+            world.store = faulty.clone();
+            let effects = Arc::default();
+            let runtime = world.runtime(everything(&world, &effects));
+            if skip != u64::MAX {
+                faulty.fail_after(skip, fault);
+            }
+            let run = runtime.start(call("outer")).unwrap();
+            let waiting = runtime.clone();
+            let sim = world.sim.clone();
+            let ended = world.sim.block_on(async move {
+                sim.sleep(Duration::from_secs(3_600)).await;
+                waiting.attach(run).await
+            });
+            let place = format!("{kind:?} commit {skip} {fault:?}");
+            let Some(ended) = ended else { panic!("{place}: stuck") };
+            let effects = effects.lock().clone();
+            if skip == u64::MAX {
+                reference = Some(ended.unwrap()[0].for_model());
+                commits = faulty.commits();
+                assert!(effects.values().all(|count| *count == 1), "{effects:?}");
+                continue;
+            }
+            match ended {
+                Ok(outcomes) => assert_eq!(Some(outcomes[0].for_model()), reference, "{place}"),
+                Err(error) => assert!(skip == 0 && effects.is_empty(), "{place}: {error} {effects:?}"),
+            }
+            assert!(effects.values().all(|count| *count == 1), "{place}: {effects:?}");
+        }
+    }
 }

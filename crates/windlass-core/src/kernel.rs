@@ -134,8 +134,12 @@ impl Kernel {
         let completion = Arc::new(Completion::default());
         let live = Live { run: run.clone(), completion: completion.clone() };
         self.live.lock().insert(run.id, live);
-        // A doubt may have been settled before anyone could be told that this process drives the run.
-        if run.with(|machine| machine.has_doubts()) {
+        if self.closed.load(Ordering::Acquire) {
+            // Shut down meanwhile, by somebody who may not have seen this run among the live ones.
+            run.with(Machine::release);
+        }
+        // Once the store knew of the run, somebody may have written to it before this process was known to drive it.
+        if run.with(|machine| machine.outbox().is_known()) {
             let run = run.clone();
             self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
         }
@@ -154,7 +158,12 @@ impl Kernel {
         let (kernel, id) = (self.clone(), run.id);
         match end {
             RunEnd::Unknown(_) if !self.closed.load(Ordering::Acquire) => {
-                self.spawn.spawn(Box::pin(async move { kernel.reload(id).await }));
+                // Whoever attaches to the run meanwhile waits for what becomes of it.
+                self.queued.lock().entry(id).or_default();
+                self.spawn.spawn(Box::pin(async move {
+                    kernel.reload(id).await;
+                    kernel.dequeue(id);
+                }));
             }
             // Held is an orderly end: it must not count as a death when the run is taken up again.
             RunEnd::Held(_) => {
@@ -174,12 +183,24 @@ impl Kernel {
         let mut delay = RELOAD_DELAYS.0;
         loop {
             self.clock.sleep(delay).await;
+            // Shut down meanwhile, or taken up by somebody who would not wait.
+            if self.closed.load(Ordering::Acquire) || self.live.lock().contains_key(&run) {
+                return;
+            }
             match self.take_up(run, false).await {
                 // Nothing of it was ever recorded, it has ended, or somebody else has it.
                 Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
                 Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
             }
             delay = (delay * 2).min(RELOAD_DELAYS.1);
+        }
+    }
+
+    /// A run's turn has come, or will not.
+    pub(crate) fn dequeue(&self, run: RunId) {
+        let turn = self.queued.lock().remove(&run);
+        if let Some(turn) = turn {
+            turn.complete(RunEnd::Elsewhere);
         }
     }
 

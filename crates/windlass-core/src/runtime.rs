@@ -201,7 +201,8 @@ impl Runtime {
                 after = page.last().map(|info| info.run);
                 for info in &page {
                     let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
-                    if crash_loop || self.live(info.run).is_some() || !seen.insert(info.run) {
+                    let under_way = self.live(info.run).is_some() || self.kernel.queued.lock().contains_key(&info.run);
+                    if crash_loop || under_way || !seen.insert(info.run) {
                         continue;
                     }
                     if self.died_before(info.run).await? {
@@ -241,10 +242,13 @@ impl Runtime {
         self.kernel.queued.lock().extend(suspects.iter().map(|run| (*run, Arc::default())));
         self.kernel.spawn.spawn(Box::pin(async move {
             for run in suspects {
-                let taken = runtime.kernel.take_up(run, false).await;
-                if let Some(turn) = runtime.kernel.queued.lock().remove(&run) {
-                    turn.complete(RunEnd::Elsewhere);
+                // Left as it is for the next process, or taken up by somebody who would not wait.
+                if runtime.kernel.closed.load(Ordering::Acquire) || runtime.live(run).is_some() {
+                    runtime.kernel.dequeue(run);
+                    continue;
                 }
+                let taken = runtime.kernel.take_up(run, false).await;
+                runtime.kernel.dequeue(run);
                 match taken {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
                     Ok(live) => runtime.survived(run, live.completion.wait()).await,

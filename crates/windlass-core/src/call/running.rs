@@ -12,7 +12,7 @@ use super::rules::Rules;
 use crate::kernel::Kernel;
 use crate::limits::CANCEL_GRACE;
 use crate::time::Clock;
-use crate::tool::{Output, ToolError, ToolResult};
+use crate::tool::{Output, ToolResult};
 
 /// How an attempt ended.
 pub(crate) enum Ended {
@@ -178,32 +178,46 @@ pub(crate) fn on_cpu_thread(
 ) -> BoxFuture<'static, ToolResult<Output>> {
     let (promise, ticket) = crate::store::Promise::pair();
     let watchdog = kernel.watchdog.clone();
-    let alive = attempt.clone();
+    let (leash, alive) = (Leash(attempt.clone()), attempt.clone());
     alive.set_on_thread(true);
     kernel.spawn.spawn_cpu(Box::pin(async move {
         let mut body = body;
-        let mut cancelled = attempt.cancelled();
+        let mut dropped = attempt.dropped();
         let ended = std::future::poll_fn(move |cx| {
+            // Also before its first poll: it may have waited for a thread longer than anybody waited for it.
+            if dropped.poll_unpin(cx).is_ready() {
+                return Poll::Ready(None);
+            }
             let _watched = watchdog.enter_expected(&attempt);
             match std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx))) {
-                Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
-                Ok(Poll::Pending) if cancelled.poll_unpin(cx).is_ready() => {
-                    Poll::Ready(Ok(Err(ToolError::Cancelled { reason: "the attempt was stopped".to_owned() })))
-                }
+                Ok(Poll::Ready(result)) => Poll::Ready(Some(Ok(result))),
                 Ok(Poll::Pending) => Poll::Pending,
-                Err(panic) => Poll::Ready(Err(panic)),
+                Err(panic) => Poll::Ready(Some(Err(panic))),
             }
         })
         .await;
         alive.set_on_thread(false);
-        promise.answer(Ok(ended));
+        if let Some(ended) = ended {
+            promise.answer(Ok(ended));
+        }
     }));
     Box::pin(async move {
+        let _leash = leash;
         match ticket.await {
             Ok(Ok(result)) => result,
             // Caught again where every other body's panic is.
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(error) => Err(ToolError::from(error)),
+            // The executor dropped it. How far it came nobody knows: not an outcome, it runs out of time.
+            Err(_) => std::future::pending().await,
         }
     })
+}
+
+/// Held where an attempt is waited for: its end is the end of the body on the other thread, once that yields.
+struct Leash(Attempt);
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
 }

@@ -334,11 +334,6 @@ impl Machine {
         }
     }
 
-    /// Whether somebody may already have answered it.
-    pub(crate) fn has_doubts(&self) -> bool {
-        !self.doubts.is_empty()
-    }
-
     /// Whether all it does is wait for somebody to settle something.
     pub(crate) fn is_parked(&self) -> bool {
         !self.doubts.is_empty() && self.open_intents.is_empty()

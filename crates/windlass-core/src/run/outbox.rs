@@ -69,6 +69,11 @@ impl Outbox {
         self.create.is_none() || self.marks.written > 0
     }
 
+    /// Whether the store has said that it has anything of this run: from then on others can find it and write to it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.marks.durable > 0
+    }
+
     /// Keeps everything back, for work that has not left the process and is not described in full yet.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.corked = corked;
