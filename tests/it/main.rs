@@ -12,6 +12,7 @@ mod doubts;
 mod golden;
 mod holds;
 mod kill;
+mod mayhem;
 mod owners;
 mod regressions;
 mod review;

@@ -8,19 +8,20 @@ use rustc_hash::FxHashMap;
 
 use super::fifo::{Fifo, Turn};
 
-/// The keys held by a durable body and the bodies around it: what its descendants need not wait for again.
+/// The keys held by a durable body and the bodies around it: what its descendants need not wait for again. Those of them
+/// that share such a key wait for one another only, in a queue below the body.
 pub(crate) struct Held {
     key: Arc<str>,
+    /// The queue it came out of.
+    queue: Arc<str>,
+    /// The queue of its descendants.
+    below: Arc<str>,
     outer: Option<Arc<Held>>,
 }
 
 impl Held {
-    pub(crate) fn new(key: Arc<str>, outer: Option<Arc<Held>>) -> Arc<Self> {
-        Arc::new(Self { key, outer })
-    }
-
-    fn list(held: Option<&Arc<Self>>) -> Vec<Arc<str>> {
-        std::iter::successors(held, |held| held.outer.as_ref()).map(|held| held.key.clone()).collect()
+    fn all(held: Option<&Arc<Self>>) -> impl Iterator<Item = &Arc<Self>> {
+        std::iter::successors(held, |held| held.outer.as_ref())
     }
 }
 
@@ -43,36 +44,35 @@ struct Wait {
 }
 
 impl Keys {
-    /// Queues for `key`. `Ok(None)` if a body around the caller holds it already. Refused, naming the cycle, if whoever
-    /// holds the key waits, directly or through others, for a key that the caller's own bodies hold: the wait that would
-    /// close the circle is the youngest, and it fails.
-    pub(crate) fn request(
-        self: &Arc<Self>,
-        key: Arc<str>,
-        held: Option<&Arc<Held>>,
-    ) -> Result<Option<KeyTurn>, String> {
-        let held = Held::list(held);
-        if held.contains(&key) {
-            return Ok(None);
-        }
+    /// Queues for `key`; below the innermost body around the caller that holds it already, if one does. Refused, naming
+    /// the cycle, if whoever holds the key waits, directly or through others, for a key that the caller's own bodies
+    /// hold: the wait that would close the circle is the youngest, and it fails.
+    pub(crate) fn request(self: &Arc<Self>, key: Arc<str>, held: Option<&Arc<Held>>) -> Result<KeyTurn, String> {
+        let around = Held::all(held).find(|held| held.key == key);
+        let name = around.map_or_else(|| key.clone(), |held| held.below.clone());
+        let held: Vec<Arc<str>> = Held::all(held).map(|held| held.queue.clone()).collect();
         let mut state = self.0.lock();
-        if let Some(cycle) = state.cycle(&key, &held) {
+        if let Some(cycle) = state.cycle(&name, &held) {
             return Err(cycle);
         }
-        let queue = state.queues.entry(key.clone()).or_insert_with(|| Fifo::new(1)).clone();
+        let queue = state.queues.entry(name.clone()).or_insert_with(|| Fifo::new(1)).clone();
         let turn = queue.shared();
         let wait = (!held.is_empty()).then(|| {
-            state.next += 1;
-            let id = state.next;
-            state.waits.push(Wait { id, held, wanted: key.clone() });
+            let id = state.number();
+            state.waits.push(Wait { id, held, wanted: name.clone() });
             id
         });
         drop(state);
-        Ok(Some(KeyTurn { keys: self.clone(), key, turn: Some(turn), wait }))
+        Ok(KeyTurn { keys: self.clone(), key, queue: name, turn: Some(turn), wait })
     }
 }
 
 impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
     fn cycle(&self, wanted: &Arc<str>, held: &[Arc<str>]) -> Option<String> {
         if held.is_empty() {
             return None;
@@ -102,6 +102,7 @@ impl State {
 pub(crate) struct KeyTurn {
     keys: Arc<Keys>,
     key: Arc<str>,
+    queue: Arc<str>,
     turn: Option<Turn>,
     wait: Option<u64>,
 }
@@ -113,6 +114,14 @@ impl KeyTurn {
         }
         self.stop_waiting();
         Poll::Ready(())
+    }
+
+    /// The key as a body has it that is about to hold it.
+    pub(crate) fn hold(&self, outer: Option<Arc<Held>>) -> Arc<Held> {
+        // Numbered, so that two bodies' queues differ.
+        let number = self.keys.0.lock().number();
+        let below = format!("{} (below {number})", self.key).into();
+        Arc::new(Held { key: self.key.clone(), queue: self.queue.clone(), below, outer })
     }
 
     fn stop_waiting(&mut self) {
@@ -127,8 +136,8 @@ impl Drop for KeyTurn {
         self.stop_waiting();
         self.turn = None;
         let mut state = self.keys.0.lock();
-        if state.queues.get(&self.key).is_some_and(|queue| queue.is_idle()) {
-            state.queues.remove(&self.key);
+        if state.queues.get(&self.queue).is_some_and(|queue| queue.is_idle()) {
+            state.queues.remove(&self.queue);
         }
     }
 }
@@ -146,7 +155,7 @@ mod tests {
     #[test]
     fn e09_a_key_is_held_by_one_at_a_time_in_order_of_arrival() {
         let keys = Arc::new(Keys::default());
-        let mut turns: Vec<KeyTurn> = (0..3).map(|_| keys.request("k".into(), None).unwrap().unwrap()).collect();
+        let mut turns: Vec<KeyTurn> = (0..3).map(|_| keys.request("k".into(), None).unwrap()).collect();
         for _ in 0..3 {
             let ready: Vec<bool> = turns.iter_mut().map(|turn| turn.poll(&cx()).is_ready()).collect();
             assert!(ready[0] && ready[1..].iter().all(|ready| !ready), "{ready:?}");
@@ -156,29 +165,43 @@ mod tests {
     }
 
     #[test]
-    fn e09_a_key_is_reentrant_for_descendants() {
+    fn e09_a_key_is_reentrant_for_descendants_one_at_a_time() {
         let keys = Arc::new(Keys::default());
-        let held = Held::new("k".into(), None);
-        assert!(keys.request("k".into(), Some(&held)).unwrap().is_none());
-        let inner = Held::new("j".into(), Some(held));
-        assert!(keys.request("k".into(), Some(&inner)).unwrap().is_none());
+        let take = |key: &str, held: Option<&Arc<Held>>| {
+            let mut turn = keys.request(key.into(), held).unwrap();
+            let ready = turn.poll(&cx()).is_ready();
+            (turn, ready)
+        };
+        let (outer, _) = take("k", None);
+        let held = outer.hold(None);
+        let (j, ready) = take("j", Some(&held));
+        assert!(ready);
+        let inner = j.hold(Some(held.clone()));
+        let (child, ready) = take("k", Some(&inner));
+        assert!(ready, "its ancestor has it");
+        assert!(!take("k", Some(&held)).1, "its cousin waits");
+        let (_, ready) = take("k", Some(&child.hold(Some(inner.clone()))));
+        assert!(ready, "and its own children do not");
+        drop(child);
+        assert!(take("k", Some(&held)).1);
+        drop((outer, j));
+        assert!(keys.0.lock().queues.is_empty(), "idle keys cost nothing");
     }
 
     #[test]
     fn e09_a_wait_cycle_is_refused_by_name() {
         let keys = Arc::new(Keys::default());
         let take = |key: &str| {
-            let mut turn = keys.request(key.into(), None).unwrap().unwrap();
+            let mut turn = keys.request(key.into(), None).unwrap();
             assert!(turn.poll(&cx()).is_ready());
             turn
         };
-        let (_a, _b, _c) = (take("a"), take("b"), take("c"));
-        let holder = |key: &str| Held::new(key.into(), None);
-        let waits_a_for_b = keys.request("b".into(), Some(&holder("a"))).unwrap().unwrap();
-        let _b_for_c = keys.request("c".into(), Some(&holder("b"))).unwrap().unwrap();
-        let refused = keys.request("a".into(), Some(&holder("c"))).err().unwrap();
+        let (a, b, c) = (take("a"), take("b"), take("c"));
+        let waits_a_for_b = keys.request("b".into(), Some(&a.hold(None))).unwrap();
+        let _b_for_c = keys.request("c".into(), Some(&b.hold(None))).unwrap();
+        let refused = keys.request("a".into(), Some(&c.hold(None))).err().unwrap();
         assert!(refused.contains("holds key `c` and wants `a`"), "{refused}");
         drop(waits_a_for_b);
-        assert!(keys.request("a".into(), Some(&holder("c"))).is_ok(), "without the wait there is no cycle");
+        assert!(keys.request("a".into(), Some(&c.hold(None))).is_ok(), "without the wait there is no cycle");
     }
 }

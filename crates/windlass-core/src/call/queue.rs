@@ -34,7 +34,7 @@ pub(crate) struct Queue {
     held: Option<Arc<Held>>,
     /// The batch it stands in, told when a doubt lets the calls after it go on.
     pub(crate) barrier: Option<Barrier>,
-    key: Option<Option<KeyTurn>>,
+    key: Option<KeyTurn>,
     turn: Option<Turn>,
     gate: Option<Option<Turn>>,
     pace: Option<Pace>,
@@ -82,12 +82,11 @@ impl Queue {
 
     fn try_all(&mut self, cx: &mut Context<'_>, stage: Stage, run: &Arc<Run>, lane: &Lane) -> Result<Poll<()>, String> {
         if let Some(key) = &lane.key {
-            if self.key.is_none() {
-                self.key = Some(run.kernel.keys.request(key.clone(), self.held.as_ref())?);
-            }
-            if let Some(Some(turn)) = &mut self.key
-                && turn.poll(cx).is_pending()
-            {
+            let turn = match self.key.take() {
+                Some(turn) => turn,
+                None => run.kernel.keys.request(key.clone(), self.held.as_ref())?,
+            };
+            if self.key.insert(turn).poll(cx).is_pending() {
                 return Ok(Poll::Pending);
             }
         }
