@@ -7,6 +7,7 @@ mod architecture;
 mod attempts;
 mod bad_input;
 mod calls;
+mod cpu;
 mod crash;
 mod doubts;
 mod golden;

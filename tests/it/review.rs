@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use windlass::tools::spec::KeyExpression;
 use windlass::{Call, Ctx, Effect, Error, Reconciled, Settlement, Tool, ToolCall, ToolError, ToolResult};
 use windlass_core::Runtime;
-use windlass_core::spawn::Spawn;
 use windlass_core::testing::{Fault, FaultyStore};
 use windlass_core::time::Clock;
 
@@ -321,34 +320,6 @@ fn w04_a_tool_that_changed_its_kind_of_body_holds_the_run() {
 }
 
 #[test]
-fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt() {
-    let world = World::new(Kind::Memory);
-    let act = hangs("act").with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_millis(100));
-    let runtime = world.runtime([act]);
-    runtime.start(call("act")).unwrap();
-    world.pass(Duration::from_secs(1));
-    let doubts = world.run(async move { runtime.doubts().await.unwrap() });
-    assert_eq!(doubts.len(), 1, "it may have happened");
-}
-
-#[test]
-fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
-    let world = World::new(Kind::Memory);
-    let sim = world.sim.clone();
-    let polite = Tool::with_call("polite", "", move |call: Call, _: Value| {
-        let sim = sim.clone();
-        async move {
-            call.cancelled().await;
-            sim.sleep(Duration::from_millis(20)).await;
-            Ok("saved what I had")
-        }
-    });
-    let runtime = world.runtime([polite.with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_millis(100))]);
-    let outcome = world.run(async move { runtime.call(call("polite")).await.unwrap() });
-    assert_eq!(outcome.value(), Some(&json!("saved what I had")));
-}
-
-#[test]
 fn l05_a_cancel_that_comes_during_the_first_poll_is_not_lost() {
     let world = World::new(Kind::Memory);
     let slot: Arc<Mutex<Option<Runtime>>> = Arc::default();
@@ -494,35 +465,6 @@ fn recovering_twice_does_not_take_a_run_from_this_process_itself() {
     });
 }
 
-/// Waits for a thread of its own like everybody else, for ever.
-struct NoThreads(windlass_core::testing::Sim, Arc<Mutex<Vec<futures_util::future::BoxFuture<'static, ()>>>>);
-
-impl windlass_core::spawn::Spawn for NoThreads {
-    fn spawn(&self, task: futures_util::future::BoxFuture<'static, ()>) {
-        self.0.spawn(task);
-    }
-
-    fn spawn_cpu(&self, task: futures_util::future::BoxFuture<'static, ()>) {
-        self.1.lock().push(task);
-    }
-}
-
-#[test]
-fn w01_an_attempt_that_ran_out_of_time_before_it_had_a_thread_never_begins() {
-    let world = World::new(Kind::Memory);
-    let ran = Counter::default();
-    let act = counts("act", &ran).with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_secs(1));
-    let mut config = world.config([act]);
-    let queue: Arc<Mutex<Vec<_>>> = Arc::default();
-    config.spawn = Arc::new(NoThreads(world.sim.clone(), queue.clone()));
-    let runtime = Runtime::new(config);
-    runtime.start(call("act")).unwrap();
-    world.pass(Duration::from_secs(5));
-    queue.lock().drain(..).for_each(|task| world.sim.spawn(task));
-    world.pass(Duration::from_secs(5));
-    assert_eq!(ran.get(), 0);
-}
-
 /// A settlement that waits for its moment is not forgotten by the mailbox before the journal has it.
 #[test]
 fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
@@ -574,4 +516,32 @@ fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
         let settled = |record: &windlass_core::run::record::Record| matches!(&record.event, windlass_core::run::record::Event::Settled { reason, .. } if reason == "sure");
         assert!(journal.iter().any(settled), "{journal:?}");
     });
+}
+
+/// Open: whoever is taken up first gets the key first, whoever had it when the process died.
+#[test]
+#[ignore = "open: recovery queues for keys in the order of run ids, not doubts first"]
+fn w01_a_doubt_keeps_its_key_over_a_crash() {
+    let world = World::new(Kind::Memory);
+    let ran = Counter::default();
+    let tools = |world: &World| {
+        let body = Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
+            ctx.call_json("nap", json!({})).await?;
+            ctx.call_json("other", json!({})).await
+        });
+        let nap = naps("nap", world, Duration::from_secs(1)).effect(Effect::Readonly);
+        [hangs("act").key(key("'k'")), counts("other", &ran).key(key("'k'")), nap, body]
+    };
+    let runtime = world.runtime(tools(&world));
+    runtime.start(call("body")).unwrap();
+    world.pass(Duration::from_millis(10));
+    runtime.start(call("act")).unwrap();
+    world.pass(Duration::from_secs(2));
+    assert_eq!(ran.get(), 0, "`act` has the key");
+    drop(runtime);
+    let world = world.restart();
+    let runtime = world.runtime(tools(&world));
+    world.run(async move { runtime.recover().await.unwrap() });
+    world.pass(Duration::from_secs(2));
+    assert_eq!(ran.get(), 0, "what is in doubt must not be touched by whoever shares its key");
 }

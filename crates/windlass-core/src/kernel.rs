@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::admit::{Keys, Permits};
+use crate::call::Attempt;
 use crate::call::batch::Batch;
 use crate::call::plan::{Place, Scope, plan, resolve};
 use crate::call::{ToolCall, ToolRef};
@@ -46,6 +47,8 @@ pub(crate) struct Kernel {
     /// Runs that will be driven, once it is their turn.
     pub(crate) queued: Mutex<BTreeMap<RunId, Arc<Completion>>>,
     pub(crate) closed: AtomicBool,
+    /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.
+    pub(crate) on_threads: Mutex<Vec<Attempt>>,
 }
 
 /// A run this process drives.
@@ -56,6 +59,13 @@ pub(crate) struct Live {
 }
 
 impl Kernel {
+    /// Whether a thread that cannot be interrupted is still at an attempt of this operation.
+    pub(crate) fn is_on_thread(&self, run: RunId, path: &Path) -> bool {
+        let mut attempts = self.on_threads.lock();
+        attempts.retain(Attempt::is_on_thread);
+        attempts.iter().any(|attempt| attempt.run() == run && attempt.path() == path)
+    }
+
     fn base(&self) -> (crate::time::Timestamp, u64) {
         (self.clock.now(), self.clock.ticks())
     }

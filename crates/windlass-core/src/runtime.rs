@@ -84,6 +84,7 @@ impl Runtime {
             live: Default::default(),
             queued: Default::default(),
             closed: false.into(),
+            on_threads: Default::default(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
     }

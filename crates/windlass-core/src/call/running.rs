@@ -180,6 +180,11 @@ pub(crate) fn on_cpu_thread(
     let watchdog = kernel.watchdog.clone();
     let (leash, alive) = (Leash(attempt.clone()), attempt.clone());
     alive.set_on_thread(true);
+    {
+        let mut attempts = kernel.on_threads.lock();
+        attempts.retain(Attempt::is_on_thread);
+        attempts.push(alive.clone());
+    }
     kernel.spawn.spawn_cpu(Box::pin(async move {
         let mut body = body;
         let mut dropped = attempt.dropped();
