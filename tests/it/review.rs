@@ -320,34 +320,6 @@ fn w04_a_tool_that_changed_its_kind_of_body_holds_the_run() {
 }
 
 #[test]
-fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt() {
-    let world = World::new(Kind::Memory);
-    let act = hangs("act").with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_millis(100));
-    let runtime = world.runtime([act]);
-    runtime.start(call("act")).unwrap();
-    world.pass(Duration::from_secs(1));
-    let doubts = world.run(async move { runtime.doubts().await.unwrap() });
-    assert_eq!(doubts.len(), 1, "it may have happened");
-}
-
-#[test]
-fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
-    let world = World::new(Kind::Memory);
-    let sim = world.sim.clone();
-    let polite = Tool::with_call("polite", "", move |call: Call, _: Value| {
-        let sim = sim.clone();
-        async move {
-            call.cancelled().await;
-            sim.sleep(Duration::from_millis(20)).await;
-            Ok("saved what I had")
-        }
-    });
-    let runtime = world.runtime([polite.with(|spec| spec.hints.cpu_bound = true).timeout(Duration::from_millis(100))]);
-    let outcome = world.run(async move { runtime.call(call("polite")).await.unwrap() });
-    assert_eq!(outcome.value(), Some(&json!("saved what I had")));
-}
-
-#[test]
 fn l05_a_cancel_that_comes_during_the_first_poll_is_not_lost() {
     let world = World::new(Kind::Memory);
     let slot: Arc<Mutex<Option<Runtime>>> = Arc::default();
@@ -435,7 +407,7 @@ fn b09_a_run_whose_store_failed_can_be_attached_to_at_once() {
 #[test]
 fn e09_calls_below_a_body_that_holds_their_key_still_run_one_at_a_time() {
     let world = World::new(Kind::Memory);
-    let (now, most) = (Counter::default(), Arc::new(Mutex::new(0)));
+    let most = Arc::new(Mutex::new(0));
     let sim = world.sim.clone();
     let inside: Arc<Mutex<u32>> = Arc::default();
     let (at_once, peak) = (inside.clone(), most.clone());
@@ -458,7 +430,6 @@ fn e09_calls_below_a_body_that_holds_their_key_still_run_one_at_a_time() {
     });
     let runtime = world.runtime([keyed.key(key("'k'")), body.key(key("'k'"))]);
     world.run(async move { runtime.call(call("body")).await.unwrap() });
-    now.add();
     assert_eq!(*most.lock(), 1, "they share a key");
 }
 
@@ -492,4 +463,85 @@ fn recovering_twice_does_not_take_a_run_from_this_process_itself() {
         });
         assert!(ended.is_ok(), "{ended:?}");
     });
+}
+
+/// A settlement that waits for its moment is not forgotten by the mailbox before the journal has it.
+#[test]
+fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
+    on_every_store(|world| {
+        let ran = Counter::default();
+        let act = |first: bool| {
+            let ran = ran.clone();
+            tool("act", move |_| {
+                ran.add();
+                async move {
+                    if first {
+                        std::future::pending::<()>().await;
+                    }
+                    Ok("ran")
+                }
+            })
+        };
+        let runtime = world.runtime([act(true)]);
+        let run = runtime.start(call("act")).unwrap();
+        world.pass(Duration::from_secs(1));
+        // Another worker takes over while the first may be alive; it believes "did not happen" a minute later only.
+        let second = world.runtime([act(false)]);
+        let store = world.store.clone();
+        world.run(async move {
+            second.resume(run).await.unwrap();
+            let message = windlass_core::store::Message::Settle {
+                path: windlass::Path::root(),
+                attempt: 1,
+                settlement: Settlement::DidNotHappen,
+                by: "ann".to_owned(),
+                reason: "sure".to_owned(),
+            };
+            let changes = vec![windlass_core::store::Change::Mail { run, message }];
+            let commit = windlass_core::store::Commit { guard: windlass_core::store::Guard::Outsider, changes };
+            store.commit(commit).get().await.unwrap();
+            // Whatever is sent to the run makes it look into its mailbox.
+            second.cancel(run, "ann", "but stop").await.unwrap();
+        });
+        world.pass(Duration::from_secs(1));
+        drop(runtime);
+        let world = world.restart();
+        world.pass(Duration::from_secs(120));
+        let runtime = world.runtime([act(false)]);
+        let journal = world.run(async move {
+            runtime.recover().await.unwrap();
+            let _ended = runtime.attach(run).await;
+            runtime.journal(run).await.unwrap()
+        });
+        let settled = |record: &windlass_core::run::record::Record| matches!(&record.event, windlass_core::run::record::Event::Settled { reason, .. } if reason == "sure");
+        assert!(journal.iter().any(settled), "{journal:?}");
+    });
+}
+
+/// Open: whoever is taken up first gets the key first, whoever had it when the process died.
+#[test]
+#[ignore = "open: recovery queues for keys in the order of run ids, not doubts first"]
+fn w01_a_doubt_keeps_its_key_over_a_crash() {
+    let world = World::new(Kind::Memory);
+    let ran = Counter::default();
+    let tools = |world: &World| {
+        let body = Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
+            ctx.call_json("nap", json!({})).await?;
+            ctx.call_json("other", json!({})).await
+        });
+        let nap = naps("nap", world, Duration::from_secs(1)).effect(Effect::Readonly);
+        [hangs("act").key(key("'k'")), counts("other", &ran).key(key("'k'")), nap, body]
+    };
+    let runtime = world.runtime(tools(&world));
+    runtime.start(call("body")).unwrap();
+    world.pass(Duration::from_millis(10));
+    runtime.start(call("act")).unwrap();
+    world.pass(Duration::from_secs(2));
+    assert_eq!(ran.get(), 0, "`act` has the key");
+    drop(runtime);
+    let world = world.restart();
+    let runtime = world.runtime(tools(&world));
+    world.run(async move { runtime.recover().await.unwrap() });
+    world.pass(Duration::from_secs(2));
+    assert_eq!(ran.get(), 0, "what is in doubt must not be touched by whoever shares its key");
 }

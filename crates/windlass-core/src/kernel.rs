@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::admit::{Keys, Permits};
+use crate::call::Attempt;
 use crate::call::batch::Batch;
 use crate::call::plan::{Place, Scope, plan, resolve};
 use crate::call::{ToolCall, ToolRef};
@@ -51,6 +52,8 @@ pub(crate) struct Kernel {
     /// Runs that will be driven, once it is their turn.
     pub(crate) queued: Mutex<BTreeMap<RunId, Arc<Completion>>>,
     pub(crate) closed: AtomicBool,
+    /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.
+    pub(crate) on_threads: Mutex<Vec<Attempt>>,
 }
 
 /// A run this process drives.
@@ -72,6 +75,13 @@ impl Kernel {
             }
         }
         live
+    }
+
+    /// Whether a thread that cannot be interrupted is still at an attempt of this operation.
+    pub(crate) fn is_on_thread(&self, run: RunId, path: &Path) -> bool {
+        let mut attempts = self.on_threads.lock();
+        attempts.retain(Attempt::is_on_thread);
+        attempts.iter().any(|attempt| attempt.run() == run && attempt.path() == path)
     }
 
     fn base(&self) -> (crate::time::Timestamp, u64) {
@@ -156,6 +166,10 @@ impl Kernel {
             known.insert(run.id, live);
             self.letters.lock().remove(&run.id)
         };
+        if self.closed.load(Ordering::Acquire) {
+            // Shut down meanwhile, by somebody who may not have seen this run among the live ones.
+            run.with(Machine::release);
+        }
         if mail {
             let run = run.clone();
             self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
@@ -175,9 +189,12 @@ impl Kernel {
         let (kernel, id) = (self.clone(), run.id);
         match end {
             RunEnd::Unknown(_) if !self.closed.load(Ordering::Acquire) => {
-                // Whoever attaches to it meanwhile waits for it to be taken up.
-                self.queued.lock().insert(id, Arc::default());
-                self.spawn.spawn(Box::pin(async move { kernel.reload(id).await }));
+                // Whoever attaches to the run meanwhile waits for what becomes of it.
+                self.queued.lock().entry(id).or_default();
+                self.spawn.spawn(Box::pin(async move {
+                    kernel.reload(id).await;
+                    kernel.dequeue(id);
+                }));
             }
             // Held is an orderly end: it must not count as a death when the run is taken up again.
             RunEnd::Held(_) => {
@@ -194,28 +211,27 @@ impl Kernel {
 
     /// A store that failed decides nothing: the run is taken up again from the journal, once the store answers.
     async fn reload(self: &Arc<Self>, run: RunId) {
-        self.take_up_again(run).await;
-        self.called_up(run);
-    }
-
-    /// Tells those who wait for a run's turn that it has come.
-    pub(crate) fn called_up(&self, run: RunId) {
-        let turn = self.queued.lock().remove(&run);
-        if let Some(turn) = turn {
-            turn.complete(RunEnd::Elsewhere);
-        }
-    }
-
-    async fn take_up_again(self: &Arc<Self>, run: RunId) {
         let mut delay = RELOAD_DELAYS.0;
         loop {
             self.clock.sleep(delay).await;
+            // Shut down meanwhile, or taken up by somebody who would not wait.
+            if self.closed.load(Ordering::Acquire) || self.live.lock().contains_key(&run) {
+                return;
+            }
             match self.take_up(run, false).await {
                 // Nothing of it was ever recorded, it has ended, or somebody else has it.
                 Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
                 Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
             }
             delay = (delay * 2).min(RELOAD_DELAYS.1);
+        }
+    }
+
+    /// A run's turn has come, or will not.
+    pub(crate) fn dequeue(&self, run: RunId) {
+        let turn = self.queued.lock().remove(&run);
+        if let Some(turn) = turn {
+            turn.complete(RunEnd::Elsewhere);
         }
     }
 

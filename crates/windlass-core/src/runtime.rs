@@ -85,6 +85,7 @@ impl Runtime {
             queued: Default::default(),
             letters: Default::default(),
             closed: false.into(),
+            on_threads: Default::default(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
     }
@@ -248,8 +249,13 @@ impl Runtime {
         self.kernel.queued.lock().extend(suspects.iter().map(|run| (*run, Arc::default())));
         self.kernel.spawn.spawn(Box::pin(async move {
             for run in suspects {
+                // Left as it is for the next process, or taken up by somebody who would not wait.
+                if runtime.kernel.closed.load(Ordering::Acquire) || runtime.live(run).is_some() {
+                    runtime.kernel.dequeue(run);
+                    continue;
+                }
                 let taken = runtime.kernel.take_up(run, false).await;
-                runtime.kernel.called_up(run);
+                runtime.kernel.dequeue(run);
                 match taken {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
                     Ok(live) => runtime.survived(run, live.completion.wait()).await,

@@ -8,20 +8,18 @@ use rustc_hash::FxHashMap;
 
 use super::fifo::{Fifo, Turn};
 
-/// The keys held by a durable body and the bodies around it.
+/// The keys held by a durable body and the bodies around it: what its descendants need not wait for again. Those of them
+/// that share such a key wait for one another only, in a queue below the body.
 pub(crate) struct Held {
-    /// As declared.
     key: Arc<str>,
-    /// As queued for.
-    queued_as: Arc<str>,
+    /// The queue it came out of.
+    queue: Arc<str>,
+    /// The queue of its descendants.
+    below: Arc<str>,
     outer: Option<Arc<Held>>,
 }
 
 impl Held {
-    pub(crate) fn new(key: Arc<str>, turn: &KeyTurn, outer: Option<Arc<Held>>) -> Arc<Self> {
-        Arc::new(Self { key, queued_as: turn.key.clone(), outer })
-    }
-
     fn all(held: Option<&Arc<Self>>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(held, |held| held.outer.as_ref())
     }
@@ -46,32 +44,35 @@ struct Wait {
 }
 
 impl Keys {
-    /// Queues for `key`. Below a body that holds it the calls queue among themselves, behind that body and nobody else.
-    /// Refused, naming the cycle, if whoever holds the key waits, directly or through others, for a key that the caller's
-    /// own bodies hold: the wait that would close the circle is the youngest, and it fails.
+    /// Queues for `key`; below the innermost body around the caller that holds it already, if one does. Refused, naming
+    /// the cycle, if whoever holds the key waits, directly or through others, for a key that the caller's own bodies
+    /// hold: the wait that would close the circle is the youngest, and it fails.
     pub(crate) fn request(self: &Arc<Self>, key: Arc<str>, held: Option<&Arc<Held>>) -> Result<KeyTurn, String> {
-        let holder = Held::all(held).find(|held| held.key == key);
-        // The holder's own name for the key is unique while it holds it; a suffix makes the queue below it another one.
-        let key = holder.map_or(key, |holder| format!("{}\u{0}below", holder.queued_as).into());
-        let held: Vec<Arc<str>> = Held::all(held).map(|held| held.queued_as.clone()).collect();
+        let around = Held::all(held).find(|held| held.key == key);
+        let name = around.map_or_else(|| key.clone(), |held| held.below.clone());
+        let held: Vec<Arc<str>> = Held::all(held).map(|held| held.queue.clone()).collect();
         let mut state = self.0.lock();
-        if let Some(cycle) = state.cycle(&key, &held) {
+        if let Some(cycle) = state.cycle(&name, &held) {
             return Err(cycle);
         }
-        let queue = state.queues.entry(key.clone()).or_insert_with(|| Fifo::new(1)).clone();
+        let queue = state.queues.entry(name.clone()).or_insert_with(|| Fifo::new(1)).clone();
         let turn = queue.shared();
         let wait = (!held.is_empty()).then(|| {
-            state.next += 1;
-            let id = state.next;
-            state.waits.push(Wait { id, held, wanted: key.clone() });
+            let id = state.number();
+            state.waits.push(Wait { id, held, wanted: name.clone() });
             id
         });
         drop(state);
-        Ok(KeyTurn { keys: self.clone(), key, turn: Some(turn), wait })
+        Ok(KeyTurn { keys: self.clone(), key, queue: name, turn: Some(turn), wait })
     }
 }
 
 impl State {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
     fn cycle(&self, wanted: &Arc<str>, held: &[Arc<str>]) -> Option<String> {
         if held.is_empty() {
             return None;
@@ -82,7 +83,6 @@ impl State {
             next += 1;
             for wait in self.waits.iter().filter(|wait| wait.held.contains(&key)) {
                 if let Some(own) = held.iter().find(|own| **own == wait.wanted) {
-                    let (own, wanted, key) = (declared(own), declared(wanted), declared(&key));
                     return Some(format!(
                         "this call holds key `{own}` and wants `{wanted}`, while a call that holds `{key}` waits for \
                          `{own}`: neither could ever go on. Take keys in one order everywhere, or declare the key on \
@@ -98,15 +98,11 @@ impl State {
     }
 }
 
-/// A key as its tool declared it.
-fn declared(key: &str) -> &str {
-    key.split('\u{0}').next().unwrap_or(key)
-}
-
 /// A place in a key's queue, and then the key. Dropping it gives up either.
 pub(crate) struct KeyTurn {
     keys: Arc<Keys>,
     key: Arc<str>,
+    queue: Arc<str>,
     turn: Option<Turn>,
     wait: Option<u64>,
 }
@@ -118,6 +114,14 @@ impl KeyTurn {
         }
         self.stop_waiting();
         Poll::Ready(())
+    }
+
+    /// The key as a body has it that is about to hold it.
+    pub(crate) fn hold(&self, outer: Option<Arc<Held>>) -> Arc<Held> {
+        // Numbered, so that two bodies' queues differ.
+        let number = self.keys.0.lock().number();
+        let below = format!("{} (below {number})", self.key).into();
+        Arc::new(Held { key: self.key.clone(), queue: self.queue.clone(), below, outer })
     }
 
     fn stop_waiting(&mut self) {
@@ -132,8 +136,8 @@ impl Drop for KeyTurn {
         self.stop_waiting();
         self.turn = None;
         let mut state = self.keys.0.lock();
-        if state.queues.get(&self.key).is_some_and(|queue| queue.is_idle()) {
-            state.queues.remove(&self.key);
+        if state.queues.get(&self.queue).is_some_and(|queue| queue.is_idle()) {
+            state.queues.remove(&self.queue);
         }
     }
 }
@@ -161,26 +165,27 @@ mod tests {
     }
 
     #[test]
-    fn e09_a_key_is_reentrant_for_descendants_who_queue_among_themselves() {
+    fn e09_a_key_is_reentrant_for_descendants_one_at_a_time() {
         let keys = Arc::new(Keys::default());
-        let mut outer = keys.request("k".into(), None).unwrap();
-        assert!(outer.poll(&cx()).is_ready());
-        let held = Held::new("k".into(), &outer, None);
-        let mut first = keys.request("k".into(), Some(&held)).unwrap();
-        let mut second = keys.request("k".into(), Some(&held)).unwrap();
-        let mut stranger = keys.request("k".into(), None).unwrap();
-        assert!(first.poll(&cx()).is_ready(), "a descendant need not wait for the body around it");
-        assert!(second.poll(&cx()).is_pending(), "but for its sibling");
-        let inner = Held::new("k".into(), &first, Some(held));
-        let mut below = keys.request("k".into(), Some(&inner)).unwrap();
-        assert!(below.poll(&cx()).is_ready(), "to any depth");
-        drop((below, inner, first));
-        assert!(second.poll(&cx()).is_ready());
-        assert!(stranger.poll(&cx()).is_pending());
-        drop((second, outer));
-        assert!(stranger.poll(&cx()).is_ready());
-        drop(stranger);
-        assert!(keys.0.lock().queues.is_empty());
+        let take = |key: &str, held: Option<&Arc<Held>>| {
+            let mut turn = keys.request(key.into(), held).unwrap();
+            let ready = turn.poll(&cx()).is_ready();
+            (turn, ready)
+        };
+        let (outer, _) = take("k", None);
+        let held = outer.hold(None);
+        let (j, ready) = take("j", Some(&held));
+        assert!(ready);
+        let inner = j.hold(Some(held.clone()));
+        let (child, ready) = take("k", Some(&inner));
+        assert!(ready, "its ancestor has it");
+        assert!(!take("k", Some(&held)).1, "its cousin waits");
+        let (_, ready) = take("k", Some(&child.hold(Some(inner.clone()))));
+        assert!(ready, "and its own children do not");
+        drop(child);
+        assert!(take("k", Some(&held)).1);
+        drop((outer, j));
+        assert!(keys.0.lock().queues.is_empty(), "idle keys cost nothing");
     }
 
     #[test]
@@ -192,13 +197,11 @@ mod tests {
             turn
         };
         let (a, b, c) = (take("a"), take("b"), take("c"));
-        let (holds_a, holds_b, holds_c) =
-            (Held::new("a".into(), &a, None), Held::new("b".into(), &b, None), Held::new("c".into(), &c, None));
-        let waits_a_for_b = keys.request("b".into(), Some(&holds_a)).unwrap();
-        let _b_for_c = keys.request("c".into(), Some(&holds_b)).unwrap();
-        let refused = keys.request("a".into(), Some(&holds_c)).err().unwrap();
+        let waits_a_for_b = keys.request("b".into(), Some(&a.hold(None))).unwrap();
+        let _b_for_c = keys.request("c".into(), Some(&b.hold(None))).unwrap();
+        let refused = keys.request("a".into(), Some(&c.hold(None))).err().unwrap();
         assert!(refused.contains("holds key `c` and wants `a`"), "{refused}");
         drop(waits_a_for_b);
-        assert!(keys.request("a".into(), Some(&holds_c)).is_ok(), "without the wait there is no cycle");
+        assert!(keys.request("a".into(), Some(&c.hold(None))).is_ok(), "without the wait there is no cycle");
     }
 }

@@ -22,8 +22,9 @@ struct Inner {
     name: Arc<str>,
     number: u32,
     of: u32,
-    cancelled: AtomicBool,
-    waiting: Mutex<Vec<Waker>>,
+    token: Token,
+    /// Nobody waits for the attempt any more.
+    dropped: Token,
     beats: AtomicU64,
     /// A thread that cannot be interrupted is still at it.
     on_thread: AtomicBool,
@@ -37,8 +38,8 @@ impl Attempt {
             name,
             number,
             of: of.max(number),
-            cancelled: AtomicBool::new(false),
-            waiting: Mutex::default(),
+            token: Token::default(),
+            dropped: Token::default(),
             beats: AtomicU64::new(0),
             on_thread: AtomicBool::new(false),
         }))
@@ -77,12 +78,17 @@ impl Attempt {
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace.
     pub fn is_cancelled(&self) -> bool {
-        self.0.cancelled.load(Ordering::Acquire)
+        self.0.token.fired.load(Ordering::Acquire)
     }
 
     /// Resolves when the attempt is asked to stop.
     pub fn cancelled(&self) -> Cancelled {
-        Cancelled(self.clone())
+        Cancelled { attempt: self.clone(), token: |inner| &inner.token }
+    }
+
+    /// Resolves when nobody waits for the attempt any more.
+    pub(crate) fn dropped(&self) -> Cancelled {
+        Cancelled { attempt: self.clone(), token: |inner| &inner.dropped }
     }
 
     /// Says that the attempt is alive; needed where the tool has a heartbeat limit.
@@ -109,8 +115,38 @@ impl Attempt {
     }
 
     pub(crate) fn cancel(&self) {
-        self.0.cancelled.store(true, Ordering::Release);
-        std::mem::take(&mut *self.0.waiting.lock()).into_iter().for_each(Waker::wake);
+        self.0.token.fire();
+    }
+
+    /// Whoever waited for the attempt does so no longer.
+    pub(crate) fn let_go(&self) {
+        self.0.dropped.fire();
+    }
+}
+
+/// Fires once.
+#[derive(Default)]
+struct Token {
+    fired: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Token {
+    fn fire(&self) {
+        self.fired.store(true, Ordering::Release);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut waiting = self.waiting.lock();
+        if self.fired.load(Ordering::Acquire) {
+            return Poll::Ready(());
+        }
+        if waiting.iter().all(|waker| !waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 }
 
@@ -126,21 +162,16 @@ pub(crate) fn idempotency_key(run: RunId, path: &Path) -> String {
 }
 
 /// Resolves when an attempt is asked to stop. See [`Attempt::cancelled`].
-pub struct Cancelled(Attempt);
+pub struct Cancelled {
+    attempt: Attempt,
+    token: fn(&Inner) -> &Token,
+}
 
 impl Future for Cancelled {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let inner = &self.0.0;
-        let mut waiting = inner.waiting.lock();
-        if inner.cancelled.load(Ordering::Acquire) {
-            return Poll::Ready(());
-        }
-        if waiting.iter().all(|waker| !waker.will_wake(cx.waker())) {
-            waiting.push(cx.waker().clone());
-        }
-        Poll::Pending
+        (self.token)(&self.attempt.0).poll(cx)
     }
 }
 

@@ -181,7 +181,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn is_over(&self, doubting: &Doubting<'a>) -> bool {
-        self.run.now() >= doubting.over_by && !self.queue.last.as_ref().is_some_and(Attempt::is_on_thread)
+        self.run.now() >= doubting.over_by && !self.run.kernel.is_on_thread(self.run.id, &self.op.path)
     }
 
     /// No zombie doubles: whatever comes next waits until the old attempt cannot still be running.

@@ -16,7 +16,7 @@ use super::plan::Scope;
 use super::request::ToolCall;
 use super::rules::key_of;
 use super::running::panic_message;
-use crate::admit::{Held, KeyTurn};
+use crate::admit::KeyTurn;
 use crate::ctx::Ctx;
 use crate::run::record::{Event, Finished};
 use crate::run::replay::Decision;
@@ -170,9 +170,9 @@ impl Entry {
             self.enter(None, again);
             return None;
         };
-        match self.run.kernel.keys.request(key.clone(), self.scope.held.as_ref()) {
+        match self.run.kernel.keys.request(key, self.scope.held.as_ref()) {
             Ok(turn) => {
-                self.scope.held = Some(Held::new(key, &turn, self.scope.held.take()));
+                self.scope.held = Some(turn.hold(self.scope.held.take()));
                 self.phase = Phase::Key { key: turn, again };
                 None
             }

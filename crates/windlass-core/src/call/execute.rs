@@ -354,9 +354,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         match running.poll(cx, &self.run.kernel, &self.rules, left, cancelled) {
             Poll::Ready(ended) => {
                 let started = running.started;
-                if !matches!(ended, Ended::Returned(_)) {
-                    self.queue.last = Some(running.into_attempt());
-                }
+                drop(running);
                 self.conclude(started, ended)
             }
             Poll::Pending => {
@@ -452,7 +450,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Records the raw outcome and what the body is told, together.
     pub(crate) fn finish_at(&mut self, ticks: u64, result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
-        self.queue.release_all();
+        self.queue.release();
         let told = match &result {
             Ok(output) => self.source.check(output).err().map(|error| Arc::new(self.seal(error))),
             Err(_) => None,

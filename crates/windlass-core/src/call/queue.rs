@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::attempt::Attempt;
 use super::batch::Barrier;
 use super::rules::{Lane, Session};
 use crate::admit::{Held, KeyTurn, Permit, Turn};
@@ -40,8 +39,6 @@ pub(crate) struct Queue {
     pace: Option<Pace>,
     permit: Option<Permit>,
     pub(crate) deadline: Option<BoxFuture<'static, ()>>,
-    /// The last attempt, which an uninterruptible thread may still be making.
-    pub(crate) last: Option<Attempt>,
     waited: bool,
 }
 
@@ -82,12 +79,11 @@ impl Queue {
 
     fn try_all(&mut self, cx: &mut Context<'_>, stage: Stage, run: &Arc<Run>, lane: &Lane) -> Result<Poll<()>, String> {
         if let Some(key) = &lane.key {
-            if self.key.is_none() {
-                self.key = Some(run.kernel.keys.request(key.clone(), self.held.as_ref())?);
-            }
-            if let Some(turn) = &mut self.key
-                && turn.poll(cx).is_pending()
-            {
+            let turn = match self.key.take() {
+                Some(turn) => turn,
+                None => run.kernel.keys.request(key.clone(), self.held.as_ref())?,
+            };
+            if self.key.insert(turn).poll(cx).is_pending() {
                 return Ok(Poll::Pending);
             }
         }
@@ -137,11 +133,5 @@ impl Queue {
         self.turn = None;
         self.deadline = None;
         self.waited = true;
-    }
-
-    /// The operation is over.
-    pub(crate) fn release_all(&mut self) {
-        self.release();
-        self.last = None;
     }
 }

@@ -1,20 +1,17 @@
 //! One attempt in progress: polled, timed, cancelled, caught.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 
 use super::attempt::Attempt;
 use super::rules::Rules;
 use crate::kernel::Kernel;
 use crate::time::Clock;
-use crate::tool::{Output, ToolError, ToolResult};
+use crate::tool::{Output, ToolResult};
 
 /// How an attempt ended.
 pub(crate) enum Ended {
@@ -73,11 +70,6 @@ impl<'a> Running<'a> {
             number = attempt.number()
         );
         Self { body, attempt, started, timers: None, stopping: None, heeds_cancel, span }
-    }
-
-    /// Drops the body.
-    pub(crate) fn into_attempt(self) -> Attempt {
-        self.attempt
     }
 
     /// Polls the body and whatever limits it. `left` is the time until the call's deadline.
@@ -176,8 +168,8 @@ pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-/// Runs an attempt on the threads kept for bodies that compute. Dropping the future stops the body where it next yields;
-/// [`Attempt::is_on_thread`] tells whether it is still at it.
+/// Runs an attempt on the threads kept for bodies that compute. Dropping the future does not stop a body that never
+/// yields; [`Attempt::is_on_thread`] tells whether it is still at it.
 pub(crate) fn on_cpu_thread(
     kernel: &Kernel,
     body: BoxFuture<'static, ToolResult<Output>>,
@@ -185,14 +177,19 @@ pub(crate) fn on_cpu_thread(
 ) -> BoxFuture<'static, ToolResult<Output>> {
     let (promise, ticket) = crate::store::Promise::pair();
     let watchdog = kernel.watchdog.clone();
-    attempt.set_on_thread(true);
-    let leash = Arc::new(Leash::default());
-    let held = Held(leash.clone());
+    let (leash, alive) = (Leash(attempt.clone()), attempt.clone());
+    alive.set_on_thread(true);
+    {
+        let mut attempts = kernel.on_threads.lock();
+        attempts.retain(Attempt::is_on_thread);
+        attempts.push(alive.clone());
+    }
     kernel.spawn.spawn_cpu(Box::pin(async move {
-        let alive = attempt.clone();
         let mut body = body;
+        let mut dropped = attempt.dropped();
         let ended = std::future::poll_fn(move |cx| {
-            if leash.is_cut(cx) {
+            // Also before its first poll: it may have waited for a thread longer than anybody waited for it.
+            if dropped.poll_unpin(cx).is_ready() {
                 return Poll::Ready(None);
             }
             let _watched = watchdog.enter_expected(&attempt);
@@ -209,38 +206,22 @@ pub(crate) fn on_cpu_thread(
         }
     }));
     Box::pin(async move {
-        let _held = held;
+        let _leash = leash;
         match ticket.await {
             Ok(Ok(result)) => result,
             // Caught again where every other body's panic is.
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(error) => Err(ToolError::from(error)),
+            // The executor dropped it. How far it came nobody knows: not an outcome, it runs out of time.
+            Err(_) => std::future::pending().await,
         }
     })
 }
 
-/// Ties a body on another thread to the attempt that waits for it.
-#[derive(Default)]
-struct Leash {
-    cut: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
+/// Held where an attempt is waited for: its end is the end of the body on the other thread, once that yields.
+struct Leash(Attempt);
 
-/// The attempt's end of the leash: cut when the attempt is dropped.
-struct Held(Arc<Leash>);
-
-impl Leash {
-    fn is_cut(&self, cx: &Context<'_>) -> bool {
-        *self.waker.lock() = Some(cx.waker().clone());
-        self.cut.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Held {
+impl Drop for Leash {
     fn drop(&mut self) {
-        self.0.cut.store(true, Ordering::Release);
-        if let Some(waker) = self.0.waker.lock().take() {
-            waker.wake();
-        }
+        self.0.let_go();
     }
 }

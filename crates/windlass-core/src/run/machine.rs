@@ -76,6 +76,8 @@ pub(crate) struct Machine {
     stop: Option<Stop>,
     doubts: Vec<Doubt>,
     mail: VecDeque<Mail>,
+    /// Settlements taken out of the mail whose consequence is not recorded yet: where, and their positions.
+    undecided: Vec<(Path, u64)>,
     /// Mail up to here has been delivered.
     seen: u64,
     cancel: Option<Cancel>,
@@ -124,6 +126,7 @@ impl Machine {
             stop: None,
             doubts: Vec::new(),
             mail: VecDeque::new(),
+            undecided: Vec::new(),
             seen: 0,
             cancel: None,
             open_intents: Vec::new(),
@@ -157,6 +160,7 @@ impl Machine {
             stop: None,
             doubts: Vec::new(),
             mail: VecDeque::new(),
+            undecided: Vec::new(),
             seen: 0,
             cancel,
             open_intents: Vec::new(),
@@ -236,6 +240,7 @@ impl Machine {
                 self.open_intents.retain(|intent| intent.path != record.path);
                 if !matches!(record.event, Event::Doubted { .. }) {
                     self.close_doubt(&record.path);
+                    self.decided(&record.path);
                 }
             }
             _ => {}
@@ -337,7 +342,7 @@ impl Machine {
         }
         self.seen = mail.position;
         if let Message::Cancel { by, reason } = &mail.message {
-            if self.mail.is_empty() {
+            if self.mail.is_empty() && self.undecided.is_empty() {
                 self.outbox.examined(mail.position);
             }
             if self.cancel.is_none() {
@@ -364,11 +369,21 @@ impl Machine {
             |mail| matches!(&mail.message, Message::Settle { path: p, attempt: n, .. } if p == path && *n == attempt),
         )?;
         let mail = self.mail.remove(index)?;
-        let examined = self.mail.iter().map(|mail| mail.position).min().map_or(self.seen, |first| first - 1);
-        self.outbox.examined(examined);
+        self.undecided.push((path.clone(), mail.position));
         match mail.message {
             Message::Settle { settlement, by, reason, .. } => Some(SettleMail { settlement, by, reason }),
             Message::Cancel { .. } => None,
+        }
+    }
+
+    /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
+    fn decided(&mut self, path: &Path) {
+        let before = self.undecided.len();
+        self.undecided.retain(|(other, _)| other != path);
+        if self.undecided.len() != before {
+            let open = self.mail.iter().map(|mail| mail.position).chain(self.undecided.iter().map(|(_, at)| *at));
+            let examined = open.min().map_or(self.seen, |first| first - 1);
+            self.outbox.examined(examined);
         }
     }
 

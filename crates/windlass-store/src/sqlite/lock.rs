@@ -8,10 +8,15 @@ use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
 use super::open::OpenError;
+
+/// Together a quarter of a second: far longer than a fork takes, and a person who opens a file twice does not notice.
+const TRIES: u32 = 25;
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 /// Held until dropped.
 #[derive(Debug)]
@@ -25,7 +30,7 @@ pub(super) fn take(path: &Path) -> Result<FileLock, OpenError> {
     let lock = beside(path);
     let mut file =
         fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(lock).map_err(failed)?;
-    match file.try_lock() {
+    match patiently(|| file.try_lock()) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut file)),
         Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -33,6 +38,18 @@ pub(super) fn take(path: &Path) -> Result<FileLock, OpenError> {
     file.set_len(0).map_err(failed)?;
     writeln!(file, "{} {}", std::process::id(), now().unwrap_or_default()).map_err(failed)?;
     Ok(FileLock { _file: file })
+}
+
+/// A lock that was just let go may seem to be held a moment longer: a child that another thread of this process forked
+/// meanwhile has a share in it until it becomes another program.
+fn patiently(take: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
+    for _ in 0..TRIES {
+        match take() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(BETWEEN_TRIES),
+            taken => return taken,
+        }
+    }
+    take()
 }
 
 fn beside(path: &Path) -> PathBuf {
