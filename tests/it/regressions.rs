@@ -248,3 +248,68 @@ fn keys_are_let_go_by_a_body_that_panics() {
     });
     assert!(done.load(Ordering::Acquire));
 }
+
+#[test]
+fn l05_a_run_can_be_cancelled_as_soon_as_it_has_an_id() {
+    on_every_store(|world| {
+        let never = tool("never", |_| std::future::pending::<ToolResult<()>>()).effect(Effect::Readonly);
+        let runtime = world.runtime([never]);
+        let outcome = world.run(async move {
+            let run = runtime.start(call("never")).unwrap();
+            runtime.cancel(run, "ann", "at once").await.unwrap();
+            runtime.attach(run).await.unwrap().remove(0)
+        });
+        assert_eq!(outcome.error().map(ToString::to_string).as_deref(), Some("cancelled: at once"));
+    });
+}
+
+#[test]
+fn w01_what_goes_missing_again_and_again_is_a_persons_business() {
+    use windlass::tools::spec::OnDoubt;
+    let world = World::new(Kind::Memory);
+    let attempts = Counter::default();
+    let count = attempts.clone();
+    let hangs = tool("hangs", move |_| {
+        count.add();
+        std::future::pending::<ToolResult<()>>()
+    });
+    let runtime = world.runtime([hangs.timeout(Duration::from_secs(1)).on_doubt(OnDoubt::Rerun)]);
+    let run = runtime.start(call("hangs")).unwrap();
+    world.pass(Duration::from_secs(600));
+    assert_eq!(attempts.get(), windlass::limits::ATTEMPTS_IN_DOUBT);
+    let doubts = world.run(async move { runtime.doubts().await.unwrap() });
+    assert_eq!((doubts.len(), doubts[0].0), (1, run));
+}
+
+#[test]
+fn w12_a_store_that_fails_again_and_again_is_no_crash_loop() {
+    use windlass_core::testing::{Fault, FaultyStore};
+    on_every_store(|mut world| {
+        let faulty = std::sync::Arc::new(FaultyStore::new(world.store.clone()));
+        world.store = faulty.clone();
+        let sim = world.sim.clone();
+        let body = Tool::durable_fn("body", "", move |mut ctx: Ctx, _: Value| {
+            let sim = sim.clone();
+            async move {
+                for n in 0..5u32 {
+                    let sim = &sim;
+                    let nap = ctx.step(format!("nap {n}"), |_| async move {
+                        sim.sleep(Duration::from_secs(10)).await;
+                        Ok(n)
+                    });
+                    nap.idempotent().await?;
+                }
+                Ok("done")
+            }
+        });
+        let runtime = world.runtime([body]);
+        let run = runtime.start(call("body")).unwrap();
+        for _ in 0..5 {
+            world.pass(Duration::from_secs(5));
+            faulty.fail_after(0, Fault::Refused);
+            world.pass(Duration::from_secs(30));
+        }
+        let outcome = world.run(async move { runtime.attach(run).await.unwrap().remove(0) });
+        assert_eq!(outcome.value(), Some(&json!("done")));
+    });
+}

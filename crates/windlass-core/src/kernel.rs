@@ -17,7 +17,7 @@ use crate::limits;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
-use crate::run::machine::Machine;
+use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::state::{Ending, Hold};
 use crate::spawn::Spawn;
@@ -218,7 +218,7 @@ impl Kernel {
             if self.closed.load(Ordering::Acquire) || self.live.lock().contains_key(&run) {
                 return;
             }
-            match self.take_up(run, false).await {
+            match self.take_up(run, TakenUp::Reloaded).await {
                 // Nothing of it was ever recorded, it has ended, or somebody else has it.
                 Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
                 Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
@@ -236,10 +236,10 @@ impl Kernel {
     }
 
     /// Claims a run and drives it from its journal.
-    pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, resumed: bool) -> std::result::Result<Live, StoreError> {
+    pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, how: TakenUp) -> std::result::Result<Live, StoreError> {
         let claimed = self.store.claim(id).await?;
         let base = self.base();
-        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, resumed));
+        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, how));
         let scope = Scope { toolbox: self.toolbox.clone(), held: None };
         let drive = match self.root_of(&run, scope) {
             _ if run.is_halted() => Drive::stopped(run.clone()),
@@ -265,7 +265,7 @@ impl Kernel {
     ) -> std::result::Result<Arc<Run>, StoreError> {
         let claimed = self.store.claim(id).await?;
         let base = self.base();
-        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, true));
+        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, TakenUp::Resumed));
         let ending = if result.is_ok() { Ending::Ok } else { Ending::Failed };
         let settled = Some(Box::new(settled));
         let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled };

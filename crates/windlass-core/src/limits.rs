@@ -35,6 +35,10 @@ pub const RETRY_DELAY_CAP: Duration = Duration::from_secs(60);
 /// Deaths of the process with the same path in flight after which a run is held as a crash loop.
 pub const CRASH_LOOP: u32 = 3;
 
+/// Attempts after which neither a tool's `reconcile` nor policy repeats what is in doubt any more: a person is asked. More
+/// attempts than this that all went missing are no accident.
+pub const ATTEMPTS_IN_DOUBT: u32 = 10;
+
 /// Operations of one run. Beyond this a body should continue in a new generation.
 pub const RUN_OPERATIONS: u64 = 100_000;
 

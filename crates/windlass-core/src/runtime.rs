@@ -17,7 +17,7 @@ use crate::kernel::{Kernel, Live};
 use crate::limits;
 use crate::path::Path;
 use crate::run::drive::RunEnd;
-use crate::run::machine::{Machine, Stop};
+use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::state::{Doubt, Hold, RunInfo, RunState};
 use crate::run::{Registration, Run};
@@ -126,16 +126,17 @@ impl Runtime {
         Ok(rows.map(|(i, ((told, id), open))| outcome(run, Path::root().child(i as u32), id, told, open)).collect())
     }
 
-    /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. Nothing of it is
-    /// durable yet: [`attach`](Runtime::attach) waits for its end.
+    /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. The store is told of
+    /// it, and may not have answered yet: [`attach`](Runtime::attach) waits for its end.
     pub fn start(&self, call: ToolCall) -> Result<RunId> {
         let tool = resolve(&self.toolbox.snapshot(), &call.tool).cloned();
         if let Some(tool) = tool.filter(|tool| tool.spec().guards.background == Background::Never) {
             let name = &tool.spec().name;
             return Err(Error::Refused(format!("`{name}` does not run in the background: call it and wait")));
         }
-        let (drive, _) = self.kernel.start_call(&self.toolbox, call)?;
+        let (mut drive, _) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
+        drive.accept();
         self.kernel.detach(drive);
         Ok(run)
     }
@@ -216,7 +217,7 @@ impl Runtime {
                         suspects.push(info.run);
                         continue;
                     }
-                    match self.kernel.take_up(info.run, false).await {
+                    match self.kernel.take_up(info.run, TakenUp::Found).await {
                         Ok(live) => taken.push(live.run),
                         Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
                         // One run that cannot be read must not keep the others from going on.
@@ -254,7 +255,7 @@ impl Runtime {
                     runtime.kernel.dequeue(run);
                     continue;
                 }
-                let taken = runtime.kernel.take_up(run, false).await;
+                let taken = runtime.kernel.take_up(run, TakenUp::Found).await;
                 runtime.kernel.dequeue(run);
                 match taken {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
@@ -287,7 +288,7 @@ impl Runtime {
         if self.live(run).is_some() {
             return Ok(());
         }
-        let live = self.kernel.take_up(run, true).await?;
+        let live = self.kernel.take_up(run, TakenUp::Resumed).await?;
         self.flush(&live.run).await;
         Ok(())
     }
@@ -403,16 +404,20 @@ impl Runtime {
             kernel.clock.sleep(nap).await;
             patience -= nap;
         }
+        let mut failed = None;
         let live: Vec<Live> = kernel.live.lock().values().cloned().collect();
         for Live { run, completion } in live {
             run.with(Machine::release);
             completion.wait().await;
             self.flush(&run).await;
             let epoch = run.with(|machine| machine.outbox().epoch());
-            kernel.store.release(run.id, epoch).await?;
+            // One that cannot be released counts as having died; the others must not.
+            if let Err(error) = kernel.store.release(run.id, epoch).await {
+                failed.get_or_insert(error);
+            }
         }
         kernel.store.close().await;
-        Ok(())
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Waits until everything that is known of the run so far is durable.

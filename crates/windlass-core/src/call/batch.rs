@@ -38,6 +38,10 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.shared.lock().dropped
+    }
+
     pub(crate) fn doubted(&self) {
         let waker = {
             let mut shared = self.shared.lock();

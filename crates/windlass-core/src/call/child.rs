@@ -32,6 +32,16 @@ impl CallFuture {
         Self::Refused(Box::new(Execution::new(run, operation, rules, Refusal(Some(error)), Queue::default())))
     }
 
+    /// Records that it was asked for, before it is polled.
+    pub(crate) fn accept(&mut self) {
+        match self {
+            Self::Refused(execution) => execution.op.accept(&execution.run),
+            Self::Atomic(execution) => execution.op.accept(&execution.run),
+            Self::Durable(entry) => entry.accept(),
+            Self::Held => {}
+        }
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         match self {
             Self::Refused(execution) => execution.poll(cx),

@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use super::attempt::Attempt;
 use super::execute::{Execution, Flow, Phase, Source};
 use super::queue::Stage;
+use crate::limits;
 use crate::run::machine::SettleMail;
 use crate::run::record::{DoubtCause, Event, Settled, Settler};
 use crate::run::state::Doubt;
@@ -139,20 +140,28 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let by_tool = || Settled { by: Settler::Tool, reason: "the tool's reconcile".to_owned() };
         match found {
             Reconciled::Happened(output) => self.finish_at(self.run.kernel.clock.ticks(), Ok(output), Some(by_tool())),
+            Reconciled::DidNotHappen if self.tried_enough() => self.ask_a_person(doubting),
             Reconciled::DidNotHappen if self.is_over(&doubting) => self.again(by_tool()),
             Reconciled::DidNotHappen => self.wait_quiet(doubting, Then::Reconcile),
             Reconciled::Unknown => self.apply_policy(doubting),
         }
     }
 
-    fn apply_policy(&mut self, mut doubting: Doubting<'a>) -> Flow {
+    /// Whether repeating it once more would only go on with a loop.
+    fn tried_enough(&self) -> bool {
+        self.attempt >= self.rules.attempts().max(limits::ATTEMPTS_IN_DOUBT)
+    }
+
+    fn ask_a_person(&mut self, mut doubting: Doubting<'a>) -> Flow {
+        doubting.step = Step::Ask;
+        self.stay(Phase::Doubt(doubting))
+    }
+
+    fn apply_policy(&mut self, doubting: Doubting<'a>) -> Flow {
         let by_policy = |reason: &str| Settled { by: Settler::Policy, reason: reason.to_owned() };
         match self.rules.on_doubt {
-            OnDoubt::Ask => {
-                doubting.step = Step::Ask;
-                // Through the loop once more: mail may have come while the tool was asked.
-                self.stay(Phase::Doubt(doubting))
-            }
+            OnDoubt::Ask => self.ask_a_person(doubting),
+            OnDoubt::Rerun if self.tried_enough() => self.ask_a_person(doubting),
             OnDoubt::Fail => {
                 let error = ToolError::InDoubt { reason: format!("{}; it may have happened", doubting.cause) };
                 let ticks = self.run.kernel.clock.ticks();

@@ -94,6 +94,10 @@ impl Entry {
         }
     }
 
+    pub(crate) fn accept(&mut self) {
+        self.op.accept(&self.run);
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         loop {
             if self.run.is_stopped() {

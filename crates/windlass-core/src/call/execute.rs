@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::attempt::Attempt;
+use super::batch::Barrier;
 use super::doubt::Doubting;
 use super::queue::{Queue, Stage};
 use super::rules::Rules;
@@ -79,6 +80,14 @@ impl Operation {
         }
     }
 
+    /// Records that it was asked for, before anything is done about it.
+    pub(crate) fn accept(&mut self, run: &Arc<Run>) {
+        if self.written == Written::WhenPending && self.asked.is_some() {
+            self.written = Written::Accepted;
+            run.append(&self.path, run.now(), self.asked.clone(), Event::Accepted);
+        }
+    }
+
     pub(crate) fn asked(&self) -> Option<&Asked> {
         self.asked.as_ref()
     }
@@ -116,6 +125,8 @@ struct Stopwatch {
     asked: u64,
     running: u64,
     deadline: Option<Timestamp>,
+    /// When the attempt in flight must be asked to stop, so that it is over when its intent says.
+    stop_by: Option<Timestamp>,
 }
 
 pub(crate) enum Phase<'a> {
@@ -153,7 +164,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             registration: Registration::default(),
             heeds_cancel,
             phase: Phase::Ask,
-            clock: Stopwatch { asked, running: 0, deadline: None },
+            clock: Stopwatch { asked, running: 0, deadline: None, stop_by: None },
         }
     }
 
@@ -304,8 +315,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let attempt = self.attempt;
         let event = match self.rules.effect {
             Effect::Once => {
-                let over_by = self.run.now() + self.rules.timeout + self.rules.grace;
-                Event::Intended { attempt, over_by }
+                let stop_by = self.run.now() + self.rules.timeout;
+                self.clock.stop_by = Some(stop_by);
+                Event::Intended { attempt, over_by: stop_by + self.rules.grace }
             }
             _ if suspect => Event::Attempting { attempt },
             Effect::Readonly => return self.start(),
@@ -335,6 +347,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn start(&mut self) -> Flow {
+        // The body around it may have been dropped while this was polled on another thread.
+        if self.queue.barrier.as_ref().is_some_and(Barrier::is_dropped) {
+            return self.stay(Phase::Over);
+        }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let attempt = Attempt::new(self.run.id, path, name, self.attempt, self.rules.attempts());
         // Nothing pending so far: the reading made when the call was asked for still holds.
@@ -368,14 +384,16 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    /// Time until the deadline.
+    /// Time until the deadline, or until the attempt must be over to keep what its intent says.
     fn left(&self) -> Option<Duration> {
-        self.clock.deadline.map(|deadline| deadline.since(self.run.now()))
+        let end = self.clock.deadline.into_iter().chain(self.clock.stop_by).min()?;
+        Some(end.since(self.run.now()))
     }
 
     fn conclude(&mut self, started: u64, ended: Ended) -> Flow {
         let now = self.run.kernel.clock.ticks();
         self.clock.running += now.saturating_sub(started);
+        self.clock.stop_by = None;
         let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
         let error = match ended {
             Ended::Returned(Ok(output)) => {

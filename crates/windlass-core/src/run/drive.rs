@@ -75,6 +75,14 @@ impl Drive {
         Self { run, root: None, phase: Phase::Body, registration: Registration::default(), clean_up: None }
     }
 
+    /// Tells the store of the run before anything is done, so that others can find it.
+    pub(crate) fn accept(&mut self) {
+        if let Some(Root::Call(call)) = &mut self.root {
+            call.accept();
+            self.run.pump();
+        }
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RunEnd> {
         loop {
             if self.run.is_halted() {

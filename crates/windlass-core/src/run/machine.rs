@@ -33,6 +33,17 @@ pub(crate) enum Stop {
     Released,
 }
 
+/// How a run comes to a new owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakenUp {
+    /// An earlier process left it; unless that ended in good order, it died.
+    Found,
+    /// Somebody asked for it: earlier deaths do not count.
+    Resumed,
+    /// The store failed this very process, which did not die of it.
+    Reloaded,
+}
+
 /// How an operation began, if the journal knows of it.
 pub(crate) struct Past {
     pub(crate) since: Timestamp,
@@ -137,12 +148,16 @@ impl Machine {
 
     /// A run taken over from an earlier owner.
     ///
-    /// `resumed`: somebody asked for it, so that earlier deaths do not count.
-    pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, resumed: bool) -> Self {
+    pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, how: TakenUp) -> Self {
         let seq = claimed.records.len() as u64;
         let mut records = claimed.records;
         let mut outbox = Outbox::existing(run, claimed.epoch, seq);
-        let event = if resumed { Some(Event::Resumed) } else { (!claimed.orderly).then_some(Event::Recovered) };
+        let event = match how {
+            TakenUp::Found => (!claimed.orderly).then_some(Event::Recovered),
+            TakenUp::Resumed => Some(Event::Resumed),
+            TakenUp::Reloaded => None,
+        };
+        let announced = event.is_some();
         if let Some(event) = event {
             let note = Record { path: Path::root(), at: now, asked: None, event };
             records.push(note.clone());
@@ -153,7 +168,7 @@ impl Machine {
             Some(reason) => Cancel { reason, delivered: false },
             None => Cancel { reason: String::new(), delivered: true },
         });
-        let suspect = if claimed.orderly && !resumed { 0 } else { SUSPECT_ATTEMPTS };
+        let suspect = if announced { SUSPECT_ATTEMPTS } else { 0 };
         let mut machine = Self {
             history,
             outbox,

@@ -138,8 +138,9 @@ impl Outbox {
             changes.push(Change::Append(std::mem::take(&mut self.records)));
         }
         let facts = std::mem::take(&mut self.facts);
-        changes.extend(facts.state.map(Change::State));
+        // Before the state: a store that forgets finished runs must know what is open.
         changes.extend(facts.doubts.map(Change::Doubts));
+        changes.extend(facts.state.map(Change::State));
         changes.extend(facts.examined.map(Change::Examined));
         self.marks.sent = self.marks.written;
         Some(Commit { guard, changes })

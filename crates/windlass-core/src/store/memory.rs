@@ -191,6 +191,10 @@ impl Inner {
     }
 
     fn keep_finished(&mut self, run: RunId) {
+        // What somebody may still settle is kept until it is.
+        if self.runs.get(&run).is_some_and(|entry| !entry.doubts.is_empty()) {
+            return;
+        }
         self.finished.push_back(run);
         self.finished_records += self.runs.get(&run).map_or(0, |entry| entry.records.len());
         let too_many = |inner: &Self| {
