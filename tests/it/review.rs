@@ -518,9 +518,7 @@ fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
     });
 }
 
-/// Open: whoever is taken up first gets the key first, whoever had it when the process died.
 #[test]
-#[ignore = "open: recovery queues for keys in the order of run ids, not doubts first"]
 fn w01_a_doubt_keeps_its_key_over_a_crash() {
     let world = World::new(Kind::Memory);
     let ran = Counter::default();

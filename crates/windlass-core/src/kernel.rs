@@ -17,6 +17,7 @@ use crate::limits;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
+use crate::run::keep::Kept;
 use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::state::{Ending, Hold};
@@ -41,6 +42,8 @@ pub(crate) struct Kernel {
     pub(crate) toolbox: Toolbox,
     pub(crate) permits: Arc<Permits>,
     pub(crate) keys: Arc<Keys>,
+    /// Keys that runs of an earlier process held, until those runs are driven again.
+    pub(crate) kept: Kept,
     pub(crate) connections: Vec<String>,
     /// The language people are told things in.
     pub(crate) locale: String,
@@ -187,6 +190,7 @@ impl Kernel {
     /// What follows the end of driving a run.
     fn after(self: &Arc<Self>, run: &Arc<Run>, end: &RunEnd) {
         let (kernel, id) = (self.clone(), run.id);
+        self.kept.forget(id);
         match end {
             RunEnd::Unknown(_) if !self.closed.load(Ordering::Acquire) => {
                 // Whoever attaches to the run meanwhile waits for what becomes of it.

@@ -17,6 +17,7 @@ use crate::kernel::{Kernel, Live};
 use crate::limits;
 use crate::path::Path;
 use crate::run::drive::RunEnd;
+use crate::run::keep::has_keys;
 use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::state::{Doubt, Hold, RunInfo, RunState};
@@ -77,6 +78,7 @@ impl Runtime {
             toolbox: config.toolbox.clone(),
             permits: Permits::new(config.in_flight.max(1)),
             keys: Arc::new(Keys::default()),
+            kept: Default::default(),
             connections: config.connections,
             locale: config.locale,
             watchdog: Default::default(),
@@ -198,6 +200,9 @@ impl Runtime {
     /// that fits may now move. Returns once all of them are under way, with their number; runs that a process died with
     /// before come last, one at a time.
     pub async fn recover(&self) -> Result<usize> {
+        if has_keys(&self.kernel.toolbox) {
+            self.keep_keys().await?;
+        }
         let mut suspects = Vec::new();
         let mut taken = Vec::new();
         // A run that is held as soon as it is taken up shows up in the second listing too.
@@ -237,6 +242,26 @@ impl Runtime {
             self.flush(&run).await;
         }
         Ok(seen.len())
+    }
+
+    /// Whoever held a key when the process died has it before any of the runs goes on.
+    async fn keep_keys(&self) -> Result<()> {
+        let kernel = &self.kernel;
+        let mut after = None;
+        loop {
+            let page = kernel.store.list(Filter::Running, after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            for info in page.iter().filter(|info| !self.drives(info.run)) {
+                match kernel.store.journal(info.run).await {
+                    Ok(journal) => kernel.kept.keep(&kernel.keys, &kernel.toolbox, info.run, journal),
+                    // One run that cannot be read must not keep the others from going on.
+                    Err(error) => tracing::error!(run = %info.run, "its journal cannot be read: {error}"),
+                }
+            }
+            if page.len() < PAGE {
+                return Ok(());
+            }
+        }
     }
 
     async fn died_before(&self, run: RunId) -> Result<bool> {

@@ -63,7 +63,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
         // After a crash the key is queued for again: whoever shares it must not touch what is in doubt. Settling it needs
         // no key, so nothing waits for it here, and a cycle of keys does not end what may have happened.
-        if let Err(cycle) = self.queue.poll(cx, Stage::Key, &self.run, &self.rules.lane) {
+        if let Err(cycle) = self.queue.poll(cx, Stage::Key, (&self.run, &self.op.path), &self.rules.lane) {
             tracing::debug!(run = %self.run.id, path = %self.op.path, "in doubt without its key: {cycle}");
         }
         self.registration.register(&self.run, cx);

@@ -174,7 +174,9 @@ impl Entry {
             self.enter(None, again);
             return None;
         };
-        match self.run.kernel.keys.request(key, self.scope.held.as_ref()) {
+        let kernel = &self.run.kernel;
+        let kept = kernel.kept.take(self.run.id, &self.op.path);
+        match kept.map_or_else(|| kernel.keys.request(key, self.scope.held.as_ref()), Ok) {
             Ok(turn) => {
                 self.scope.held = Some(turn.hold(self.scope.held.take()));
                 self.phase = Phase::Key { key: turn, again };

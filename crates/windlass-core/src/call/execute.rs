@@ -269,7 +269,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Key, turn, the tool's own limits, permit: in this order.
     fn admit(&mut self, cx: &mut Context<'_>, stage: Stage) -> Flow {
         let lane = &self.rules.lane;
-        match self.queue.poll(cx, stage, &self.run, lane) {
+        match self.queue.poll(cx, stage, (&self.run, &self.op.path), lane) {
             Ok(Poll::Ready(())) => {}
             Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
             Ok(Poll::Pending) => return self.queued(cx),

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use super::batch::Barrier;
 use super::rules::{Lane, Session};
 use crate::admit::{Held, KeyTurn, Permit, Turn};
+use crate::path::Path;
 use crate::run::Run;
 
 /// Where in the queue an attempt stands; always begins at the front, what it has it keeps.
@@ -67,21 +68,30 @@ impl Queue {
         &mut self,
         cx: &mut Context<'_>,
         stage: Stage,
-        run: &Arc<Run>,
+        place: (&Arc<Run>, &Path),
         lane: &Lane,
     ) -> Result<Poll<()>, String> {
-        let all = self.try_all(cx, stage, run, lane)?;
+        let all = self.try_all(cx, stage, place, lane)?;
         if all.is_pending() {
             self.waited = true;
         }
         Ok(all)
     }
 
-    fn try_all(&mut self, cx: &mut Context<'_>, stage: Stage, run: &Arc<Run>, lane: &Lane) -> Result<Poll<()>, String> {
+    fn try_all(
+        &mut self,
+        cx: &mut Context<'_>,
+        stage: Stage,
+        (run, path): (&Arc<Run>, &Path),
+        lane: &Lane,
+    ) -> Result<Poll<()>, String> {
         if let Some(key) = &lane.key {
             let turn = match self.key.take() {
                 Some(turn) => turn,
-                None => run.kernel.keys.request(key.clone(), self.held.as_ref())?,
+                None => match run.kernel.kept.take(run.id, path) {
+                    Some(turn) => turn,
+                    None => run.kernel.keys.request(key.clone(), self.held.as_ref())?,
+                },
             };
             if self.key.insert(turn).poll(cx).is_pending() {
                 return Ok(Poll::Pending);

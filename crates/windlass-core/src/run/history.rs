@@ -160,6 +160,18 @@ impl History {
         self.standing.is_empty()
     }
 
+    /// Calls that held whatever they declared when the journal ends, in the order of their paths.
+    pub(crate) fn holders(&self) -> Vec<(Path, &Asked)> {
+        let holds = |standing: &Standing| {
+            let open = matches!(standing.state, State::Entered | State::Intended { .. } | State::Doubted { .. });
+            open && standing.asked.kind == OpKind::Call
+        };
+        let open = self.standing.iter().filter(|(_, standing)| holds(standing));
+        let mut open: Vec<(Path, &Asked)> = open.map(|(path, standing)| (path.clone(), &standing.asked)).collect();
+        open.sort_by(|a, b| a.0.cmp(&b.0));
+        open
+    }
+
     pub(crate) fn get(&self, path: &Path) -> Option<&Standing> {
         self.standing.get(path)
     }

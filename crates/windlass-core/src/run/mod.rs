@@ -2,6 +2,7 @@
 
 pub(crate) mod drive;
 pub(crate) mod history;
+pub(crate) mod keep;
 pub(crate) mod machine;
 pub(crate) mod outbox;
 pub mod record;
