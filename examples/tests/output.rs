@@ -108,7 +108,7 @@ fn l09_l21_durable_prints_its_journal_and_repeats_nothing() {
 booked: {"car":"a car in Oslo","receipt":"Ada paid 120","room":"a room in Oslo","seat":"12A","weather":["day 1 in Oslo: rain","day 2 in Oslo: sun","day 3 in Oslo: rain"]}
 effects: 4
 journal:
-  /    call of tool `book_trip`     entered, finished
+  /    call of tool `book_trip`     accepted, entered, finished
   0    step "look up the fare"      finished
   1    step "reserve a seat"        finished
   2    call of tool `charge`        intended, finished
