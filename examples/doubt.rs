@@ -7,7 +7,6 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use windlass::prelude::*;
 use windlass::{Doubt, RunId, Settlement};
@@ -76,14 +75,10 @@ async fn main() -> windlass::Result<()> {
     windlass.shutdown().await
 }
 
-/// Waits until the run that was taken up has come to its doubt.
+/// What recovery found to be in doubt; it is known once the file is open.
 async fn first_doubt(windlass: &Windlass) -> windlass::Result<(RunId, Doubt)> {
-    loop {
-        if let Some(found) = windlass.doubts().await?.into_iter().next() {
-            return Ok(found);
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let nothing = || windlass::Error::Refused("nothing is in doubt".to_owned());
+    windlass.doubts().await?.into_iter().next().ok_or_else(nothing)
 }
 
 /// The lines of the ledger that belong to a run: an idempotency key starts with the run's id.

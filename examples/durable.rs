@@ -97,8 +97,7 @@ async fn book_trip(ctx: &mut Ctx, trip: Trip) -> ToolResult<Booking> {
 #[tokio::main]
 async fn main() -> windlass::Result<()> {
     let file = std::env::args().nth(1).unwrap_or_else(|| "durable.db".to_owned());
-    let windlass =
-        Windlass::open(&file).tool(find_room).tool(find_car).tool(weather).tool(charge).tool(book_trip).await?;
+    let windlass = open(&file).await?;
 
     // `start` returns at once with the run's id; whoever has the id can wait for its end, also in another process.
     let trip = Trip { customer: "Ada".to_owned(), city: "Oslo".to_owned() };
@@ -111,12 +110,19 @@ async fn main() -> windlass::Result<()> {
     println!("journal:");
     outline(&windlass.journal(run).await?);
 
-    // A recorded result is never run again: whoever asks for it later is answered from the journal.
+    // A recorded result is never run again: whoever asks for it later, in this process or the next, is answered from the
+    // journal.
+    windlass.shutdown().await?;
+    let windlass = open(&file).await?;
     for outcome in windlass.attach(run).await? {
         println!("asked again: {}", outcome.for_model()["receipt"]);
     }
     println!("effects: {}", EFFECTS.load(Ordering::Relaxed));
     windlass.shutdown().await
+}
+
+async fn open(file: &str) -> windlass::Result<Windlass> {
+    Windlass::open(file).tool(find_room).tool(find_car).tool(weather).tool(charge).tool(book_trip).await
 }
 
 /// Prints a journal as people read it: one line for each place in the run, with what happened there.
