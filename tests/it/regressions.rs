@@ -313,3 +313,38 @@ fn w12_a_store_that_fails_again_and_again_is_no_crash_loop() {
         assert_eq!(outcome.value(), Some(&json!("done")));
     });
 }
+
+#[test]
+fn l05_a_crash_does_not_extend_the_time_for_cleaning_up() {
+    on_every_store(|world| {
+        let body = || {
+            Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
+                let told = ctx.step("wait", |_| std::future::pending::<ToolResult<()>>()).readonly().await;
+                let endless = ctx.step("clean up", |_| std::future::pending::<ToolResult<()>>()).readonly();
+                endless.timeout(Duration::from_secs(1_000)).await?;
+                told
+            })
+        };
+        let runtime = world.runtime([body()]);
+        let run = runtime.start(call("body")).unwrap();
+        let cancelling = runtime.clone();
+        world.pass(Duration::from_secs(1));
+        world.run(async move { cancelling.cancel(run, "ann", "enough").await.unwrap() });
+        world.pass(Duration::from_secs(20));
+        drop(runtime);
+        let world = world.restart();
+        // The clock of the new process goes on where the old one's stopped.
+        world.pass(Duration::from_secs(21));
+        let runtime = world.runtime([body()]);
+        let driving = runtime.clone();
+        world.run(async move { driving.recover().await.unwrap() });
+        world.pass(Duration::from_secs(9));
+        let reading = runtime.clone();
+        let still = world.run(async move { reading.info(run).await.unwrap().unwrap().state });
+        assert_eq!(still, windlass::RunState::Running);
+        world.pass(Duration::from_secs(2));
+        let info = world.run(async move { runtime.info(run).await.unwrap().unwrap() });
+        let ended = windlass::RunState::Finished { ending: windlass::Ending::Cancelled };
+        assert_eq!(info.state, ended, "thirty seconds in all");
+    });
+}

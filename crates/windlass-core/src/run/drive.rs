@@ -130,8 +130,13 @@ impl Drive {
     }
 
     fn clean_up_is_over(&mut self, cx: &mut Context<'_>) -> bool {
-        let clock = &self.run.kernel.clock;
-        self.clean_up.get_or_insert_with(|| clock.sleep(CLEAN_UP)).poll_unpin(cx).is_ready()
+        let run = &self.run;
+        let timer = self.clean_up.get_or_insert_with(|| {
+            let since = run.with(|machine| machine.cancelled_at());
+            let end = since.unwrap_or_else(|| run.now()) + CLEAN_UP;
+            run.kernel.clock.sleep(end.since(run.now()))
+        });
+        timer.poll_unpin(cx).is_ready()
     }
 
     /// The body did not end within its time for cleaning up: it is dropped, and what it may have done stays visible.

@@ -65,7 +65,8 @@ pub(crate) struct History {
     idle_deaths: u32,
     /// Somebody cancelled the run and no operation has been told yet.
     pub(crate) cancel_pending: Option<String>,
-    pub(crate) cancelled: bool,
+    /// When somebody cancelled the run.
+    pub(crate) cancelled: Option<Timestamp>,
 }
 
 impl History {
@@ -82,7 +83,7 @@ impl History {
             Event::Recovered => return self.died(),
             Event::Resumed => return self.forgive(),
             Event::Cancelled { reason, .. } => {
-                self.cancelled = true;
+                self.cancelled = Some(at);
                 self.cancel_pending = Some(reason);
                 return;
             }

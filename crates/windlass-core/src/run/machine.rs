@@ -79,6 +79,8 @@ struct Cancel {
     reason: String,
     /// Whether an operation has been told; afterwards the body cleans up undisturbed.
     delivered: bool,
+    /// The time for cleaning up counts from here, whatever happens to the process.
+    at: Timestamp,
 }
 
 pub(crate) struct Machine {
@@ -164,9 +166,9 @@ impl Machine {
             outbox.append(note);
         }
         let mut history = History::fold(records);
-        let cancel = history.cancelled.then(|| match history.cancel_pending.take() {
-            Some(reason) => Cancel { reason, delivered: false },
-            None => Cancel { reason: String::new(), delivered: true },
+        let cancel = history.cancelled.map(|at| match history.cancel_pending.take() {
+            Some(reason) => Cancel { reason, delivered: false, at },
+            None => Cancel { reason: String::new(), delivered: true, at },
         });
         let suspect = if announced { SUSPECT_ATTEMPTS } else { 0 };
         let mut machine = Self {
@@ -361,7 +363,7 @@ impl Machine {
                 self.outbox.examined(mail.position);
             }
             if self.cancel.is_none() {
-                self.cancel = Some(Cancel { reason: reason.clone(), delivered: false });
+                self.cancel = Some(Cancel { reason: reason.clone(), delivered: false, at: now });
                 let event = Event::Cancelled { by: by.clone(), reason: reason.clone() };
                 self.outbox.append(Record { path: Path::root(), at: now, asked: None, event });
             }
@@ -405,6 +407,11 @@ impl Machine {
     /// Whether all it does is wait for somebody to settle something.
     pub(crate) fn is_parked(&self) -> bool {
         !self.doubts.is_empty() && self.open_intents.is_empty()
+    }
+
+    /// When the run was cancelled.
+    pub(crate) fn cancelled_at(&self) -> Option<Timestamp> {
+        self.cancel.as_ref().map(|cancel| cancel.at)
     }
 
     /// Whether the run was cancelled.
