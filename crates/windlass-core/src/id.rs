@@ -47,6 +47,22 @@ impl FromStr for RunId {
     }
 }
 
+/// Names one worker: a runtime that drives runs. The default stands for nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(u64);
+
+impl WorkerId {
+    /// The worker a store kept under this number.
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number, for stores.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The stable identity of a tool: what the journal, grants and calls by id use. A tool may be renamed; its id stays.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -112,9 +128,29 @@ impl Mint {
         let bytes = bits.to_le_bytes();
         let mut random = [0u8; 10];
         random.copy_from_slice(&bytes[..10]);
-        let millis = u64::try_from(now.as_micros() / 1_000).unwrap_or(0);
-        RunId(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
+        at(now, &random)
     }
+
+    pub(crate) fn worker(&self) -> WorkerId {
+        let bytes = self.run(Timestamp::default()).0.as_u128() as u64;
+        // Zero stands for nobody.
+        WorkerId(bytes | 1)
+    }
+}
+
+impl RunId {
+    /// The id of a run that another one starts: the same whenever it is started from the same place.
+    pub(crate) fn derived(from: &str, now: Timestamp) -> Self {
+        let hash = blake3::hash(from.as_bytes());
+        let mut random = [0u8; 10];
+        random.copy_from_slice(&hash.as_bytes()[..10]);
+        at(now, &random)
+    }
+}
+
+fn at(now: Timestamp, random: &[u8; 10]) -> RunId {
+    let millis = u64::try_from(now.as_micros() / 1_000).unwrap_or(0);
+    RunId(uuid::Builder::from_unix_timestamp_millis(millis, random).into_uuid())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::call::batch::Batch;
 use crate::call::plan::{Place, Scope, plan, resolve};
 use crate::call::{ToolCall, ToolRef};
 use crate::error::{Error, Result};
-use crate::id::{Mint, RunId};
+use crate::id::{Mint, RunId, WorkerId};
 use crate::limits;
 use crate::path::Path;
 use crate::run::Run;
@@ -22,7 +22,7 @@ use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::state::{Ending, Hold};
 use crate::spawn::Spawn;
-use crate::store::{Store, StoreError};
+use crate::store::{Claimant, Creation, Store, StoreError};
 use crate::time::{Clock, Times};
 use crate::tool::{Effect, Toolbox};
 use crate::watchdog::Watchdog;
@@ -49,6 +49,8 @@ pub(crate) struct Kernel {
     pub(crate) locale: String,
     pub(crate) watchdog: Watchdog,
     pub(crate) mint: Mint,
+    /// Who owns the runs this process drives.
+    pub(crate) worker: WorkerId,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
     /// Runs that got mail while nobody here was known to drive them.
     pub(crate) letters: Mutex<BTreeSet<RunId>>,
@@ -87,6 +89,10 @@ impl Kernel {
         attempts.iter().any(|attempt| attempt.run() == run && attempt.path() == path)
     }
 
+    fn claimant(&self) -> Claimant {
+        Claimant { worker: self.worker, now: self.clock.now() }
+    }
+
     fn base(&self) -> (crate::time::Timestamp, u64) {
         (self.clock.now(), self.clock.ticks())
     }
@@ -97,7 +103,7 @@ impl Kernel {
         }
         let base = self.base();
         let id = self.mint.run(base.0);
-        Ok(Run::new(self.clone(), id, base, Machine::create(id, tool, base.0)))
+        Ok(Run::new(self.clone(), id, base, Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() })))
     }
 
     /// A new run of one call, not polled yet.
@@ -241,7 +247,7 @@ impl Kernel {
 
     /// Claims a run and drives it from its journal.
     pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, how: TakenUp) -> std::result::Result<Live, StoreError> {
-        let claimed = self.store.claim(id).await?;
+        let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
         let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, how));
         let scope = Scope { toolbox: self.toolbox.clone(), held: None };
@@ -267,7 +273,7 @@ impl Kernel {
         result: Recorded,
         settled: Settled,
     ) -> std::result::Result<Arc<Run>, StoreError> {
-        let claimed = self.store.claim(id).await?;
+        let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
         let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, TakenUp::Resumed));
         let ending = if result.is_ok() { Ending::Ok } else { Ending::Failed };

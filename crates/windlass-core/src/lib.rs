@@ -27,7 +27,7 @@ mod value;
 mod watchdog;
 
 pub use error::{Error, Result};
-pub use id::{RunId, ToolId};
+pub use id::{RunId, ToolId, WorkerId};
 pub use path::{BadPath, Path};
 pub use runtime::{Config, Observer, Runtime, decode};
 pub use value::{Difference, Digest};

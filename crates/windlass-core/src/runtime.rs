@@ -71,7 +71,9 @@ impl Config {
 impl Runtime {
     /// A runtime. It takes up no earlier runs until [`recover`](Runtime::recover).
     pub fn new(config: Config) -> Self {
+        let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
         let kernel = Kernel {
+            worker: mint.worker(),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
@@ -82,7 +84,7 @@ impl Runtime {
             connections: config.connections,
             locale: config.locale,
             watchdog: Default::default(),
-            mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),
+            mint,
             live: Default::default(),
             queued: Default::default(),
             letters: Default::default(),
@@ -159,10 +161,10 @@ impl Runtime {
             }
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             match info.state {
-                RunState::Finished { .. } => return Ok(self.outcomes(run, &self.kernel.store.journal(run).await?)),
+                RunState::Finished { .. } => return Ok(self.outcomes(run, &self.kernel.store.journal(run, 0).await?)),
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
-                RunState::Running if self.live(run).is_none() => return Err(Error::Elsewhere { run }),
-                RunState::Running => {}
+                _ if self.live(run).is_none() => return Err(Error::Elsewhere { run }),
+                _ => {}
             }
         }
     }
@@ -210,7 +212,7 @@ impl Runtime {
         for filter in [Filter::Running, Filter::Held] {
             let mut after = None;
             loop {
-                let page = self.kernel.store.list(filter, after, PAGE).await?;
+                let page = self.kernel.store.list(filter.clone(), after, PAGE).await?;
                 after = page.last().map(|info| info.run);
                 for info in &page {
                     let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
@@ -252,7 +254,7 @@ impl Runtime {
             let page = kernel.store.list(Filter::Running, after, PAGE).await?;
             after = page.last().map(|info| info.run);
             for info in page.iter().filter(|info| !self.drives(info.run)) {
-                match kernel.store.journal(info.run).await {
+                match kernel.store.journal(info.run, 0).await {
                     Ok(journal) => kernel.kept.keep(&kernel.keys, &kernel.toolbox, info.run, journal),
                     // One run that cannot be read must not keep the others from going on.
                     Err(error) => tracing::error!(run = %info.run, "its journal cannot be read: {error}"),
@@ -265,7 +267,7 @@ impl Runtime {
     }
 
     async fn died_before(&self, run: RunId) -> Result<bool> {
-        let journal = self.kernel.store.journal(run).await?;
+        let journal = self.kernel.store.journal(run, 0).await?;
         Ok(journal.iter().any(|record| matches!(record.event, Event::Recovered)))
     }
 
@@ -388,7 +390,7 @@ impl Runtime {
     }
 
     async fn send(&self, run: RunId, message: Message) -> Result<()> {
-        let commit = Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message }] };
+        let commit = Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message, dedupe: None }] };
         self.kernel.store.commit(commit).get().await?;
         if let Some(live) = self.kernel.notify(run) {
             live.run.fetch_mail().await?;
@@ -408,7 +410,7 @@ impl Runtime {
 
     /// A run's journal.
     pub async fn journal(&self, run: RunId) -> Result<Vec<Record>> {
-        Ok(self.kernel.store.journal(run).await?)
+        Ok(self.kernel.store.journal(run, 0).await?)
     }
 
     /// Looks for bodies that never yield, without keeping the runtime alive.

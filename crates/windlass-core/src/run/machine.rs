@@ -13,7 +13,7 @@ use crate::call::execute::Told;
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
-use crate::store::{Claimed, Commit, Mail, Message, Settlement, StoreError};
+use crate::store::{Claimed, Commit, Creation, Mail, Message, Settlement, StoreError};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, ToolError};
 
@@ -132,10 +132,10 @@ struct Budget {
 
 impl Machine {
     /// A run that does not exist yet.
-    pub(crate) fn create(run: RunId, tool: Arc<str>, at: Timestamp) -> Self {
+    pub(crate) fn create(run: RunId, creation: Creation) -> Self {
         Self {
             history: History::default(),
-            outbox: Outbox::create(run, tool, at),
+            outbox: Outbox::create(run, creation),
             stop: None,
             doubts: Vec::new(),
             mail: VecDeque::new(),
@@ -151,9 +151,8 @@ impl Machine {
     /// A run taken over from an earlier owner.
     ///
     pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, how: TakenUp) -> Self {
-        let seq = claimed.records.len() as u64;
         let mut records = claimed.records;
-        let mut outbox = Outbox::existing(run, claimed.epoch, seq);
+        let mut outbox = Outbox::existing(run, claimed.epoch, claimed.seq);
         let event = match how {
             TakenUp::Found => (!claimed.orderly).then_some(Event::Recovered),
             TakenUp::Resumed => Some(Event::Resumed),
@@ -359,9 +358,7 @@ impl Machine {
         }
         self.seen = mail.position;
         if let Message::Cancel { by, reason } = &mail.message {
-            if self.mail.is_empty() && self.undecided.is_empty() {
-                self.outbox.examined(mail.position);
-            }
+            self.outbox.consumed(mail.position);
             if self.cancel.is_none() {
                 self.cancel = Some(Cancel { reason: reason.clone(), delivered: false, at: now });
                 let event = Event::Cancelled { by: by.clone(), reason: reason.clone() };
@@ -389,19 +386,16 @@ impl Machine {
         self.undecided.push((path.clone(), mail.position));
         match mail.message {
             Message::Settle { settlement, by, reason, .. } => Some(SettleMail { settlement, by, reason }),
-            Message::Cancel { .. } => None,
+            _ => None,
         }
     }
 
     /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
     fn decided(&mut self, path: &Path) {
-        let before = self.undecided.len();
-        self.undecided.retain(|(other, _)| other != path);
-        if self.undecided.len() != before {
-            let open = self.mail.iter().map(|mail| mail.position).chain(self.undecided.iter().map(|(_, at)| *at));
-            let examined = open.min().map_or(self.seen, |first| first - 1);
-            self.outbox.examined(examined);
-        }
+        let (decided, open) = std::mem::take(&mut self.undecided).into_iter().partition(|(other, _)| other == path);
+        self.undecided = open;
+        let decided: Vec<(Path, u64)> = decided;
+        decided.into_iter().for_each(|(_, position)| self.outbox.consumed(position));
     }
 
     /// Whether all it does is wait for somebody to settle something.

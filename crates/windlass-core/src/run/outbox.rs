@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::record::Record;
-use super::state::{Doubt, RunState};
+use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
-use crate::store::{Change, Commit, Guard};
-use crate::time::Timestamp;
+use crate::store::{Change, Commit, Creation, Guard, Message};
 
 /// Buffers changes, hands them out as one commit at a time, and knows by *marks* which of them are durable.
 pub(crate) struct Outbox {
@@ -15,7 +14,7 @@ pub(crate) struct Outbox {
     epoch: u64,
     /// Records the store has.
     seq: u64,
-    create: Option<(Arc<str>, Timestamp)>,
+    create: Option<Creation>,
     records: Vec<Record>,
     facts: Facts,
     marks: Marks,
@@ -23,12 +22,17 @@ pub(crate) struct Outbox {
     corked: bool,
 }
 
-/// Changes of which only the last matters.
+/// Changes of which only the last matters, and those that are collected.
 #[derive(Default)]
 struct Facts {
     state: Option<RunState>,
     doubts: Option<Vec<Doubt>>,
+    parks: Option<Vec<Park>>,
     examined: Option<u64>,
+    consumed: Vec<u64>,
+    /// Letters to other runs, and runs to start: they leave the process with what they follow from.
+    others: Vec<Change>,
+    continues: bool,
 }
 
 /// Counts changes: `durable <= sent <= written`.
@@ -43,8 +47,8 @@ struct Marks {
 }
 
 impl Outbox {
-    pub(crate) fn create(run: RunId, tool: Arc<str>, at: Timestamp) -> Self {
-        Self { create: Some((tool, at)), ..Self::existing(run, 1, 0) }
+    pub(crate) fn create(run: RunId, creation: Creation) -> Self {
+        Self { create: Some(creation), ..Self::existing(run, 1, 0) }
     }
 
     pub(crate) fn existing(run: RunId, epoch: u64, seq: u64) -> Self {
@@ -98,6 +102,35 @@ impl Outbox {
         self.mark();
     }
 
+    pub(crate) fn parks(&mut self, parks: Vec<Park>) {
+        self.facts.parks = Some(parks);
+        self.mark();
+    }
+
+    /// What the message at `position` said is in the journal now, or void.
+    pub(crate) fn consumed(&mut self, position: u64) {
+        self.facts.consumed.push(position);
+        self.mark();
+    }
+
+    /// Writes to another run, together with what is in the buffer.
+    pub(crate) fn mail(&mut self, run: RunId, message: Message, dedupe: Option<Arc<str>>) -> u64 {
+        self.facts.others.push(Change::Mail { run, message, dedupe });
+        self.mark()
+    }
+
+    /// Starts another run, together with what is in the buffer.
+    pub(crate) fn start(&mut self, run: RunId, creation: Creation, records: Vec<Record>) -> u64 {
+        self.facts.others.push(Change::Start { run, creation, records });
+        self.mark()
+    }
+
+    /// What is appended from now on begins the next generation; what is in the buffer goes to the store first.
+    pub(crate) fn next_generation(&mut self) {
+        self.facts.continues = true;
+        self.mark();
+    }
+
     fn mark(&mut self) -> u64 {
         self.marks.written += 1;
         self.marks.written
@@ -130,8 +163,9 @@ impl Outbox {
         let guard = Guard::Owner { run: self.run, epoch: self.epoch, expected_seq: self.seq };
         // Most runs are one commit of three changes, most others are appended to.
         let mut changes = Vec::with_capacity(if self.create.is_some() { 3 } else { 1 });
-        if let Some((tool, at)) = self.create.take() {
-            changes.push(Change::Create { tool, at });
+        changes.extend(self.create.take().map(Change::Create));
+        if self.facts.continues {
+            changes.push(Change::Continue);
         }
         self.marks.in_flight = Some(self.records.len() as u64);
         if !self.records.is_empty() {
@@ -140,8 +174,14 @@ impl Outbox {
         let facts = std::mem::take(&mut self.facts);
         // Before the state: a store that forgets finished runs must know what is open.
         changes.extend(facts.doubts.map(Change::Doubts));
-        changes.extend(facts.state.map(Change::State));
+        changes.extend(facts.parks.map(Change::Parks));
+        // Before the state: a suspended run is due if it has mail beyond this.
         changes.extend(facts.examined.map(Change::Examined));
+        if !facts.consumed.is_empty() {
+            changes.push(Change::Consumed(facts.consumed));
+        }
+        changes.extend(facts.state.map(Change::State));
+        changes.extend(facts.others);
         self.marks.sent = self.marks.written;
         Some(Commit { guard, changes })
     }
@@ -158,6 +198,7 @@ mod tests {
     use super::*;
     use crate::path::Path;
     use crate::run::record::Event;
+    use crate::time::Timestamp;
 
     fn record() -> Record {
         Record { path: Path::root(), at: Timestamp::default(), asked: None, event: Event::Entered }
@@ -166,7 +207,7 @@ mod tests {
     #[test]
     fn one_commit_at_a_time_and_marks_tell_what_is_durable() {
         let run = RunId::from_bytes([1; 16]);
-        let mut outbox = Outbox::create(run, "t".into(), Timestamp::default());
+        let mut outbox = Outbox::create(run, Creation::default());
         let first = outbox.append(record());
         let commit = outbox.take().unwrap();
         assert_eq!(commit.guard, Guard::Owner { run, epoch: 1, expected_seq: 0 });

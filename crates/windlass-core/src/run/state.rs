@@ -16,8 +16,15 @@ use crate::value::Difference;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
+    /// It waits to be taken up for the first time.
+    Queued,
     /// Somebody drives it, or will.
     Running,
+    /// All it does is wait: it costs a row until something happens.
+    Suspended {
+        /// When its earliest timer is due, if it has one.
+        wake: Option<Timestamp>,
+    },
     /// Nobody drives it until the cause is gone.
     Held {
         /// The cause.
@@ -174,6 +181,69 @@ impl Doubt {
     }
 }
 
+/// An operation that waits for time or for the mailbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Park {
+    /// Where in the run.
+    pub path: Path,
+    /// What was asked for.
+    pub operation: String,
+    /// What it waits for.
+    pub on: Blocked,
+    /// Since when.
+    pub since: Timestamp,
+    /// When it stops waiting, whatever happens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// What an operation waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Blocked {
+    /// A point in time.
+    Time,
+    /// An answer by reply key.
+    Input {
+        /// What it is about.
+        name: Arc<str>,
+    },
+    /// A signal.
+    Signal {
+        /// Which.
+        name: Arc<str>,
+    },
+    /// The end of a run it spawned.
+    Child {
+        /// Which.
+        run: RunId,
+    },
+    /// A person's decision about a call.
+    Approval {
+        /// The tool.
+        tool: Arc<str>,
+        /// The arguments, by their digest: a decision is about these and no others.
+        digest: String,
+        /// Why approval is needed.
+        why: String,
+    },
+    /// A connection to a provider.
+    Connection {
+        /// Which.
+        provider: Arc<str>,
+    },
+    /// The next attempt after a failure.
+    Retry,
+}
+
+impl Blocked {
+    /// Whether a person has to act before it goes on.
+    pub fn needs_person(&self) -> bool {
+        matches!(self, Self::Input { .. } | Self::Approval { .. } | Self::Connection { .. })
+    }
+}
+
 /// A run as lists show it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunInfo {
@@ -187,6 +257,14 @@ pub struct RunInfo {
     pub state: RunState,
     /// What of it waits for a settlement.
     pub doubts: Vec<Doubt>,
+    /// What else of it waits.
+    pub parks: Vec<Park>,
     /// How many owners it has had.
     pub epoch: u64,
+    /// Counts from zero; see `Ctx::continue_as`.
+    pub generation: u32,
+    /// The session it belongs to.
+    pub session: Option<Arc<str>>,
+    /// The run that spawned it, and where.
+    pub parent: Option<Box<(RunId, Path)>>,
 }

@@ -1,26 +1,41 @@
 //! The store that forgets: everything in memory, the same semantics as on disk.
 
-use std::collections::VecDeque;
+mod entry;
+mod sessions;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::{Answer, Change, Claimed, Commit, Filter, Guard, Mail, Message, Store, StoreError};
-use crate::id::RunId;
+use super::{
+    Answer, Change, Claimant, Claimed, Commit, Creation, Due, Entry as Logged, Filter, Guard, Mail, Message, Store,
+    StoreError, Turn,
+};
+use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
-use crate::run::state::{Doubt, RunInfo, RunState};
+use crate::run::state::{RunInfo, RunState};
 use crate::time::Timestamp;
+use entry::{Entry, Owner};
+use sessions::Sessions;
 
 /// Finished runs kept for looking at; older ones are dropped so that a long-lived process stays bounded.
 const FINISHED_KEPT: usize = 1_024;
 /// The same bound in records, for runs of many thousands of them. The latest run is kept whatever its length.
 const RECORDS_KEPT: usize = 256 * 1_024;
 
+/// A suspended run without a timer is due never, as far as time goes.
+const NEVER: Timestamp = Timestamp::from_micros(i64::MAX);
+const AT_ONCE: Timestamp = Timestamp::from_micros(i64::MIN);
+
 /// Keeps runs in memory. Cloning shares it.
-#[derive(Clone, Default)]
-pub struct MemoryStore(Arc<Mutex<Inner>>);
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Mutex<Inner>>,
+    secret: [u8; 32],
+}
 
 #[derive(Default)]
 struct Inner {
@@ -29,35 +44,20 @@ struct Inner {
     finished_records: usize,
     /// Counts the deaths of all owners at once; an owner from before the last one is certainly dead.
     deaths: u64,
+    /// Queued and suspended runs by the time they are due.
+    wakes: BTreeSet<(Timestamp, RunId)>,
+    keys: FxHashMap<Arc<str>, RunId>,
+    leases: BTreeMap<WorkerId, Timestamp>,
+    sessions: Sessions,
 }
 
-struct Entry {
-    tool: Arc<str>,
-    created: Timestamp,
-    epoch: u64,
-    records: Vec<Record>,
-    state: RunState,
-    doubts: Vec<Doubt>,
-    mailbox: Mailbox,
-    owner: Owner,
-}
-
-#[derive(Default)]
-struct Mailbox {
-    mail: Vec<Mail>,
-    examined: u64,
-}
-
-struct Owner {
-    deaths: u64,
-    orderly: bool,
-    /// Whether all owners before it were dead when it claimed.
-    first: bool,
-}
-
-impl Owner {
-    fn new(deaths: u64, first: bool) -> Self {
-        Self { deaths, orderly: false, first }
+impl Default for MemoryStore {
+    fn default() -> Self {
+        let mut secret = [0; 32];
+        let (first, second) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
+        secret[..16].copy_from_slice(first.as_bytes());
+        secret[16..].copy_from_slice(second.as_bytes());
+        Self { inner: Arc::default(), secret }
     }
 }
 
@@ -68,33 +68,16 @@ impl MemoryStore {
     }
 
     /// Says that every process that used this store is dead, as a crash test does: none of their attempts can still be
-    /// running.
+    /// running, and their leases are over.
     pub fn owners_died(&self) {
-        self.0.lock().deaths += 1;
+        self.inner.lock().deaths += 1;
     }
 }
 
-impl Entry {
-    fn info(&self, run: RunId) -> RunInfo {
-        RunInfo {
-            run,
-            tool: self.tool.clone(),
-            created: self.created,
-            state: self.state.clone(),
-            doubts: self.doubts.clone(),
-            epoch: self.epoch,
-        }
-    }
-
-    fn is_finished(&self) -> bool {
-        matches!(self.state, RunState::Finished { .. })
-    }
-
-    fn refuse_mail(&self, run: RunId, message: &Message) -> Result<(), StoreError> {
-        let settles_open_doubt = matches!(message, Message::Settle { path, attempt, .. }
-            if self.doubts.iter().any(|doubt| doubt.path == *path && doubt.attempt == *attempt));
-        if self.is_finished() && !settles_open_doubt { Err(StoreError::Finished(run)) } else { Ok(()) }
-    }
+#[derive(PartialEq)]
+enum Standing {
+    New,
+    Repeated,
 }
 
 impl Inner {
@@ -107,145 +90,296 @@ impl Inner {
             Guard::Outsider => None,
         };
         for change in commit.changes {
-            self.apply(owner, change);
+            match change {
+                Change::Mail { run, message, dedupe } => {
+                    // An owner's letter to somebody who does not take it is left out; an outsider's was refused above.
+                    if self.takes(run, &message, dedupe.as_ref(), owner.map(|(own, _)| own)).is_ok() {
+                        self.deliver(run, message, dedupe);
+                    }
+                }
+                Change::Start { run, creation, records } => self.start(run, creation, records),
+                Change::Create(creation) => {
+                    if let Some((run, epoch)) = owner {
+                        self.create(run, epoch, creation, RunState::Running);
+                    }
+                }
+                change => {
+                    if let Some((run, _)) = owner {
+                        self.change(run, change);
+                    }
+                }
+            }
         }
         Ok(())
     }
 
     /// Every refusal is decided here, before anything is changed.
     fn check(&self, commit: &Commit) -> Result<Standing, StoreError> {
-        for change in &commit.changes {
-            if let Change::Mail { run, message } = change {
-                self.runs.get(run).ok_or(StoreError::NoSuchRun(*run))?.refuse_mail(*run, message)?;
-            }
-        }
         let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
-            let mail_only = commit.changes.iter().all(|change| matches!(change, Change::Mail { .. }));
-            let refusal = || StoreError::Invalid("an outsider may only write to mailboxes".to_owned());
-            return mail_only.then_some(Standing::New).ok_or_else(refusal);
+            return self.check_outsider(&commit.changes).map(|()| Standing::New);
         };
-        let creates = commit.changes.iter().any(|change| matches!(change, Change::Create { .. }));
+        let creation = commit.changes.iter().find_map(|change| match change {
+            Change::Create(creation) => Some(creation),
+            _ => None,
+        });
         let Some(entry) = self.runs.get(&run) else {
-            return if creates { Ok(Standing::New) } else { Err(StoreError::NoSuchRun(run)) };
+            let creation = creation.ok_or(StoreError::NoSuchRun(run))?;
+            self.check_started(&commit.changes)?;
+            return self.check_creation(run, creation).map(|()| Standing::New);
         };
         if entry.epoch != epoch {
             return Err(StoreError::Stale { run, epoch, current: entry.epoch });
         }
         let current = entry.records.len() as u64;
         let repeated = || same_records(entry, expected_seq, &commit.changes);
-        if (current != expected_seq || creates) && repeated() {
+        if (current != expected_seq || creation.is_some()) && repeated() {
             return Ok(Standing::Repeated);
         }
-        if current != expected_seq || creates {
+        if current != expected_seq || creation.is_some() {
             return Err(StoreError::WrongSequence { run, expected: expected_seq, current });
         }
+        self.check_started(&commit.changes)?;
         Ok(Standing::New)
     }
 
-    fn apply(&mut self, owner: Option<(RunId, u64)>, change: Change) {
-        if let Change::Mail { run, message } = change {
-            if let Some(entry) = self.runs.get_mut(&run) {
-                let position = entry.mailbox.mail.last().map_or(entry.mailbox.examined, |mail| mail.position) + 1;
-                if entry.is_finished()
-                    && let Message::Settle { path, attempt, .. } = &message
-                {
-                    entry.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
-                }
-                entry.mailbox.mail.push(Mail { position, message });
-            }
-            return;
-        }
-        let Some((run, epoch)) = owner else { return };
-        if let Change::Create { tool, at } = change {
-            let entry = Entry {
-                tool,
-                created: at,
-                epoch,
-                records: Vec::new(),
-                state: RunState::Running,
-                doubts: Vec::new(),
-                mailbox: Mailbox::default(),
-                owner: Owner::new(self.deaths, true),
-            };
-            self.runs.insert(run, entry);
-            return;
-        }
-        let Some(entry) = self.runs.get_mut(&run) else { return };
-        match change {
-            Change::Append(records) if entry.records.is_empty() => entry.records = records,
-            Change::Append(records) => entry.records.extend(records),
-            Change::Doubts(doubts) => entry.doubts = doubts,
-            Change::Examined(position) => {
-                entry.mailbox.examined = position;
-                entry.mailbox.mail.retain(|mail| mail.position > position);
-            }
-            Change::State(state) => {
-                let ends = matches!(state, RunState::Finished { .. }) && !entry.is_finished();
-                entry.state = state;
-                if ends {
-                    self.keep_finished(run);
+    fn check_outsider(&self, changes: &[Change]) -> Result<(), StoreError> {
+        for change in changes {
+            match change {
+                Change::Mail { run, message, dedupe } => self.takes(*run, message, dedupe.as_ref(), None)?,
+                Change::Start { .. } => {}
+                _ => {
+                    let why = "an outsider may only write to mailboxes and start runs";
+                    return Err(StoreError::Invalid(why.to_owned()));
                 }
             }
-            Change::Create { .. } | Change::Mail { .. } => {}
+        }
+        self.check_started(changes)
+    }
+
+    fn check_started(&self, changes: &[Change]) -> Result<(), StoreError> {
+        for change in changes {
+            if let Change::Start { run, creation, .. } = change
+                && !self.runs.contains_key(run)
+            {
+                self.check_creation(*run, creation)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_creation(&self, run: RunId, creation: &Creation) -> Result<(), StoreError> {
+        if let Some(taken) = creation.key.as_ref().and_then(|key| self.keys.get(key)).filter(|taken| **taken != run) {
+            return Err(StoreError::KeyTaken { run: *taken });
+        }
+        match (&creation.session, creation.turn) {
+            (Some(session), Turn::Refuse) => self.sessions.refuse_turn(session),
+            _ => Ok(()),
         }
     }
 
-    fn keep_finished(&mut self, run: RunId) {
-        // What somebody may still settle is kept until it is.
-        if self.runs.get(&run).is_some_and(|entry| !entry.doubts.is_empty()) {
+    /// Whether `run` takes a message; `own` is the writer's own run, which takes everything.
+    fn takes(
+        &self,
+        run: RunId,
+        message: &Message,
+        dedupe: Option<&Arc<str>>,
+        own: Option<RunId>,
+    ) -> Result<(), StoreError> {
+        if own == Some(run) {
+            return Ok(());
+        }
+        self.runs.get(&run).ok_or(StoreError::NoSuchRun(run))?.refuse_mail(run, message, dedupe)
+    }
+
+    fn deliver(&mut self, run: RunId, message: Message, dedupe: Option<Arc<str>>) {
+        let Some(entry) = self.runs.get_mut(&run) else { return };
+        if entry.is_finished()
+            && let Message::Settle { path, attempt, .. } = &message
+        {
+            entry.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
+        }
+        entry.post(message, dedupe);
+        if matches!(entry.state, RunState::Suspended { .. }) {
+            self.set_wake(run, Some(AT_ONCE));
+        }
+    }
+
+    /// Says when a run that nobody drives is due.
+    fn set_wake(&mut self, run: RunId, wake: Option<Timestamp>) {
+        let Some(entry) = self.runs.get_mut(&run) else { return };
+        if let Some(before) = std::mem::replace(&mut entry.wake, wake) {
+            self.wakes.remove(&(before, run));
+        }
+        self.wakes.extend(wake.map(|wake| (wake, run)));
+    }
+
+    fn create(&mut self, run: RunId, epoch: u64, creation: Creation, state: RunState) {
+        if let Some(key) = &creation.key {
+            self.keys.insert(key.clone(), run);
+        }
+        if let (Some(session), true) = (&creation.session, creation.turn != Turn::No) {
+            self.sessions.add_turn(session, run);
+        }
+        let owner = Owner::new(creation.worker, self.deaths, true);
+        self.runs.insert(run, Entry::new(creation, epoch, state, owner));
+    }
+
+    fn start(&mut self, run: RunId, creation: Creation, records: Vec<Record>) {
+        if self.runs.contains_key(&run) {
             return;
         }
+        let waits = match (&creation.session, creation.turn) {
+            (Some(session), Turn::Queue) => self.sessions.is_busy(session),
+            _ => false,
+        };
+        self.create(run, 0, creation, RunState::Queued);
+        if let Some(entry) = self.runs.get_mut(&run) {
+            entry.owner.orderly = true;
+        }
+        self.append(run, records);
+        self.set_wake(run, Some(if waits { NEVER } else { AT_ONCE }));
+    }
+
+    fn append(&mut self, run: RunId, records: Vec<Record>) {
+        let Some(entry) = self.runs.get_mut(&run) else { return };
+        if let Some(session) = &entry.session {
+            let first = entry.records.len() as u64;
+            self.sessions.log(session, run, first..first + records.len() as u64);
+        }
+        if entry.records.is_empty() {
+            entry.records = records;
+        } else {
+            entry.records.extend(records);
+        }
+    }
+
+    /// Applies what an owner says of its own run.
+    fn change(&mut self, run: RunId, change: Change) {
+        if let Change::Append(records) = change {
+            return self.append(run, records);
+        }
+        let Some(entry) = self.runs.get_mut(&run) else { return };
+        match change {
+            Change::Doubts(doubts) => entry.doubts = doubts,
+            Change::Parks(parks) => entry.parks = parks,
+            Change::Continue => entry.next_generation(),
+            Change::Examined(position) => {
+                entry.mailbox.examined = position;
+                if matches!(entry.state, RunState::Suspended { .. }) && entry.mailbox.latest > position {
+                    self.set_wake(run, Some(AT_ONCE));
+                }
+            }
+            Change::Consumed(positions) => entry.mailbox.mail.retain(|mail| !positions.contains(&mail.position)),
+            Change::State(state) => self.set_state(run, state),
+            Change::Create(_) | Change::Start { .. } | Change::Append(_) | Change::Mail { .. } => {}
+        }
+    }
+
+    fn set_state(&mut self, run: RunId, state: RunState) {
+        let Some(entry) = self.runs.get_mut(&run) else { return };
+        let ends = matches!(state, RunState::Finished { .. }) && !entry.is_finished();
+        let wake = match &state {
+            RunState::Suspended { .. } if entry.mailbox.latest > entry.mailbox.examined => Some(AT_ONCE),
+            RunState::Suspended { wake } => Some(wake.unwrap_or(NEVER)),
+            _ => None,
+        };
+        // Letting go of a run in good order is not a death.
+        entry.owner.orderly |= matches!(state, RunState::Suspended { .. } | RunState::Held { .. });
+        entry.state = state;
+        if wake.is_some() || entry.wake.is_some() {
+            self.set_wake(run, wake);
+        }
+        if ends {
+            self.finish(run);
+        }
+    }
+
+    fn finish(&mut self, run: RunId) {
+        let session = self.runs.get(&run).and_then(|entry| entry.session.clone());
+        if let Some(next) = session.and_then(|session| self.sessions.end_turn(&session, run)) {
+            self.set_wake(next, Some(AT_ONCE));
+        }
+        // What somebody may still settle is kept until it is.
+        let Some(entry) = self.runs.get(&run).filter(|entry| entry.doubts.is_empty()) else { return };
+        self.finished_records += entry.records.len();
         self.finished.push_back(run);
-        self.finished_records += self.runs.get(&run).map_or(0, |entry| entry.records.len());
         let too_many = |inner: &Self| {
             inner.finished.len() > FINISHED_KEPT || (inner.finished_records > RECORDS_KEPT && inner.finished.len() > 1)
         };
         while too_many(self) {
             let Some(oldest) = self.finished.pop_front() else { return };
-            let records = self.runs.remove(&oldest).map_or(0, |entry| entry.records.len());
-            self.finished_records = self.finished_records.saturating_sub(records);
+            let Some(entry) = self.runs.remove(&oldest) else { continue };
+            self.finished_records = self.finished_records.saturating_sub(entry.records.len());
+            entry.key.as_ref().map(|key| self.keys.remove(key));
+            if let Some(session) = &entry.session {
+                self.sessions.forget(session, oldest);
+            }
         }
     }
 
-    fn claim(&mut self, run: RunId) -> Result<Claimed, StoreError> {
+    fn claim(&mut self, run: RunId, by: Claimant) -> Result<Claimed, StoreError> {
         let deaths = self.deaths;
         let entry = self.runs.get_mut(&run).ok_or(StoreError::NoSuchRun(run))?;
         if entry.is_finished() {
             return Err(StoreError::Finished(run));
         }
+        let owner = &entry.owner;
+        let lease = self.leases.get(&owner.worker).copied().filter(|until| *until > by.now);
+        let free = owner.worker == by.worker || owner.deaths < deaths || owner.orderly;
+        if let (RunState::Running, false, Some(until)) = (&entry.state, free, lease) {
+            return Err(StoreError::Leased { run, until });
+        }
+        if entry.state == RunState::Queued
+            && let Some(session) = &entry.session
+        {
+            self.sessions.refuse_early(session, run)?;
+        }
         entry.epoch += 1;
         entry.state = RunState::Running;
-        let owner = &entry.owner;
         let owners_dead = owner.deaths < deaths || (owner.orderly && owner.first);
         let orderly = owner.orderly;
-        entry.owner = Owner::new(deaths, owners_dead);
-        Ok(Claimed {
-            epoch: entry.epoch,
-            records: entry.records.clone(),
-            mail: entry.mailbox.mail.clone(),
-            owners_dead,
-            orderly,
-        })
+        entry.owner = Owner::new(by.worker, deaths, owners_dead);
+        let claimed = entry.claimed(owners_dead, orderly);
+        self.set_wake(run, None);
+        Ok(claimed)
     }
 
-    fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> Vec<RunInfo> {
-        let matches = |entry: &Entry| match filter {
-            Filter::Running => entry.state == RunState::Running,
-            Filter::Held => matches!(entry.state, RunState::Held { .. }),
-            Filter::Doubted => !entry.doubts.is_empty(),
-            Filter::All => true,
-        };
-        let mut found: Vec<(&RunId, &Entry)> = self.runs.iter().filter(|(_, entry)| matches(entry)).collect();
+    fn due(&self, now: Timestamp, limit: usize) -> Due {
+        let woken = self.wakes.iter().take_while(|(at, _)| *at <= now).map(|(_, run)| *run);
+        let expired: BTreeSet<WorkerId> =
+            self.leases.iter().filter(|(_, until)| **until <= now).map(|(worker, _)| *worker).collect();
+        let mut runs: Vec<RunId> = woken.take(limit).collect();
+        if !expired.is_empty() {
+            let left = |entry: &Entry| entry.state == RunState::Running && expired.contains(&entry.owner.worker);
+            let mut left: Vec<RunId> =
+                self.runs.iter().filter(|(_, entry)| left(entry)).map(|(run, _)| *run).collect();
+            left.sort_unstable();
+            runs.extend(left);
+            runs.truncate(limit);
+        }
+        let next = self.wakes.range((next_instant(now), RunId::from_bytes([0; 16]))..).next();
+        Due { runs, next: next.map(|(at, _)| *at).filter(|at| *at != NEVER) }
+    }
+
+    fn list(&self, filter: &Filter, after: Option<RunId>, limit: usize) -> Vec<RunInfo> {
+        let mut found: Vec<(&RunId, &Entry)> = self.runs.iter().filter(|(_, entry)| entry.matches(filter)).collect();
         found.sort_unstable_by_key(|(run, _)| **run);
         let rest = found.into_iter().filter(|(run, _)| after.is_none_or(|after| **run > after));
         rest.take(limit).map(|(run, entry)| entry.info(*run)).collect()
     }
+
+    fn feed(&self, session: &str, after: u64, limit: usize) -> Vec<Logged> {
+        let logged = |(position, run, seq): (u64, RunId, u64)| {
+            let records = &self.runs.get(&run)?.records;
+            let record = records.get(usize::try_from(seq).ok()?)?.clone();
+            Some(Logged { position, run, seq, record })
+        };
+        self.sessions.after(session, after).filter_map(logged).take(limit).collect()
+    }
 }
 
-#[derive(PartialEq)]
-enum Standing {
-    New,
-    Repeated,
+fn next_instant(now: Timestamp) -> Timestamp {
+    Timestamp::from_micros(now.as_micros().saturating_add(1))
 }
 
 /// Whether a commit at `expected_seq` appended exactly what the journal has there. Compared as JSON: records are rarely
@@ -263,40 +397,59 @@ fn same_records(entry: &Entry, expected_seq: u64, changes: &[Change]) -> bool {
         && appended.iter().zip(there).all(|(a, b)| json(a).is_some_and(|a| Some(a) == json(b)))
 }
 
+impl MemoryStore {
+    fn find<T>(&self, run: RunId, look: impl FnOnce(&Entry) -> T) -> Result<T, StoreError> {
+        self.inner.lock().runs.get(&run).map(look).ok_or(StoreError::NoSuchRun(run))
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
 impl Store for MemoryStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
-        Answer::Ready(self.0.lock().commit(commit))
+        Answer::Ready(self.inner.lock().commit(commit))
     }
 
-    fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        Box::pin(std::future::ready(self.0.lock().claim(run)))
+    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        ready(self.inner.lock().claim(run, by))
     }
 
     fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        if let Some(entry) = self.0.lock().runs.get_mut(&run)
+        if let Some(entry) = self.inner.lock().runs.get_mut(&run)
             && entry.epoch == epoch
         {
             entry.owner.orderly = true;
         }
-        Box::pin(std::future::ready(Ok(())))
+        ready(Ok(()))
+    }
+
+    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.lock().leases.insert(worker, until);
+        ready(Ok(()))
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+        ready(Ok(self.inner.lock().due(now, limit)))
     }
 
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        Box::pin(std::future::ready(Ok(self.0.lock().runs.get(&run).map(|entry| entry.info(run)))))
+        ready(Ok(self.inner.lock().runs.get(&run).map(|entry| entry.info(run))))
     }
 
-    fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        let records = self.0.lock().runs.get(&run).map(|entry| entry.records.clone());
-        Box::pin(std::future::ready(records.ok_or(StoreError::NoSuchRun(run))))
+    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        ready(self.find(run, |entry| entry.records.get(from..).map(<[Record]>::to_vec).unwrap_or_default()))
+    }
+
+    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Logged>, StoreError>> {
+        ready(Ok(self.inner.lock().feed(&session, after, limit)))
     }
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        let inner = self.0.lock();
-        let mail = inner
-            .runs
-            .get(&run)
-            .map(|entry| entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect());
-        Box::pin(std::future::ready(mail.ok_or(StoreError::NoSuchRun(run))))
+        let beyond = |entry: &Entry| entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect();
+        ready(self.find(run, beyond))
     }
 
     fn list(
@@ -305,11 +458,15 @@ impl Store for MemoryStore {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        Box::pin(std::future::ready(Ok(self.0.lock().list(filter, after, limit))))
+        ready(Ok(self.inner.lock().list(&filter, after, limit)))
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.secret
     }
 
     /// There is nothing to give up: whoever shares the store goes on with it.
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+        ready(())
     }
 }

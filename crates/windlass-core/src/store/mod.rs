@@ -11,11 +11,14 @@ use serde::{Deserialize, Serialize};
 pub use answer::{Answer, Promise, Ticket};
 pub use memory::MemoryStore;
 
-use crate::id::RunId;
+use std::sync::Arc;
+
+use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::{Record, Recorded};
-use crate::run::state::{Doubt, RunInfo, RunState};
+use crate::run::state::{Doubt, Park, RunInfo, RunState};
 use crate::time::Timestamp;
+use serde_json::Value;
 
 /// Why a store did not do something, split by what the caller does next.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -47,6 +50,36 @@ pub enum StoreError {
     /// The run has ended and takes nothing more.
     #[error("run {0} is finished")]
     Finished(RunId),
+    /// Another worker drives the run and its lease is not over. The claimant waits.
+    #[error("run {run} is leased to another worker until {until:?}")]
+    Leased {
+        /// Which run.
+        run: RunId,
+        /// When the lease ends unless it is renewed.
+        until: Timestamp,
+    },
+    /// A run was created under this key before. The caller uses that one.
+    #[error("the key belongs to run {run}")]
+    KeyTaken {
+        /// The run that has the key.
+        run: RunId,
+    },
+    /// A message with this dedupe key is, or was, in the mailbox already. Nothing was written.
+    #[error("run {run} has had a message under the key {dedupe:?} already")]
+    Duplicate {
+        /// Which run.
+        run: RunId,
+        /// The dedupe key.
+        dedupe: Arc<str>,
+    },
+    /// The session has a turn that is not over, and the new one would not wait for it.
+    #[error("session {session} is busy with the turn of run {turn}")]
+    Busy {
+        /// Which session.
+        session: Arc<str>,
+        /// The turn it is busy with.
+        turn: RunId,
+    },
     /// It is not known whether the commit happened. The writer reloads and replay decides.
     #[error("the store failed, and whether the write happened is not known: {0}")]
     Unknown(String),
@@ -89,28 +122,75 @@ pub enum Guard {
 #[non_exhaustive]
 pub enum Change {
     /// Creates the guarded run, owned by the writer under the guard's epoch.
-    Create {
-        /// What it runs.
-        tool: std::sync::Arc<str>,
-        /// When.
-        at: Timestamp,
+    Create(Creation),
+    /// Creates another run that nobody owns yet: it is queued with these records, for any worker to take up. Nothing
+    /// happens if a run of this id is there already.
+    Start {
+        /// Which run.
+        run: RunId,
+        /// What is known of it.
+        creation: Creation,
+        /// The beginning of its journal.
+        records: Vec<Record>,
     },
     /// Appends to the guarded run's journal.
     Append(Vec<Record>),
+    /// Begins the next generation of the guarded run: what this commit appends is the beginning of its fresh journal.
+    Continue,
     /// Sets the guarded run's state.
     State(RunState),
     /// Sets what of the guarded run waits for a settlement.
     Doubts(Vec<Doubt>),
-    /// The owner has examined its mailbox up to this position; those messages are in the journal or void.
+    /// Sets what else the guarded run waits for.
+    Parks(Vec<Park>),
+    /// The owner has looked at its mailbox up to this position: later mail makes a suspended run due.
     Examined(u64),
+    /// These messages are in the journal now, or void: the mailbox may forget what they said.
+    Consumed(Vec<u64>),
     /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an
-    /// open doubt: that closes the doubt, and the message stays as its annotation.
+    /// open doubt: that closes the doubt, and the message stays as its annotation. Refused if the mailbox has had a
+    /// message under the same dedupe key. In an owner's commit a message to another run that would be refused is left
+    /// out instead: what the owner did is recorded whatever became of the addressee.
     Mail {
         /// Whose mailbox.
         run: RunId,
         /// The message.
         message: Message,
+        /// At most one message under this key is ever accepted.
+        dedupe: Option<Arc<str>>,
     },
+}
+
+/// What is known of a run when it is created.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Creation {
+    /// What it runs: the root tool's id, or `batch`.
+    pub tool: Arc<str>,
+    /// When.
+    pub at: Timestamp,
+    /// Who drives it; nobody for a run that is started for others.
+    pub worker: WorkerId,
+    /// At most one run is ever created under this key; later ones are refused with [`StoreError::KeyTaken`].
+    pub key: Option<Arc<str>>,
+    /// The session it belongs to.
+    pub session: Option<Arc<str>>,
+    /// Whether it is a turn of its session, and what happens if the session has one already.
+    pub turn: Turn,
+    /// The run that spawned it, and where.
+    pub parent: Option<Box<(RunId, Path)>>,
+}
+
+/// A session has one turn at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Turn {
+    /// The run is not a turn.
+    #[default]
+    No,
+    /// It waits for the turns before it. Only for runs that nobody owns yet.
+    Queue,
+    /// It is refused while the session has a turn that is not over.
+    Refuse,
 }
 
 /// What others tell a run.
@@ -135,6 +215,82 @@ pub enum Message {
     Cancel {
         /// Who says so.
         by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Answers a park of this generation.
+    Resolve {
+        /// Where.
+        path: Path,
+        /// The generation the reply key was made in.
+        generation: u32,
+        /// The answer.
+        resolution: Resolution,
+    },
+    /// A named value for a receive.
+    Signal {
+        /// Which receive.
+        name: Arc<str>,
+        /// The value.
+        value: Arc<Value>,
+    },
+    /// A run that this one spawned has ended.
+    Ended {
+        /// Which run.
+        run: RunId,
+        /// With what.
+        #[serde(with = "crate::run::record::recorded_form")]
+        result: Recorded,
+    },
+    /// Somebody decided about a call that needs approval.
+    Decide {
+        /// Where.
+        path: Path,
+        /// The arguments the decision is about, by their digest.
+        digest: String,
+        /// Whether the call may be made.
+        granted: bool,
+        /// Who says so.
+        by: String,
+        /// Why.
+        reason: String,
+        /// A grant is void from then on.
+        until: Timestamp,
+    },
+    /// A provider is connected now, or will not be.
+    Connect {
+        /// Which.
+        provider: Arc<str>,
+        /// Why it will not be; nothing if it is.
+        refused: Option<String>,
+    },
+    /// The keys handed out for this run's parks are void.
+    Revoke {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// How the outside answers a park.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Resolution {
+    /// With a value.
+    Ok {
+        /// The value.
+        value: Value,
+    },
+    /// With an error of its own.
+    Err {
+        /// A short name programs can act on.
+        code: String,
+        /// For people and models.
+        message: String,
+    },
+    /// The outside ran out of time.
+    Timeout,
+    /// The outside was cancelled.
+    Cancelled {
         /// Why.
         reason: String,
     },
@@ -166,25 +322,77 @@ pub struct Mail {
 pub struct Claimed {
     /// The new owner's epoch.
     pub epoch: u64,
-    /// The journal.
+    /// Which generation the journal belongs to; counts from zero.
+    pub generation: u32,
+    /// How many records the journal has had, in all generations.
+    pub seq: u64,
+    /// The journal of this generation.
     pub records: Vec<Record>,
-    /// Mail beyond the examined position.
+    /// Mail that was not consumed.
     pub mail: Vec<Mail>,
     /// Whether every earlier owner is certainly dead, so that none of its attempts can still be running.
     pub owners_dead: bool,
     /// Whether the last owner gave the run up in good order.
     pub orderly: bool,
+    /// The session it belongs to.
+    pub session: Option<Arc<str>>,
+    /// The run that spawned it, and where.
+    pub parent: Option<Box<(RunId, Path)>>,
+}
+
+/// Who claims a run, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimant {
+    /// The new owner.
+    pub worker: WorkerId,
+    /// Leases that ended before this are over.
+    pub now: Timestamp,
+}
+
+/// Runs somebody should take up; see [`Store::due`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Which.
+    pub runs: Vec<RunId>,
+    /// When the next suspended run is due that is not yet.
+    pub next: Option<Timestamp>,
+}
+
+/// A record with its places: in its run's journal, and among the records of all runs.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Grows with every record the store takes, whatever run it belongs to.
+    pub position: u64,
+    /// Whose record.
+    pub run: RunId,
+    /// Where in the run's journal; counts from zero, over all generations.
+    pub seq: u64,
+    /// The record.
+    pub record: Record,
 }
 
 /// What [`Store::list`] returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Filter {
-    /// Runs that are neither finished nor held.
+    /// Runs that wait to be taken up for the first time.
+    Queued,
+    /// Runs that somebody drives, or drove and left.
     Running,
+    /// Runs that cost a row and nothing else until something happens.
+    Suspended,
     /// Runs that are held.
     Held,
+    /// Runs that are finished.
+    Finished,
     /// Runs with open doubts.
     Doubted,
+    /// Runs that wait for a person: a doubt, an approval, an input, a connection.
+    Inbox,
+    /// Runs of a session.
+    Session(Arc<str>),
+    /// Runs that a run spawned.
+    Children(RunId),
     /// All runs.
     All,
 }
@@ -196,27 +404,42 @@ pub enum Filter {
 /// - an owner's commit is refused unless epoch and sequence are the run's; the identical commit again is answered as
 ///   the first time; nothing of a refused commit is kept;
 /// - commits of one run are answered in the order they were submitted;
-/// - a claim raises the epoch, so that every later write of an earlier owner is refused.
+/// - a claim raises the epoch, so that every later write of an earlier owner is refused;
+/// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has anything beyond the
+///   position its owner examined, whichever of mail and suspension was written first.
 pub trait Store: Send + Sync + 'static {
     /// Writes atomically. Dropping the ticket does not undo the write.
     fn commit(&self, commit: Commit) -> Answer<()>;
 
     /// Takes over a run. Dropping the future may leave the epoch raised: nobody owns the run then until the next claim.
     ///
-    /// Raises its epoch and returns everything needed to drive it. A held run is running again.
-    /// Refused for a finished run.
-    fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>>;
+    /// Raises its epoch and returns everything needed to drive it. A held, suspended or queued run is running again.
+    /// Refused for a finished run, for a running one whose owner is another worker with a lease that is not over, and
+    /// for a turn that waits for the turns before it ([`StoreError::Busy`]).
+    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>>;
 
-    /// Says that the owner under `epoch` stopped in good order. Ignored if the epoch is stale.
+    /// Says that the owner under `epoch` stopped in good order: the run can be claimed at once. Ignored if the epoch is
+    /// stale.
     fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Prolongs the lease on every run this worker owns. A worker that never does has no lease: its runs can be claimed
+    /// at any time.
+    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Runs that should be taken up, at most `limit`: queued ones, suspended ones whose time has come or that have mail
+    /// nobody examined, and running ones whose owner's lease is over.
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>>;
 
     /// A run's state.
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>>;
 
-    /// A run's journal.
-    fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>>;
+    /// A run's journal from the record `from` on, over all generations.
+    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>>;
 
-    /// A run's mail beyond `after`.
+    /// What was recorded after `position` for the runs of a session, at most `limit` entries.
+    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>>;
+
+    /// A run's mail beyond `after` that was not consumed.
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;
 
     /// Runs that match, oldest first, at most `limit`, after the run `after`.
@@ -226,6 +449,9 @@ pub trait Store: Send + Sync + 'static {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
+
+    /// The secret reply keys are signed with: made with the store, kept with it.
+    fn secret(&self) -> [u8; 32];
 
     /// Writes and answers everything submitted before, then gives up whatever it holds, such as a file's lock. Later
     /// requests fail.

@@ -3,8 +3,24 @@
 /// The read side of a store that passes everything on to another; `$how` is applied to each answer.
 macro_rules! delegate_reads {
     ($inner:ident, $how:path) => {
-        fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-            $how(self.$inner.claim(run))
+        fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+            $how(self.$inner.claim(run, by))
+        }
+
+        fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+            $how(self.$inner.renew(worker, until))
+        }
+
+        fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+            $how(self.$inner.due(now, limit))
+        }
+
+        fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+            $how(self.$inner.feed(session, after, limit))
+        }
+
+        fn secret(&self) -> [u8; 32] {
+            self.$inner.secret()
         }
 
         fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -15,8 +31,8 @@ macro_rules! delegate_reads {
             $how(self.$inner.info(run))
         }
 
-        fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-            $how(self.$inner.journal(run))
+        fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+            $how(self.$inner.journal(run, from))
         }
 
         fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
@@ -42,10 +58,11 @@ macro_rules! delegate_reads {
 mod reads {
     pub(super) use futures_util::future::BoxFuture;
 
-    pub(super) use crate::id::RunId;
+    pub(super) use crate::id::{RunId, WorkerId};
     pub(super) use crate::run::record::Record;
     pub(super) use crate::run::state::RunInfo;
-    pub(super) use crate::store::{Claimed, Filter, Mail, StoreError};
+    pub(super) use crate::store::{Claimant, Claimed, Due, Entry, Filter, Mail, StoreError};
+    pub(super) use crate::time::Timestamp;
 }
 
 mod crash;

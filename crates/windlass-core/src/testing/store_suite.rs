@@ -16,7 +16,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::scene::{
+use self::scene::{claimant, 
     Owner, at, cancel, creation, doubt, finished, held, info, mail, must, post, record, run, settle, text, texts,
 };
 use super::block_on;
@@ -93,8 +93,8 @@ fn w08_a_refused_commit_leaves_nothing(store: &dyn Store) {
         Change::Append(vec![record(1, json!(1))]),
         Change::State(finished()),
         Change::Doubts(vec![doubt(1, 1)]),
-        Change::Mail { run: owner.run, message: cancel("mine") },
-        Change::Mail { run: run(9), message: cancel("nobody's") },
+        Change::Mail { run: owner.run, message: cancel("mine"), dedupe: None },
+        Change::Mail { run: run(9), message: cancel("nobody's"), dedupe: None },
     ]);
     assert_eq!(refused, Err(StoreError::NoSuchRun(run(9))));
     assert_eq!(owner.journal(), before);
@@ -239,7 +239,7 @@ fn w08_many_runs_interleave(store: &dyn Store) {
     for n in 1..=RUNS {
         let values = (1..RECORDS).map(|place| record(place, json!([n, place])));
         let expected: Vec<_> = std::iter::once(record(0, json!("created"))).chain(values).collect();
-        assert_eq!(texts(&must(block_on(store.journal(run(n))))), texts(&expected));
+        assert_eq!(texts(&must(block_on(store.journal(run(n), 0)))), texts(&expected));
         let letters = (1..RECORDS).map(|place| (u64::from(place), text(&cancel(&format!("{n} {place}")))));
         assert_eq!(mail(store, run(n), 0), letters.collect::<Vec<_>>());
     }
@@ -256,7 +256,7 @@ fn l22_a_stale_owner_cannot_write(store: &dyn Store) {
         vec![Change::State(finished())],
         vec![Change::Doubts(vec![doubt(0, 1)])],
         vec![Change::Examined(1)],
-        vec![Change::Mail { run: run(2), message: cancel("too late") }],
+        vec![Change::Mail { run: run(2), message: cancel("too late"), dedupe: None }],
         vec![Change::Append(vec![record(0, json!("created"))])],
         vec![],
     ];
@@ -300,7 +300,7 @@ fn l22_an_outsider_cannot_write_a_journal(store: &dyn Store) {
         Change::Examined(1),
     ];
     for change in writes {
-        let changes = vec![Change::Mail { run: owner.run, message: cancel("and more") }, change];
+        let changes = vec![Change::Mail { run: owner.run, message: cancel("and more"), dedupe: None }, change];
         let answer = block_on(store.commit(Commit { guard: Guard::Outsider, changes: changes.clone() }).get());
         assert!(answer.is_err(), "accepted from an outsider: {changes:?}");
     }
@@ -314,8 +314,8 @@ fn a_run_that_is_not_there_is_said_not_to_be_there(store: &dyn Store) {
     let owner = Owner { store, run: run(1), epoch: 1, seq: 0 };
     assert_eq!(owner.submit(vec![Change::State(finished())]), Err(missing.clone()));
     assert_eq!(post(store, run(1), cancel("?")), Err(missing.clone()));
-    assert_eq!(block_on(store.claim(run(1))).err(), Some(missing.clone()));
-    assert_eq!(block_on(store.journal(run(1))).err(), Some(missing.clone()));
+    assert_eq!(block_on(store.claim(run(1), claimant())).err(), Some(missing.clone()));
+    assert_eq!(block_on(store.journal(run(1), 0)).err(), Some(missing.clone()));
     assert_eq!(block_on(store.mail(run(1), 0)).err(), Some(missing));
     assert_eq!(block_on(store.info(run(1))), Ok(None));
     assert_eq!(block_on(store.list(Filter::All, None, 10)), Ok(vec![]));
@@ -351,7 +351,7 @@ fn a_claim_lets_a_held_run_go_on(store: &dyn Store) {
 fn a_claim_of_a_finished_run_is_refused(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     owner.write(vec![Change::State(finished())]);
-    assert_eq!(block_on(store.claim(owner.run)).err(), Some(StoreError::Finished(owner.run)));
+    assert_eq!(block_on(store.claim(owner.run, claimant())).err(), Some(StoreError::Finished(owner.run)));
     assert_eq!(owner.state(), finished());
     assert_eq!(owner.journal().len(), 1, "it can still be read");
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::id::RunId;
+use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::{DoubtCause, Event, Finished, Record};
 use crate::run::state::{Doubt, Ending, Hold, RunInfo, RunState};
-use crate::store::{Change, Claimed, Commit, Guard, Message, Settlement, Store, StoreError};
+use crate::store::{Change, Claimant, Claimed, Creation, Commit, Guard, Message, Settlement, Store, StoreError};
 use crate::testing::block_on;
 use crate::time::{Times, Timestamp};
 use crate::tool::Output;
@@ -32,8 +32,8 @@ impl<'a> Owner<'a> {
     }
 
     pub(super) fn claim(store: &'a dyn Store, run: RunId) -> (Self, Claimed) {
-        let claimed = must(block_on(store.claim(run)));
-        (Self { store, run, epoch: claimed.epoch, seq: claimed.records.len() as u64 }, claimed)
+        let claimed = must(block_on(store.claim(run, claimant())));
+        (Self { store, run, epoch: claimed.epoch, seq: claimed.seq }, claimed)
     }
 
     pub(super) fn submit(&self, changes: Vec<Change>) -> Result<(), StoreError> {
@@ -59,8 +59,13 @@ impl<'a> Owner<'a> {
     }
 
     pub(super) fn journal(&self) -> Vec<String> {
-        texts(&must(block_on(self.store.journal(self.run))))
+        texts(&must(block_on(self.store.journal(self.run, 0))))
     }
+}
+
+/// A worker without a lease.
+pub(super) fn claimant() -> Claimant {
+    Claimant { worker: WorkerId::from_number(7), now: at(0) }
 }
 
 pub(super) fn run(n: u8) -> RunId {
@@ -74,7 +79,7 @@ pub(super) fn at(micros: i64) -> Timestamp {
 }
 
 pub(super) fn creation(n: u8) -> Change {
-    Change::Create { tool: format!("tool-{n}").into(), at: at(i64::from(n)) }
+    Change::Create(Creation { tool: format!("tool-{n}").into(), at: at(i64::from(n)), ..Creation::default() })
 }
 
 pub(super) fn record(place: u32, value: Value) -> Record {
@@ -107,7 +112,7 @@ pub(super) fn finished() -> RunState {
 }
 
 pub(super) fn post(store: &dyn Store, run: RunId, message: Message) -> Result<(), StoreError> {
-    block_on(store.commit(Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message }] }).get())
+    block_on(store.commit(Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message, dedupe: None }] }).get())
 }
 
 /// The mail beyond `after`, as positions and texts.

@@ -1,0 +1,149 @@
+//! One run in memory.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::{Claimed, Creation, Filter, Mail, Message, StoreError};
+use crate::id::{RunId, WorkerId};
+use crate::path::Path;
+use crate::run::record::Record;
+use crate::run::state::{Doubt, Park, RunInfo, RunState};
+use crate::time::Timestamp;
+
+pub(super) struct Entry {
+    pub(super) tool: Arc<str>,
+    pub(super) created: Timestamp,
+    pub(super) key: Option<Arc<str>>,
+    pub(super) session: Option<Arc<str>>,
+    pub(super) parent: Option<Box<(RunId, Path)>>,
+    pub(super) epoch: u64,
+    pub(super) records: Vec<Record>,
+    pub(super) state: RunState,
+    pub(super) doubts: Vec<Doubt>,
+    pub(super) parks: Vec<Park>,
+    pub(super) mailbox: Mailbox,
+    pub(super) owner: Owner,
+    /// When it is due, if nobody drives it.
+    pub(super) wake: Option<Timestamp>,
+    generation: u32,
+    /// Where the journal of this generation begins.
+    base: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Mailbox {
+    pub(super) mail: Vec<Mail>,
+    pub(super) latest: u64,
+    pub(super) examined: u64,
+    dedupe: BTreeSet<Arc<str>>,
+}
+
+pub(super) struct Owner {
+    pub(super) worker: WorkerId,
+    pub(super) deaths: u64,
+    pub(super) orderly: bool,
+    /// Whether all owners before it were dead when it claimed.
+    pub(super) first: bool,
+}
+
+impl Owner {
+    pub(super) fn new(worker: WorkerId, deaths: u64, first: bool) -> Self {
+        Self { worker, deaths, orderly: false, first }
+    }
+}
+
+impl Entry {
+    pub(super) fn new(creation: Creation, epoch: u64, state: RunState, owner: Owner) -> Self {
+        let Creation { tool, at, key, session, parent, .. } = creation;
+        Self {
+            tool,
+            created: at,
+            key,
+            session,
+            parent,
+            epoch,
+            records: Vec::new(),
+            state,
+            doubts: Vec::new(),
+            parks: Vec::new(),
+            mailbox: Mailbox::default(),
+            owner,
+            wake: None,
+            generation: 0,
+            base: 0,
+        }
+    }
+
+    pub(super) fn info(&self, run: RunId) -> RunInfo {
+        RunInfo {
+            run,
+            tool: self.tool.clone(),
+            created: self.created,
+            state: self.state.clone(),
+            doubts: self.doubts.clone(),
+            parks: self.parks.clone(),
+            epoch: self.epoch,
+            generation: self.generation,
+            session: self.session.clone(),
+            parent: self.parent.clone(),
+        }
+    }
+
+    pub(super) fn claimed(&self, owners_dead: bool, orderly: bool) -> Claimed {
+        Claimed {
+            epoch: self.epoch,
+            generation: self.generation,
+            seq: self.records.len() as u64,
+            records: self.records.get(self.base..).map(<[Record]>::to_vec).unwrap_or_default(),
+            mail: self.mailbox.mail.clone(),
+            owners_dead,
+            orderly,
+            session: self.session.clone(),
+            parent: self.parent.clone(),
+        }
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        matches!(self.state, RunState::Finished { .. })
+    }
+
+    pub(super) fn matches(&self, filter: &Filter) -> bool {
+        match filter {
+            Filter::Queued => self.state == RunState::Queued,
+            Filter::Running => self.state == RunState::Running,
+            Filter::Suspended => matches!(self.state, RunState::Suspended { .. }),
+            Filter::Held => matches!(self.state, RunState::Held { .. }),
+            Filter::Finished => self.is_finished(),
+            Filter::Doubted => !self.doubts.is_empty(),
+            Filter::Inbox => !self.doubts.is_empty() || self.parks.iter().any(|park| park.on.needs_person()),
+            Filter::Session(session) => self.session.as_ref() == Some(session),
+            Filter::Children(parent) => self.parent.as_ref().is_some_and(|found| found.0 == *parent),
+            Filter::All => true,
+        }
+    }
+
+    pub(super) fn refuse_mail(
+        &self,
+        run: RunId,
+        message: &Message,
+        dedupe: Option<&Arc<str>>,
+    ) -> Result<(), StoreError> {
+        if let Some(dedupe) = dedupe.filter(|dedupe| self.mailbox.dedupe.contains(*dedupe)) {
+            return Err(StoreError::Duplicate { run, dedupe: dedupe.clone() });
+        }
+        let settles_open_doubt = matches!(message, Message::Settle { path, attempt, .. }
+            if self.doubts.iter().any(|doubt| doubt.path == *path && doubt.attempt == *attempt));
+        if self.is_finished() && !settles_open_doubt { Err(StoreError::Finished(run)) } else { Ok(()) }
+    }
+
+    pub(super) fn post(&mut self, message: Message, dedupe: Option<Arc<str>>) {
+        self.mailbox.latest += 1;
+        self.mailbox.dedupe.extend(dedupe);
+        self.mailbox.mail.push(Mail { position: self.mailbox.latest, message });
+    }
+
+    pub(super) fn next_generation(&mut self) {
+        self.generation += 1;
+        self.base = self.records.len();
+    }
+}

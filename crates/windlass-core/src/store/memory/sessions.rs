@@ -1,0 +1,88 @@
+//! Sessions in memory: whose turn it is, and what was recorded in which order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::StoreError;
+use crate::id::RunId;
+
+#[derive(Default)]
+pub(super) struct Sessions {
+    all: BTreeMap<Arc<str>, Session>,
+    /// Grows with every record of a session.
+    position: u64,
+}
+
+#[derive(Default)]
+struct Session {
+    /// Turns that are not over; the first is the session's.
+    turns: VecDeque<RunId>,
+    /// Positions, and the records they stand for.
+    log: VecDeque<(u64, RunId, u64)>,
+}
+
+impl Sessions {
+    fn turn(&self, session: &str) -> Option<RunId> {
+        self.all.get(session)?.turns.front().copied()
+    }
+
+    pub(super) fn is_busy(&self, session: &str) -> bool {
+        self.turn(session).is_some()
+    }
+
+    pub(super) fn refuse_turn(&self, session: &Arc<str>) -> Result<(), StoreError> {
+        match self.turn(session) {
+            Some(turn) => Err(StoreError::Busy { session: session.clone(), turn }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a turn that has turns before it.
+    pub(super) fn refuse_early(&self, session: &Arc<str>, run: RunId) -> Result<(), StoreError> {
+        let Some(found) = self.all.get(session) else { return Ok(()) };
+        match found.turns.front() {
+            Some(turn) if *turn != run && found.turns.contains(&run) => {
+                Err(StoreError::Busy { session: session.clone(), turn: *turn })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn add_turn(&mut self, session: &Arc<str>, run: RunId) {
+        self.all.entry(session.clone()).or_default().turns.push_back(run);
+    }
+
+    /// A run is over; returns the turn that comes next, if it was one.
+    pub(super) fn end_turn(&mut self, session: &str, run: RunId) -> Option<RunId> {
+        let turns = &mut self.all.get_mut(session)?.turns;
+        let place = turns.iter().position(|turn| *turn == run)?;
+        turns.remove(place);
+        turns.front().copied().filter(|_| place == 0)
+    }
+
+    pub(super) fn log(&mut self, session: &Arc<str>, run: RunId, seqs: Range<u64>) {
+        let log = &mut self.all.entry(session.clone()).or_default().log;
+        for seq in seqs {
+            self.position += 1;
+            log.push_back((self.position, run, seq));
+        }
+    }
+
+    /// What was recorded after `position`.
+    pub(super) fn after(&self, session: &str, position: u64) -> impl Iterator<Item = (u64, RunId, u64)> {
+        let log = self.all.get(session).map(|session| &session.log);
+        let start = log.map_or(0, |log| log.partition_point(|(at, _, _)| *at <= position));
+        log.into_iter().flat_map(move |log| log.range(start..).copied())
+    }
+
+    /// The run is no longer kept.
+    pub(super) fn forget(&mut self, session: &str, run: RunId) {
+        if let Some(found) = self.all.get_mut(session) {
+            found.log.retain(|(_, other, _)| *other != run);
+            if found.log.is_empty() && found.turns.is_empty() {
+                self.all.remove(session);
+            }
+        }
+    }
+}
