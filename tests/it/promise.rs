@@ -497,7 +497,7 @@ fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
                 by: "ann".to_owned(),
                 reason: "sure".to_owned(),
             };
-            let changes = vec![windlass_core::store::Change::Mail { run, message }];
+            let changes = vec![windlass_core::store::Change::Mail { run, message, dedupe: None }];
             let commit = windlass_core::store::Commit { guard: windlass_core::store::Guard::Outsider, changes };
             store.commit(commit).get().await.unwrap();
             // Whatever is sent to the run makes it look into its mailbox.

@@ -17,9 +17,11 @@ use crate::limits;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
+use crate::rest::Rest;
 use crate::run::keep::Kept;
 use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
+use crate::run::reply::Signer;
 use crate::run::state::{Ending, Hold};
 use crate::spawn::Spawn;
 use crate::store::{Claimant, Creation, Store, StoreError};
@@ -56,6 +58,12 @@ pub(crate) struct Kernel {
     pub(crate) letters: Mutex<BTreeSet<RunId>>,
     /// Runs that will be driven, once it is their turn.
     pub(crate) queued: Mutex<BTreeMap<RunId, Arc<Completion>>>,
+    /// Suspended runs: who waits for their end, and when the next one is due.
+    pub(crate) rest: Rest,
+    /// How long a run only waits before it is suspended.
+    pub(crate) suspend_after: std::time::Duration,
+    /// Signs reply keys.
+    pub(crate) signer: Arc<Signer>,
     pub(crate) closed: AtomicBool,
     /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
@@ -204,18 +212,15 @@ impl Kernel {
                 self.spawn.spawn(Box::pin(async move {
                     kernel.reload(id).await;
                     kernel.dequeue(id);
-                }));
-            }
-            // Held is an orderly end: it must not count as a death when the run is taken up again.
-            RunEnd::Held(_) => {
-                let epoch = run.with(|machine| machine.outbox().epoch());
-                self.spawn.spawn(Box::pin(async move {
-                    if let Err(error) = kernel.store.release(id, epoch).await {
-                        tracing::warn!(run = %id, "the held run was not released: {error}");
+                    // Nobody drives it after all: whoever waits looks for themselves.
+                    if !kernel.live.lock().contains_key(&id) {
+                        kernel.ended(id, &RunEnd::Elsewhere);
                     }
                 }));
             }
-            _ => {}
+            RunEnd::Suspended { wake } => self.after_suspension(run, *wake),
+            RunEnd::Continued => self.wake_up(id),
+            _ => self.ended(id, end),
         }
     }
 

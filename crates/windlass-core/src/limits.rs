@@ -46,6 +46,18 @@ pub const RUN_OPERATIONS: u64 = 100_000;
 /// readonly work repeat, and keeps commits large enough to be cheap.
 pub const BUFFERED_RECORDS: usize = 256;
 
+/// How long a run that only waits stays in memory before it is suspended: answers that come at once find it there.
+pub const SUSPEND_AFTER: Duration = Duration::from_millis(100);
+
+/// Suspended runs that are taken up in one go when they are due together.
+pub const TAKEN_UP_AT_ONCE: usize = 64;
+
+/// The pause between two such goes, in which new calls get their turn.
+pub const TAKE_UP_PAUSE: Duration = Duration::from_millis(1);
+
+/// When suspended runs are looked for again after the store could not say which are due.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
 /// How long one poll of a body may take before the watchdog names it. A well-behaved body yields within microseconds.
 pub const WATCHDOG: Duration = Duration::from_secs(2);
 

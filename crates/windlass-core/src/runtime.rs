@@ -1,5 +1,7 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
+mod people;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,14 +22,17 @@ use crate::run::drive::RunEnd;
 use crate::run::keep::has_keys;
 use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Event, OpKind, Record, Settled, Settler};
-use crate::run::state::{Doubt, Hold, RunInfo, RunState};
+use crate::run::reply::Signer;
+use crate::run::state::{Hold, RunInfo, RunState};
 use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
-use crate::store::{Change, Commit, Filter, Guard, Message, Settlement, Store, StoreError};
+use crate::store::{Filter, Store, StoreError};
 use crate::time::Clock;
 use crate::tool::spec::Background;
 use crate::tool::{Output, ToolError, Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
+
+pub use people::{Awaited, Resolved};
 
 /// Runs read from the store at a time.
 const PAGE: usize = 256;
@@ -55,6 +60,8 @@ pub struct Config {
     pub connections: Vec<String>,
     /// The language people are told things in, such as `en` or `de-CH`.
     pub locale: String,
+    /// How long a run only waits before it is suspended to the store; zero suspends at once.
+    pub suspend_after: Duration,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -64,13 +71,24 @@ impl Config {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
         let toolbox = Toolbox::new();
         let in_flight = limits::ATTEMPTS_IN_FLIGHT;
-        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), locale: "en".to_owned(), seed: None }
+        Self {
+            store,
+            clock,
+            spawn,
+            toolbox,
+            in_flight,
+            connections: Vec::new(),
+            locale: "en".to_owned(),
+            suspend_after: limits::SUSPEND_AFTER,
+            seed: None,
+        }
     }
 }
 
 impl Runtime {
     /// A runtime. It takes up no earlier runs until [`recover`](Runtime::recover).
     pub fn new(config: Config) -> Self {
+        let signer = Arc::new(Signer::new(config.store.secret()));
         let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
         let kernel = Kernel {
             worker: mint.worker(),
@@ -88,6 +106,9 @@ impl Runtime {
             live: Default::default(),
             queued: Default::default(),
             letters: Default::default(),
+            rest: Default::default(),
+            suspend_after: config.suspend_after,
+            signer,
             closed: false.into(),
             on_threads: Default::default(),
         };
@@ -111,8 +132,11 @@ impl Runtime {
         let id = call.id.clone();
         let (drive, open_world) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
-        let mut told = finished(run, self.kernel.drive(drive).await)?;
-        let told = told.pop().ok_or(Error::Elsewhere { run })?;
+        let end = self.kernel.drive(drive).await;
+        if end.is_rest() {
+            return self.attach(run).await?.pop().ok_or(Error::Elsewhere { run });
+        }
+        let told = finished(run, end)?.pop().ok_or(Error::Elsewhere { run })?;
         Ok(outcome(run, Path::root(), id, told, open_world))
     }
 
@@ -125,7 +149,11 @@ impl Runtime {
         let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
         let (drive, open_world) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure)?;
         let run = drive.run.id;
-        let told = finished(run, self.kernel.drive(drive).await)?;
+        let end = self.kernel.drive(drive).await;
+        if end.is_rest() {
+            return self.attach(run).await;
+        }
+        let told = finished(run, end)?;
         let rows = told.into_iter().zip(ids).zip(open_world).enumerate();
         Ok(rows.map(|(i, ((told, id), open))| outcome(run, Path::root().child(i as u32), id, told, open)).collect())
     }
@@ -156,6 +184,7 @@ impl Runtime {
             if let Some(live) = self.live(run) {
                 match live.completion.wait().await {
                     RunEnd::Finished(_) => {}
+                    end if end.is_rest() => {}
                     end => return finished(run, end).map(|_| Vec::new()),
                 }
             }
@@ -163,8 +192,10 @@ impl Runtime {
             match info.state {
                 RunState::Finished { .. } => return Ok(self.outcomes(run, &self.kernel.store.journal(run, 0).await?)),
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
-                _ if self.live(run).is_none() => return Err(Error::Elsewhere { run }),
-                _ => {}
+                _ if self.live(run).is_some() => {}
+                _ if self.kernel.closed.load(Ordering::Acquire) => return Err(Error::Elsewhere { run }),
+                RunState::Running if !self.kernel.is_waking(run) => return Err(Error::Elsewhere { run }),
+                RunState::Running | RunState::Suspended { .. } | RunState::Queued => self.kernel.outlast(run).await?,
             }
         }
     }
@@ -239,6 +270,7 @@ impl Runtime {
         if !suspects.is_empty() {
             self.take_up_alone(suspects);
         }
+        self.kernel.take_up_due().await;
         // What recovery found out, such as new doubts, can be looked at once this returns.
         for run in taken {
             self.flush(&run).await;
@@ -345,59 +377,6 @@ impl Runtime {
         }
     }
 
-    /// Everything that waits for a settlement, oldest run first.
-    pub async fn doubts(&self) -> Result<Vec<(RunId, Doubt)>> {
-        let mut doubts = Vec::new();
-        let mut after = None;
-        loop {
-            let page = self.kernel.store.list(Filter::Doubted, after, PAGE).await?;
-            after = page.last().map(|info| info.run);
-            doubts.extend(page.iter().flat_map(|info| info.doubts.iter().map(|doubt| (info.run, doubt.clone()))));
-            if page.len() < PAGE {
-                return Ok(doubts);
-            }
-        }
-    }
-
-    /// Settles a doubt. Durable when it returns; the run goes on at once if this runtime drives it.
-    pub async fn settle(&self, run: RunId, path: &Path, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
-        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-        let doubt = info.doubts.iter().find(|doubt| doubt.path == *path).ok_or_else(|| {
-            let open: Vec<String> = info.doubts.iter().map(|doubt| doubt.path.to_string()).collect();
-            let open = if open.is_empty() { "none".to_owned() } else { open.join(", ") };
-            Error::Refused(format!("nothing is in doubt at {path} of run {run}; open doubts: {open}"))
-        })?;
-        let wait = doubt.over_by.since(self.kernel.clock.now());
-        if matches!(settlement, Settlement::DidNotHappen) && !wait.is_zero() {
-            return Err(Error::Refused(format!(
-                "the attempt at {path} of run {run} may still be running on a worker that was lost; \"it did not \
-                 happen\" can be said in {wait:?}"
-            )));
-        }
-        let message = Message::Settle {
-            path: path.clone(),
-            attempt: doubt.attempt,
-            settlement,
-            by: by.to_owned(),
-            reason: reason.to_owned(),
-        };
-        self.send(run, message).await
-    }
-
-    /// Cancels a run. Durable when it returns; attempts in flight are asked to stop at once if this runtime drives them.
-    pub async fn cancel(&self, run: RunId, by: &str, reason: &str) -> Result<()> {
-        self.send(run, Message::Cancel { by: by.to_owned(), reason: reason.to_owned() }).await
-    }
-
-    async fn send(&self, run: RunId, message: Message) -> Result<()> {
-        let commit = Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message, dedupe: None }] };
-        self.kernel.store.commit(commit).get().await?;
-        if let Some(live) = self.kernel.notify(run) {
-            live.run.fetch_mail().await?;
-        }
-        Ok(())
-    }
-
     /// A run's state.
     pub async fn info(&self, run: RunId) -> Result<Option<RunInfo>> {
         Ok(self.kernel.store.info(run).await?)
@@ -443,6 +422,7 @@ impl Runtime {
                 failed.get_or_insert(error);
             }
         }
+        kernel.forget_all();
         kernel.store.close().await;
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
@@ -475,7 +455,7 @@ fn finished(run: RunId, end: RunEnd) -> Result<Vec<Told>> {
         RunEnd::Finished(told) => Ok(told),
         RunEnd::Held(hold) => Err(Error::Held { run, hold }),
         RunEnd::Unknown(source) => Err(Error::Unknown { run, source }),
-        RunEnd::Elsewhere => Err(Error::Elsewhere { run }),
+        RunEnd::Elsewhere | RunEnd::Suspended { .. } | RunEnd::Continued => Err(Error::Elsewhere { run }),
     }
 }
 

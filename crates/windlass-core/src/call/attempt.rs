@@ -11,13 +11,22 @@ use serde_json::Value;
 
 use crate::id::{RunId, ToolId};
 use crate::path::Path;
+use crate::run::reply::Signer;
 
 /// One attempt of a call or step. Cloning shares it.
 #[derive(Clone)]
 pub struct Attempt(Arc<Inner>);
 
+/// Which run an attempt is made in.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    pub(crate) run: RunId,
+    pub(crate) generation: u32,
+    pub(crate) signer: Arc<Signer>,
+}
+
 struct Inner {
-    run: RunId,
+    origin: Origin,
     path: Path,
     name: Arc<str>,
     number: u32,
@@ -31,9 +40,9 @@ struct Inner {
 }
 
 impl Attempt {
-    pub(crate) fn new(run: RunId, path: Path, name: Arc<str>, number: u32, of: u32) -> Self {
+    pub(crate) fn new(origin: Origin, path: Path, name: Arc<str>, number: u32, of: u32) -> Self {
         Self(Arc::new(Inner {
-            run,
+            origin,
             path,
             name,
             number,
@@ -47,7 +56,7 @@ impl Attempt {
 
     /// The run it belongs to.
     pub fn run(&self) -> RunId {
-        self.0.run
+        self.0.origin.run
     }
 
     /// Where in the run it stands.
@@ -73,7 +82,13 @@ impl Attempt {
     /// The idempotency key: the same for every attempt of this call, in this process and after a crash; different for
     /// every other call. Hand it to the outside system that must not do the thing twice.
     pub fn key(&self) -> String {
-        idempotency_key(self.0.run, &self.0.path)
+        idempotency_key(self.0.origin.run, self.0.origin.generation, &self.0.path)
+    }
+
+    /// The key by which the outside answers this call, if the attempt ends with [`Reply::Later`](crate::tool::Reply).
+    /// The same for every attempt. Hand it out before the attempt ends; an answer that comes early is kept.
+    pub fn reply_key(&self) -> String {
+        self.0.origin.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace.
@@ -99,7 +114,7 @@ impl Attempt {
     /// Reports progress to the log of the run; counts as a heartbeat.
     pub fn progress(&self, message: &str) {
         self.heartbeat();
-        tracing::info!(run = %self.0.run, path = %self.0.path, name = %self.0.name, "{message}");
+        tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
 
     pub(crate) fn beats(&self) -> u64 {
@@ -151,9 +166,8 @@ impl Token {
 }
 
 /// The key of the operation at `path`. Readable, so that a person who finds it at a payment provider finds the call.
-pub(crate) fn idempotency_key(run: RunId, path: &Path) -> String {
-    // Every run is in its first generation; a generation that is not would stand between the two.
-    let mut key = format!("{run}.0");
+pub(crate) fn idempotency_key(run: RunId, generation: u32, path: &Path) -> String {
+    let mut key = format!("{run}.{generation}");
     for position in path.positions() {
         key.push('.');
         key.push_str(&position.to_string());
@@ -226,13 +240,16 @@ mod tests {
     fn l17_one_key_for_all_attempts_of_a_call_and_another_for_every_other() {
         let run = RunId::from_bytes([7; 16]);
         let path: Path = "2/0".parse().unwrap();
-        let attempt = |n| Attempt::new(run, path.clone(), "t".into(), n, 3);
+        let origin = |generation| Origin { run, generation, signer: Arc::new(Signer::new([0; 32])) };
+        let attempt = |n| Attempt::new(origin(0), path.clone(), "t".into(), n, 3);
+        let next = Attempt::new(origin(1), path.clone(), "t".into(), 1, 3);
+        assert_ne!(next.key(), attempt(1).key(), "another generation does things anew");
         assert_eq!(attempt(1).key(), attempt(3).key());
         assert_eq!(attempt(1).key(), "07070707-0707-0707-0707-070707070707.0.2.0");
         assert_eq!((attempt(2).number(), attempt(2).of()), (2, 3));
-        assert_ne!(attempt(1).key(), idempotency_key(run, &"20".parse().unwrap()));
+        assert_ne!(attempt(1).key(), idempotency_key(run, 0, &"20".parse().unwrap()));
         assert!(
-            idempotency_key(run, &Path::root().child(u32::MAX)).len() < 255,
+            idempotency_key(run, 0, &Path::root().child(u32::MAX)).len() < 255,
             "payment providers take 255 characters"
         );
     }

@@ -15,22 +15,22 @@ use super::request::ToolCall;
 use super::rules::{Session, session_of};
 use crate::path::Path;
 use crate::run::record::Event;
-use crate::run::{Registration, Run};
+use crate::run::{Awake, Registration, Run};
 use crate::tool::{Effect, Tool, ToolError};
 
 /// What the batch and its calls share.
 #[derive(Default)]
 struct Shared {
-    /// Calls that ended, in the order they did.
-    ended: Vec<(usize, Told)>,
-    /// Calls in doubt: those behind them go on.
-    doubted: Vec<usize>,
+    /// Calls that ended, in the order they did. The run is not asleep while one of them is not collected.
+    ended: Vec<(usize, Told, Awake)>,
+    /// Calls in doubt, or waiting for an answer: those behind them go on.
+    aside: Vec<usize>,
     waker: Option<Waker>,
     /// The body dropped the batch: its calls come to a halt.
     dropped: bool,
 }
 
-/// A call's way to tell its batch that it is in doubt.
+/// A call's way to tell its batch that it holds nobody back.
 #[derive(Clone)]
 pub(crate) struct Barrier {
     shared: Arc<Mutex<Shared>>,
@@ -42,10 +42,11 @@ impl Barrier {
         self.shared.lock().dropped
     }
 
-    pub(crate) fn doubted(&self) {
+    /// Its attempt is over, though its outcome is not there: those behind it go on.
+    pub(crate) fn stands_aside(&self) {
         let waker = {
             let mut shared = self.shared.lock();
-            shared.doubted.push(self.index);
+            shared.aside.push(self.index);
             shared.waker.take()
         };
         if let Some(waker) = waker {
@@ -156,7 +157,7 @@ impl Batch {
                 self.run.pump();
             }
             let mut shared = self.shared.lock();
-            if shared.ended.is_empty() && shared.doubted.is_empty() {
+            if shared.ended.is_empty() && shared.aside.is_empty() {
                 shared.waker = Some(cx.waker().clone());
                 return Poll::Pending;
             }
@@ -217,12 +218,12 @@ impl Batch {
     }
 
     fn collect(&mut self) {
-        let (ended, doubted) = {
+        let (ended, aside) = {
             let mut shared = self.shared.lock();
-            (std::mem::take(&mut shared.ended), std::mem::take(&mut shared.doubted))
+            (std::mem::take(&mut shared.ended), std::mem::take(&mut shared.aside))
         };
-        ended.into_iter().for_each(|(index, told)| self.settle(index, told));
-        doubted.into_iter().for_each(|index| self.close(index));
+        ended.into_iter().for_each(|(index, told, _awake)| self.settle(index, told));
+        aside.into_iter().for_each(|index| self.close(index));
     }
 
     fn settle(&mut self, index: usize, told: Told) {
@@ -307,7 +308,9 @@ impl Future for Task {
         };
         let waker = {
             let mut shared = this.shared.lock();
-            shared.ended.push((this.index, told));
+            let mut awake = Awake::default();
+            awake.set(&this.run, true);
+            shared.ended.push((this.index, told, awake));
             shared.waker.take()
         };
         if let Some(waker) = waker {

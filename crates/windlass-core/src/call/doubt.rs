@@ -13,8 +13,9 @@ use super::execute::{Execution, Flow, Phase, Source};
 use super::queue::Stage;
 use crate::limits;
 use crate::run::machine::SettleMail;
+use crate::run::parks::{Answer, Looks};
 use crate::run::record::{DoubtCause, Event, Settled, Settler};
-use crate::run::state::Doubt;
+use crate::run::state::{Blocked, Doubt};
 use crate::store::Settlement;
 use crate::time::Timestamp;
 use crate::tool::spec::OnDoubt;
@@ -54,6 +55,11 @@ impl Doubting<'_> {
     pub(crate) fn new(cause: DoubtCause, over_by: Timestamp, recorded: bool) -> Self {
         Self { cause, over_by, recorded, opened: false, step: Step::Open }
     }
+
+    /// Whether nobody but a person can move it.
+    pub(crate) fn is_asking(&self) -> bool {
+        matches!(self.step, Step::Ask)
+    }
 }
 
 impl<'a, S: Source<'a>> Execution<'a, S> {
@@ -70,6 +76,15 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let (path, attempt) = (&self.op.path, self.attempt);
         if let Some(mail) = self.run.with(|machine| machine.take_settlement(path, attempt)) {
             return self.settle_by_mail(doubting, mail);
+        }
+        // The attempt may have handed out its reply key before it was lost: then the outside knows.
+        let on = Blocked::Input { name: self.op.name.clone(), at: None };
+        let answer = self.run.with(|machine| machine.take_answer(&Looks { path: &self.op.path, on: &on }));
+        if let Some(Answer::Result(result)) = answer {
+            let settled = Settled { by: Settler::Reply, reason: "it was answered by its reply key".to_owned() };
+            let ticks = self.run.kernel.clock.ticks();
+            let result = result.map(std::sync::Arc::unwrap_or_clone).map_err(std::sync::Arc::unwrap_or_clone);
+            return self.finish_at(ticks, result, Some(settled));
         }
         match std::mem::replace(&mut doubting.step, Step::Ask) {
             Step::Open => self.ask_the_tool(doubting),
@@ -95,18 +110,19 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
         let (path, operation, since) = (self.op.path.clone(), self.op.describe(), self.run.now());
         tracing::warn!(run = %self.run.id, %path, %operation, %cause, "in doubt");
+        self.run.note_wait();
         let doubt = Doubt { path, attempt, operation, cause, over_by, since };
         self.run.with(|machine| machine.open_doubt(doubt));
         self.run.pump();
         self.queue.release_but_key();
         if let Some(barrier) = &self.queue.barrier {
-            barrier.doubted();
+            barrier.stands_aside();
         }
     }
 
     fn ask_the_tool(&mut self, mut doubting: Doubting<'a>) -> Flow {
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
-        let attempt = Attempt::new(self.run.id, path, name, self.attempt, self.rules.attempts());
+        let attempt = Attempt::new(self.run.origin(), path, name, self.attempt, self.rules.attempts());
         let source = &mut self.source;
         let reconcile = std::panic::catch_unwind(AssertUnwindSafe(|| source.reconcile(attempt)));
         let Ok(Some(reconcile)) = reconcile else { return self.apply_policy(doubting) };

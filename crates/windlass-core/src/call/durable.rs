@@ -21,7 +21,7 @@ use crate::ctx::Ctx;
 use crate::run::record::{Event, Finished};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
-use crate::run::{Registration, Run};
+use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Body, Output, Tool, ToolError, ToolResult};
 
@@ -32,9 +32,19 @@ pub(crate) struct Frame {
     pub(crate) next: AtomicU32,
     /// The body is gone: operations dropped with it were not abandoned by it.
     ended: AtomicBool,
+    /// The body stands in an operation.
+    busy: AtomicBool,
 }
 
 impl Frame {
+    pub(crate) fn set_busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::Release);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -51,6 +61,7 @@ pub(crate) struct Entry {
     timing: Timing,
     heeds_cancel: bool,
     registration: Registration,
+    awake: Awake,
 }
 
 struct Timing {
@@ -91,6 +102,7 @@ impl Entry {
             timing: Timing { asked, entered: asked, began: None, deadline: None },
             heeds_cancel,
             registration: Registration::default(),
+            awake: Awake::default(),
         }
     }
 
@@ -132,6 +144,7 @@ impl Entry {
             return Poll::Ready(self.finish(Err(error)));
         }
         self.phase = Phase::Key { key, again };
+        self.awake.set(&self.run, true);
         if let Some(asked) = self.op.take_asked_when_pending() {
             self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
         }
@@ -152,7 +165,7 @@ impl Entry {
             // Whatever else stands here was recorded for an atomic body of the same tool: entering a durable one is the
             // first thing it does.
             Decision::Perform { .. } => false,
-            Decision::InDoubt { .. } => {
+            Decision::InDoubt { .. } | Decision::Park { .. } | Decision::Granted(_) => {
                 let recorded = "an attempt of an atomic body that may have happened";
                 self.run.hold(Hold::changed_body(path, recorded, "a durable one"));
                 return None;
@@ -169,6 +182,7 @@ impl Entry {
             let at = from + deadline;
             let timer = self.run.kernel.clock.sleep(at.since(self.run.now()));
             self.timing.deadline = Some((at, timer));
+            self.run.with(|machine| machine.deadline(&self.op.path, Some(at)));
         }
         let Some(key) = key_of(&self.tool, &self.call.args) else {
             self.enter(None, again);
@@ -194,7 +208,7 @@ impl Entry {
             let asked = self.op.take_asked();
             self.run.append(&self.op.path, began, asked, Event::Entered);
         }
-        let label = Attempt::new(self.run.id, self.op.path.clone(), self.op.name.clone(), 1, 1);
+        let label = Attempt::new(self.run.origin(), self.op.path.clone(), self.op.name.clone(), 1, 1);
         let Body::Durable(durable) = self.tool.body() else { return };
         let ctx = Ctx::new(self.run.clone(), self.op.path.clone(), self.scope.clone(), self.frame.clone(), began);
         let args = self.call.args.clone();
@@ -237,6 +251,9 @@ impl Entry {
                     drop(key);
                     return Poll::Ready(self.leave(deadline_passed()));
                 }
+                // A declared key is kept in memory, and so is the body that holds it; and nobody can tell when something
+                // that is no operation ends.
+                self.awake.set(&self.run, key.is_some() || !self.frame.is_busy());
                 self.phase = Phase::Body { body, label, key };
                 return Poll::Pending;
             }
@@ -269,6 +286,9 @@ impl Entry {
 
     fn finish(&mut self, result: ToolResult<Output>) -> Told {
         self.frame.ended.store(true, Ordering::Release);
+        if self.timing.deadline.is_some() {
+            self.run.with(|machine| machine.deadline(&self.op.path, None));
+        }
         let result = result.map_err(|error| self.seal(error));
         let told = match &result {
             Ok(output) => check_output(&self.tool, output).err().map(|error| Arc::new(self.seal(error))),

@@ -14,14 +14,16 @@ use super::doubt::Doubting;
 use super::queue::{Queue, Stage};
 use super::rules::Rules;
 use super::running::{Ended, Running, panic_message};
+use super::wait::{Sleeper, Wait, Woken};
 use crate::path::Path;
 use crate::run::machine::Past;
+use crate::run::parks::Answer;
 use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::replay::Decision;
-use crate::run::state::Hold;
-use crate::run::{Registration, Run};
+use crate::run::state::{Blocked, Hold};
+use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
+use crate::tool::{Effect, Later, Output, Reconciled, ToolError, ToolResult};
 use crate::value::digest::Encoder;
 
 /// Makes the attempts of an operation.
@@ -118,11 +120,14 @@ pub(crate) struct Execution<'a, S> {
     heeds_cancel: bool,
     phase: Phase<'a>,
     clock: Stopwatch,
+    awake: Awake,
 }
 
 /// Where the time goes.
 struct Stopwatch {
     asked: u64,
+    /// Nanoseconds that had passed by then, with other owners or at rest.
+    earlier: u64,
     running: u64,
     deadline: Option<Timestamp>,
     /// When the attempt in flight must be asked to stop, so that it is over when its intent says.
@@ -132,7 +137,9 @@ struct Stopwatch {
 pub(crate) enum Phase<'a> {
     Ask,
     /// A retry is due later.
-    Delay(BoxFuture<'static, ()>, Timestamp),
+    Delay(Wait),
+    /// It waits for an answer from outside.
+    Parked(Wait),
     Admit(Stage),
     /// Everything the attempt depends on is on its way to the store.
     Durable(u64),
@@ -164,7 +171,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             registration: Registration::default(),
             heeds_cancel,
             phase: Phase::Ask,
-            clock: Stopwatch { asked, running: 0, deadline: None, stop_by: None },
+            clock: Stopwatch { asked, earlier: 0, running: 0, deadline: None, stop_by: None },
+            awake: Awake::default(),
         }
     }
 
@@ -181,6 +189,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                         self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
                     }
                     self.run.pump();
+                    self.awake.set(&self.run, !self.is_parked());
                     return Poll::Pending;
                 }
                 Flow::Done(told) => return Poll::Ready(told),
@@ -191,7 +200,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn advance(&mut self, cx: &mut Context<'_>) -> Flow {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Ask => self.ask(),
-            Phase::Delay(timer, until) => self.delay(cx, timer, until),
+            Phase::Delay(wait) => self.delay(cx, wait),
+            Phase::Parked(wait) => self.parked(cx, wait),
             Phase::Admit(stage) => self.admit(cx, stage),
             Phase::Durable(mark) => self.durable(cx, mark),
             Phase::Running(running) => self.running(cx, running),
@@ -216,8 +226,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let path = &self.op.path;
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
         self.op.settle_asked(past.is_some());
-        if let Some(Past { since, effect, .. }) = past {
-            self.set_deadline(since);
+        if let Some(Past { since, begun, effect, .. }) = past {
+            // A call that its batch held back has not begun to queue.
+            let from = begun.or_else(|| self.queue.barrier.is_none().then_some(since));
+            self.go_back_to(from);
             // Loosening a tool does not loosen what was begun when it was strict.
             self.rules.effect = self.rules.effect.max(effect);
         } else if self.rules.deadline.is_some() {
@@ -236,6 +248,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.attempt = attempt;
                 self.go(Phase::Doubt(Doubting::new(cause, over_by, recorded)))
             }
+            Decision::Park { on, until, attempt } => {
+                self.attempt = attempt;
+                let since = self.run.now();
+                self.go(Phase::Parked(Wait::new(on, until, since)))
+            }
+            Decision::Granted(_) => self.go(Phase::Admit(Stage::first())),
             Decision::Enter => {
                 self.run.hold(Hold::changed_body(&self.op.path, "a durable body that was entered", "an atomic one"));
                 Flow::Pending
@@ -245,25 +263,76 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
+    /// Time counts from when it began, whatever happened to the process or the run meanwhile.
+    fn go_back_to(&mut self, began: Option<Timestamp>) {
+        let now = self.run.at(self.clock.asked);
+        let began = began.unwrap_or(now);
+        self.set_deadline(began);
+        let ago = u64::try_from(now.since(began).as_nanos()).unwrap_or(u64::MAX);
+        self.clock.earlier = ago;
+        self.queue.note_wait();
+    }
+
     fn set_deadline(&mut self, from: Timestamp) {
         self.clock.deadline = self.rules.deadline.map(|deadline| from + deadline);
     }
 
     fn wait_until(&mut self, until: Timestamp) -> Flow {
-        let timer = self.run.kernel.clock.sleep(until.since(self.run.now()));
-        self.go(Phase::Delay(timer, until))
+        let wait = Wait::new(Blocked::Retry, Some(until), self.run.now());
+        self.go(Phase::Delay(wait))
     }
 
-    fn delay(&mut self, cx: &mut Context<'_>, mut timer: BoxFuture<'static, ()>, until: Timestamp) -> Flow {
-        // First, so that a cancellation that comes from now on wakes it.
-        self.registration.register(&self.run, cx);
-        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
-            return self.finish(Err(error));
+    /// Whether all it does is wait for time or for the mailbox. Whoever waits with a key stays in memory, like the key.
+    fn is_parked(&self) -> bool {
+        match &self.phase {
+            Phase::Delay(_) | Phase::Parked(_) => true,
+            Phase::Doubt(doubting) => doubting.is_asking() && self.rules.lane.key.is_none(),
+            _ => false,
         }
-        if timer.poll_unpin(cx).is_pending() {
-            return self.stay(Phase::Delay(timer, until));
+    }
+
+    fn delay(&mut self, cx: &mut Context<'_>, mut wait: Wait) -> Flow {
+        match self.poll_wait(cx, &mut wait) {
+            Poll::Pending => self.stay(Phase::Delay(wait)),
+            Poll::Ready(Woken::Stopped(error)) => self.finish(Err(error)),
+            Poll::Ready(_) => self.go(Phase::Admit(Stage::first())),
         }
-        self.go(Phase::Admit(Stage::first()))
+    }
+
+    pub(crate) fn poll_wait(&mut self, cx: &mut Context<'_>, wait: &mut Wait) -> Poll<Woken> {
+        let (run, path, op) = (&self.run, &self.op.path, &self.op);
+        let operation = || op.describe();
+        let who = Sleeper { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
+        wait.poll(cx, &mut self.registration, &who, |_, woken| woken)
+    }
+
+    /// The attempt said that its outcome comes later.
+    fn park(&mut self, later: Later) -> Flow {
+        let now = self.run.now();
+        let asked_for = later.within.map(|within| now + within);
+        let until = asked_for.into_iter().chain(self.clock.deadline).min();
+        let on = Blocked::Input { name: self.op.name.clone(), at: None };
+        let attempt = self.attempt;
+        self.append(Event::Parked { on: on.clone(), until, attempt });
+        self.queue.release();
+        if let Some(barrier) = &self.queue.barrier {
+            barrier.stands_aside();
+        }
+        self.go(Phase::Parked(Wait::new(on, until, now)))
+    }
+
+    fn parked(&mut self, cx: &mut Context<'_>, mut wait: Wait) -> Flow {
+        let result = match self.poll_wait(cx, &mut wait) {
+            Poll::Pending => return self.stay(Phase::Parked(wait)),
+            Poll::Ready(Woken::Answer(Answer::Result(result))) => result,
+            Poll::Ready(Woken::Answer(_)) => return self.go(Phase::Parked(wait)),
+            Poll::Ready(Woken::Stopped(error)) => return self.finish(Err(error)),
+            Poll::Ready(Woken::Expired) => {
+                let message = "whoever was to answer the call did not do so in time".to_owned();
+                return self.finish(Err(ToolError::TimedOut { message }));
+            }
+        };
+        self.finish(result.map(Arc::unwrap_or_clone).map_err(Arc::unwrap_or_clone))
     }
 
     /// Key, turn, the tool's own limits, permit: in this order.
@@ -352,7 +421,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             return self.stay(Phase::Over);
         }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
-        let attempt = Attempt::new(self.run.id, path, name, self.attempt, self.rules.attempts());
+        let attempt = Attempt::new(self.run.origin(), path, name, self.attempt, self.rules.attempts());
         // Nothing pending so far: the reading made when the call was asked for still holds.
         let started = if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked };
         let heeds_cancel = self.heeds_cancel;
@@ -396,6 +465,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.clock.stop_by = None;
         let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
         let error = match ended {
+            Ended::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             Ended::Returned(Ok(output)) => {
                 self.source.ended_well(&self.run, &self.op.path);
                 return self.finish_at(now, Ok(output), None);
@@ -473,7 +543,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Ok(output) => self.source.check(output).err().map(|error| Arc::new(self.seal(error))),
             Err(_) => None,
         };
-        let total = ticks.saturating_sub(self.clock.asked);
+        let total = ticks.saturating_sub(self.clock.asked).saturating_add(self.clock.earlier);
         let running = self.clock.running.min(total);
         let times = Times { queued: total - running, running, total };
         let result = result.map(Arc::new).map_err(Arc::new);

@@ -6,17 +6,20 @@ pub(crate) mod child;
 mod doubt;
 pub(crate) mod durable;
 pub(crate) mod execute;
+pub(crate) mod park;
 pub(crate) mod plan;
 pub(crate) mod queue;
 mod request;
 pub(crate) mod rules;
 pub(crate) mod running;
+pub(crate) mod wait;
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 pub(crate) use attempt::idempotency_key;
+pub(crate) use attempt::Origin;
 pub use attempt::{Attempt, Call, Cancelled};
 pub use request::{ToolCall, ToolRef, batch_identity};
 

@@ -60,7 +60,7 @@ impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
         guard.over();
         let path = path.clone();
         this.state = OneState::Over;
-        match this.ctx.answer(&path, &told) {
+        match this.ctx.answer_at(&path, &told) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }

@@ -1,6 +1,8 @@
 //! The context of a durable body: its operations, each journaled, each answered from the journal after a crash.
 
 mod calls;
+mod first;
+pub mod park;
 mod step;
 mod steps;
 
@@ -11,6 +13,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
+pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
+pub use park::OpenWait;
 pub use step::{CtxStep, Step, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
 
@@ -145,12 +149,13 @@ impl Ctx {
     /// The next operation's place.
     fn next(&mut self, kind: OpKind, name: Arc<str>) -> (Path, Guard) {
         let index = self.frame.next.fetch_add(1, Ordering::AcqRel);
+        self.frame.set_busy(true);
         let path = self.path.child(index);
         let (run, frame) = (self.run.clone(), self.frame.clone());
         (path, Guard { run, frame, index, parent: self.path.clone(), kind, name, over: false })
     }
 
-    fn answer<T: DeserializeOwned + 'static>(&mut self, path: &Path, told: &Told) -> Option<ToolResult<T>> {
+    fn answer_at<T: DeserializeOwned + 'static>(&mut self, path: &Path, told: &Told) -> Option<ToolResult<T>> {
         self.answered = told.at;
         decode(&self.run, path, &told.result)
     }
@@ -184,6 +189,7 @@ struct Guard {
 impl Guard {
     fn over(&mut self) {
         self.over = true;
+        self.frame.set_busy(false);
     }
 }
 

@@ -210,7 +210,7 @@ where
         guard.over();
         let path = execution.op.path.clone();
         this.state = State::Over;
-        match this.ctx.answer(&path, &told) {
+        match this.ctx.answer_at(&path, &told) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }

@@ -19,7 +19,7 @@ use crate::call::execute::Told;
 use crate::limits::CLEAN_UP;
 use crate::path::Path;
 use crate::store::StoreError;
-use crate::time::Times;
+use crate::time::{Times, Timestamp};
 use crate::tool::{Output, ToolError};
 
 /// What a run is made of at its root.
@@ -46,8 +46,22 @@ pub(crate) enum RunEnd {
     Held(Hold),
     /// The store failed; the journal will decide.
     Unknown(StoreError),
+    /// All it does is wait; it is in the store and nowhere else.
+    Suspended {
+        /// When its earliest timer is due.
+        wake: Option<Timestamp>,
+    },
+    /// It goes on in its next generation.
+    Continued,
     /// Somebody else drives it, or will.
     Elsewhere,
+}
+
+impl RunEnd {
+    /// Whether the run goes on by itself, without this drive.
+    pub(crate) fn is_rest(&self) -> bool {
+        matches!(self, Self::Suspended { .. } | Self::Continued)
+    }
 }
 
 pub(crate) struct Drive {
@@ -56,6 +70,8 @@ pub(crate) struct Drive {
     phase: Phase,
     registration: Registration,
     clean_up: Option<BoxFuture<'static, ()>>,
+    /// Runs while all the run does is wait; at its end the run is suspended.
+    idle: Option<BoxFuture<'static, ()>>,
 }
 
 enum Phase {
@@ -67,12 +83,13 @@ enum Phase {
 
 impl Drive {
     pub(crate) fn new(run: Arc<Run>, root: Root) -> Self {
-        Self { run, root: Some(root), phase: Phase::Body, registration: Registration::default(), clean_up: None }
+        let registration = Registration::default();
+        Self { run, root: Some(root), phase: Phase::Body, registration, clean_up: None, idle: None }
     }
 
     /// A run that is stopped already, such as one held when it was claimed.
     pub(crate) fn stopped(run: Arc<Run>) -> Self {
-        Self { run, root: None, phase: Phase::Body, registration: Registration::default(), clean_up: None }
+        Self { run, root: None, phase: Phase::Body, registration: Registration::default(), clean_up: None, idle: None }
     }
 
     /// Tells the store of the run before anything is done, so that others can find it.
@@ -123,10 +140,26 @@ impl Drive {
         }
         self.registration.register(&self.run, cx);
         self.run.rebase();
-        if self.run.is_cancelled() && self.clean_up_is_over(cx) {
-            return Some((self.cut_off(), Ending::Cancelled));
+        if self.run.is_cancelled() {
+            return self.clean_up_is_over(cx).then(|| (self.cut_off(), Ending::Cancelled));
         }
+        self.suspend_if_idle(cx);
         None
+    }
+
+    /// A run that only waits, and has done so for a moment, needs nobody in memory.
+    fn suspend_if_idle(&mut self, cx: &mut Context<'_>) {
+        if !self.run.is_asleep() {
+            self.idle = None;
+            return;
+        }
+        let (run, kernel) = (&self.run, &self.run.kernel);
+        let over = kernel.suspend_after.is_zero()
+            || self.idle.get_or_insert_with(|| kernel.clock.sleep(kernel.suspend_after)).poll_unpin(cx).is_ready();
+        if over {
+            self.idle = None;
+            run.with(|machine| machine.try_suspend(run.now()));
+        }
     }
 
     fn clean_up_is_over(&mut self, cx: &mut Context<'_>) -> bool {
@@ -203,8 +236,25 @@ impl Drive {
                     _ => self.halt(cx),
                 }
             }
+            Some(Stop::Suspended { wake }) => self.flushed(cx, RunEnd::Suspended { wake }),
+            Some(Stop::Continued) => self.flushed(cx, RunEnd::Continued),
             Some(Stop::Reload(error)) => Poll::Ready(RunEnd::Unknown(error)),
             Some(Stop::Lost | Stop::Released) | None => Poll::Ready(RunEnd::Elsewhere),
+        }
+    }
+}
+
+impl Drive {
+    /// Ends like this once everything is durable.
+    fn flushed(&mut self, cx: &mut Context<'_>, end: RunEnd) -> Poll<RunEnd> {
+        let mark = self.run.with(|machine| machine.outbox().written());
+        self.registration.register(&self.run, cx);
+        if self.run.is_durable(mark) {
+            return Poll::Ready(end);
+        }
+        match self.run.with(|machine| machine.stop().cloned()) {
+            Some(Stop::Suspended { .. } | Stop::Continued) => Poll::Pending,
+            _ => self.halt(cx),
         }
     }
 }

@@ -4,8 +4,9 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use super::record::{Asked, DoubtCause, Event, OpKind, Record, Recorded};
-use super::state::Doubt;
+use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Record, Recorded};
+use super::state::{Blocked, Doubt};
+use crate::id::RunId;
 use crate::path::Path;
 use crate::time::Timestamp;
 use crate::tool::{Effect, ToolError};
@@ -17,6 +18,8 @@ pub(crate) struct Standing {
     pub(crate) state: State,
     /// When it was first recorded.
     pub(crate) since: Timestamp,
+    /// When anything was first done about it, beyond accepting it.
+    pub(crate) begun: Option<Timestamp>,
     /// When it was last recorded.
     pub(crate) at: Timestamp,
     /// How often the process died with this operation in flight.
@@ -51,6 +54,8 @@ pub(crate) enum State {
     Failed { attempt: u32, retry_at: Timestamp },
     Doubted { attempt: u32, cause: DoubtCause, over_by: Timestamp },
     Settled { attempt: u32 },
+    Parked { on: Blocked, until: Option<Timestamp>, attempt: u32 },
+    Granted(Grant),
     Finished { result: Recorded },
 }
 
@@ -67,6 +72,10 @@ pub(crate) struct History {
     pub(crate) cancel_pending: Option<String>,
     /// When somebody cancelled the run.
     pub(crate) cancelled: Option<Timestamp>,
+    /// Why the reply keys handed out so far are void.
+    pub(crate) revoked: Option<String>,
+    /// Runs that were spawned, are to be cancelled with this one, and are not known to have ended.
+    pub(crate) children: Vec<RunId>,
 }
 
 impl History {
@@ -87,7 +96,13 @@ impl History {
                 self.cancel_pending = Some(reason);
                 return;
             }
-            Event::Accepted => State::Accepted,
+            Event::Revoked { reason } => {
+                self.revoked = Some(reason);
+                return;
+            }
+            Event::Accepted | Event::Continued { .. } => State::Accepted,
+            Event::Parked { on, until, attempt } => State::Parked { on, until, attempt },
+            Event::Granted(grant) => State::Granted(grant),
             Event::Entered => State::Entered,
             Event::Attempting { attempt } => State::Attempting { attempt },
             Event::Intended { attempt, over_by } => State::Intended { attempt, over_by },
@@ -97,9 +112,11 @@ impl History {
             Event::Finished(finished) => State::Finished { result: finished.into_answer() },
         };
         self.note_progress(&path, &state);
+        self.note_child(&path, asked.as_ref(), &state);
         match self.standing.entry(path) {
             Entry::Occupied(mut standing) => {
                 let standing = standing.get_mut();
+                standing.begun = standing.begun.or_else(|| begun(&state, at));
                 standing.state = state;
                 standing.at = at;
             }
@@ -108,8 +125,22 @@ impl History {
                 // there diverges from the empty name.
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
-                place.insert(Standing { asked, state, since: at, at, deaths: 0 });
+                let begun = begun(&state, at);
+                place.insert(Standing { asked, state, since: at, begun, at, deaths: 0 });
             }
+        }
+    }
+
+    /// Keeps track of the runs this one spawned.
+    fn note_child(&mut self, path: &Path, asked: Option<&Asked>, state: &State) {
+        let State::Finished { result } = state else { return };
+        let asked = asked.or_else(|| self.standing.get(path).map(|standing| &standing.asked));
+        match (asked.map(|asked| (asked.kind, &asked.name)), result) {
+            (Some((OpKind::Spawn, _)), Ok(output)) => {
+                self.children.extend(super::record::spawned(output));
+            }
+            (Some((OpKind::Join, name)), _) => self.children.retain(|child| child.to_string() != **name),
+            _ => {}
         }
     }
 
@@ -123,7 +154,7 @@ impl History {
             }
         }
         self.parked.retain(|other| other != path);
-        if let State::Failed { .. } | State::Doubted { .. } = state {
+        if let State::Failed { .. } | State::Doubted { .. } | State::Parked { .. } = state {
             self.parked.push(path.clone());
         }
         if let State::Finished { result: Err(error) } = state
@@ -195,6 +226,10 @@ impl History {
         }
         self.standing.remove(path)
     }
+}
+
+fn begun(state: &State, at: Timestamp) -> Option<Timestamp> {
+    (!matches!(state, State::Accepted)).then_some(at)
 }
 
 #[cfg(test)]

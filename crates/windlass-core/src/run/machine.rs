@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::history::{History, Standing};
 use super::outbox::Outbox;
+use super::parks::{self, Parks};
 use super::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Settled, Settler};
 use super::replay::{self, Decision, replay};
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
@@ -31,6 +32,10 @@ pub(crate) enum Stop {
     Lost,
     /// This process lets go of it; another owner goes on.
     Released,
+    /// All it does is wait: it is, or is being, suspended to the store.
+    Suspended { wake: Option<Timestamp> },
+    /// It goes on in its next generation, which is being, or has been, recorded.
+    Continued,
 }
 
 /// How a run comes to a new owner.
@@ -42,11 +47,14 @@ pub(crate) enum TakenUp {
     Resumed,
     /// The store failed this very process, which did not die of it.
     Reloaded,
+    /// It was at rest, and something came for it.
+    Woken,
 }
 
 /// How an operation began, if the journal knows of it.
 pub(crate) struct Past {
     pub(crate) since: Timestamp,
+    pub(crate) begun: Option<Timestamp>,
     /// When its latest record was written.
     pub(crate) at: Timestamp,
     /// The class it was begun under.
@@ -85,14 +93,18 @@ struct Cancel {
 
 pub(crate) struct Machine {
     history: History,
-    outbox: Outbox,
-    stop: Option<Stop>,
-    doubts: Vec<Doubt>,
-    mail: VecDeque<Mail>,
+    pub(super) outbox: Outbox,
+    pub(super) stop: Option<Stop>,
+    pub(super) doubts: Vec<Doubt>,
+    pub(super) parks: Parks,
+    pub(super) mail: VecDeque<Mail>,
     /// Settlements taken out of the mail whose consequence is not recorded yet: where, and their positions.
-    undecided: Vec<(Path, u64)>,
+    pub(super) undecided: Vec<(Path, u64)>,
     /// Mail up to here has been delivered.
-    seen: u64,
+    pub(super) seen: u64,
+    /// Runs that are cancelled with this one.
+    children: Vec<RunId>,
+    generation: u32,
     cancel: Option<Cancel>,
     open_intents: Vec<Intent>,
     /// Bodies that were dropped in the middle: nobody below them takes a settlement any more.
@@ -138,9 +150,12 @@ impl Machine {
             outbox: Outbox::create(run, creation),
             stop: None,
             doubts: Vec::new(),
+            parks: Parks::default(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
+            children: Vec::new(),
+            generation: 0,
             cancel: None,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
@@ -156,7 +171,7 @@ impl Machine {
         let event = match how {
             TakenUp::Found => (!claimed.orderly).then_some(Event::Recovered),
             TakenUp::Resumed => Some(Event::Resumed),
-            TakenUp::Reloaded => None,
+            TakenUp::Reloaded | TakenUp::Woken => None,
         };
         let announced = event.is_some();
         if let Some(event) = event {
@@ -170,14 +185,19 @@ impl Machine {
             None => Cancel { reason: String::new(), delivered: true, at },
         });
         let suspect = if announced { SUSPECT_ATTEMPTS } else { 0 };
+        let parks = Parks::of_past(history.revoked.take(), how == TakenUp::Woken);
+        let children = std::mem::take(&mut history.children);
         let mut machine = Self {
             history,
             outbox,
             stop: None,
             doubts: Vec::new(),
+            parks,
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
+            children,
+            generation: claimed.generation,
             cancel,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
@@ -216,8 +236,12 @@ impl Machine {
             }
             _ => {}
         }
-        let past =
-            standing.map(|standing| Past { since: standing.since, at: standing.at, effect: standing.asked.effect });
+        let past = standing.map(|standing| Past {
+            since: standing.since,
+            begun: standing.begun,
+            at: standing.at,
+            effect: standing.asked.effect,
+        });
         (past, decision)
     }
 
@@ -250,8 +274,13 @@ impl Machine {
                 over_by: *over_by,
                 since: record.at,
             }),
-            Event::Failed { .. } | Event::Doubted { .. } | Event::Settled { .. } | Event::Finished(_)
-                if !self.open_intents.is_empty() || !self.doubts.is_empty() =>
+            Event::Failed { .. }
+            | Event::Doubted { .. }
+            | Event::Settled { .. }
+            | Event::Parked { .. }
+            | Event::Granted(_)
+            | Event::Finished(_)
+                if !self.open_intents.is_empty() || !self.doubts.is_empty() || !self.undecided.is_empty() =>
             {
                 self.open_intents.retain(|intent| intent.path != record.path);
                 if !matches!(record.event, Event::Doubted { .. }) {
@@ -282,6 +311,7 @@ impl Machine {
     /// earlier owner that it had not asked for again.
     pub(crate) fn abandon_below(&mut self, path: &Path, at: Timestamp) {
         self.abandoned.push(path.clone());
+        self.unpark_below(path);
         let below = |intent: &Intent| intent.path.positions().starts_with(path.positions());
         let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open_intents).into_iter().partition(below);
         self.open_intents = kept;
@@ -329,6 +359,7 @@ impl Machine {
 
     /// The root call has its outcome.
     pub(crate) fn finish(&mut self, ending: Ending) -> u64 {
+        self.unpark_below(&Path::root());
         self.outbox.state(RunState::Finished { ending })
     }
 
@@ -357,19 +388,42 @@ impl Machine {
             return;
         }
         self.seen = mail.position;
-        if let Message::Cancel { by, reason } = &mail.message {
-            self.outbox.consumed(mail.position);
-            if self.cancel.is_none() {
-                self.cancel = Some(Cancel { reason: reason.clone(), delivered: false, at: now });
-                let event = Event::Cancelled { by: by.clone(), reason: reason.clone() };
-                self.outbox.append(Record { path: Path::root(), at: now, asked: None, event });
+        match mail.message {
+            Message::Cancel { by, reason } => {
+                self.outbox.consumed(mail.position);
+                return self.cancelled(by, reason, now);
             }
-            return;
+            Message::Revoke { reason } => {
+                self.outbox.consumed(mail.position);
+                return self.revoke(reason, now);
+            }
+            // Meant for a generation that is over.
+            Message::Resolve { generation, .. } if generation != self.generation => {
+                return self.outbox.consumed(mail.position);
+            }
+            message => self.mail.push_back(Mail { position: mail.position, message }),
         }
-        self.mail.push_back(mail);
         if !self.abandoned.is_empty() {
             self.annotate(now);
         }
+    }
+
+    /// Somebody cancels the run, and with it the runs it spawned.
+    fn cancelled(&mut self, by: String, reason: String, at: Timestamp) {
+        if self.cancel.is_some() {
+            return;
+        }
+        self.cancel = Some(Cancel { reason: reason.clone(), delivered: false, at });
+        for (child, message) in parks::cancelled_with(&self.children, &by, &reason) {
+            self.outbox.mail(child, message, None);
+        }
+        let event = Event::Cancelled { by, reason };
+        self.outbox.append(Record { path: Path::root(), at, asked: None, event });
+    }
+
+    /// Which generation of the run this is.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
     }
 
     /// The position up to which mail has been delivered.
@@ -444,8 +498,11 @@ impl Machine {
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
         match self.stop {
-            None | Some(Stop::Held(_) | Stop::Released) => self.outbox.take(),
-            Some(_) => None,
+            Some(Stop::Lost | Stop::Reload(_)) => None,
+            _ => {
+                self.publish_parks();
+                self.outbox.take()
+            }
         }
     }
 

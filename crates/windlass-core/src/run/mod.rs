@@ -5,17 +5,20 @@ pub(crate) mod history;
 pub(crate) mod keep;
 pub(crate) mod machine;
 pub(crate) mod outbox;
+pub(crate) mod parks;
 pub mod record;
 pub(crate) mod replay;
+pub mod reply;
 pub mod state;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::admit::Fifo;
+use crate::call::Origin;
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::path::Path;
@@ -41,6 +44,12 @@ pub(crate) struct Run {
     /// Whether the body was cut off: what is left of it comes to a halt, while the run's end is still written.
     quiet: AtomicBool,
     cancelled: AtomicBool,
+    /// Operations and bodies that stand still for another reason than a park.
+    awake: AtomicUsize,
+    /// Whether anything in it ever waited for the mailbox or for a time: without that it is never suspended.
+    waited: AtomicBool,
+    /// Which generation of the run this is.
+    pub(crate) generation: u32,
     interest: Mutex<Interest>,
     /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
     ahead: AtomicI64,
@@ -58,6 +67,7 @@ impl Run {
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
+        let generation = machine.generation();
         Arc::new(Self {
             id,
             kernel,
@@ -67,6 +77,9 @@ impl Run {
             stopped,
             quiet: AtomicBool::new(false),
             cancelled,
+            awake: AtomicUsize::new(0),
+            waited: AtomicBool::new(false),
+            generation,
             interest: Mutex::default(),
             ahead: AtomicI64::new(ahead(base)),
         })
@@ -127,6 +140,15 @@ impl Run {
     /// Whether the next attempt must be announced, because a process died with this run before.
     pub(crate) fn suspect(&self) -> bool {
         self.has_past && self.with(Machine::suspect)
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        Origin { run: self.id, generation: self.generation, signer: self.kernel.signer.clone() }
+    }
+
+    /// The key by which the outside answers the park at `path`.
+    pub(crate) fn reply_key(&self, path: &Path) -> String {
+        self.kernel.signer.sign(self.id, self.generation, path)
     }
 
     pub(crate) fn hold(&self, hold: Hold) {
@@ -193,7 +215,17 @@ impl Run {
         }
     }
 
-    fn pump_if_due(self: &Arc<Self>) {
+    /// Whether everything in it that stands still is parked.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.waited.load(Ordering::Acquire) && self.awake.load(Ordering::Acquire) == 0
+    }
+
+    /// Something in it waits for the mailbox or for a time.
+    pub(crate) fn note_wait(&self) {
+        self.waited.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn pump_if_due(self: &Arc<Self>) {
         if self.with(|machine| machine.outbox().is_due()) {
             self.pump();
         }
@@ -228,6 +260,37 @@ impl Run {
         self.with(|machine| mail.into_iter().for_each(|mail| machine.deliver(mail, now)));
         self.wake();
         Ok(())
+    }
+}
+
+/// Held by what stands still and is not parked: a run with any of these is not suspended.
+#[derive(Default)]
+pub(crate) struct Awake(Option<Arc<Run>>);
+
+impl Awake {
+    pub(crate) fn set(&mut self, run: &Arc<Run>, awake: bool) {
+        match (&self.0, awake) {
+            (None, true) => {
+                run.awake.fetch_add(1, Ordering::AcqRel);
+                self.0 = Some(run.clone());
+            }
+            (Some(_), false) => self.release(),
+            _ => {}
+        }
+    }
+
+    fn release(&mut self) {
+        let Some(run) = self.0.take() else { return };
+        // The last one tells whoever drives the run, which may stand still on another thread.
+        if run.awake.fetch_sub(1, Ordering::AcqRel) == 1 && run.waited.load(Ordering::Acquire) {
+            run.wake();
+        }
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

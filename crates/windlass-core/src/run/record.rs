@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::state::Blocked;
+use crate::id::RunId;
 use crate::path::Path;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, ToolError};
@@ -90,6 +92,16 @@ impl fmt::Display for Asked {
             OpKind::Step => write!(f, "step \"{}\"", self.name),
             OpKind::Steps => write!(f, "{} parallel steps", self.name),
             OpKind::Version => write!(f, "version \"{}\"", self.name),
+            OpKind::Wait => write!(f, "wait for \"{}\"", self.name),
+            OpKind::Sleep => f.write_str("sleep"),
+            OpKind::First => write!(f, "first of {}", self.name),
+            OpKind::Answer => write!(f, "answer to the wait at {}", self.name),
+            OpKind::Receive => write!(f, "receive of signal \"{}\"", self.name),
+            OpKind::Spawn => write!(f, "spawn of tool `{}`", self.name),
+            OpKind::Join => write!(f, "join of run {}", self.name),
+            OpKind::Signal => write!(f, "signal to run {}", self.name),
+            OpKind::Cancel => write!(f, "cancel of run {}", self.name),
+            OpKind::Emit => write!(f, "event \"{}\"", self.name),
         }
     }
 }
@@ -109,6 +121,26 @@ pub enum OpKind {
     Steps,
     /// A place where the code changed.
     Version,
+    /// A wait for an answer from outside.
+    Wait,
+    /// A wait for a time.
+    Sleep,
+    /// Several waits of which the first counts; they stand below its path.
+    First,
+    /// The answer to a wait that was opened before.
+    Answer,
+    /// A wait for a signal.
+    Receive,
+    /// The start of another run.
+    Spawn,
+    /// The end of a run that was spawned.
+    Join,
+    /// A signal to another run.
+    Signal,
+    /// The cancellation of another run.
+    Cancel,
+    /// An event for whoever watches the run.
+    Emit,
 }
 
 /// A result as it is recorded and shared.
@@ -163,12 +195,35 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// It waits for time or for the mailbox.
+    Parked {
+        /// What for.
+        on: Blocked,
+        /// When it stops waiting, whatever happens.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+        /// The attempt after which it waits; zero where none was made.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        attempt: u32,
+    },
+    /// A person agreed to the call.
+    Granted(Grant),
     /// The operation has its outcome.
     Finished(Finished),
     /// A process that drove this run died, or its lease was taken. Stands at the root.
     Recovered,
     /// Somebody took the run up again on purpose: earlier deaths no longer count. Stands at the root.
     Resumed,
+    /// The run goes on with a fresh journal, of which this is the first record. Stands at the root.
+    Continued {
+        /// Counts from zero.
+        generation: u32,
+    },
+    /// The reply keys handed out so far are void. Stands at the root.
+    Revoked {
+        /// Why.
+        reason: String,
+    },
     /// Somebody cancelled the run. Stands at the root.
     Cancelled {
         /// Who.
@@ -176,6 +231,23 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// Somebody's agreement to one call with exactly these arguments. Being a record of that call, it serves no other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The arguments, by their digest.
+    pub digest: String,
+    /// Who agreed.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// It is void from then on.
+    pub until: Timestamp,
 }
 
 /// The end of an operation.
@@ -211,6 +283,12 @@ impl Finished {
     }
 }
 
+/// The run a spawn's record names, unless it was abandoned on purpose.
+pub(crate) fn spawned(output: &Output) -> Option<RunId> {
+    let run = output.value.get("run")?.as_str()?.parse().ok()?;
+    (output.value.get("abandoned") != Some(&Value::Bool(true))).then_some(run)
+}
+
 /// Who settled a doubt, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
@@ -230,6 +308,8 @@ pub enum Settler {
     Policy,
     /// A person.
     Person(String),
+    /// Whoever had the call's reply key.
+    Reply,
 }
 
 impl fmt::Display for Settler {
@@ -238,6 +318,7 @@ impl fmt::Display for Settler {
             Self::Tool => f.write_str("the tool"),
             Self::Policy => f.write_str("policy"),
             Self::Person(name) => f.write_str(name),
+            Self::Reply => f.write_str("whoever had its reply key"),
         }
     }
 }

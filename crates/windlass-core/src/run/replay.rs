@@ -3,8 +3,8 @@
 
 use crate::path::Path;
 use crate::run::history::{Standing, State};
-use crate::run::record::{Asked, DoubtCause, Recorded};
-use crate::run::state::Divergence;
+use crate::run::record::{Asked, DoubtCause, Grant, Recorded};
+use crate::run::state::{Blocked, Divergence};
 use crate::time::Timestamp;
 use crate::tool::Effect;
 use crate::value::diff::differences;
@@ -18,6 +18,10 @@ pub(crate) enum Decision {
     Answer { result: Recorded, at: Timestamp },
     /// An attempt may have happened.
     InDoubt { attempt: u32, cause: DoubtCause, over_by: Timestamp, recorded: bool },
+    /// It waits: keep waiting, with the original deadline.
+    Park { on: Blocked, until: Option<Timestamp>, attempt: u32 },
+    /// Somebody agreed to it: go on from there, as long as the grant is valid.
+    Granted(Grant),
     /// Enter the durable body or the group below.
     Enter,
     /// The journal has something else here.
@@ -52,6 +56,8 @@ pub(crate) fn replay(path: &Path, standing: Option<&Standing>, asked: &Asked) ->
         State::Doubted { attempt, cause, over_by } => {
             Decision::InDoubt { attempt: *attempt, cause: *cause, over_by: *over_by, recorded: true }
         }
+        State::Parked { on, until, attempt } => Decision::Park { on: on.clone(), until: *until, attempt: *attempt },
+        State::Granted(grant) => Decision::Granted(grant.clone()),
         State::Settled { attempt } => Decision::Perform { attempt: attempt + 1, not_before: None },
     }
 }
@@ -92,7 +98,7 @@ mod tests {
     }
 
     fn decide(recorded: Asked, state: State, asked: &Asked) -> String {
-        let standing = Standing { asked: recorded, state, since: T, at: T, deaths: 0 };
+        let standing = Standing { asked: recorded, state, since: T, begun: Some(T), at: T, deaths: 0 };
         format!("{:?}", replay(&Path::root().child(0), Some(&standing), asked))
     }
 
@@ -115,6 +121,27 @@ mod tests {
     fn accepted_and_not_attempted_goes_on_from_there() {
         let asked = call("t", json!({}));
         assert_eq!(decide(asked.clone(), State::Accepted, &asked), "Perform { attempt: 1, not_before: None }");
+    }
+
+    #[test]
+    fn l06_a_park_goes_on_with_its_original_deadline() {
+        let asked = Asked::operation(OpKind::Wait, "manager".into(), None, Effect::Readonly);
+        let on = Blocked::Input { name: "manager".into(), at: None };
+        let decision = decide(asked.clone(), State::Parked { on, until: Some(T), attempt: 0 }, &asked);
+        assert_eq!(
+            decision,
+            "Park { on: Input { name: \"manager\", at: None }, until: Some(5000000µs), attempt: 0 }"
+        );
+        let other = Asked::operation(OpKind::Wait, "director".into(), None, Effect::Readonly);
+        let on = Blocked::Input { name: "manager".into(), at: None };
+        assert!(decide(asked, State::Parked { on, until: None, attempt: 0 }, &other).starts_with("Diverged"));
+    }
+
+    #[test]
+    fn e07_a_granted_call_goes_on_from_there() {
+        let asked = call("t", json!({}));
+        let grant = Grant { digest: "d".into(), by: "ada".into(), reason: "fine".into(), until: T };
+        assert!(decide(asked.clone(), State::Granted(grant), &asked).starts_with("Granted(Grant { digest: \"d\""));
     }
 
     #[test]

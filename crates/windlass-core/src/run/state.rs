@@ -47,6 +47,8 @@ pub enum Ending {
     Failed,
     /// Cancelled.
     Cancelled,
+    /// Its owner died, and nobody else may go on with it.
+    Lost,
 }
 
 /// Why a run is held. Each says what would move it.
@@ -208,6 +210,9 @@ pub enum Blocked {
     Input {
         /// What it is about.
         name: Arc<str>,
+        /// Where the key was made, if not at the operation that waits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<Path>,
     },
     /// A signal.
     Signal {

@@ -427,7 +427,7 @@ impl CrashMatrix {
             panic!("the scenario is stuck: {} doubts, nothing can move:\n  {}\n{journals}", doubts.len(), log())
         };
         for (run, doubt) in doubts {
-            let key = crate::call::idempotency_key(run, &doubt.path);
+            let key = crate::call::idempotency_key(run, 0, &doubt.path);
             let settlement = person(ledger, &key, &doubt);
             let runtime = runtime.clone();
             let settled = sim.block_on(async move {

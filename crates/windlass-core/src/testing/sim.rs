@@ -146,6 +146,11 @@ impl Sim {
         self.0.killed.store(true, Ordering::Release);
     }
 
+    /// How many tasks have not ended.
+    pub fn tasks(&self) -> usize {
+        self.0.tasks.lock().all.len()
+    }
+
     /// Drops all tasks where they stand.
     pub fn bury(&self) {
         *self.0.thread.lock() = Some(std::thread::current());

@@ -36,6 +36,9 @@ pub enum ToolError {
         /// Whether trying again is safe.
         #[serde(default, skip_serializing_if = "Retryable::is_no")]
         retry: Retryable,
+        /// A short name programs can act on, where whoever failed gave one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
     },
     /// Something broke that the model must not read.
     Internal(Internal),
@@ -119,17 +122,30 @@ impl Internal {
 impl ToolError {
     /// A failure the model may read.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self::Failed { message: message.into(), retry: Retryable::No }
+        Self::Failed { message: message.into(), retry: Retryable::No, code: None }
+    }
+
+    /// A failure the model may read, with a short name that programs can act on.
+    pub fn rejected(code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Failed { message: message.into(), retry: Retryable::No, code: Some(code.into()) }
+    }
+
+    /// The short name of a failure, where it has one.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Failed { code, .. } => code.as_deref(),
+            _ => None,
+        }
     }
 
     /// A failure the model may read, which left nothing behind and may be tried again.
     pub fn retryable(message: impl Into<String>) -> Self {
-        Self::Failed { message: message.into(), retry: Retryable::Yes }
+        Self::Failed { message: message.into(), retry: Retryable::Yes, code: None }
     }
 
     /// The same, asking for a delay.
     pub fn retry_after(message: impl Into<String>, delay: Duration) -> Self {
-        Self::Failed { message: message.into(), retry: Retryable::After(delay) }
+        Self::Failed { message: message.into(), retry: Retryable::After(delay), code: None }
     }
 
     /// A failure nobody outside may read.

@@ -22,8 +22,8 @@ use serde::de::DeserializeOwned;
 pub use body::{Arg, Atomic, Body, Durable, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled};
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
-pub(crate) use output::from_output;
-pub use output::{Artifact, Content, IntoOutput, Output};
+pub(crate) use output::{Later, from_output};
+pub use output::{Artifact, Content, IntoOutput, Output, Reply};
 pub use spec::{Concurrency, Effect, ToolSpec};
 pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
 

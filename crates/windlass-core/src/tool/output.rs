@@ -1,6 +1,7 @@
 //! What a tool returns.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,6 +19,67 @@ pub struct Output {
     /// The untruncated original, kept beside what the model sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Box<Artifact>>,
+    /// The outcome comes later, by reply key. Never recorded: what is recorded is that the call waits.
+    #[serde(skip)]
+    pub(crate) later: Option<Later>,
+}
+
+/// What an attempt says whose outcome comes later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Later {
+    pub(crate) within: Option<Duration>,
+}
+
+/// What a body returns that may have its answer now or later: by the reply key
+/// ([`Call::reply_key`](crate::call::Attempt::reply_key)) that it handed out.
+///
+/// ```
+/// # use windlass_core::{call::Call, tool::{Reply, ToolResult}};
+/// # async fn send_letter(_: &str, _: String) -> ToolResult<()> { Ok(()) }
+/// async fn ask_the_office(call: &Call, question: String) -> ToolResult<Reply<String>> {
+///     send_letter(&question, call.reply_key()).await?;
+///     Ok(Reply::later().within(std::time::Duration::from_secs(3 * 86_400)))
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply<T> {
+    /// Here it is.
+    Now(T),
+    /// It comes by reply key. The call waits, and costs nothing meanwhile.
+    Later {
+        /// How long to wait; for ever if nothing is said. The time counts from the end of the attempt, whatever becomes
+        /// of the process.
+        within: Option<Duration>,
+    },
+}
+
+impl<T> Reply<T> {
+    /// The answer comes by reply key.
+    pub fn later() -> Self {
+        Self::Later { within: None }
+    }
+
+    /// Waits no longer than this.
+    #[must_use]
+    pub fn within(self, time: Duration) -> Self {
+        match self {
+            Self::Now(value) => Self::Now(value),
+            Self::Later { .. } => Self::Later { within: Some(time) },
+        }
+    }
+}
+
+impl<T: IntoOutput> IntoOutput for Reply<T> {
+    fn into_output(self) -> Result<Output, serde_json::Error> {
+        match self {
+            Self::Now(value) => value.into_output(),
+            Self::Later { within } => Ok(Output { later: Some(Later { within }), ..Output::default() }),
+        }
+    }
+
+    fn schema() -> Option<Value> {
+        T::schema()
+    }
 }
 
 impl Output {

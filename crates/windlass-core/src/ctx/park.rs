@@ -1,0 +1,247 @@
+//! Waiting in a durable body: for an answer from outside, for a time, for a signal, for another run.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::{Ctx, Guard};
+use crate::call::execute::Told;
+use crate::call::park::{Ended, ParkPlan, Parking, finished};
+use crate::path::Path;
+use crate::run::machine::Machine;
+use crate::run::record::{Asked, Event, OpKind};
+use crate::run::replay::Decision;
+use crate::run::state::Blocked;
+use crate::time::Times;
+use crate::tool::{Effect, ToolResult};
+
+/// Something to wait for that is not part of a body yet: what [`Ctx::first`] takes.
+#[must_use = "a park does nothing until it is awaited"]
+pub struct Park<T> {
+    pub(super) plan: ParkPlan,
+    pub(super) output: PhantomData<fn() -> T>,
+}
+
+/// An answer from outside, by reply key; see [`Ctx::wait`].
+pub fn wait<T>(name: impl Into<Arc<str>>) -> Park<T> {
+    let name: Arc<str> = name.into();
+    let on = Blocked::Input { name: name.clone(), at: None };
+    Park::new(OpKind::Wait, name, on)
+}
+
+/// A time; see [`Ctx::sleep`].
+pub fn sleep(duration: Duration) -> Park<()> {
+    Park::new(OpKind::Sleep, "".into(), Blocked::Time).within(duration)
+}
+
+/// A signal; see [`Ctx::receive`].
+pub fn receive<T>(name: impl Into<Arc<str>>) -> Park<T> {
+    let name: Arc<str> = name.into();
+    Park::new(OpKind::Receive, name.clone(), Blocked::Signal { name })
+}
+
+impl<T> Park<T> {
+    pub(super) fn new(kind: OpKind, name: Arc<str>, on: Blocked) -> Self {
+        Self { plan: ParkPlan { kind, name, on, within: None }, output: PhantomData }
+    }
+
+    /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, whatever
+    /// becomes of the process.
+    pub fn within(mut self, time: Duration) -> Self {
+        self.plan.within = Some(time);
+        self
+    }
+}
+
+/// A park of a context: await it.
+#[must_use = "a park does nothing until it is awaited"]
+pub struct CtxPark<'c, T> {
+    ctx: &'c mut Ctx,
+    park: Park<T>,
+}
+
+impl<'c, T> CtxPark<'c, T> {
+    pub(super) fn new(ctx: &'c mut Ctx, park: Park<T>) -> Self {
+        Self { ctx, park }
+    }
+
+    /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, whatever
+    /// becomes of the process.
+    pub fn within(mut self, time: Duration) -> Self {
+        self.park = self.park.within(time);
+        self
+    }
+}
+
+impl<'c, T: DeserializeOwned + 'static> IntoFuture for CtxPark<'c, T> {
+    type Output = ToolResult<T>;
+    type IntoFuture = ParkFuture<'c, T>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        ParkFuture { ctx: self.ctx, state: State::Built(self.park.plan), output: PhantomData }
+    }
+}
+
+/// A park that is awaited.
+pub struct ParkFuture<'c, T> {
+    ctx: &'c mut Ctx,
+    state: State,
+    output: PhantomData<fn() -> T>,
+}
+
+enum State {
+    Built(ParkPlan),
+    Started(Parking, Guard),
+    Over,
+}
+
+impl<T> Unpin for ParkFuture<'_, T> {}
+
+impl<T: DeserializeOwned + 'static> Future for ParkFuture<'_, T> {
+    type Output = ToolResult<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let State::Built(_) = this.state
+            && let State::Built(plan) = std::mem::replace(&mut this.state, State::Over)
+        {
+            let (path, guard) = this.ctx.next(plan.kind, plan.name.clone());
+            this.state = State::Started(Parking::new(this.ctx.run.clone(), path, plan), guard);
+        }
+        let State::Started(parking, guard) = &mut this.state else { return Poll::Pending };
+        let told = std::task::ready!(parking.poll(cx, |_, _| {}));
+        guard.over();
+        let path = parking.path.clone();
+        this.state = State::Over;
+        match this.ctx.answer_at(&path, &told) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// A wait whose key is handed out before anybody waits; see [`Ctx::open_wait`].
+pub struct OpenWait<T> {
+    path: Path,
+    name: Arc<str>,
+    key: String,
+    told: Option<Told>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> OpenWait<T> {
+    /// Hand this to whoever is to answer: `Windlass::resolve` takes it.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Waits for the answer as part of a [`Ctx::first`]; losing does not revoke the key.
+    pub fn park(&self) -> Park<T> {
+        let on = Blocked::Input { name: self.name.clone(), at: Some(self.path.clone()) };
+        Park::new(OpKind::Answer, self.path.to_string().into(), on)
+    }
+}
+
+impl Ctx {
+    /// Waits for an answer from outside: by the reply key that the inbox shows, or, if the body itself hands out the
+    /// key, see [`open_wait`](Ctx::open_wait). The run costs nothing but a row meanwhile. Returns the value; the
+    /// resolver's own error (`failed`, with its code); `timed_out`; or `cancelled`.
+    ///
+    /// Dropped after its first poll, it holds the run.
+    pub fn wait<T: DeserializeOwned + 'static>(&mut self, name: impl Into<Arc<str>>) -> CtxPark<'_, T> {
+        CtxPark::new(self, wait(name))
+    }
+
+    /// Sleeps. The time is durable: a restart does not begin it again.
+    pub fn sleep(&mut self, duration: Duration) -> CtxPark<'_, ()> {
+        CtxPark::new(self, sleep(duration))
+    }
+
+    /// Waits for a signal of this name. The Nth receive gets the Nth signal.
+    pub fn receive<T: DeserializeOwned + 'static>(&mut self, name: impl Into<Arc<str>>) -> CtxPark<'_, T> {
+        CtxPark::new(self, receive(name))
+    }
+
+    /// Opens a wait and returns its key, to be handed out by a step or a call. An answer that comes before anybody waits
+    /// is kept. Await it with [`answer`](Ctx::answer), as often as need be.
+    pub fn open_wait<T>(&mut self, name: impl Into<Arc<str>>) -> OpenWait<T> {
+        let name: Arc<str> = name.into();
+        let (path, mut guard) = self.next(OpKind::Wait, name.clone());
+        guard.over();
+        let asked = Asked::operation(OpKind::Wait, name.clone(), None, Effect::Readonly);
+        let mut told = None;
+        match self.run.with(|machine| machine.ask(&path, &asked)) {
+            Decision::Perform { .. } => {
+                let on = Blocked::Input { name: name.clone(), at: None };
+                let event = Event::Parked { on, until: None, attempt: 0 };
+                self.run.append(&path, self.run.now(), Some(asked), event);
+            }
+            Decision::Answer { result, at } => told = Some(Told { result, at, times: Times::default() }),
+            // Still open, or held by the machine.
+            _ => {}
+        }
+        let key = self.run.reply_key(&path);
+        OpenWait { path, name, key, told, output: PhantomData }
+    }
+
+    /// Waits for the answer to an open wait. Once it is there, it stays there.
+    pub fn answer<'c, T>(&'c mut self, open: &'c mut OpenWait<T>) -> Answer<'c, T> {
+        Answer { ctx: self, open, within: None }
+    }
+}
+
+/// The answer to an open wait: await it.
+#[must_use = "a park does nothing until it is awaited"]
+pub struct Answer<'c, T> {
+    ctx: &'c mut Ctx,
+    open: &'c mut OpenWait<T>,
+    within: Option<Duration>,
+}
+
+impl<T> Answer<'_, T> {
+    /// Stops waiting after this time, with a `timed_out` error. The wait stays open and can be awaited again.
+    pub fn within(mut self, time: Duration) -> Self {
+        self.within = Some(time);
+        self
+    }
+}
+
+impl<'c, T: DeserializeOwned + Send + 'static> IntoFuture for Answer<'c, T> {
+    type Output = ToolResult<T>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let Self { ctx, open, within } = self;
+            let mut plan = open.park().plan;
+            plan.within = within;
+            let (path, mut guard) = ctx.next(plan.kind, plan.name.clone());
+            let mut parking = Parking::new(ctx.run.clone(), path.clone(), plan);
+            let told = match &open.told {
+                // Answered before: the operation keeps its place and needs no mail.
+                Some(told) => parking.known(told),
+                None => std::future::poll_fn(|cx| parking.poll(cx, |machine, ended| settle(machine, open, ended))).await,
+            };
+            guard.over();
+            if !parking.has_expired() {
+                open.told.get_or_insert_with(|| told.clone());
+            }
+            match ctx.answer_at(&path, &told) {
+                Some(result) => result,
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+/// The open wait ends with the operation that took its answer, unless that merely ran out of patience.
+fn settle<T>(machine: &mut Machine, open: &OpenWait<T>, ended: &Ended<'_>) {
+    if !ended.expired {
+        machine.append(finished(&open.path, ended.told));
+    }
+}

@@ -1,0 +1,275 @@
+//! Runs at rest: in the store and nowhere else. They are taken up again when somebody writes to them or their time
+//! comes; whoever waits for their end waits here. A run at rest that nobody waits for costs this process nothing.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use crate::id::RunId;
+use crate::kernel::Kernel;
+use crate::limits;
+use crate::run::Run;
+use crate::run::drive::{Completion, RunEnd};
+use crate::run::machine::TakenUp;
+use crate::run::state::RunState;
+use crate::store::StoreError;
+use crate::time::Timestamp;
+
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// Whoever waits for the end of a run, however often it is suspended until then.
+    waiting: Mutex<BTreeMap<RunId, Arc<Completion>>>,
+    /// Runs that are being taken up, and whether somebody asked for that again meanwhile.
+    waking: Mutex<BTreeMap<RunId, bool>>,
+    alarm: Mutex<Alarm>,
+}
+
+/// When the next suspended run is due.
+#[derive(Default)]
+struct Alarm {
+    at: Option<Timestamp>,
+    /// The task that waits for it, if there is one.
+    task: Option<Waker>,
+    running: bool,
+}
+
+/// Waits for the end of a run at rest.
+struct Outlasting<'k> {
+    kernel: &'k Kernel,
+    run: RunId,
+    completion: Arc<Completion>,
+}
+
+impl Drop for Outlasting<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.kernel.rest.waiting.lock();
+        // The map's and this one: nobody else waits.
+        if waiting.get(&self.run).is_some_and(|other| Arc::ptr_eq(other, &self.completion))
+            && Arc::strong_count(&self.completion) == 2
+        {
+            waiting.remove(&self.run);
+        }
+    }
+}
+
+impl Kernel {
+    /// Waits until a run at rest has ended or is held, however often it is taken up until then, or until this runtime has
+    /// nothing more to do with it.
+    pub(crate) async fn outlast(self: &Arc<Self>, run: RunId) -> Result<(), StoreError> {
+        let completion = self.rest.waiting.lock().entry(run).or_default().clone();
+        let waits = Outlasting { kernel: self, run, completion };
+        // It may have ended before anybody was known to wait.
+        let info = self.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        if !is_over(&info.state) && !self.closed.load(Ordering::Acquire) {
+            waits.completion.wait().await;
+        }
+        Ok(())
+    }
+
+    /// Whether the run is being taken up.
+    pub(crate) fn is_waking(&self, run: RunId) -> bool {
+        self.rest.waking.lock().contains_key(&run)
+    }
+
+    /// This runtime has nothing more to do with any run.
+    pub(crate) fn forget_all(&self) {
+        let waiting = std::mem::take(&mut *self.rest.waiting.lock());
+        waiting.into_values().for_each(|completion| completion.complete(RunEnd::Elsewhere));
+        if let Some(task) = self.rest.alarm.lock().task.take() {
+            task.wake();
+        }
+    }
+
+    /// Tells whoever waits how a run ended.
+    pub(crate) fn ended(&self, run: RunId, end: &RunEnd) {
+        let waiting = self.rest.waiting.lock().remove(&run);
+        if let Some(completion) = waiting {
+            completion.complete(end.clone());
+        }
+    }
+
+    /// A run was suspended: nothing that came for it meanwhile may be lost.
+    pub(crate) fn after_suspension(self: &Arc<Self>, run: &Arc<Run>, wake: Option<Timestamp>) {
+        if let Some(wake) = wake {
+            self.set_alarm(wake);
+        }
+        let (kernel, id, seen) = (self.clone(), run.id, run.with(|machine| machine.seen()));
+        self.spawn.spawn(Box::pin(async move {
+            match kernel.store.mail(id, seen).await {
+                Ok(mail) if mail.is_empty() => {}
+                Ok(_) => kernel.wake_up(id),
+                Err(error) => tracing::warn!(run = %id, "its mailbox cannot be read: {error}"),
+            }
+        }));
+    }
+
+    /// Takes up a run at rest. Mail that comes while that happens is seen.
+    pub(crate) fn wake_up(self: &Arc<Self>, run: RunId) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let again = match self.rest.waking.lock().entry(run) {
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                entry.insert(true);
+                true
+            }
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(false);
+                false
+            }
+        };
+        if !again {
+            let kernel = self.clone();
+            self.spawn.spawn(Box::pin(async move { kernel.waking(run).await }));
+        }
+    }
+
+    async fn waking(self: &Arc<Self>, run: RunId) {
+        loop {
+            if let Err(error) = self.take_up_rested(run).await {
+                tracing::warn!(%run, "the run cannot be taken up: {error}");
+            }
+            let mut waking = self.rest.waking.lock();
+            if waking.insert(run, false) != Some(true) {
+                waking.remove(&run);
+                return;
+            }
+        }
+    }
+
+    async fn take_up_rested(self: &Arc<Self>, run: RunId) -> Result<(), StoreError> {
+        if self.live.lock().contains_key(&run) || self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let how = match self.store.info(run).await?.map(|info| info.state) {
+            Some(RunState::Queued | RunState::Suspended { .. }) => TakenUp::Woken,
+            // Continued in the next generation by this very process, or left by a worker whose lease is over.
+            Some(RunState::Running) => TakenUp::Found,
+            _ => return Ok(()),
+        };
+        match self.take_up(run, how).await {
+            // Somebody else was faster, or it is not its turn yet.
+            Err(
+                StoreError::Finished(_)
+                | StoreError::NoSuchRun(_)
+                | StoreError::Stale { .. }
+                | StoreError::Leased { .. }
+                | StoreError::Busy { .. },
+            ) => Ok(()),
+            taken => taken.map(|_| ()),
+        }
+    }
+
+    /// Makes sure that suspended runs are looked for at this time.
+    pub(crate) fn set_alarm(self: &Arc<Self>, at: Timestamp) {
+        let mut alarm = self.rest.alarm.lock();
+        if alarm.at.is_some_and(|set| set <= at) && alarm.running {
+            return;
+        }
+        alarm.at = Some(at);
+        if let Some(task) = alarm.task.take() {
+            task.wake();
+        }
+        if !std::mem::replace(&mut alarm.running, true) {
+            let kernel = Arc::downgrade(self);
+            let clock = self.clock.clone();
+            self.spawn.spawn(Box::pin(async move {
+                loop {
+                    let Some(strong) = kernel.upgrade() else { return };
+                    let Some(at) = strong.rest.next_alarm() else { return };
+                    let timer = clock.sleep(at.since(clock.now()));
+                    let rung = Ringing { kernel: kernel.clone(), at, timer };
+                    drop(strong);
+                    if rung.await {
+                        let Some(strong) = kernel.upgrade() else { return };
+                        strong.take_up_due().await;
+                    }
+                }
+            }));
+        }
+    }
+
+    /// Takes up every run that is due, a bounded number at a time, and sets the alarm for the next.
+    pub(crate) async fn take_up_due(self: &Arc<Self>) {
+        let mut before = Vec::new();
+        while !self.closed.load(Ordering::Acquire) {
+            let due = match self.store.due(self.clock.now(), limits::TAKEN_UP_AT_ONCE).await {
+                Ok(due) => due,
+                Err(error) => {
+                    tracing::warn!("suspended runs cannot be looked for: {error}");
+                    return self.set_alarm(self.clock.now() + limits::LOOK_AGAIN);
+                }
+            };
+            // What is listed again was not taken: it is not its turn, or somebody else has it.
+            let fresh: Vec<RunId> = due.runs.iter().filter(|run| !before.contains(*run)).copied().collect();
+            if fresh.is_empty() {
+                due.next.into_iter().for_each(|next| self.set_alarm(next));
+                return;
+            }
+            for run in &fresh {
+                // One after the other, so that a thousand runs that are due together do not keep new calls waiting.
+                if !self.rest.waking.lock().contains_key(run)
+                    && let Err(error) = self.take_up_rested(*run).await
+                {
+                    tracing::warn!(%run, "the run cannot be taken up: {error}");
+                }
+            }
+            before = fresh;
+            self.clock.sleep(limits::TAKE_UP_PAUSE).await;
+        }
+    }
+}
+
+fn is_over(state: &RunState) -> bool {
+    matches!(state, RunState::Finished { .. } | RunState::Held { .. })
+}
+
+impl Rest {
+    fn next_alarm(&self) -> Option<Timestamp> {
+        let mut alarm = self.alarm.lock();
+        alarm.running = alarm.at.is_some();
+        alarm.at
+    }
+
+    /// Polled until the alarm is set to another time.
+    fn is_changed(&self, at: Timestamp, cx: &Context<'_>) -> bool {
+        let mut alarm = self.alarm.lock();
+        alarm.task = Some(cx.waker().clone());
+        alarm.at != Some(at)
+    }
+
+    fn rang(&self, at: Timestamp) {
+        let mut alarm = self.alarm.lock();
+        if alarm.at == Some(at) {
+            alarm.at = None;
+        }
+    }
+}
+
+/// Waits for the alarm; true once it rings, false if it was set to another time.
+struct Ringing {
+    kernel: std::sync::Weak<Kernel>,
+    at: Timestamp,
+    timer: BoxFuture<'static, ()>,
+}
+
+impl Future for Ringing {
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        let Some(kernel) = self.kernel.upgrade() else { return Poll::Ready(false) };
+        if kernel.closed.load(Ordering::Acquire) || kernel.rest.is_changed(self.at, cx) {
+            return Poll::Ready(false);
+        }
+        std::task::ready!(self.timer.poll_unpin(cx));
+        kernel.rest.rang(self.at);
+        Poll::Ready(true)
+    }
+}

@@ -1,0 +1,198 @@
+//! What a run waits for, the mail that answers it, and whether it can be suspended.
+
+use std::collections::BTreeMap;
+
+use super::machine::{Machine, Stop};
+use super::record::{Event, Record, Recorded};
+use super::state::{Blocked, Park, RunState};
+use crate::id::RunId;
+use crate::path::Path;
+use crate::store::{Mail, Message, Resolution};
+use crate::time::Timestamp;
+use crate::tool::ToolError;
+use crate::tool::Output;
+
+use std::sync::Arc;
+
+/// The waiting operations of a run.
+#[derive(Default)]
+pub(super) struct Parks {
+    open: BTreeMap<Path, Park>,
+    /// Whether the store knows of another set.
+    changed: bool,
+    /// Deadlines of bodies around the parks.
+    deadlines: BTreeMap<Path, Timestamp>,
+    /// Why reply keys are void.
+    revoked: Option<String>,
+}
+
+impl Parks {
+    /// Those of a run that is taken up: what the store knows of them was true before.
+    pub(super) fn of_past(revoked: Option<String>, known: bool) -> Self {
+        Self { revoked, changed: known, ..Self::default() }
+    }
+}
+
+/// An answer to a park.
+pub(crate) enum Answer {
+    /// What the operation returns.
+    Result(Recorded),
+    /// A decision about a call.
+    Decided { granted: bool, by: String, reason: String, until: Timestamp },
+    /// A connection is there, or refused.
+    Connected { refused: Option<String> },
+}
+
+/// Where a park looks for its answer.
+pub(crate) struct Looks<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) on: &'a Blocked,
+}
+
+impl Machine {
+    /// Shows that an operation waits.
+    pub(crate) fn park(&mut self, park: Park) {
+        if self.parks.open.get(&park.path) != Some(&park) {
+            self.parks.open.insert(park.path.clone(), park);
+            self.parks.changed = true;
+        }
+    }
+
+    /// An operation no longer waits.
+    pub(crate) fn unpark(&mut self, path: &Path) {
+        self.parks.changed |= self.parks.open.remove(path).is_some();
+    }
+
+    /// A body was dropped: nothing below it waits any more.
+    pub(super) fn unpark_below(&mut self, path: &Path) {
+        let before = self.parks.open.len();
+        self.parks.open.retain(|at, _| !at.positions().starts_with(path.positions()));
+        self.parks.changed |= self.parks.open.len() != before;
+    }
+
+    /// A body must end by then, whatever its operations wait for.
+    pub(crate) fn deadline(&mut self, path: &Path, at: Option<Timestamp>) {
+        match at {
+            Some(at) => self.parks.deadlines.insert(path.clone(), at),
+            None => self.parks.deadlines.remove(path),
+        };
+    }
+
+    /// Puts what changed about the parks into the next commit.
+    pub(super) fn publish_parks(&mut self) {
+        if std::mem::take(&mut self.parks.changed) {
+            self.outbox.parks(self.parks.open.values().cloned().collect());
+        }
+    }
+
+    /// Why the reply keys of this run are void.
+    pub(crate) fn revocation(&self) -> Option<&str> {
+        self.parks.revoked.as_deref()
+    }
+
+    pub(super) fn revoke(&mut self, reason: String, at: Timestamp) {
+        self.outbox.append(Record {
+            path: Path::root(),
+            at,
+            asked: None,
+            event: Event::Revoked { reason: reason.clone() },
+        });
+        self.parks.revoked = Some(reason);
+    }
+
+    /// Takes the answer to a park out of the mailbox. The mailbox forgets it only in the commit that has the next record of
+    /// the operation that took it.
+    pub(crate) fn take_answer(&mut self, looks: &Looks<'_>) -> Option<Answer> {
+        let index = self.mail.iter().position(|mail| answers(&mail.message, looks))?;
+        // A connection is there for every call that needs it, so its message stays.
+        if let Message::Connect { .. } = self.mail[index].message {
+            let latest = self.mail.iter().rev().find(|mail| answers(&mail.message, looks))?;
+            let Message::Connect { refused, .. } = &latest.message else { return None };
+            return Some(Answer::Connected { refused: refused.clone() });
+        }
+        let mail = self.mail.remove(index)?;
+        self.undecided.push((looks.path.clone(), mail.position));
+        match mail.message {
+            Message::Resolve { resolution, .. } => Some(Answer::Result(resolved(resolution))),
+            Message::Signal { value, .. } => {
+                let output = Output::value(Arc::unwrap_or_clone(value));
+                Some(Answer::Result(Ok(Arc::new(output))))
+            }
+            Message::Ended { result, .. } => Some(Answer::Result(result)),
+            Message::Decide { granted, by, reason, until, .. } => {
+                Some(Answer::Decided { granted, by, reason, until })
+            }
+            _ => None,
+        }
+    }
+
+    /// Suspends the run if all it does is wait: the commit says up to where its mailbox was examined.
+    pub(crate) fn try_suspend(&mut self, now: Timestamp) -> bool {
+        let waits = !self.parks.open.is_empty() || !self.doubts.is_empty();
+        if self.stop.is_some() || self.is_cancelled() || !waits || !self.undecided.is_empty() {
+            return false;
+        }
+        let wake = self.next_wake();
+        if wake.is_some_and(|wake| wake <= now) || self.mail.iter().any(|mail| self.is_awaited(mail)) {
+            return false;
+        }
+        self.outbox.examined(self.seen);
+        self.outbox.state(RunState::Suspended { wake });
+        self.stop = Some(Stop::Suspended { wake });
+        true
+    }
+
+    fn next_wake(&self) -> Option<Timestamp> {
+        let parks = self.parks.open.values().filter_map(|park| park.until);
+        parks.chain(self.parks.deadlines.values().copied()).min()
+    }
+
+    /// Whether some operation would take this message at its next poll.
+    fn is_awaited(&self, mail: &Mail) -> bool {
+        match &mail.message {
+            Message::Settle { path, attempt, .. } => {
+                self.doubts.iter().any(|doubt| doubt.path == *path && doubt.attempt == *attempt)
+            }
+            Message::Resolve { path, .. } if self.doubts.iter().any(|doubt| doubt.path == *path) => true,
+            message => self.parks.open.values().any(|park| answers(message, &park.looks())),
+        }
+    }
+}
+
+impl Park {
+    fn looks(&self) -> Looks<'_> {
+        Looks { path: &self.path, on: &self.on }
+    }
+}
+
+fn answers(message: &Message, looks: &Looks<'_>) -> bool {
+    match (message, looks.on) {
+        (Message::Resolve { path, .. }, Blocked::Input { at, .. }) => at.as_ref().unwrap_or(looks.path) == path,
+        (Message::Signal { name, .. }, Blocked::Signal { name: wanted }) => name == wanted,
+        (Message::Ended { run, .. }, Blocked::Child { run: wanted }) => run == wanted,
+        (Message::Decide { path, digest, .. }, Blocked::Approval { digest: wanted, .. }) => {
+            path == looks.path && digest == wanted
+        }
+        (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted }) => provider == wanted,
+        _ => false,
+    }
+}
+
+/// What tells an answer "it timed out" from nobody having answered in time.
+pub(crate) const OUTSIDE_TIMED_OUT: &str = "whoever was to answer ran out of time";
+
+/// What a body is told of an answer.
+pub(crate) fn resolved(resolution: Resolution) -> Recorded {
+    match resolution {
+        Resolution::Ok { value } => Ok(Arc::new(Output::value(value))),
+        Resolution::Err { code, message } => Err(Arc::new(ToolError::rejected(code, message))),
+        Resolution::Timeout => Err(Arc::new(ToolError::TimedOut { message: OUTSIDE_TIMED_OUT.to_owned() })),
+        Resolution::Cancelled { reason } => Err(Arc::new(ToolError::Cancelled { reason })),
+    }
+}
+
+/// The runs a cancelled run takes with it.
+pub(super) fn cancelled_with(children: &[RunId], by: &str, reason: &str) -> Vec<(RunId, Message)> {
+    let message = || Message::Cancel { by: by.to_owned(), reason: format!("its parent was cancelled: {reason}") };
+    children.iter().map(|child| (*child, message())).collect()
+}

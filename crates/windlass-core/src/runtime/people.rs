@@ -1,0 +1,229 @@
+//! What people and other systems tell runs: settlements, cancellations, answers.
+
+use std::sync::Arc;
+
+use super::{PAGE, Runtime};
+use crate::error::{Error, Result};
+use crate::id::RunId;
+use crate::path::Path;
+use crate::run::parks;
+use crate::run::record::{Event, Record, Recorded};
+use crate::run::reply::Address;
+use crate::run::state::{Blocked, Doubt, Park, RunInfo, RunState};
+use crate::store::{Change, Commit, Filter, Guard, Message, Resolution, Settlement, StoreError};
+
+/// What became of an answer.
+#[derive(Clone, Debug)]
+pub enum Resolved {
+    /// It is the answer. Durable.
+    Accepted,
+    /// Somebody answered before: this is what counts.
+    Already(Recorded),
+    /// The key is void.
+    Revoked {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Something that waits for a person or another system.
+#[derive(Clone, Debug)]
+pub struct Awaited {
+    /// Which run.
+    pub run: RunId,
+    /// What it runs.
+    pub tool: Arc<str>,
+    /// What waits, and for what.
+    pub park: Park,
+    /// The key that answers it, where a key does.
+    pub key: Option<String>,
+}
+
+impl Runtime {
+    /// Everything that waits for a settlement, oldest run first.
+    pub async fn doubts(&self) -> Result<Vec<(RunId, Doubt)>> {
+        let mut doubts = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.kernel.store.list(Filter::Doubted, after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            doubts.extend(page.iter().flat_map(|info| info.doubts.iter().map(|doubt| (info.run, doubt.clone()))));
+            if page.len() < PAGE {
+                return Ok(doubts);
+            }
+        }
+    }
+
+    /// Settles a doubt. Durable when it returns; the run goes on at once if this runtime drives it.
+    pub async fn settle(&self, run: RunId, path: &Path, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
+        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let doubt = info.doubts.iter().find(|doubt| doubt.path == *path).ok_or_else(|| {
+            let open: Vec<String> = info.doubts.iter().map(|doubt| doubt.path.to_string()).collect();
+            let open = if open.is_empty() { "none".to_owned() } else { open.join(", ") };
+            Error::Refused(format!("nothing is in doubt at {path} of run {run}; open doubts: {open}"))
+        })?;
+        let wait = doubt.over_by.since(self.kernel.clock.now());
+        if matches!(settlement, Settlement::DidNotHappen) && !wait.is_zero() {
+            return Err(Error::Refused(format!(
+                "the attempt at {path} of run {run} may still be running on a worker that was lost; \"it did not \
+                 happen\" can be said in {wait:?}"
+            )));
+        }
+        let message = Message::Settle {
+            path: path.clone(),
+            attempt: doubt.attempt,
+            settlement,
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+        };
+        self.send(run, message).await
+    }
+
+    /// Cancels a run. Durable when it returns; attempts in flight are asked to stop at once if this runtime drives them.
+    pub async fn cancel(&self, run: RunId, by: &str, reason: &str) -> Result<()> {
+        self.send(run, Message::Cancel { by: by.to_owned(), reason: reason.to_owned() }).await
+    }
+
+    async fn send(&self, run: RunId, message: Message) -> Result<()> {
+        self.post(run, message, None).await.map_err(Error::from)
+    }
+
+    /// Writes to a run's mailbox and sees to it that the run notices.
+    pub(super) async fn post(
+        &self,
+        run: RunId,
+        message: Message,
+        dedupe: Option<Arc<str>>,
+    ) -> std::result::Result<(), StoreError> {
+        let changes = vec![Change::Mail { run, message, dedupe }];
+        self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await?;
+        match self.kernel.notify(run) {
+            Some(live) => live.run.fetch_mail().await?,
+            None => self.kernel.wake_up(run),
+        }
+        Ok(())
+    }
+
+    /// Answers a wait or a pending call by its reply key. The first answer counts; one that comes before anybody waits is
+    /// kept. Durable when it returns.
+    pub async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Resolved> {
+        let Address { run, generation, path } = self.kernel.signer.open(key).ok_or_else(|| {
+            let shown: String = key.chars().take(80).collect();
+            Error::Refused(format!("{shown:?} is not a reply key of this store; use the key exactly as it was handed out"))
+        })?;
+        let dedupe: Arc<str> = format!("resolve {generation} {path}").into();
+        if let Some(closed) = self.closed(run, generation, &path).await? {
+            return Ok(closed);
+        }
+        let message = Message::Resolve { path: path.clone(), generation, resolution };
+        match self.post(run, message, Some(dedupe)).await {
+            Ok(()) => Ok(Resolved::Accepted),
+            Err(StoreError::Duplicate { .. } | StoreError::Finished(_)) => {
+                let closed = self.closed(run, generation, &path).await?;
+                let gone = || Resolved::Revoked { reason: "the run is over".to_owned() };
+                Ok(closed.unwrap_or_else(gone))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a reply key's park came to, if it is over or answered.
+    async fn closed(&self, run: RunId, generation: u32, path: &Path) -> Result<Option<Resolved>> {
+        let store = &self.kernel.store;
+        let info = store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let revoked = |reason: &str| Ok(Some(Resolved::Revoked { reason: reason.to_owned() }));
+        if info.generation != generation {
+            return revoked("the run has gone on to its next generation");
+        }
+        let journal = current(store.journal(run, 0).await?);
+        if let Some(result) = result_at(&journal, path) {
+            return Ok(Some(match &result {
+                Err(error) if is_revoked(error) => Resolved::Revoked { reason: error.to_string() },
+                _ => Resolved::Already(result),
+            }));
+        }
+        if journal.iter().any(|record| matches!(record.event, Event::Revoked { .. })) {
+            return revoked("its session was closed");
+        }
+        if matches!(info.state, RunState::Finished { .. }) {
+            return revoked("the run is over");
+        }
+        let mail = store.mail(run, 0).await?;
+        let first = mail.into_iter().find_map(|mail| match mail.message {
+            Message::Resolve { path: at, generation: of, resolution } if at == *path && of == generation => {
+                Some(parks::resolved(resolution))
+            }
+            _ => None,
+        });
+        Ok(first.map(Resolved::Already))
+    }
+
+    /// Everything that waits for a person or another system, oldest run first: inputs, approvals, connections. Doubts are
+    /// listed by [`doubts`](Runtime::doubts).
+    pub async fn inbox(&self) -> Result<Vec<Awaited>> {
+        let mut all = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.kernel.store.list(Filter::Inbox, after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            all.extend(page.iter().flat_map(|info| self.awaited(info)));
+            if page.len() < PAGE {
+                return Ok(all);
+            }
+        }
+    }
+
+    fn awaited(&self, info: &RunInfo) -> Vec<Awaited> {
+        let (run, generation) = (info.run, info.generation);
+        let waiting = info.parks.iter().filter(|park| park.on.needs_person());
+        waiting
+            .map(|park| {
+                let key = match &park.on {
+                    Blocked::Input { at, .. } => {
+                        Some(self.kernel.signer.sign(run, generation, at.as_ref().unwrap_or(&park.path)))
+                    }
+                    _ => None,
+                };
+                Awaited { run, tool: info.tool.clone(), park: park.clone(), key }
+            })
+            .collect()
+    }
+
+    /// Voids every reply key of a session's runs: whoever waits is told, and late answers are refused.
+    pub async fn close_session(&self, session: &str, reason: &str) -> Result<usize> {
+        let mut revoked = 0;
+        let mut after = None;
+        loop {
+            let page = self.kernel.store.list(Filter::Session(session.into()), after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            for info in page.iter().filter(|info| !matches!(info.state, RunState::Finished { .. })) {
+                let message = Message::Revoke { reason: format!("session {session} was closed: {reason}") };
+                match self.post(info.run, message, None).await {
+                    Ok(()) => revoked += 1,
+                    Err(StoreError::Finished(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if page.len() < PAGE {
+                return Ok(revoked);
+            }
+        }
+    }
+}
+
+/// The records of the current generation.
+pub(super) fn current(mut journal: Vec<Record>) -> Vec<Record> {
+    let last = journal.iter().rposition(|record| matches!(record.event, Event::Continued { .. }));
+    journal.split_off(last.unwrap_or(0))
+}
+
+fn result_at(journal: &[Record], path: &Path) -> Option<Recorded> {
+    journal.iter().find_map(|record| match &record.event {
+        Event::Finished(finished) if record.path == *path => Some(finished.answer()),
+        _ => None,
+    })
+}
+
+fn is_revoked(error: &crate::tool::ToolError) -> bool {
+    matches!(error, crate::tool::ToolError::Cancelled { reason } if reason.starts_with("revoked: "))
+}
