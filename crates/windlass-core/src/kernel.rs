@@ -111,7 +111,7 @@ impl Kernel {
         }
         let base = self.base();
         let id = self.mint.run(base.0);
-        Ok(Run::new(self.clone(), id, base, Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() })))
+        Ok(Run::new(self.clone(), id, base, None, Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() })))
     }
 
     /// A new run of one call, not polled yet.
@@ -219,7 +219,7 @@ impl Kernel {
                 }));
             }
             RunEnd::Suspended { wake } => self.after_suspension(run, *wake),
-            RunEnd::Continued => self.wake_up(id),
+            RunEnd::Continued => self.wake_up_as(id, Some(TakenUp::Woken)),
             _ => self.ended(id, end),
         }
     }
@@ -254,7 +254,8 @@ impl Kernel {
     pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, how: TakenUp) -> std::result::Result<Live, StoreError> {
         let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
-        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, how));
+        let session = claimed.session.clone();
+        let run = Run::new(self.clone(), id, base, session, Machine::claimed(id, claimed, base.0, how));
         let scope = Scope { toolbox: self.toolbox.clone(), held: None };
         let drive = match self.root_of(&run, scope) {
             _ if run.is_halted() => Drive::stopped(run.clone()),
@@ -280,14 +281,16 @@ impl Kernel {
     ) -> std::result::Result<Arc<Run>, StoreError> {
         let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
-        let run = Run::new(self.clone(), id, base, Machine::claimed(id, claimed, base.0, TakenUp::Resumed));
+        let session = claimed.session.clone();
+        let run = Run::new(self.clone(), id, base, session, Machine::claimed(id, claimed, base.0, TakenUp::Resumed));
         let ending = if result.is_ok() { Ending::Ok } else { Ending::Failed };
+        let told = result.clone();
         let settled = Some(Box::new(settled));
         let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled };
         run.append(&Path::root(), base.0, None, Event::Finished(finished));
         run.with(|machine| {
             machine.abandon_below(&Path::root(), base.0);
-            machine.finish(ending)
+            machine.finish(ending, &told)
         });
         Ok(run)
     }

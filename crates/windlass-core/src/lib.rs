@@ -30,6 +30,6 @@ mod watchdog;
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};
 pub use path::{BadPath, Path};
-pub use runtime::{Awaited, Config, Observer, Resolved, Runtime, decode};
+pub use runtime::{Awaited, Config, Observer, Resolved, Runtime, Start, decode};
 pub use value::{Difference, Digest};
 pub use watchdog::Stuck;

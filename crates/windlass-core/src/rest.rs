@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use crate::id::RunId;
 use crate::kernel::Kernel;
@@ -19,8 +20,9 @@ use crate::run::Run;
 use crate::run::drive::{Completion, RunEnd};
 use crate::run::machine::TakenUp;
 use crate::run::state::RunState;
-use crate::store::StoreError;
+use crate::store::{Change, Commit, Guard, Message, StoreError};
 use crate::time::Timestamp;
+use crate::tool::ToolError;
 
 #[derive(Default)]
 pub(crate) struct Rest {
@@ -112,6 +114,11 @@ impl Kernel {
 
     /// Takes up a run at rest. Mail that comes while that happens is seen.
     pub(crate) fn wake_up(self: &Arc<Self>, run: RunId) {
+        self.wake_up_as(run, None);
+    }
+
+    /// The same for a run that is known to be nobody's, whatever its row says.
+    pub(crate) fn wake_up_as(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
@@ -127,13 +134,54 @@ impl Kernel {
         };
         if !again {
             let kernel = self.clone();
-            self.spawn.spawn(Box::pin(async move { kernel.waking(run).await }));
+            self.spawn.spawn(Box::pin(async move { kernel.waking(run, how).await }));
         }
     }
 
-    async fn waking(self: &Arc<Self>, run: RunId) {
+    /// Somebody wrote to the run.
+    pub(crate) fn nudge(self: &Arc<Self>, run: RunId) {
+        match self.notify(run) {
+            Some(live) => self.spawn.spawn(Box::pin(async move { live.run.look_for_mail().await })),
+            None => self.wake_up(run),
+        }
+    }
+
+    /// Writes to a run for another one. The mailbox takes it once.
+    pub(crate) async fn tell(
+        self: &Arc<Self>,
+        run: RunId,
+        message: Message,
+        dedupe: Arc<str>,
+    ) -> Result<(), ToolError> {
+        if let Message::Signal { name, value } = &message {
+            self.check_signal(run, name, value).await?;
+        }
+        let changes = vec![Change::Mail { run, message, dedupe: Some(dedupe) }];
+        match self.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
+            Ok(()) | Err(StoreError::Duplicate { .. }) => {
+                self.nudge(run);
+                Ok(())
+            }
+            Err(error @ (StoreError::Finished(_) | StoreError::NoSuchRun(_))) => {
+                Err(ToolError::rejected("run_over", format!("{error}: it takes nothing any more")))
+            }
+            Err(error) => Err(ToolError::retryable(error.to_string())),
+        }
+    }
+
+    /// Checks a signal against what the run's tool declared.
+    pub(crate) async fn check_signal(&self, run: RunId, name: &str, value: &Value) -> Result<(), ToolError> {
+        let unavailable = |error: StoreError| ToolError::retryable(error.to_string());
+        let gone = || ToolError::rejected("run_over", format!("there is no run {run}"));
+        let info = self.store.info(run).await.map_err(unavailable)?.ok_or_else(gone)?;
+        let missing = || ToolError::unavailable(format!("the tool `{}` of run {run} is not registered here", info.tool));
+        let tool = self.toolbox.by_id(&info.tool).ok_or_else(missing)?;
+        tool.channels().check_signal(&tool.spec().name, name, value)
+    }
+
+    async fn waking(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) {
         loop {
-            if let Err(error) = self.take_up_rested(run).await {
+            if let Err(error) = self.take_up_rested(run, how).await {
                 tracing::warn!(%run, "the run cannot be taken up: {error}");
             }
             let mut waking = self.rest.waking.lock();
@@ -144,14 +192,13 @@ impl Kernel {
         }
     }
 
-    async fn take_up_rested(self: &Arc<Self>, run: RunId) -> Result<(), StoreError> {
+    async fn take_up_rested(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) -> Result<(), StoreError> {
         if self.live.lock().contains_key(&run) || self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let how = match self.store.info(run).await?.map(|info| info.state) {
-            Some(RunState::Queued | RunState::Suspended { .. }) => TakenUp::Woken,
-            // Continued in the next generation by this very process, or left by a worker whose lease is over.
-            Some(RunState::Running) => TakenUp::Found,
+        let how = match (self.store.info(run).await?.map(|info| info.state), how) {
+            (Some(RunState::Queued | RunState::Suspended { .. }), _) => TakenUp::Woken,
+            (Some(RunState::Running), Some(how)) => how,
             _ => return Ok(()),
         };
         match self.take_up(run, how).await {
@@ -216,7 +263,7 @@ impl Kernel {
             for run in &fresh {
                 // One after the other, so that a thousand runs that are due together do not keep new calls waiting.
                 if !self.rest.waking.lock().contains_key(run)
-                    && let Err(error) = self.take_up_rested(*run).await
+                    && let Err(error) = self.take_up_rested(*run, Some(TakenUp::Found)).await
                 {
                     tracing::warn!(%run, "the run cannot be taken up: {error}");
                 }

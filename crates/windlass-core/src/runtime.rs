@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
-use crate::call::plan::resolve;
+use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -24,12 +24,11 @@ use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{Hold, RunInfo, RunState};
-use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
-use crate::store::{Filter, Store, StoreError};
+use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
 use crate::time::Clock;
 use crate::tool::spec::Background;
-use crate::tool::{Output, ToolError, Toolbox, from_output};
+use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
 
 pub use people::{Awaited, Resolved};
@@ -42,6 +41,29 @@ const PAGE: usize = 256;
 pub struct Runtime {
     kernel: Arc<Kernel>,
     toolbox: Toolbox,
+}
+
+/// How a run is started for whoever takes it up.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// At most one run is ever started under this key.
+    pub key: Option<Arc<str>>,
+    /// The session it belongs to.
+    pub session: Option<Arc<str>>,
+    /// Whether it is a turn of its session.
+    pub turn: Turn,
+}
+
+impl Start {
+    /// Under this key, and only once.
+    pub fn key(key: impl Into<Arc<str>>) -> Self {
+        Self { key: Some(key.into()), ..Self::default() }
+    }
+
+    /// In this session.
+    pub fn session(session: impl Into<Arc<str>>) -> Self {
+        Self { session: Some(session.into()), ..Self::default() }
+    }
 }
 
 /// What a runtime is made of.
@@ -161,16 +183,53 @@ impl Runtime {
     /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. The store is told of
     /// it, and may not have answered yet: [`attach`](Runtime::attach) waits for its end.
     pub fn start(&self, call: ToolCall) -> Result<RunId> {
-        let tool = resolve(&self.toolbox.snapshot(), &call.tool).cloned();
-        if let Some(tool) = tool.filter(|tool| tool.spec().guards.background == Background::Never) {
-            let name = &tool.spec().name;
-            return Err(Error::Refused(format!("`{name}` does not run in the background: call it and wait")));
-        }
+        self.background(&call)?;
         let (mut drive, _) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
         drive.accept();
         self.kernel.detach(drive);
         Ok(run)
+    }
+
+    /// Starts one call for whoever takes it up: under a key, in a session, as a turn. Durable when it returns. With a key
+    /// it is idempotent: the same key always names the same run, whatever call comes with it later.
+    pub async fn start_with(&self, call: ToolCall, how: Start) -> Result<RunId> {
+        if self.kernel.closed.load(Ordering::Acquire) {
+            return Err(Error::Refused("this runtime is shut down; it takes no new calls".to_owned()));
+        }
+        let call = call.bounded();
+        let tool = self.background(&call)?;
+        let at = self.kernel.clock.now();
+        let run = self.kernel.mint.run(at);
+        let asked = asked(&call, tool.as_ref());
+        let creation = Creation {
+            tool: asked.name.clone(),
+            at,
+            key: how.key,
+            session: how.session,
+            turn: how.turn,
+            ..Creation::default()
+        };
+        let records = vec![Record { path: Path::root(), at, asked: Some(asked), event: Event::Accepted }];
+        let changes = vec![Change::Start { run, creation, records }];
+        match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
+            Ok(()) => self.kernel.wake_up(run),
+            Err(StoreError::KeyTaken { run }) => return Ok(run),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(run)
+    }
+
+    /// The tool a call in the background names, if it may run there.
+    fn background(&self, call: &ToolCall) -> Result<Option<Arc<Tool>>> {
+        let tool = resolve(&self.toolbox.snapshot(), &call.tool).cloned();
+        match &tool {
+            Some(tool) if tool.spec().guards.background == Background::Never => {
+                let name = &tool.spec().name;
+                Err(Error::Refused(format!("`{name}` does not run in the background: call it and wait")))
+            }
+            _ => Ok(tool),
+        }
     }
 
     /// Waits for a run's end, wherever it is by now, and returns the outcomes of its root calls: one, or those of a
@@ -273,7 +332,7 @@ impl Runtime {
         self.kernel.take_up_due().await;
         // What recovery found out, such as new doubts, can be looked at once this returns.
         for run in taken {
-            self.flush(&run).await;
+            run.flush().await;
         }
         Ok(seen.len())
     }
@@ -348,7 +407,7 @@ impl Runtime {
             return Ok(());
         }
         let live = self.kernel.take_up(run, TakenUp::Resumed).await?;
-        self.flush(&live.run).await;
+        live.run.flush().await;
         Ok(())
     }
 
@@ -368,7 +427,7 @@ impl Runtime {
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
         let result = result.map(Arc::new).map_err(Arc::new);
         let run = self.kernel.finish_by_hand(run, result, settled).await?;
-        self.flush(&run).await;
+        run.flush().await;
         let stop = run.with(|machine| machine.stop().cloned());
         match stop {
             Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source }),
@@ -415,7 +474,7 @@ impl Runtime {
         for Live { run, completion } in live {
             run.with(Machine::release);
             completion.wait().await;
-            self.flush(&run).await;
+            run.flush().await;
             let epoch = run.with(|machine| machine.outbox().epoch());
             // One that cannot be released counts as having died; the others must not.
             if let Err(error) = kernel.store.release(run.id, epoch).await {
@@ -425,18 +484,6 @@ impl Runtime {
         kernel.forget_all();
         kernel.store.close().await;
         failed.map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    /// Waits until everything that is known of the run so far is durable.
-    async fn flush(&self, run: &Arc<Run>) {
-        let mut registration = Registration::default();
-        std::future::poll_fn(|cx| {
-            registration.register(run, cx);
-            let mark = run.with(|machine| machine.outbox().written());
-            let lost = run.with(|machine| matches!(machine.stop(), Some(Stop::Lost | Stop::Reload(_))));
-            if lost || run.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
-        })
-        .await;
     }
 }
 

@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 
 use super::attempt::{Attempt, Call};
+use super::commands::{self, Ready};
 use super::durable::Entry;
 use super::execute::{Execution, Operation, Source, Told};
 use super::queue::Queue;
@@ -14,6 +15,7 @@ use super::rules::Rules;
 use super::running::on_cpu_thread;
 use crate::path::Path;
 use crate::run::Run;
+use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
 use crate::tool::{Body, Output, Reconciled, Tool, ToolError, ToolResult};
 
@@ -117,6 +119,10 @@ impl Source<'static> for ToolSource {
 
     fn ended_well(&self, run: &Run, path: &Path) {
         self.narrate(run, path, Phase::End);
+    }
+
+    fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<Ready>, ToolError> {
+        commands::ready(run, &run.kernel.toolbox, &self.tool, path, output, at)
     }
 }
 

@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+use parking_lot::Mutex;
+
 use super::attempt::Attempt;
 use super::child::check_output;
 use super::execute::{Operation, Told, seal};
@@ -18,6 +20,7 @@ use super::rules::key_of;
 use super::running::panic_message;
 use crate::admit::KeyTurn;
 use crate::ctx::Ctx;
+use crate::ctx::undo::{Undo, compensate};
 use crate::run::record::{Event, Finished};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
@@ -34,6 +37,8 @@ pub(crate) struct Frame {
     ended: AtomicBool,
     /// The body stands in an operation.
     busy: AtomicBool,
+    /// How to undo what the body did, in the order it was done.
+    pub(crate) undos: Mutex<Vec<Undo>>,
 }
 
 impl Frame {
@@ -210,12 +215,26 @@ impl Entry {
         }
         let label = Attempt::new(self.run.origin(), self.op.path.clone(), self.op.name.clone(), 1, 1);
         let Body::Durable(durable) = self.tool.body() else { return };
-        let ctx = Ctx::new(self.run.clone(), self.op.path.clone(), self.scope.clone(), self.frame.clone(), began);
+        let ctx = self.ctx(began);
         let args = self.call.args.clone();
         let durable = durable.clone();
         // Entered inside the first poll, where a panic is caught.
         let body = Box::pin(async move { durable.enter(ctx, args).await });
         self.phase = Phase::Body { body, label, key };
+    }
+
+    fn ctx(&self, began: Timestamp) -> Ctx {
+        let inside = (self.frame.clone(), self.tool.clone());
+        Ctx::new(self.run.clone(), self.op.path.clone(), self.scope.clone(), inside, began)
+    }
+
+    /// The body failed: what it did is undone before it ends. Nothing if there is nothing to undo.
+    fn compensation(&self, error: &ToolError) -> Option<BoxFuture<'static, ToolResult<Output>>> {
+        let undos = std::mem::take(&mut *self.frame.undos.lock());
+        if undos.is_empty() {
+            return None;
+        }
+        Some(Box::pin(compensate(self.ctx(self.run.now()), undos, error.clone())))
     }
 
     fn poll_body(
@@ -231,9 +250,24 @@ impl Entry {
                 tracing::debug_span!("body", run = %self.run.id, path = %self.op.path, name = %self.op.name).entered();
             std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
         };
+        
         if self.run.is_stopped() {
             return Poll::Pending;
         }
+        let polled = match polled {
+            Ok(Poll::Ready(Err(error))) => match self.compensation(&error) {
+                Some(body) => return self.poll_body(cx, body, label, key),
+                None => Ok(Poll::Ready(Err(error))),
+            },
+            Err(panic) => {
+                let error = self.panicked(&panic_message(&*panic));
+                match self.compensation(&error) {
+                    Some(body) => return self.poll_body(cx, body, label, key),
+                    None => Ok(Poll::Ready(Err(error))),
+                }
+            }
+            other => other,
+        };
         if !matches!(polled, Ok(Poll::Pending)) {
             let next = self.op.path.child(self.frame.next.load(Ordering::Acquire));
             self.run.with(|machine| machine.returned(&next));

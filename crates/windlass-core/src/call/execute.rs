@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, idempotency_key};
 use super::batch::Barrier;
+use super::commands::{self, Ready};
 use super::doubt::Doubting;
 use super::queue::{Queue, Stage};
 use super::rules::Rules;
@@ -18,7 +19,7 @@ use super::wait::{Sleeper, Wait, Woken};
 use crate::path::Path;
 use crate::run::machine::Past;
 use crate::run::parks::Answer;
-use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Recorded, Settled};
+use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Recorded, Settled};
 use crate::run::replay::Decision;
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
@@ -39,6 +40,11 @@ pub(crate) trait Source<'a>: Send {
 
     /// An attempt returned an output.
     fn ended_well(&self, _run: &Run, _path: &Path) {}
+
+    /// What is to happen together with the outcome.
+    fn commands(&self, _run: &Run, _path: &Path, _output: &Output, _at: Timestamp) -> Result<Vec<Ready>, ToolError> {
+        Ok(Vec::new())
+    }
 }
 
 /// What an operation came to.
@@ -160,7 +166,7 @@ impl<S> Unpin for Execution<'_, S> {}
 impl<'a, S: Source<'a>> Execution<'a, S> {
     pub(crate) fn new(run: Arc<Run>, op: Operation, rules: Rules, source: S, queue: Queue) -> Self {
         let asked = run.kernel.clock.ticks();
-        let heeds_cancel = run.heeds_cancel();
+        let heeds_cancel = !rules.compensates && run.heeds_cancel();
         Self {
             run,
             op,
@@ -539,9 +545,20 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Records the raw outcome and what the body is told, together.
     pub(crate) fn finish_at(&mut self, ticks: u64, result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
         self.queue.release();
-        let told = match &result {
+        let mut told = match &result {
             Ok(output) => self.source.check(output).err().map(|error| Arc::new(self.seal(error))),
             Err(_) => None,
+        };
+        let commands = match &result {
+            Ok(output) if !output.commands.is_empty() && told.is_none() => {
+                let at = self.run.at(ticks);
+                let ready = self.source.commands(&self.run, &self.op.path, output, at);
+                ready.unwrap_or_else(|error| {
+                    told = Some(Arc::new(self.seal(error)));
+                    Vec::new()
+                })
+            }
+            _ => Vec::new(),
         };
         let total = ticks.saturating_sub(self.clock.asked).saturating_add(self.clock.earlier);
         let running = self.clock.running.min(total);
@@ -551,7 +568,16 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let answer = finished.answer();
         let at = self.run.at(ticks);
         let asked = self.op.asked.take();
-        self.run.append(&self.op.path, at, asked, Event::Finished(finished));
+        if commands.is_empty() {
+            self.run.append(&self.op.path, at, asked, Event::Finished(finished));
+        } else {
+            let record = Record { path: self.op.path.clone(), at, asked, event: Event::Finished(finished) };
+            let key = idempotency_key(self.run.id, self.run.generation, &self.op.path);
+            self.run.with(|machine| {
+                machine.append(record);
+                commands::commit(machine, commands, &key);
+            });
+        }
         Flow::Done(Told { result: answer, at, times })
     }
 }

@@ -3,6 +3,7 @@
 mod attempt;
 pub(crate) mod batch;
 pub(crate) mod child;
+pub(crate) mod commands;
 mod doubt;
 pub(crate) mod durable;
 pub(crate) mod execute;
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub(crate) use attempt::idempotency_key;
 pub(crate) use attempt::Origin;
 pub use attempt::{Attempt, Call, Cancelled};
+pub use commands::Command;
 pub use request::{ToolCall, ToolRef, batch_identity};
 
 use crate::id::RunId;

@@ -21,6 +21,8 @@ pub(crate) struct Rules {
     pub(crate) never_retry: bool,
     pub(crate) on_doubt: OnDoubt,
     pub(crate) lane: Lane,
+    /// It undoes something: a cancellation does not stop it.
+    pub(crate) compensates: bool,
 }
 
 /// Where an attempt queues.
@@ -55,6 +57,7 @@ impl Rules {
             never_retry: spec.hints.destructive,
             on_doubt: spec.guards.on_doubt,
             lane: Lane { key: key_of(tool, args), session: session_of(tool), gate: tool.gate() },
+            compensates: false,
         }
     }
 
@@ -127,6 +130,7 @@ impl Default for Rules {
             never_retry: false,
             on_doubt: OnDoubt::Ask,
             lane: Lane::default(),
+            compensates: false,
         }
     }
 }

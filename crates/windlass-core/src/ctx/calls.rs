@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use serde::de::DeserializeOwned;
 
+use super::undo::UndoPlan;
 use super::{Ctx, Guard, decode};
 use crate::call::ToolCall;
 use crate::call::batch::Batch;
@@ -270,6 +271,13 @@ pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(
 }
 
 impl Ctx {
+    /// What was done can be undone from now on.
+    pub(super) fn remember_undo(&mut self, undo: Option<(std::sync::Arc<str>, UndoPlan)>, told: &Told) {
+        if let (Some((name, plan)), Ok(output)) = (undo, &told.result) {
+            self.frame.undos.lock().push(plan.of(&name, output));
+        }
+    }
+
     pub(super) fn note_answers(&mut self, told: &[Told]) {
         if let Some(latest) = told.iter().map(|told| told.at).max() {
             self.answered = latest;

@@ -1,10 +1,13 @@
 //! The context of a durable body: its operations, each journaled, each answered from the journal after a crash.
 
 mod calls;
+mod emit;
 mod first;
 pub mod park;
+pub(crate) mod runs;
 mod step;
 mod steps;
+pub(crate) mod undo;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +18,7 @@ use serde_json::Value;
 pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
 pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
 pub use park::OpenWait;
+pub use runs::{Handle, Spawn};
 pub use step::{CtxStep, Step, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
 
@@ -28,7 +32,7 @@ use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind, Recorded};
 use crate::run::state::Hold;
 use crate::time::Timestamp;
-use crate::tool::{Effect, ToolResult, from_output};
+use crate::tool::{Effect, Tool, ToolResult, from_output};
 use crate::value::digest::Encoder;
 
 /// What a durable body does things through.
@@ -41,6 +45,7 @@ pub struct Ctx {
     path: Path,
     scope: Scope,
     frame: Arc<Frame>,
+    tool: Arc<Tool>,
     answered: Timestamp,
     versions: Vec<(Arc<str>, bool)>,
     drawn: u64,
@@ -48,9 +53,9 @@ pub struct Ctx {
 
 impl Ctx {
     /// `began`: when the body was entered for the first time.
-    pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, frame: Arc<Frame>, began: Timestamp) -> Self {
-        let answered = began;
-        Self { run, path, scope, frame, answered, versions: Vec::new(), drawn: 0 }
+    pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, inside: (Arc<Frame>, Arc<Tool>), began: Timestamp) -> Self {
+        let (answered, (frame, tool)) = (began, inside);
+        Self { run, path, scope, frame, tool, answered, versions: Vec::new(), drawn: 0 }
     }
 
     /// The run this body belongs to.

@@ -18,7 +18,7 @@ use crate::run::record::{Asked, Event, OpKind};
 use crate::run::replay::Decision;
 use crate::run::state::Blocked;
 use crate::time::Times;
-use crate::tool::{Effect, ToolResult};
+use crate::tool::{Effect, ToolError, ToolResult};
 
 /// Something to wait for that is not part of a body yet: what [`Ctx::first`] takes.
 #[must_use = "a park does nothing until it is awaited"]
@@ -62,18 +62,23 @@ impl<T> Park<T> {
 #[must_use = "a park does nothing until it is awaited"]
 pub struct CtxPark<'c, T> {
     ctx: &'c mut Ctx,
-    park: Park<T>,
+    park: Result<Park<T>, ToolError>,
 }
 
 impl<'c, T> CtxPark<'c, T> {
     pub(super) fn new(ctx: &'c mut Ctx, park: Park<T>) -> Self {
-        Self { ctx, park }
+        Self { ctx, park: Ok(park) }
+    }
+
+    /// One that cannot be waited for.
+    pub(super) fn refused(ctx: &'c mut Ctx, error: ToolError) -> Self {
+        Self { ctx, park: Err(error) }
     }
 
     /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, whatever
     /// becomes of the process.
     pub fn within(mut self, time: Duration) -> Self {
-        self.park = self.park.within(time);
+        self.park = self.park.map(|park| park.within(time));
         self
     }
 }
@@ -83,7 +88,11 @@ impl<'c, T: DeserializeOwned + 'static> IntoFuture for CtxPark<'c, T> {
     type IntoFuture = ParkFuture<'c, T>;
 
     fn into_future(self) -> Self::IntoFuture {
-        ParkFuture { ctx: self.ctx, state: State::Built(self.park.plan), output: PhantomData }
+        let state = match self.park {
+            Ok(park) => State::Built(park.plan),
+            Err(error) => State::Refused(error),
+        };
+        ParkFuture { ctx: self.ctx, state, output: PhantomData }
     }
 }
 
@@ -95,6 +104,7 @@ pub struct ParkFuture<'c, T> {
 }
 
 enum State {
+    Refused(ToolError),
     Built(ParkPlan),
     Started(Parking, Guard),
     Over,
@@ -112,6 +122,9 @@ impl<T: DeserializeOwned + 'static> Future for ParkFuture<'_, T> {
         {
             let (path, guard) = this.ctx.next(plan.kind, plan.name.clone());
             this.state = State::Started(Parking::new(this.ctx.run.clone(), path, plan), guard);
+        }
+        if let State::Refused(error) = &this.state {
+            return Poll::Ready(Err(error.clone()));
         }
         let State::Started(parking, guard) = &mut this.state else { return Poll::Pending };
         let told = std::task::ready!(parking.poll(cx, |_, _| {}));

@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::undo::UndoPlan;
 use super::{Ctx, Guard};
 use crate::call::Attempt;
 use crate::call::execute::{Execution, Operation, Source, Written};
@@ -30,6 +31,8 @@ pub struct Step<F> {
     f: F,
     rules: Rules,
     input: Option<Result<Value, serde_json::Error>>,
+    kind: OpKind,
+    undo: Option<UndoPlan>,
 }
 
 /// A step for [`Ctx::steps_all`].
@@ -37,7 +40,7 @@ pub fn step<F, Fut>(name: impl Into<Arc<str>>, f: F) -> Step<F>
 where
     F: FnMut(Attempt) -> Fut,
 {
-    Step { name: name.into(), f, rules: Rules::default(), input: None }
+    Step { name: name.into(), f, rules: Rules::default(), input: None, kind: OpKind::Step, undo: None }
 }
 
 /// Settings a step and a step of a context have alike.
@@ -79,6 +82,36 @@ impl<F> Step<F> {
         self
     }
 
+    /// How to undo it, with what it returned: done, in reverse order, if the body fails after this step succeeded. The
+    /// compensation is a step too, `once` like every step: see [`undo_idempotent`](Step::undo_idempotent).
+    pub fn undo<T, G, Fut>(mut self, undo: G) -> Self
+    where
+        T: DeserializeOwned + 'static,
+        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = ToolResult<()>> + Send + 'static,
+    {
+        self.undo = Some(UndoPlan::new(undo));
+        self
+    }
+
+    /// The same, for a compensation whose attempts may be repeated with the same key.
+    pub fn undo_idempotent<T, G, Fut>(self, undo: G) -> Self
+    where
+        T: DeserializeOwned + 'static,
+        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = ToolResult<()>> + Send + 'static,
+    {
+        let mut step = self.undo(undo);
+        if let Some(plan) = &mut step.undo {
+            plan.effect = Effect::Idempotent;
+        }
+        step
+    }
+
+    pub(super) fn take_undo(&mut self) -> Option<(Arc<str>, UndoPlan)> {
+        Some((self.name.clone(), self.undo.take()?))
+    }
+
     fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Self {
         change(&mut self.rules);
         self
@@ -96,7 +129,7 @@ impl<F> Step<F> {
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };
-        let asked = Asked::operation(OpKind::Step, self.name, input, self.rules.effect);
+        let asked = Asked::operation(self.kind, self.name, input, self.rules.effect);
         let source = StepSource { f: self.f, broken, output: PhantomData };
         Execution::new(run, Operation::new(path, asked, Written::No), self.rules, source, Queue::default())
     }
@@ -153,6 +186,42 @@ impl<'c, F> CtxStep<'c, F> {
         self
     }
 
+    /// How to undo it, with what it returned: done, in reverse order, if the body fails after this step succeeded. The
+    /// compensation is a step too, `once` like every step: see [`undo_idempotent`](CtxStep::undo_idempotent). It is not
+    /// cut short by a cancellation, but by the end of the time for cleaning up.
+    pub fn undo<T, G, Fut>(mut self, undo: G) -> Self
+    where
+        T: DeserializeOwned + 'static,
+        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = ToolResult<()>> + Send + 'static,
+    {
+        self.step = self.step.undo(undo);
+        self
+    }
+
+    /// The same, for a compensation whose attempts may be repeated with the same key.
+    pub fn undo_idempotent<T, G, Fut>(mut self, undo: G) -> Self
+    where
+        T: DeserializeOwned + 'static,
+        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = ToolResult<()>> + Send + 'static,
+    {
+        self.step = self.step.undo_idempotent(undo);
+        self
+    }
+
+    pub(super) fn compensating(self, effect: Effect) -> Self {
+        self.rules(|rules| {
+            rules.effect = effect;
+            rules.compensates = true;
+        })
+    }
+
+    pub(super) fn of_kind(mut self, kind: OpKind) -> Self {
+        self.step.kind = kind;
+        self
+    }
+
     fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Self {
         self.step = self.step.rules(change);
         self
@@ -181,7 +250,7 @@ pub struct StepFuture<'c, F, T> {
 
 enum State<'c, F, T> {
     Built(Step<F>),
-    Started(Execution<'c, StepSource<F, T>>, Guard),
+    Started(Execution<'c, StepSource<F, T>>, Guard, Option<(Arc<str>, UndoPlan)>),
     Over,
 }
 
@@ -199,15 +268,17 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if let State::Built(_) = this.state
-            && let State::Built(step) = std::mem::replace(&mut this.state, State::Over)
+            && let State::Built(mut step) = std::mem::replace(&mut this.state, State::Over)
         {
             let name = step.name.clone();
-            let (path, guard) = this.ctx.next(OpKind::Step, name);
-            this.state = State::Started(step.begin(this.ctx.run.clone(), path), guard);
+            let (path, guard) = this.ctx.next(step.kind, name);
+            let undo = step.take_undo();
+            this.state = State::Started(step.begin(this.ctx.run.clone(), path), guard, undo);
         }
-        let State::Started(execution, guard) = &mut this.state else { return Poll::Pending };
+        let State::Started(execution, guard, undo) = &mut this.state else { return Poll::Pending };
         let told = std::task::ready!(execution.poll(cx));
         guard.over();
+        this.ctx.remember_undo(undo.take(), &told);
         let path = execution.op.path.clone();
         this.state = State::Over;
         match this.ctx.answer_at(&path, &told) {

@@ -6,11 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::calls::{Decoder, all_values, enter_group};
 use super::step::{Step, StepSource};
+use super::undo::UndoPlan;
 use super::{Ctx, Guard};
 use crate::call::Attempt;
 use crate::call::execute::{Execution, Told};
@@ -46,15 +48,20 @@ where
 pub struct Place {
     run: Arc<Run>,
     path: Path,
+    undos: Undos,
 }
 
+/// How to undo the steps of a set, by their index.
+type Undos = Arc<Mutex<Vec<(usize, (Arc<str>, UndoPlan))>>>;
+
 impl Place {
-    fn begin<'c, F, Fut, T>(&self, index: usize, step: Step<F>) -> Box<dyn Progress + 'c>
+    fn begin<'c, F, Fut, T>(&self, index: usize, mut step: Step<F>) -> Box<dyn Progress + 'c>
     where
         F: FnMut(Attempt) -> Fut + Send + 'c,
         Fut: Future<Output = ToolResult<T>> + Send + 'c,
         T: Serialize + 'c,
     {
+        self.undos.lock().extend(step.take_undo().map(|undo| (index, undo)));
         Box::new(step.begin(self.run.clone(), self.path.child(index as u32)))
     }
 }
@@ -211,7 +218,7 @@ pub struct StepsSettled<'c, S> {
 
 enum State<'c, S> {
     Built(Option<S>),
-    Started { slots: Vec<Slot<'c>>, path: Path, guard: Guard },
+    Started { slots: Vec<Slot<'c>>, path: Path, guard: Guard, undos: Undos },
     Over,
 }
 
@@ -232,11 +239,12 @@ impl<'c, S: StepSet<'c>> Future for StepsSettled<'c, S> {
             let Some((path, guard)) = enter_group(this.ctx, OpKind::Steps, steps.count()) else {
                 return Poll::Pending;
             };
-            let place = Place { run: this.ctx.run.clone(), path: path.clone() };
+            let undos = Undos::default();
+            let place = Place { run: this.ctx.run.clone(), path: path.clone(), undos: undos.clone() };
             let slots = steps.begin(place).into_iter().map(Slot::Running).collect();
-            this.state = State::Started { slots, path, guard };
+            this.state = State::Started { slots, path, guard, undos };
         }
-        let State::Started { slots, path, guard } = &mut this.state else { return Poll::Pending };
+        let State::Started { slots, path, guard, undos } = &mut this.state else { return Poll::Pending };
         let mut pending = false;
         for slot in slots.iter_mut() {
             if let Slot::Running(step) = slot {
@@ -254,7 +262,13 @@ impl<'c, S: StepSet<'c>> Future for StepsSettled<'c, S> {
         let told: Vec<Told> =
             finished.filter_map(|slot| if let Slot::Done(told) = slot { Some(told) } else { None }).collect();
         let path = path.clone();
+        let undos = std::mem::take(&mut *undos.lock());
         this.state = State::Over;
+        for (index, undo) in undos {
+            if let Some(told) = told.get(index) {
+                this.ctx.remember_undo(Some(undo), told);
+            }
+        }
         this.ctx.note_answers(&told);
         let decoder = Decoder { run: &this.ctx.run, path: &path, told: told.into_iter().enumerate() };
         match S::decode(decoder) {

@@ -195,7 +195,11 @@ impl Drive {
         if let Some(Root::Batch(_)) = &self.root {
             self.record_batch_end(&told);
         }
-        let mark = self.run.with(|machine| machine.finish(ending));
+        let result = match (&self.root, told.as_slice()) {
+            (Some(Root::Batch(_)), _) | (_, []) => Ok(Arc::new(Output::default())),
+            (_, [told, ..]) => told.result.clone(),
+        };
+        let mark = self.run.with(|machine| machine.finish(ending, &result));
         self.phase = Phase::Flush(mark, told);
     }
 

@@ -100,7 +100,11 @@ impl History {
                 self.revoked = Some(reason);
                 return;
             }
-            Event::Accepted | Event::Continued { .. } => State::Accepted,
+            Event::Accepted => State::Accepted,
+            Event::Continued { children, .. } => {
+                self.children = children;
+                State::Accepted
+            }
             Event::Parked { on, until, attempt } => State::Parked { on, until, attempt },
             Event::Granted(grant) => State::Granted(grant),
             Event::Entered => State::Entered,

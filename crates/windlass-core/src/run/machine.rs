@@ -7,10 +7,11 @@ use std::sync::Arc;
 use super::history::{History, Standing};
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
-use super::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Settled, Settler};
+use super::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Recorded, Settled, Settler};
 use super::replay::{self, Decision, replay};
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::call::execute::Told;
+use crate::ctx::runs::Started;
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
@@ -104,12 +105,16 @@ pub(crate) struct Machine {
     pub(super) seen: u64,
     /// Runs that are cancelled with this one.
     children: Vec<RunId>,
+    /// The run that spawned this one.
+    parent: Option<Box<(RunId, Path)>>,
     generation: u32,
     cancel: Option<Cancel>,
     open_intents: Vec<Intent>,
     /// Bodies that were dropped in the middle: nobody below them takes a settlement any more.
     abandoned: Vec<Path>,
     budget: Budget,
+    /// Runs that durable commits of this one wrote to.
+    nudged: Vec<RunId>,
 }
 
 /// An attempt that must not be repeated and has not ended.
@@ -145,6 +150,7 @@ struct Budget {
 impl Machine {
     /// A run that does not exist yet.
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
+        let parent = creation.parent.clone();
         Self {
             history: History::default(),
             outbox: Outbox::create(run, creation),
@@ -155,11 +161,13 @@ impl Machine {
             undecided: Vec::new(),
             seen: 0,
             children: Vec::new(),
+            parent,
             generation: 0,
             cancel: None,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
             budget: Budget { operations: 0, suspect: 0, owners_dead: true },
+            nudged: Vec::new(),
         }
     }
 
@@ -197,11 +205,13 @@ impl Machine {
             undecided: Vec::new(),
             seen: 0,
             children,
+            parent: claimed.parent,
             generation: claimed.generation,
             cancel,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
             budget: Budget { operations: 0, suspect, owners_dead: claimed.owners_dead },
+            nudged: Vec::new(),
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
@@ -358,7 +368,12 @@ impl Machine {
     }
 
     /// The root call has its outcome.
-    pub(crate) fn finish(&mut self, ending: Ending) -> u64 {
+    pub(crate) fn finish(&mut self, ending: Ending, result: &Recorded) -> u64 {
+        if let Some(parent) = &self.parent {
+            let message = Message::Ended { run: self.outbox.run(), result: result.clone() };
+            let dedupe = format!("ended {}", self.outbox.run());
+            self.outbox.mail(parent.0, message, Some(dedupe.into()));
+        }
         self.unpark_below(&Path::root());
         self.outbox.state(RunState::Finished { ending })
     }
@@ -419,6 +434,32 @@ impl Machine {
         }
         let event = Event::Cancelled { by, reason };
         self.outbox.append(Record { path: Path::root(), at, asked: None, event });
+    }
+
+    /// Another run starts with this record; `cancelled_with_this` says whether it ends with this one.
+    pub(crate) fn spawned(&mut self, record: Record, start: Option<(Started, bool)>) {
+        self.append(record);
+        let Some((Started { run, creation, records }, cancelled_with_this)) = start else { return };
+        if cancelled_with_this {
+            self.children.push(run);
+        }
+        self.outbox.start(run, creation, records);
+    }
+
+    /// Runs that are cancelled with this one.
+    pub(crate) fn children(&self) -> &[RunId] {
+        &self.children
+    }
+
+    /// The run goes on from this record, in a fresh journal.
+    pub(crate) fn continue_as(&mut self, first: Record) {
+        if self.stop.is_some() {
+            return;
+        }
+        self.unpark_below(&Path::root());
+        self.outbox.next_generation();
+        self.outbox.append(first);
+        self.stop = Some(Stop::Continued);
     }
 
     /// Which generation of the run this is.
@@ -506,10 +547,18 @@ impl Machine {
         }
     }
 
+    /// Runs that were written to, and should look.
+    pub(crate) fn take_nudged(&mut self) -> Vec<RunId> {
+        std::mem::take(&mut self.nudged)
+    }
+
     /// The store answered the commit on its way.
     pub(crate) fn answered(&mut self, answer: Result<(), StoreError>) {
         match answer {
-            Ok(()) => self.outbox.accepted(),
+            Ok(()) => {
+                let told = self.outbox.accepted();
+                self.nudged.extend(told);
+            }
             Err(error @ StoreError::Stale { .. }) => {
                 tracing::warn!("the run is lost: {error}");
                 self.stop = Some(Stop::Lost);

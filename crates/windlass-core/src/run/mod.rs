@@ -50,6 +50,8 @@ pub(crate) struct Run {
     waited: AtomicBool,
     /// Which generation of the run this is.
     pub(crate) generation: u32,
+    /// The session it belongs to.
+    pub(crate) session: Option<Arc<str>>,
     interest: Mutex<Interest>,
     /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
     ahead: AtomicI64,
@@ -63,7 +65,13 @@ struct Interest {
 }
 
 impl Run {
-    pub(crate) fn new(kernel: Arc<Kernel>, id: RunId, base: (Timestamp, u64), machine: Machine) -> Arc<Self> {
+    pub(crate) fn new(
+        kernel: Arc<Kernel>,
+        id: RunId,
+        base: (Timestamp, u64),
+        session: Option<Arc<str>>,
+        machine: Machine,
+    ) -> Arc<Self> {
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
@@ -80,6 +88,7 @@ impl Run {
             awake: AtomicUsize::new(0),
             waited: AtomicBool::new(false),
             generation,
+            session,
             interest: Mutex::default(),
             ahead: AtomicI64::new(ahead(base)),
         })
@@ -232,8 +241,24 @@ impl Run {
     }
 
     fn answered(&self, answer: Result<(), StoreError>) {
-        self.with(|machine| machine.answered(answer));
+        let nudged = self.with(|machine| {
+            machine.answered(answer);
+            machine.take_nudged()
+        });
+        nudged.into_iter().for_each(|run| self.kernel.nudge(run));
         self.wake();
+    }
+
+    /// Waits until everything that is known of the run so far is durable, or nobody can say any more.
+    pub(crate) async fn flush(self: &Arc<Self>) {
+        let mut registration = Registration::default();
+        std::future::poll_fn(|cx| {
+            registration.register(self, cx);
+            let mark = self.with(|machine| machine.outbox().written());
+            let lost = self.with(|machine| matches!(machine.stop(), Some(machine::Stop::Lost | machine::Stop::Reload(_))));
+            if lost || self.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
     }
 
     /// Wakes every future that waits for something to happen to the run.

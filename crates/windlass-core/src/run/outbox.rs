@@ -20,6 +20,8 @@ pub(crate) struct Outbox {
     marks: Marks,
     /// Nothing is sent while this holds.
     corked: bool,
+    /// Other runs that the commit on its way writes to.
+    telling: Vec<RunId>,
 }
 
 /// Changes of which only the last matters, and those that are collected.
@@ -61,6 +63,7 @@ impl Outbox {
             facts: Facts::default(),
             marks: Marks::default(),
             corked: false,
+            telling: Vec::new(),
         }
     }
 
@@ -181,15 +184,24 @@ impl Outbox {
             changes.push(Change::Consumed(facts.consumed));
         }
         changes.extend(facts.state.map(Change::State));
+        self.telling.extend(facts.others.iter().filter_map(|change| match change {
+            Change::Mail { run, .. } | Change::Start { run, .. } => Some(*run),
+            _ => None,
+        }));
         changes.extend(facts.others);
         self.marks.sent = self.marks.written;
         Some(Commit { guard, changes })
     }
 
-    /// The commit on its way is durable.
-    pub(crate) fn accepted(&mut self) {
+    /// The commit on its way is durable; returns the other runs it wrote to.
+    pub(crate) fn accepted(&mut self) -> Vec<RunId> {
         self.seq += self.marks.in_flight.take().unwrap_or(0);
         self.marks.durable = self.marks.sent;
+        std::mem::take(&mut self.telling)
+    }
+
+    pub(crate) fn run(&self) -> RunId {
+        self.run
     }
 }
 

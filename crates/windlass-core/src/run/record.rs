@@ -218,6 +218,9 @@ pub enum Event {
     Continued {
         /// Counts from zero.
         generation: u32,
+        /// Runs that are still cancelled with this one.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        children: Vec<RunId>,
     },
     /// The reply keys handed out so far are void. Stands at the root.
     Revoked {

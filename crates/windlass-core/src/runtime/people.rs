@@ -10,6 +10,8 @@ use crate::run::parks;
 use crate::run::record::{Event, Record, Recorded};
 use crate::run::reply::Address;
 use crate::run::state::{Blocked, Doubt, Park, RunInfo, RunState};
+use serde_json::Value;
+
 use crate::store::{Change, Commit, Filter, Guard, Message, Resolution, Settlement, StoreError};
 
 /// What became of an answer.
@@ -102,6 +104,21 @@ impl Runtime {
             None => self.kernel.wake_up(run),
         }
         Ok(())
+    }
+
+    /// Sends a signal that the run's tool declared. The Nth signal of a name answers the Nth receive. With a `key`, sending
+    /// it again is harmless: it arrives once. Durable when it returns; refused by a finished run.
+    pub async fn signal(&self, run: RunId, name: &str, value: Value, key: Option<&str>) -> Result<()> {
+        self.kernel.check_signal(run, name, &value).await.map_err(Error::Tool)?;
+        let message = Message::Signal { name: name.into(), value: Arc::new(value) };
+        let dedupe = key.map(|key| format!("signal {key}").into());
+        match self.post(run, message, dedupe).await {
+            Ok(()) | Err(StoreError::Duplicate { .. }) => Ok(()),
+            Err(StoreError::Finished(run)) => {
+                Err(Error::Refused(format!("run {run} is finished and receives nothing any more; start another one")))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Answers a wait or a pending call by its reply key. The first answer counts; one that comes before anybody waits is

@@ -32,7 +32,7 @@ pub struct Contract {
     output: Option<Schema>,
 }
 
-struct Schema {
+pub(super) struct Schema {
     json: Value,
     validator: Validator,
 }
@@ -66,7 +66,7 @@ impl Schemas {
 }
 
 impl Schema {
-    fn compile(json: Value, tool: &str, side: &'static str) -> Result<Self, BadSchema> {
+    pub(super) fn compile(json: Value, tool: &str, side: &'static str) -> Result<Self, BadSchema> {
         let bad = |problem: String| BadSchema { tool: tool.to_owned(), side, problem };
         if !json.is_object() && !json.is_boolean() {
             return Err(bad("a JSON Schema is an object or a boolean".to_owned()));
@@ -79,7 +79,11 @@ impl Schema {
         Ok(Self { json, validator })
     }
 
-    fn violations(&self, value: &Value) -> Vec<Violation> {
+    pub(super) fn json(&self) -> &Value {
+        &self.json
+    }
+
+    pub(super) fn violations(&self, value: &Value) -> Vec<Violation> {
         self.validator
             .iter_errors(value)
             .take(MOST_VIOLATIONS)

@@ -2,6 +2,7 @@
 //! ([`Body`]).
 
 mod body;
+mod channels;
 pub mod contract;
 mod error;
 pub mod narrate;
@@ -20,6 +21,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 pub use body::{Arg, Atomic, Body, Durable, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled};
+pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
 pub(crate) use output::{Later, from_output};
@@ -40,6 +42,7 @@ pub struct Tool {
     contract: LazyContract,
     body: Body,
     reconcile: Option<Arc<dyn Reconcile>>,
+    channels: Channels,
     gate: OnceLock<Option<Arc<Gate>>>,
 }
 
@@ -87,6 +90,7 @@ impl Tool {
             contract: LazyContract::given(schemas),
             body: Body::Atomic(Arc::new(body)),
             reconcile: None,
+            channels: Channels::default(),
             gate: OnceLock::new(),
         }
     }
@@ -98,6 +102,7 @@ impl Tool {
             contract: LazyContract::given(schemas),
             body: Body::Durable(Arc::new(body)),
             reconcile: None,
+            channels: Channels::default(),
             gate: OnceLock::new(),
         }
     }
@@ -108,7 +113,8 @@ impl Tool {
         resolve: impl Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send + Sync + 'static,
         body: Body,
     ) -> Self {
-        Self { spec, contract: LazyContract::lazy(Box::new(resolve)), body, reconcile: None, gate: OnceLock::new() }
+        let contract = LazyContract::lazy(Box::new(resolve));
+        Self { spec, contract, body, reconcile: None, channels: Channels::default(), gate: OnceLock::new() }
     }
 
     /// Changes the spec: `tool.with(|spec| spec.hints.cpu_bound = true)`.
@@ -202,6 +208,7 @@ impl Tool {
     /// Refuses what cannot work, before anyone calls it.
     pub(crate) fn check(&self) -> Result<(), RegisterError> {
         toolbox::check_spec(&self.spec, self.is_durable())?;
+        self.channels.check()?;
         Ok(self.contract.check_given(&self.spec)?)
     }
 }

@@ -8,6 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::call::Command;
+
 /// A successful result: a JSON value, native content blocks beside it, and the raw artifact the value was made from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Output {
@@ -19,6 +21,9 @@ pub struct Output {
     /// The untruncated original, kept beside what the model sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Box<Artifact>>,
+    /// What happens if and only if this outcome is recorded. For atomic bodies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) commands: Vec<Command>,
     /// The outcome comes later, by reply key. Never recorded: what is recorded is that the call waits.
     #[serde(skip)]
     pub(crate) later: Option<Later>,

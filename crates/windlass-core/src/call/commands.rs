@@ -1,0 +1,159 @@
+//! Work caused by an atomic call: committed together with its outcome, so that it happens if and only if the outcome was
+//! recorded.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::execute::Told;
+use super::park::finished;
+use super::plan::{asked, resolve};
+use super::request::{ToolCall, ToolRef};
+use crate::ctx::runs::{Started, child_id, started};
+use crate::id::RunId;
+use crate::path::Path;
+use crate::run::Run;
+use crate::run::machine::Machine;
+use crate::run::record::{Asked, OpKind, Record};
+use crate::store::Message;
+use crate::time::{Times, Timestamp};
+use crate::tool::{Effect, Output, Tool, ToolError, Toolbox};
+
+/// Something that happens with the outcome of a call, or not at all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Command {
+    /// Starts a run.
+    Start {
+        /// The tool's name.
+        tool: Arc<str>,
+        /// Its arguments.
+        args: Arc<Value>,
+    },
+    /// Signals a run.
+    Signal {
+        /// Which run.
+        run: RunId,
+        /// Which signal.
+        name: Arc<str>,
+        /// Its value.
+        value: Arc<Value>,
+    },
+    /// Cancels a run.
+    Cancel {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        reason: String,
+    },
+    /// Emits an event that the tool declared.
+    Emit {
+        /// Which event.
+        name: Arc<str>,
+        /// Its value.
+        value: Arc<Value>,
+    },
+}
+
+impl Output {
+    /// Starts a run together with this outcome.
+    #[must_use]
+    pub fn start<T>(mut self, call: ToolCall<T>) -> Self {
+        self.commands.push(Command::Start { tool: call.tool().into(), args: call.args().clone() });
+        self
+    }
+
+    /// Signals a run together with this outcome. A run that is finished by then takes nothing.
+    #[must_use]
+    pub fn signal(mut self, run: RunId, name: impl Into<Arc<str>>, value: impl Into<Arc<Value>>) -> Self {
+        self.commands.push(Command::Signal { run, name: name.into(), value: value.into() });
+        self
+    }
+
+    /// Cancels a run together with this outcome.
+    #[must_use]
+    pub fn cancel(mut self, run: RunId, reason: impl Into<String>) -> Self {
+        self.commands.push(Command::Cancel { run, reason: reason.into() });
+        self
+    }
+
+    /// Emits an event together with this outcome.
+    #[must_use]
+    pub fn emit(mut self, name: impl Into<Arc<str>>, value: impl Into<Arc<Value>>) -> Self {
+        self.commands.push(Command::Emit { name: name.into(), value: value.into() });
+        self
+    }
+}
+
+/// A command, checked and ready to be committed.
+pub(crate) enum Ready {
+    Start(Started),
+    Mail(RunId, Message),
+    Event(Record),
+}
+
+/// Checks the commands of an output; one that cannot be done makes none of them happen.
+pub(crate) fn ready(
+    run: &Run,
+    toolbox: &Toolbox,
+    tool: &Tool,
+    path: &Path,
+    output: &Output,
+    at: Timestamp,
+) -> Result<Vec<Ready>, ToolError> {
+    let numbered = output.commands.iter().zip(0u32..);
+    numbered.map(|(command, index)| one(run, toolbox, tool, &path.child(index), command, at)).collect()
+}
+
+fn one(
+    run: &Run,
+    toolbox: &Toolbox,
+    tool: &Tool,
+    path: &Path,
+    command: &Command,
+    at: Timestamp,
+) -> Result<Ready, ToolError> {
+    Ok(match command {
+        Command::Start { tool: name, args } => {
+            let call = ToolCall::<Value>::to(ToolRef::Name(name.clone()), args.clone()).bounded();
+            let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
+            let unknown = || ToolError::internal(format!("the outcome starts `{name}`, and there is no such tool"));
+            let found = found.ok_or_else(unknown)?;
+            found.contract()?.check_arguments(&call.args)?;
+            let id = child_id(run, path, at);
+            Ready::Start(started(run, path, asked(&call, Some(&found)), id, at))
+        }
+        Command::Signal { run, name, value } => {
+            Ready::Mail(*run, Message::Signal { name: name.clone(), value: value.clone() })
+        }
+        Command::Cancel { run: other, reason } => {
+            Ready::Mail(*other, Message::Cancel { by: format!("run {}", run.id), reason: reason.clone() })
+        }
+        Command::Emit { name, value } => {
+            tool.channels().check_event(&tool.spec().name, name, value)?;
+            let asked = Asked::operation(OpKind::Emit, name.clone(), Some(value.clone()), Effect::Readonly);
+            let told = Told { result: Ok(Arc::new(Output::value(json!(null)))), at, times: Times::default() };
+            Ready::Event(Record { asked: Some(asked), ..finished(path, &told) })
+        }
+    })
+}
+
+/// Commits them with the record that was appended just before, under the same lock.
+pub(crate) fn commit(machine: &mut Machine, commands: Vec<Ready>, key: &str) {
+    for (index, command) in commands.into_iter().enumerate() {
+        match command {
+            Ready::Start(Started { run, creation, records }) => {
+                machine.outbox().start(run, creation, records);
+            }
+            Ready::Mail(run, message) => {
+                let dedupe = format!("{key} {index}").into();
+                machine.outbox().mail(run, message, Some(dedupe));
+            }
+            Ready::Event(record) => {
+                machine.append(record);
+            }
+        }
+    }
+}

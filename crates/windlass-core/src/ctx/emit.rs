@@ -1,0 +1,64 @@
+//! Events of a body, and its next generation.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Ctx;
+use crate::call::execute::Told;
+use crate::call::park::finished;
+use crate::call::plan::asked;
+use crate::call::{ToolCall, ToolRef};
+use crate::run::record::{Asked, Event, OpKind, Record};
+use crate::run::replay::Decision;
+use crate::time::Times;
+use crate::tool::{Effect, Output, ToolError, ToolResult};
+
+impl Ctx {
+    /// Emits an event that the tool declared ([`Tool::event`](crate::tool::Tool::event)); whoever watches the run sees it
+    /// once, however often the body is entered. A value that does not fit the event's schema is refused.
+    pub fn emit(&mut self, name: &str, value: &impl Serialize) -> ToolResult<()> {
+        let value = serde_json::to_value(value)?;
+        self.tool.channels().check_event(&self.tool.spec().name, name, &value)?;
+        let asked = Asked::operation(OpKind::Emit, name.into(), Some(Arc::new(value)), Effect::Readonly);
+        let (path, mut guard) = self.next(OpKind::Emit, name.into());
+        guard.over();
+        if let Decision::Perform { .. } = self.run.with(|machine| machine.ask(&path, &asked)) {
+            let told = Told { result: Ok(Arc::new(Output::default())), at: self.run.now(), times: Times::default() };
+            self.run.with(|machine| machine.append(Record { asked: Some(asked), ..finished(&path, &told) }));
+            self.run.pump_if_due();
+        }
+        Ok(())
+    }
+
+    /// Ends this generation of the run and goes on with other arguments and a fresh journal, under the same id. For
+    /// bodies that go on for ever: a journal has bounds. Mail that was not received yet stays. Only the body at the root
+    /// of a run can do this; returns only if it cannot.
+    pub fn continue_as<T>(&mut self, args: Value) -> BoxFuture<'_, ToolResult<T>> {
+        Box::pin(async move {
+            if !self.path.is_root() {
+                let why = "only the body at the root of a run can continue as its next generation; return to it first";
+                return Err(ToolError::failed(why));
+            }
+            if let Some(error) = self.run.cancellation(self.run.heeds_cancel()) {
+                return Err(error);
+            }
+            self.tool.contract()?.check_arguments(&args)?;
+            let call = ToolCall::<Value>::to(ToolRef::Id(self.tool.spec().id.clone()), args);
+            let asked = asked(&call, Some(&self.tool));
+            // A generation begins with nothing of the one before it on its way.
+            self.run.flush().await;
+            self.run.with(|machine| {
+                let generation = machine.generation() + 1;
+                let children = machine.children().to_vec();
+                let event = Event::Continued { generation, children };
+                let at = self.run.now();
+                machine.continue_as(Record { path: crate::path::Path::root(), at, asked: Some(asked), event });
+            });
+            // The run stops here; its next generation is entered from the start.
+            std::future::pending().await
+        })
+    }
+}

@@ -1,0 +1,243 @@
+//! Runs among runs: a body starts others, waits for them, signals and cancels them.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::park::{CtxPark, Park};
+use super::{Ctx, decode};
+use crate::call::ToolCall;
+use crate::call::park::finished;
+use crate::call::execute::Told;
+use crate::call::plan::{asked, resolve};
+use crate::id::RunId;
+use crate::path::Path;
+use crate::run::record::{Asked, Event, OpKind, Record};
+use crate::run::replay::Decision;
+use crate::run::state::Blocked;
+use crate::store::{Creation, Message};
+use crate::time::{Times, Timestamp};
+use crate::tool::spec::Background;
+use crate::tool::{Effect, Output, Tool, ToolError, ToolResult};
+
+/// A run that was spawned. `T` is what its outcome decodes to.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct Handle<T> {
+    run: RunId,
+    parent: RunId,
+    #[serde(skip)]
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Handle<T> {
+    fn clone(&self) -> Self {
+        Self { run: self.run, parent: self.parent, output: PhantomData }
+    }
+}
+
+impl<T> std::fmt::Debug for Handle<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({})", self.run)
+    }
+}
+
+impl<T> Handle<T> {
+    /// Which run.
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// Its end, as part of a [`Ctx::first`]. Losing does not stop the run.
+    pub fn park(&self) -> Park<T> {
+        Park::new(OpKind::Join, self.run.to_string().into(), Blocked::Child { run: self.run })
+    }
+}
+
+/// A run to be spawned; await it for its handle. See [`Ctx::spawn`].
+#[must_use = "nothing is spawned until this is awaited"]
+pub struct Spawn<'c, T> {
+    ctx: &'c mut Ctx,
+    call: ToolCall<T>,
+    abandoned: bool,
+}
+
+impl<T> Spawn<'_, T> {
+    /// Leaves the run to itself: it is not cancelled when this one is.
+    pub fn abandon(mut self) -> Self {
+        self.abandoned = true;
+        self
+    }
+}
+
+impl<'c, T: DeserializeOwned + 'static> IntoFuture for Spawn<'c, T> {
+    type Output = ToolResult<Handle<T>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { ctx, call, abandoned } = self;
+        let spawned = ctx.spawn_now(call.untyped().bounded(), abandoned);
+        Box::pin(async move {
+            match spawned {
+                Some(result) => result,
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+impl Ctx {
+    /// Starts a tool as a run of its own, and goes on without waiting for it. The run is there if and only if this
+    /// operation is recorded. It is cancelled when this run is, unless it was [abandoned](Spawn::abandon).
+    pub fn spawn<T: DeserializeOwned + 'static>(&mut self, call: ToolCall<T>) -> Spawn<'_, T> {
+        Spawn { ctx: self, call, abandoned: false }
+    }
+
+    /// Waits for the end of a run that this one spawned, and returns its outcome.
+    pub fn join<T: DeserializeOwned + 'static>(&mut self, handle: &Handle<T>) -> CtxPark<'_, T> {
+        if handle.parent != self.run.id {
+            let reason = format!(
+                "run {} was spawned by run {}, and only that one can wait for it; pass its result on instead of its handle",
+                handle.run, handle.parent
+            );
+            return CtxPark::refused(self, ToolError::failed(reason));
+        }
+        CtxPark::new(self, handle.park())
+    }
+
+    /// Sends a signal to another run. Answered with an error if that run is finished. A signal that is sent again after a
+    /// crash arrives once.
+    pub fn signal(&mut self, run: RunId, name: &str, value: &impl Serialize) -> BoxFuture<'_, ToolResult<()>> {
+        let value = match serde_json::to_value(value) {
+            Ok(value) => Arc::new(value),
+            Err(error) => return Box::pin(std::future::ready(Err(ToolError::from(error)))),
+        };
+        let message = Message::Signal { name: name.into(), value: value.clone() };
+        let input = json!({"name": name, "value": value});
+        self.tell(OpKind::Signal, run, input, message)
+    }
+
+    /// Cancels another run. Answered with an error if that run is finished.
+    pub fn cancel_run(&mut self, run: RunId, reason: &str) -> BoxFuture<'_, ToolResult<()>> {
+        let by = format!("run {}", self.run.id);
+        let message = Message::Cancel { by, reason: reason.to_owned() };
+        self.tell(OpKind::Cancel, run, json!({"reason": reason}), message)
+    }
+
+    /// Writes to another run's mailbox, as an attempt that may be repeated: the mailbox takes it once.
+    fn tell(
+        &mut self,
+        kind: OpKind,
+        to: RunId,
+        input: serde_json::Value,
+        message: Message,
+    ) -> BoxFuture<'_, ToolResult<()>> {
+        let kernel = self.run.kernel.clone();
+        let step = self.step(to.to_string(), move |attempt| {
+            let (kernel, message, dedupe) = (kernel.clone(), message.clone(), attempt.key());
+            async move { kernel.tell(to, message, dedupe.into()).await }
+        });
+        Box::pin(step.idempotent().input(&input).of_kind(kind).into_future())
+    }
+
+    /// `None` if the run is held.
+    fn spawn_now<T: DeserializeOwned + 'static>(
+        &mut self,
+        call: ToolCall,
+        abandoned: bool,
+    ) -> Option<ToolResult<Handle<T>>> {
+        let tool = resolve(&self.scope.toolbox.snapshot(), &call.tool).cloned();
+        let child = asked(&call, tool.as_ref());
+        let own = Asked { kind: OpKind::Spawn, effect: Effect::Readonly, ..child.clone() };
+        let (path, mut guard) = self.next(OpKind::Spawn, own.name.clone());
+        guard.over();
+        let result = match self.run.with(|machine| machine.ask(&path, &own)) {
+            Decision::Answer { result, at } => {
+                self.answered = at;
+                result
+            }
+            Decision::Perform { .. } => {
+                let refused = self.refuse_spawn(tool.as_deref(), &call);
+                self.start_child(&path, own, child, refused, abandoned)
+            }
+            _ => return None,
+        };
+        decode(&self.run, &path, &result)
+    }
+
+    fn refuse_spawn(&self, tool: Option<&Tool>, call: &ToolCall) -> Option<ToolError> {
+        if let Some(error) = self.run.cancellation(self.run.heeds_cancel()) {
+            return Some(error);
+        }
+        let Some(tool) = tool else {
+            return Some(ToolError::unavailable(format!("there is no tool `{}`", call.tool.as_str())));
+        };
+        if tool.spec().guards.background == Background::Never {
+            let name = &tool.spec().name;
+            return Some(ToolError::denied(format!("`{name}` does not run in the background: call it and wait")));
+        }
+        if let Some(message) = &call.broken {
+            return Some(ToolError::invalid("", message.to_string()));
+        }
+        tool.contract().and_then(|contract| contract.check_arguments(&call.args)).err()
+    }
+
+    fn start_child(
+        &mut self,
+        path: &Path,
+        own: Asked,
+        child: Asked,
+        refused: Option<ToolError>,
+        abandoned: bool,
+    ) -> crate::run::record::Recorded {
+        let at = self.run.now();
+        self.answered = at;
+        let id = child_id(&self.run, path, at);
+        let result = match refused {
+            Some(error) => Err(Arc::new(error)),
+            None => {
+                let mut value = json!({"run": id, "parent": self.run.id});
+                if abandoned {
+                    value["abandoned"] = true.into();
+                }
+                Ok(Arc::new(Output::value(value)))
+            }
+        };
+        let told = Told { result: result.clone(), at, times: Times::default() };
+        let record = Record { asked: Some(own), ..finished(path, &told) };
+        let start = result.is_ok().then(|| started(&self.run, path, child, id, at));
+        self.run.with(|machine| machine.spawned(record, start.map(|start| (start, !abandoned))));
+        self.run.pump_if_due();
+        result
+    }
+}
+
+/// A run that another one starts, and the beginning of its journal.
+pub(crate) struct Started {
+    pub(crate) run: RunId,
+    pub(crate) creation: Creation,
+    pub(crate) records: Vec<Record>,
+}
+
+pub(crate) fn started(parent: &crate::run::Run, path: &Path, asked: Asked, run: RunId, at: Timestamp) -> Started {
+    let creation = Creation {
+        tool: asked.name.clone(),
+        at,
+        session: parent.session.clone(),
+        parent: Some(Box::new((parent.id, path.clone()))),
+        ..Creation::default()
+    };
+    let records = vec![Record { path: Path::root(), at, asked: Some(asked), event: Event::Accepted }];
+    Started { run, creation, records }
+}
+
+/// The id of the run started at `path`: the same whenever that is tried again.
+pub(crate) fn child_id(parent: &crate::run::Run, path: &Path, at: Timestamp) -> RunId {
+    RunId::derived(&crate::call::idempotency_key(parent.id, parent.generation, path), at)
+}
