@@ -1,7 +1,10 @@
 //! The store that forgets: everything in memory, the same semantics as on disk.
 
+mod check;
 mod entry;
 mod sessions;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,6 +21,7 @@ use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
 use crate::run::state::{RunInfo, RunState};
 use crate::time::Timestamp;
+use check::Standing;
 use entry::{Entry, Owner};
 use sessions::Sessions;
 
@@ -31,6 +35,8 @@ const NEVER: Timestamp = Timestamp::from_micros(i64::MAX);
 const AT_ONCE: Timestamp = Timestamp::from_micros(i64::MIN);
 
 /// Keeps runs in memory. Cloning shares it.
+///
+/// Of the finished runs only the latest are kept, and a run's key is free again when the run is forgotten.
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Mutex<Inner>>,
@@ -70,18 +76,14 @@ impl MemoryStore {
     /// Says that every process that used this store is dead, as a crash test does: none of their attempts can still be
     /// running, and their leases are over.
     pub fn owners_died(&self) {
-        self.inner.lock().deaths += 1;
+        let mut inner = self.inner.lock();
+        inner.deaths += 1;
+        inner.leases.clear();
     }
 }
 
-#[derive(PartialEq)]
-enum Standing {
-    New,
-    Repeated,
-}
-
 impl Inner {
-    fn commit(&mut self, commit: Commit) -> Result<(), StoreError> {
+    fn commit(&mut self, mut commit: Commit) -> Result<(), StoreError> {
         if self.check(&commit)? == Standing::Repeated {
             return Ok(());
         }
@@ -89,11 +91,13 @@ impl Inner {
             Guard::Owner { run, epoch, .. } => Some((run, epoch)),
             Guard::Outsider => None,
         };
+        // What a commit says does not depend on how it is put.
+        commit.changes.sort_by_key(place);
         for change in commit.changes {
             match change {
                 Change::Mail { run, message, dedupe } => {
                     // An owner's letter to somebody who does not take it is left out; an outsider's was refused above.
-                    if self.takes(run, &message, dedupe.as_ref(), owner.map(|(own, _)| own)).is_ok() {
+                    if self.takes(run, &message, dedupe.as_ref()).is_ok() {
                         self.deliver(run, message, dedupe);
                     }
                 }
@@ -113,94 +117,21 @@ impl Inner {
         Ok(())
     }
 
-    /// Every refusal is decided here, before anything is changed.
-    fn check(&self, commit: &Commit) -> Result<Standing, StoreError> {
-        let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
-            return self.check_outsider(&commit.changes).map(|()| Standing::New);
-        };
-        let creation = commit.changes.iter().find_map(|change| match change {
-            Change::Create(creation) => Some(creation),
-            _ => None,
-        });
-        let Some(entry) = self.runs.get(&run) else {
-            let creation = creation.ok_or(StoreError::NoSuchRun(run))?;
-            self.check_started(&commit.changes)?;
-            return self.check_creation(run, creation).map(|()| Standing::New);
-        };
-        if entry.epoch != epoch {
-            return Err(StoreError::Stale { run, epoch, current: entry.epoch });
-        }
-        let current = entry.records.len() as u64;
-        let repeated = || same_records(entry, expected_seq, &commit.changes);
-        if (current != expected_seq || creation.is_some()) && repeated() {
-            return Ok(Standing::Repeated);
-        }
-        if current != expected_seq || creation.is_some() {
-            return Err(StoreError::WrongSequence { run, expected: expected_seq, current });
-        }
-        self.check_started(&commit.changes)?;
-        Ok(Standing::New)
-    }
-
-    fn check_outsider(&self, changes: &[Change]) -> Result<(), StoreError> {
-        for change in changes {
-            match change {
-                Change::Mail { run, message, dedupe } => self.takes(*run, message, dedupe.as_ref(), None)?,
-                Change::Start { .. } => {}
-                _ => {
-                    let why = "an outsider may only write to mailboxes and start runs";
-                    return Err(StoreError::Invalid(why.to_owned()));
-                }
-            }
-        }
-        self.check_started(changes)
-    }
-
-    fn check_started(&self, changes: &[Change]) -> Result<(), StoreError> {
-        for change in changes {
-            if let Change::Start { run, creation, .. } = change
-                && !self.runs.contains_key(run)
-            {
-                self.check_creation(*run, creation)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_creation(&self, run: RunId, creation: &Creation) -> Result<(), StoreError> {
-        if let Some(taken) = creation.key.as_ref().and_then(|key| self.keys.get(key)).filter(|taken| **taken != run) {
-            return Err(StoreError::KeyTaken { run: *taken });
-        }
-        match (&creation.session, creation.turn) {
-            (Some(session), Turn::Refuse) => self.sessions.refuse_turn(session),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether `run` takes a message; `own` is the writer's own run, which takes everything.
-    fn takes(
-        &self,
-        run: RunId,
-        message: &Message,
-        dedupe: Option<&Arc<str>>,
-        own: Option<RunId>,
-    ) -> Result<(), StoreError> {
-        if own == Some(run) {
-            return Ok(());
-        }
-        self.runs.get(&run).ok_or(StoreError::NoSuchRun(run))?.refuse_mail(run, message, dedupe)
-    }
-
     fn deliver(&mut self, run: RunId, message: Message, dedupe: Option<Arc<str>>) {
         let Some(entry) = self.runs.get_mut(&run) else { return };
-        if entry.is_finished()
-            && let Message::Settle { path, attempt, .. } = &message
-        {
-            entry.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
-        }
+        let settled = match &message {
+            Message::Settle { path, attempt, .. } if entry.is_finished() => {
+                entry.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
+                entry.doubts.is_empty()
+            }
+            _ => false,
+        };
         entry.post(message, dedupe);
         if matches!(entry.state, RunState::Suspended { .. }) {
             self.set_wake(run, Some(AT_ONCE));
+        }
+        if settled {
+            self.retire(run);
         }
     }
 
@@ -229,7 +160,7 @@ impl Inner {
             return;
         }
         let waits = match (&creation.session, creation.turn) {
-            (Some(session), Turn::Queue) => self.sessions.is_busy(session),
+            (Some(session), turn) if turn != Turn::No => self.sessions.is_busy(session),
             _ => false,
         };
         self.create(run, 0, creation, RunState::Queued);
@@ -255,23 +186,19 @@ impl Inner {
 
     /// Applies what an owner says of its own run.
     fn change(&mut self, run: RunId, change: Change) {
-        if let Change::Append(records) = change {
-            return self.append(run, records);
+        match change {
+            Change::Append(records) => return self.append(run, records),
+            Change::State(state) => return self.set_state(run, state),
+            _ => {}
         }
         let Some(entry) = self.runs.get_mut(&run) else { return };
         match change {
             Change::Doubts(doubts) => entry.doubts = doubts,
             Change::Parks(parks) => entry.parks = parks,
             Change::Continue => entry.next_generation(),
-            Change::Examined(position) => {
-                entry.mailbox.examined = position;
-                if matches!(entry.state, RunState::Suspended { .. }) && entry.mailbox.latest > position {
-                    self.set_wake(run, Some(AT_ONCE));
-                }
-            }
+            Change::Examined(position) => entry.mailbox.examine(position),
             Change::Consumed(positions) => entry.mailbox.mail.retain(|mail| !positions.contains(&mail.position)),
-            Change::State(state) => self.set_state(run, state),
-            Change::Create(_) | Change::Start { .. } | Change::Append(_) | Change::Mail { .. } => {}
+            _ => {}
         }
     }
 
@@ -279,12 +206,13 @@ impl Inner {
         let Some(entry) = self.runs.get_mut(&run) else { return };
         let ends = matches!(state, RunState::Finished { .. }) && !entry.is_finished();
         let wake = match &state {
+            RunState::Queued => Some(AT_ONCE),
             RunState::Suspended { .. } if entry.mailbox.latest > entry.mailbox.examined => Some(AT_ONCE),
             RunState::Suspended { wake } => Some(wake.unwrap_or(NEVER)),
             _ => None,
         };
-        // Letting go of a run in good order is not a death.
-        entry.owner.orderly |= matches!(state, RunState::Suspended { .. } | RunState::Held { .. });
+        // Letting go of a run in good order is not a death. An owner that goes on after all has not let go.
+        entry.owner.orderly = matches!(state, RunState::Queued | RunState::Suspended { .. } | RunState::Held { .. });
         entry.state = state;
         if wake.is_some() || entry.wake.is_some() {
             self.set_wake(run, wake);
@@ -295,12 +223,21 @@ impl Inner {
     }
 
     fn finish(&mut self, run: RunId) {
-        let session = self.runs.get(&run).and_then(|entry| entry.session.clone());
+        let Some(entry) = self.runs.get(&run) else { return };
+        let settled = entry.doubts.is_empty();
+        let session = entry.session.clone();
         if let Some(next) = session.and_then(|session| self.sessions.end_turn(&session, run)) {
             self.set_wake(next, Some(AT_ONCE));
         }
         // What somebody may still settle is kept until it is.
-        let Some(entry) = self.runs.get(&run).filter(|entry| entry.doubts.is_empty()) else { return };
+        if settled {
+            self.retire(run);
+        }
+    }
+
+    /// Nothing more happens to the run: it is kept for looking at, until there are too many.
+    fn retire(&mut self, run: RunId) {
+        let Some(entry) = self.runs.get(&run) else { return };
         self.finished_records += entry.records.len();
         self.finished.push_back(run);
         let too_many = |inner: &Self| {
@@ -345,19 +282,25 @@ impl Inner {
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> Due {
+        // Whatever the time is, it is not "never".
+        let now = now.min(Timestamp::from_micros(i64::MAX - 1));
         let woken = self.wakes.iter().take_while(|(at, _)| *at <= now).map(|(_, run)| *run);
+        let mut runs: Vec<RunId> = woken.take(limit).collect();
         let expired: BTreeSet<WorkerId> =
             self.leases.iter().filter(|(_, until)| **until <= now).map(|(worker, _)| *worker).collect();
-        let mut runs: Vec<RunId> = woken.take(limit).collect();
         if !expired.is_empty() {
-            let left = |entry: &Entry| entry.state == RunState::Running && expired.contains(&entry.owner.worker);
+            let is_left = |entry: &Entry| {
+                let Owner { worker, deaths, .. } = &entry.owner;
+                entry.state == RunState::Running && *deaths == self.deaths && expired.contains(worker)
+            };
             let mut left: Vec<RunId> =
-                self.runs.iter().filter(|(_, entry)| left(entry)).map(|(run, _)| *run).collect();
+                self.runs.iter().filter(|(_, entry)| is_left(entry)).map(|(run, _)| *run).collect();
             left.sort_unstable();
             runs.extend(left);
             runs.truncate(limit);
         }
-        let next = self.wakes.range((next_instant(now), RunId::from_bytes([0; 16]))..).next();
+        let later = Timestamp::from_micros(now.as_micros() + 1);
+        let next = self.wakes.range((later, RunId::from_bytes([0; 16]))..).next();
         Due { runs, next: next.map(|(at, _)| *at).filter(|at| *at != NEVER) }
     }
 
@@ -378,23 +321,18 @@ impl Inner {
     }
 }
 
-fn next_instant(now: Timestamp) -> Timestamp {
-    Timestamp::from_micros(now.as_micros().saturating_add(1))
-}
-
-/// Whether a commit at `expected_seq` appended exactly what the journal has there. Compared as JSON: records are rarely
-/// resubmitted, and their errors have no equality of their own.
-fn same_records(entry: &Entry, expected_seq: u64, changes: &[Change]) -> bool {
-    let appended: Vec<&Record> = changes
-        .iter()
-        .flat_map(|change| if let Change::Append(records) = change { records.as_slice() } else { &[] })
-        .collect();
-    let start = usize::try_from(expected_seq).unwrap_or(usize::MAX);
-    let Some(there) = entry.records.get(start..) else { return false };
-    let json = |record: &Record| serde_json::to_value(record).ok();
-    !appended.is_empty()
-        && there.len() >= appended.len()
-        && appended.iter().zip(there).all(|(a, b)| json(a).is_some_and(|a| Some(a) == json(b)))
+/// Where a change stands in the order in which those of one commit are applied: the run before its generation, the
+/// generation before its records, all that is known of the run before its state, and the run before what leaves it.
+fn place(change: &Change) -> u8 {
+    match change {
+        Change::Create(_) => 0,
+        Change::Continue => 1,
+        Change::Append(_) => 2,
+        Change::Doubts(_) | Change::Parks(_) | Change::Examined(_) | Change::Consumed(_) => 3,
+        Change::State(_) => 4,
+        Change::Start { .. } => 5,
+        Change::Mail { .. } => 6,
+    }
 }
 
 impl MemoryStore {

@@ -149,8 +149,8 @@ pub enum Change {
     Consumed(Vec<u64>),
     /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an
     /// open doubt: that closes the doubt, and the message stays as its annotation. Refused if the mailbox has had a
-    /// message under the same dedupe key. In an owner's commit a message to another run that would be refused is left
-    /// out instead: what the owner did is recorded whatever became of the addressee.
+    /// message under the same dedupe key. In an owner's commit a message that would be refused is left out instead:
+    /// what the owner did is recorded whatever became of the addressee.
     Mail {
         /// Whose mailbox.
         run: RunId,

@@ -3,9 +3,10 @@
 
 use windlass_core::run::state::Doubt;
 use windlass_core::store::StoreError;
+use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId};
 
-use super::job::Phase;
+use super::job::{Phase, State};
 
 /// What decisions need to know of a run. Kept in memory while it is not finished; the file has it too.
 #[derive(Clone, Debug)]
@@ -17,8 +18,31 @@ pub(super) struct Head {
     pub(super) seq: u64,
     /// The position of the latest message.
     pub(super) mail: u64,
+    /// The position up to which the owner has examined its mail.
+    pub(super) examined: u64,
     pub(super) phase: Phase,
     pub(super) doubts: Vec<Doubt>,
+    pub(super) generation: u32,
+    /// Where the journal of this generation begins.
+    pub(super) base: u64,
+    pub(super) session: Option<i64>,
+    /// Whether it is a turn that is not over.
+    pub(super) turn: bool,
+}
+
+/// When a suspended run without a timer is due, and a turn that waits, as far as time goes.
+pub(super) const NEVER: i64 = i64::MAX;
+/// When a run is due that has reason to go on now.
+pub(super) const AT_ONCE: i64 = i64::MIN;
+
+/// When a run in this state is due. `unread`: its mailbox has something its owner has not examined.
+pub(super) fn wake(state: &State, unread: bool) -> Option<i64> {
+    match state.phase {
+        Phase::Queued => Some(AT_ONCE),
+        Phase::Suspended if unread => Some(AT_ONCE),
+        Phase::Suspended => Some(state.timer.map_or(NEVER, Timestamp::as_micros)),
+        Phase::Running | Phase::Held | Phase::Finished => None,
+    }
 }
 
 /// An owner's claim about its run.
@@ -63,8 +87,7 @@ pub(super) fn out_of_sequence(owner: Owner, head: &Head) -> StoreError {
 }
 
 /// Decides whether a run takes a message. A finished run takes only the settlement of a doubt it still has.
-pub(super) fn mail(run: RunId, head: Option<&Head>, settles: Option<&(Path, u32)>) -> Result<(), StoreError> {
-    let head = head.ok_or(StoreError::NoSuchRun(run))?;
+pub(super) fn mail(run: RunId, head: &Head, settles: Option<&(Path, u32)>) -> Result<(), StoreError> {
     let open = |(path, attempt): &(Path, u32)| {
         head.doubts.iter().any(|doubt| doubt.path == *path && doubt.attempt == *attempt)
     };
@@ -83,7 +106,19 @@ mod tests {
     }
 
     fn head(epoch: u64, seq: u64) -> Head {
-        Head { id: 1, epoch, seq, mail: 0, phase: Phase::Running, doubts: Vec::new() }
+        Head {
+            id: 1,
+            epoch,
+            seq,
+            mail: 0,
+            examined: 0,
+            phase: Phase::Running,
+            doubts: Vec::new(),
+            generation: 0,
+            base: 0,
+            session: None,
+            turn: false,
+        }
     }
 
     #[test]
@@ -112,6 +147,26 @@ mod tests {
             let known = known.map(|(epoch, seq)| head(epoch, seq));
             let writer = Owner { run: run(), epoch, expected_seq };
             assert_eq!(owner(known.as_ref(), writer, creates, appends), expected, "line {line}");
+        }
+    }
+
+    #[test]
+    fn w03_a_run_is_due_when_its_time_has_come_or_mail_has() {
+        let state =
+            |phase, timer: Option<i64>| State { phase, body: String::new(), timer: timer.map(Timestamp::from_micros) };
+        // (phase, timer, unread mail, wake)
+        let table = [
+            (Phase::Suspended, None, false, Some(NEVER)),
+            (Phase::Suspended, Some(5), false, Some(5)),
+            (Phase::Suspended, Some(5), true, Some(AT_ONCE)),
+            (Phase::Suspended, None, true, Some(AT_ONCE)),
+            (Phase::Queued, None, false, Some(AT_ONCE)),
+            (Phase::Running, None, true, None),
+            (Phase::Held, None, true, None),
+            (Phase::Finished, None, true, None),
+        ];
+        for (phase, timer, unread, expected) in table {
+            assert_eq!(wake(&state(phase, timer), unread), expected, "{phase:?} {timer:?} {unread}");
         }
     }
 }

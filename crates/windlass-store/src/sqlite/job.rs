@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use windlass_core::run::state::{Doubt, RunState};
-use windlass_core::store::{Change, Commit, Guard, Message, Promise, StoreError};
+use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Turn};
 use windlass_core::time::Timestamp;
-use windlass_core::{Path, RunId};
+use windlass_core::{Path, RunId, WorkerId};
 
 /// Largest record or message, in bytes of JSON. SQLite ends at a thousand million; one commit beyond that would fail
 /// its whole group again and again.
@@ -14,8 +14,9 @@ const RECORD_BYTES: usize = 256 << 20;
 
 pub(super) enum Job {
     Write(Write, Promise<()>),
-    Claim(RunId, Promise<Taken>),
+    Claim(RunId, Claimant, Promise<Taken>),
     Release(RunId, u64, Promise<()>),
+    Renew(WorkerId, Timestamp, Promise<()>),
 }
 
 impl Job {
@@ -24,11 +25,12 @@ impl Job {
         const FIXED: usize = 256;
         match self {
             Self::Write(write, _) => {
-                let records: usize = write.records.iter().map(String::len).sum();
+                let sum = |records: &[String]| records.iter().map(String::len).sum::<usize>();
                 let mail: usize = write.mail.iter().map(|letter| letter.body.len()).sum();
-                FIXED + records + mail
+                let starts: usize = write.starts.iter().map(|start| FIXED + sum(&start.records)).sum();
+                FIXED + sum(&write.records) + mail + starts
             }
-            Self::Claim(..) | Self::Release(..) => FIXED,
+            Self::Claim(..) | Self::Release(..) | Self::Renew(..) => FIXED,
         }
     }
 }
@@ -45,21 +47,22 @@ pub(super) struct Taken {
 pub(super) struct Write {
     pub(super) guard: Guard,
     pub(super) create: Option<Creation>,
+    pub(super) continues: bool,
     pub(super) records: Vec<String>,
     pub(super) state: Option<State>,
     pub(super) doubts: Option<Doubts>,
+    pub(super) parks: Option<Parks>,
     pub(super) examined: Option<u64>,
+    pub(super) consumed: Vec<u64>,
+    pub(super) starts: Vec<Start>,
     pub(super) mail: Vec<Letter>,
-}
-
-pub(super) struct Creation {
-    pub(super) tool: Arc<str>,
-    pub(super) at: Timestamp,
 }
 
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) body: String,
+    /// When a suspended run is due, if it has a timer.
+    pub(super) timer: Option<Timestamp>,
 }
 
 pub(super) struct Doubts {
@@ -68,35 +71,60 @@ pub(super) struct Doubts {
     pub(super) body: Option<String>,
 }
 
+pub(super) struct Parks {
+    /// Nothing if there are none.
+    pub(super) body: Option<String>,
+    /// Whether one of them needs a person.
+    pub(super) asks: bool,
+}
+
+pub(super) struct Start {
+    pub(super) run: RunId,
+    pub(super) creation: Creation,
+    pub(super) records: Vec<String>,
+}
+
 pub(super) struct Letter {
     pub(super) run: RunId,
     /// The doubt it settles, if it is a settlement.
     pub(super) settles: Option<(Path, u32)>,
+    pub(super) dedupe: Option<Arc<str>>,
     pub(super) body: String,
 }
 
-/// The part of a run's state that decides what may be done with it; the numbers are in the file.
+/// The part of a run's state that decides what may be done with it; the numbers are in the file, and in the conditions
+/// of its indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    Running = 0,
-    Held = 1,
-    Finished = 2,
+    Queued = 0,
+    Running = 1,
+    Suspended = 2,
+    Held = 3,
+    Finished = 4,
 }
 
 impl Phase {
     pub(super) fn from_number(number: i64) -> Option<Self> {
-        [Self::Running, Self::Held, Self::Finished].into_iter().find(|phase| *phase as i64 == number)
+        let all = [Self::Queued, Self::Running, Self::Suspended, Self::Held, Self::Finished];
+        all.into_iter().find(|phase| *phase as i64 == number)
+    }
+
+    /// Whether an owner that says so has let go of the run in good order.
+    pub(super) fn is_orderly(self) -> bool {
+        matches!(self, Self::Queued | Self::Suspended | Self::Held)
     }
 }
 
 impl State {
     pub(super) fn encode(state: &RunState) -> Result<Self, StoreError> {
-        let phase = match state {
-            RunState::Running => Phase::Running,
-            RunState::Held { .. } => Phase::Held,
-            RunState::Finished { .. } => Phase::Finished,
+        let (phase, timer) = match state {
+            RunState::Queued => (Phase::Queued, None),
+            RunState::Running => (Phase::Running, None),
+            RunState::Suspended { wake } => (Phase::Suspended, *wake),
+            RunState::Held { .. } => (Phase::Held, None),
+            RunState::Finished { .. } => (Phase::Finished, None),
         };
-        Ok(Self { phase, body: encode(state)? })
+        Ok(Self { phase, body: encode(state)?, timer })
     }
 }
 
@@ -106,10 +134,14 @@ impl Write {
         let mut write = Self {
             guard: commit.guard,
             create: None,
+            continues: false,
             records: Vec::new(),
             state: None,
             doubts: None,
+            parks: None,
             examined: None,
+            consumed: Vec::new(),
+            starts: Vec::new(),
             mail: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
@@ -123,35 +155,54 @@ impl Write {
         Ok(write)
     }
 
+    /// Whether it says that its run is finished.
+    pub(super) fn finishes(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.phase == Phase::Finished)
+    }
+
     fn add(&mut self, change: Change) -> Result<(), StoreError> {
-        if self.guard == Guard::Outsider && !matches!(change, Change::Mail { .. }) {
-            return Err(malformed("only the owner of a run may write anything but mail"));
+        if self.guard == Guard::Outsider && !matches!(change, Change::Mail { .. } | Change::Start { .. }) {
+            return Err(malformed("only the owner of a run may do more than send mail and start other runs"));
         }
         match change {
-            Change::Create { tool, at } => self.create = Some(Creation { tool, at }),
-            Change::Append(records) => {
-                self.records.reserve(records.len());
-                for record in &records {
-                    self.records.push(encode(record)?);
-                }
+            Change::Create(creation) if creation.turn == Turn::Queue => {
+                return Err(malformed("a run that is driven at once cannot wait for its turn"));
             }
+            Change::Create(creation) => self.create = Some(creation),
+            Change::Start { run, creation, records } => {
+                self.starts.push(Start { run, creation, records: encode_all(&records)? });
+            }
+            Change::Append(records) if self.records.is_empty() => self.records = encode_all(&records)?,
+            Change::Append(records) => self.records.extend(encode_all(&records)?),
+            Change::Continue => self.continues = true,
             Change::State(state) => self.state = Some(State::encode(&state)?),
-            Change::Doubts(list) => {
-                let body = if list.is_empty() { None } else { Some(encode(&list)?) };
-                self.doubts = Some(Doubts { list, body });
+            Change::Doubts(list) => self.doubts = Some(Doubts { body: encode_list(&list)?, list }),
+            Change::Parks(list) => {
+                let asks = list.iter().any(|park| park.on.needs_person());
+                self.parks = Some(Parks { body: encode_list(&list)?, asks });
             }
             Change::Examined(position) => self.examined = Some(position),
-            Change::Mail { run, message } => {
+            Change::Consumed(positions) => self.consumed.extend(positions),
+            Change::Mail { run, message, dedupe } => {
                 let settles = match &message {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),
                     _ => None,
                 };
-                self.mail.push(Letter { run, settles, body: encode(&message)? });
+                self.mail.push(Letter { run, settles, dedupe, body: encode(&message)? });
             }
             _ => return Err(malformed("it holds a kind of change that this store does not know")),
         }
         Ok(())
     }
+}
+
+fn encode_all(records: &[impl serde::Serialize]) -> Result<Vec<String>, StoreError> {
+    records.iter().map(encode).collect()
+}
+
+/// Nothing for an empty list.
+pub(super) fn encode_list(list: &[impl serde::Serialize]) -> Result<Option<String>, StoreError> {
+    if list.is_empty() { Ok(None) } else { encode(&list).map(Some) }
 }
 
 fn encode(value: &impl serde::Serialize) -> Result<String, StoreError> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! commit ─ encode ─▶ queue ─▶ writer thread: decide, write, one sync ─▶ answers
-//! info, journal, mail, list ─▶ read-only connections
+//! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
 mod decide;
@@ -23,10 +23,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use futures_util::future::BoxFuture;
-use windlass_core::RunId;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Answer, Claimed, Commit, Filter, Mail, Promise, Store, StoreError};
+use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError};
+use windlass_core::time::Timestamp;
+use windlass_core::{RunId, WorkerId};
 
 use job::{Job, Write};
 use queue::Queue;
@@ -45,6 +46,8 @@ pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<Queue>,
     readers: Readers,
+    opening: i64,
+    secret: [u8; 32],
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -57,14 +60,15 @@ impl SqliteStore {
     /// Opens the file, creating it if it is not there.
     pub fn open_with(path: impl AsRef<Path>, durability: Durability) -> Result<Self, OpenError> {
         let opened = open::open(path.as_ref(), durability)?;
-        let path = opened.path.clone();
+        let (path, opening, secret) = (opened.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
         let writer = Writer::new(opened, durability, queue.clone()).map_err(|error| OpenError::failed(&path, error))?;
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
-        Ok(Self { readers: Readers::new(path.clone()), path, queue, writer: Mutex::new(Some(writer)) })
+        let readers = Readers::new(path.clone());
+        Ok(Self { path, queue, readers, opening, secret, writer: Mutex::new(Some(writer)) })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -80,6 +84,13 @@ impl SqliteStore {
         {
             tracing::error!(path = %self.path.display(), "the writer of the store had panicked");
         }
+    }
+
+    /// Has the writer do a job that is answered with a value.
+    async fn ask<T>(&self, job: impl FnOnce(Promise<T>) -> Job) -> Result<T, StoreError> {
+        let (promise, ticket) = Promise::pair();
+        self.queue.push(job(promise))?;
+        ticket.await
     }
 
     /// Where the file is, its links followed.
@@ -98,37 +109,47 @@ impl Store for SqliteStore {
     }
 
     /// Dropping the future may leave the epoch raised, as if the claimant had died right after.
-    fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
         Box::pin(async move {
-            let (promise, ticket) = Promise::pair();
-            self.queue.push(Job::Claim(run, promise))?;
-            let taken = ticket.await?;
+            let taken = self.ask(|promise| Job::Claim(run, by, promise)).await?;
             // Read after the epoch was raised, when no earlier owner can add to it any more.
             let contents = self.readers.contents(run)?;
             Ok(Claimed {
                 epoch: taken.epoch,
+                generation: contents.generation,
+                seq: contents.base + contents.records.len() as u64,
                 records: contents.records,
                 mail: contents.mail,
                 owners_dead: taken.owners_dead,
                 orderly: taken.orderly,
+                session: contents.session,
+                parent: contents.parent,
             })
         })
     }
 
     fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        Box::pin(async move {
-            let (promise, ticket) = Promise::pair();
-            self.queue.push(Job::Release(run, epoch, promise))?;
-            ticket.await
-        })
+        Box::pin(self.ask(move |promise| Job::Release(run, epoch, promise)))
+    }
+
+    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.ask(move |promise| Job::Renew(worker, until, promise)))
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+        Box::pin(async move { self.readers.due(now, limit, self.opening) })
     }
 
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.info(run) })
     }
 
-    fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        Box::pin(async move { self.readers.journal(run) })
+    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        Box::pin(async move { self.readers.journal(run, from) })
+    }
+
+    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+        Box::pin(async move { self.readers.feed(&session, after, limit) })
     }
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
@@ -141,7 +162,11 @@ impl Store for SqliteStore {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        Box::pin(async move { self.readers.list(filter, after, limit) })
+        Box::pin(async move { self.readers.list(&filter, after, limit) })
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.secret
     }
 
     /// Waits, blocking its thread, for what is queued and for one checkpoint.

@@ -101,6 +101,8 @@ pub(super) struct Opened {
     pub(super) path: PathBuf,
     /// Counts how often the file was opened.
     pub(super) opening: i64,
+    /// What reply keys are signed with.
+    pub(super) secret: [u8; 32],
 }
 
 pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenError> {
@@ -117,8 +119,8 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenEr
     if identity == Identity::Empty {
         schema::create(&mut connection).map_err(failed)?;
     }
-    let opening = schema::count_opening(&connection).map_err(failed)?;
-    Ok(Opened { lock, connection, path, opening })
+    let (opening, secret) = schema::count_opening(&mut connection).map_err(failed)?;
+    Ok(Opened { lock, connection, path, opening, secret })
 }
 
 /// The path with its links followed. A file that is not there yet is named below its directory.

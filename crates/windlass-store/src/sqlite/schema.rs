@@ -8,47 +8,91 @@ pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 /// The schema this build reads and writes.
 pub(super) const VERSION: i32 = 1;
 
+/// - `file` is one row: how often the file was opened, and what reply keys are signed with.
 /// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id, and runs created
-///   together lie together, so that appends to many runs touch few pages.
+///   together lie together, so that appends to many runs touch few pages. It grows, so it is also the order in which
+///   turns arrived.
 /// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
-///   from one that died with an earlier process.
-/// - `runs.phase` and the partial indexes answer the filters; an index holds only the rows its filter shows.
+///   from one that died with an earlier process. `runs.clean` says that no owner before the last one can be alive.
+/// - `runs.wake` is when a queued or suspended run is due; nothing for a run that somebody drives or nobody will.
+/// - `runs.turn` is set while the run is a turn that is not over.
+/// - `runs.asks` says that something in `parks` needs a person.
+/// - `runs.base` is the number of the first record of this generation.
+/// - The partial indexes answer the filters; an index holds only the rows its filter shows. A run that is created and
+///   finished in one commit is in none of them. Finished runs have none of their own: nearly all runs are finished, so
+///   walking all of them in their order finds them as fast.
+/// - `sessions` keeps names short in the tables that repeat them.
 /// - `log` is only ever appended to, in the order of `position`, which is never used twice.
+/// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys come back.
 const V1: &str = "
-CREATE TABLE openings (latest INTEGER NOT NULL) STRICT;
-INSERT INTO openings (latest) VALUES (0);
+CREATE TABLE file (openings INTEGER NOT NULL, secret BLOB NOT NULL) STRICT;
+INSERT INTO file (openings, secret) VALUES (0, randomblob(32));
+
+CREATE TABLE workers (
+    id    INTEGER PRIMARY KEY,
+    until INTEGER NOT NULL
+) STRICT;
+CREATE INDEX workers_by_lease ON workers (until);
+
+CREATE TABLE sessions (
+    id   INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE
+) STRICT;
 
 CREATE TABLE runs (
-    id       INTEGER PRIMARY KEY AUTOINCREMENT,
-    run      BLOB NOT NULL UNIQUE,
-    tool     TEXT NOT NULL,
-    created  INTEGER NOT NULL,
-    epoch    INTEGER NOT NULL,
-    opening  INTEGER NOT NULL,
-    orderly  INTEGER NOT NULL DEFAULT 0,
-    examined INTEGER NOT NULL DEFAULT 0,
-    phase    INTEGER NOT NULL,
-    state    TEXT NOT NULL,
-    doubts   TEXT
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    run         BLOB NOT NULL UNIQUE,
+    tool        TEXT NOT NULL,
+    created     INTEGER NOT NULL,
+    epoch       INTEGER NOT NULL,
+    opening     INTEGER NOT NULL,
+    worker      INTEGER NOT NULL,
+    orderly     INTEGER NOT NULL,
+    clean       INTEGER NOT NULL DEFAULT 1,
+    phase       INTEGER NOT NULL,
+    state       TEXT NOT NULL,
+    wake        INTEGER,
+    key         TEXT,
+    session     INTEGER,
+    turn        INTEGER,
+    parent_run  BLOB,
+    parent_path TEXT,
+    generation  INTEGER NOT NULL DEFAULT 0,
+    base        INTEGER NOT NULL DEFAULT 0,
+    examined    INTEGER NOT NULL DEFAULT 0,
+    doubts      TEXT,
+    parks       TEXT,
+    asks        INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-CREATE INDEX runs_running ON runs (run) WHERE phase = 0;
-CREATE INDEX runs_held ON runs (run) WHERE phase = 1;
+CREATE INDEX runs_open ON runs (phase, run) WHERE phase < 4;
+CREATE INDEX runs_driven ON runs (worker, run) WHERE phase = 1;
+CREATE INDEX runs_due ON runs (wake, run) WHERE wake IS NOT NULL;
 CREATE INDEX runs_doubted ON runs (run) WHERE doubts IS NOT NULL;
+CREATE INDEX runs_inbox ON runs (run) WHERE doubts IS NOT NULL OR asks = 1;
+CREATE UNIQUE INDEX runs_by_key ON runs (key) WHERE key IS NOT NULL;
+CREATE INDEX runs_by_session ON runs (session, run) WHERE session IS NOT NULL;
+CREATE INDEX runs_turns ON runs (session, id) WHERE turn IS NOT NULL;
+CREATE INDEX runs_by_parent ON runs (parent_run, run) WHERE parent_run IS NOT NULL;
 
 CREATE TABLE log (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
     run      INTEGER NOT NULL,
     seq      INTEGER NOT NULL,
+    session  INTEGER,
     body     TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX log_by_run ON log (run, seq);
+CREATE INDEX log_by_session ON log (session) WHERE session IS NOT NULL;
 
 CREATE TABLE mail (
     run      INTEGER NOT NULL,
     position INTEGER NOT NULL,
-    body     TEXT NOT NULL,
+    dedupe   TEXT,
+    body     TEXT,
     PRIMARY KEY (run, position)
 ) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX mail_by_dedupe ON mail (run, dedupe) WHERE dedupe IS NOT NULL;
+CREATE INDEX mail_unread ON mail (run, position) WHERE body IS NOT NULL;
 ";
 
 /// Whose file it is.
@@ -90,7 +134,32 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Counts this opening of the file and returns its number.
-pub(super) fn count_opening(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.query_row("UPDATE openings SET latest = latest + 1 RETURNING latest", [], |row| row.get(0))
+/// Counts this opening of the file; returns its number and the file's secret. Whoever had a lease died with the opening
+/// before.
+pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i64, [u8; 32])> {
+    let transaction = connection.transaction()?;
+    transaction.execute("DELETE FROM workers", [])?;
+    let sql = "UPDATE file SET openings = openings + 1 RETURNING openings, secret";
+    let counted = transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    transaction.commit()?;
+    Ok(counted)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The steps of SQLite's plan for a statement.
+    pub(in crate::sqlite) fn plan(sql: &str) -> String {
+        let mut connection = Connection::open_in_memory().unwrap();
+        create(&mut connection).unwrap();
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let steps = statement.raw_query().mapped(|row| row.get::<_, String>(3)).collect::<Result<Vec<_>, _>>();
+        steps.unwrap().join("; ")
+    }
+
+    /// Whether nothing is walked from end to end, or sorted.
+    pub(in crate::sqlite) fn is_indexed(plan: &str) -> bool {
+        !plan.contains("SCAN") && !plan.contains("TEMP B-TREE")
+    }
 }

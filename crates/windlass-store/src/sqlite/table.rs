@@ -1,14 +1,17 @@
 //! Jobs against the file, inside the transaction of their group. Each is decided first and written then; only a
 //! decided job writes, so that a refused one leaves nothing behind.
 
+mod claim;
+mod create;
+mod mail;
+
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
-use windlass_core::run::state::RunState;
 use windlass_core::store::{Guard, StoreError};
 
-use super::decide::{self, Head, Owner, Verdict};
-use super::job::{Letter, Phase, State, Taken, Write};
+use super::decide::{self, AT_ONCE, Head, Owner, Verdict};
+use super::job::{Letter, Phase, Start, State, Write};
 use super::read;
 
 /// What the writer knows of runs without asking the file.
@@ -44,55 +47,45 @@ pub(super) struct Table<'a> {
 
 impl Table<'_> {
     pub(super) fn write(&mut self, write: &Write) -> Result<(), Trouble> {
-        let Guard::Owner { run, epoch, expected_seq } = write.guard else {
-            self.check_mail(&write.mail, None)?;
-            return Ok(self.deliver(&write.mail)?);
+        let owner = match write.guard {
+            Guard::Owner { run, epoch, expected_seq } => Some(Owner { run, epoch, expected_seq }),
+            Guard::Outsider => None,
         };
-        let owner = Owner { run, epoch, expected_seq };
-        let head = self.head(run)?;
-        let verdict = decide::owner(head.as_deref(), owner, write.create.is_some(), !write.records.is_empty())?;
-        if verdict == Verdict::Compare
-            && let Some(head) = head
-        {
-            let head = head.clone();
-            return self.compare(owner, &head, write);
+        if let Some(owner) = owner {
+            let head = self.head(owner.run)?;
+            let appends = !write.records.is_empty();
+            let verdict = decide::owner(head.as_deref(), owner, write.create.is_some(), appends)?;
+            if verdict == Verdict::Compare
+                && let Some(head) = head
+            {
+                let head = head.clone();
+                return self.compare(owner, &head, write);
+            }
         }
-        self.check_mail(&write.mail, Some(run))?;
-        self.change(owner, write)?;
-        Ok(self.deliver(&write.mail)?)
+        let starts = self.check_creations(write, owner)?;
+        let letters = self.check_mail(write, owner, &starts)?;
+        // Nothing is refused from here on. A refusal now would leave half a commit behind, so the group fails instead.
+        self.apply(write, owner, &starts, &letters).map_err(|trouble| match trouble {
+            Trouble::Refused(_) => Trouble::Sql(rusqlite::Error::QueryReturnedNoRows),
+            Trouble::Sql(error) => Trouble::Sql(error),
+        })
     }
 
-    /// Raises the run's epoch for a new owner.
-    pub(super) fn claim(&mut self, run: RunId) -> Result<Taken, Trouble> {
-        let opening = self.opening;
-        let connection = self.connection;
-        let head = self.head(run)?.ok_or(StoreError::NoSuchRun(run))?;
-        if head.phase == Phase::Finished {
-            return Err(StoreError::Finished(run).into());
+    fn apply(
+        &mut self,
+        write: &Write,
+        owner: Option<Owner>,
+        starts: &[&Start],
+        letters: &[&Letter],
+    ) -> Result<(), Trouble> {
+        if let Some(owner) = owner {
+            self.change(owner, write)?;
         }
-        let running = State::encode(&RunState::Running)?;
-        let (last_opening, orderly): (i64, bool) = connection
-            .prepare_cached("SELECT opening, orderly FROM runs WHERE id = ?1")?
-            .query_row([head.id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        head.epoch += 1;
-        connection
-            .prepare_cached("UPDATE runs SET epoch = ?2, opening = ?3, orderly = 0 WHERE id = ?1")?
-            .execute(params![head.id, signed(head.epoch), opening])?;
-        if head.phase == Phase::Held {
-            head.phase = Phase::Running;
-            set_state(connection, head.id, &running)?;
+        for start in starts {
+            self.start(start)?;
         }
-        // An owner from an earlier opening died with its process: the lock on the file proves it. One from this opening
-        // may still have attempts running right here.
-        Ok(Taken { epoch: head.epoch, owners_dead: last_opening != opening, orderly })
-    }
-
-    pub(super) fn release(&mut self, run: RunId, epoch: u64) -> Result<(), Trouble> {
-        let connection = self.connection;
-        if let Some(head) = self.head(run)?
-            && head.epoch == epoch
-        {
-            connection.prepare_cached("UPDATE runs SET orderly = 1 WHERE id = ?1")?.execute([head.id])?;
+        for letter in letters {
+            self.deliver(letter)?;
         }
         Ok(())
     }
@@ -105,42 +98,6 @@ impl Table<'_> {
             self.heads.insert(run, head);
         }
         Ok(self.heads.get_mut(&run))
-    }
-
-    /// Refuses mail its addressee does not take. An owner's mail to its own run is not asked about.
-    fn check_mail(&mut self, mail: &[Letter], owned: Option<RunId>) -> Result<(), Trouble> {
-        for letter in mail.iter().filter(|letter| owned != Some(letter.run)) {
-            let head = self.head(letter.run)?;
-            decide::mail(letter.run, head.as_deref(), letter.settles.as_ref())?;
-        }
-        Ok(())
-    }
-
-    fn deliver(&mut self, mail: &[Letter]) -> rusqlite::Result<()> {
-        for letter in mail {
-            let connection = self.connection;
-            let head = match self.head(letter.run) {
-                Ok(Some(head)) => head,
-                // Checked before: the addressee is there and readable.
-                Ok(None) | Err(Trouble::Refused(_)) => return Err(rusqlite::Error::QueryReturnedNoRows),
-                Err(Trouble::Sql(error)) => return Err(error),
-            };
-            head.mail += 1;
-            connection
-                .prepare_cached("INSERT INTO mail (run, position, body) VALUES (?1, ?2, ?3)")?
-                .execute(params![head.id, signed(head.mail), letter.body])?;
-            if head.phase == Phase::Finished
-                && let Some((path, attempt)) = &letter.settles
-            {
-                // Nobody drives the run any more: the settlement itself closes the doubt, and stays as its annotation.
-                head.doubts.retain(|doubt| doubt.path != *path || doubt.attempt != *attempt);
-                let rest = if head.doubts.is_empty() { None } else { encode_doubts(&head.doubts) };
-                connection
-                    .prepare_cached("UPDATE runs SET doubts = ?2 WHERE id = ?1")?
-                    .execute(params![head.id, rest])?;
-            }
-        }
-        Ok(())
     }
 
     /// Whether an earlier commit wrote exactly this one. Then it has its answer; nothing is written again.
@@ -175,85 +132,129 @@ impl Table<'_> {
     /// Writes what an owner's commit says about its own run.
     fn change(&mut self, owner: Owner, write: &Write) -> Result<(), Trouble> {
         let connection = self.connection;
-        if write.create.is_some() {
-            let head = self.create(owner, write)?;
+        if let Some(creation) = &write.create {
+            let head = self.create(owner, creation, write.state.as_ref())?;
             self.heads.insert(owner.run, head);
         }
         let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
-        if !write.records.is_empty() {
-            let mut insert: CachedStatement<'_> =
-                connection.prepare_cached("INSERT INTO log (run, seq, body) VALUES (?1, ?2, ?3)")?;
-            for record in &write.records {
-                insert.execute(params![head.id, signed(head.seq), record])?;
-                head.seq += 1;
-            }
-        }
-        if let Some(doubts) = &write.doubts {
-            connection
-                .prepare_cached("UPDATE runs SET doubts = ?2 WHERE id = ?1")?
-                .execute(params![head.id, doubts.body])?;
-            head.doubts.clone_from(&doubts.list);
-        }
-        if let Some(examined) = write.examined {
-            // Never back, and never beyond the latest message: that would lose the next one.
-            connection
-                .prepare_cached("UPDATE runs SET examined = max(examined, ?2) WHERE id = ?1")?
-                .execute(params![head.id, signed(examined.min(head.mail))])?;
-        }
+        set_facts(connection, head, write)?;
+        append(connection, head, &write.records)?;
+        mail::consume(connection, head, &write.consumed)?;
         if let Some(state) = &write.state {
+            let ends_turn = head.turn && state.phase == Phase::Finished;
             head.phase = state.phase;
             if write.create.is_none() {
-                set_state(connection, head.id, state)?;
+                set_state(connection, head, state)?;
+            }
+            if ends_turn {
+                next_turn(connection, head)?;
             }
         }
-        if head.phase == Phase::Finished {
-            // Hardly anybody asks for it again; whoever does finds it in the file.
+        if matches!(head.phase, Phase::Finished | Phase::Suspended) {
+            // Hardly anybody asks for it soon; whoever does finds it in the file.
             self.heads.remove(&owner.run);
         }
         Ok(())
     }
-
-    fn create(&self, owner: Owner, write: &Write) -> Result<Head, Trouble> {
-        let Some(create) = &write.create else { return Err(StoreError::NoSuchRun(owner.run).into()) };
-        let running = State::encode(&RunState::Running)?;
-        let state = write.state.as_ref().unwrap_or(&running);
-        self.connection
-            .prepare_cached(
-                "INSERT INTO runs (run, tool, created, epoch, opening, phase, state) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?
-            .execute(params![
-                owner.run.as_bytes(),
-                create.tool,
-                create.at.as_micros(),
-                signed(owner.epoch),
-                self.opening,
-                state.phase as i64,
-                state.body
-            ])?;
-        let id = self.connection.last_insert_rowid();
-        Ok(Head { id, epoch: owner.epoch, seq: 0, mail: 0, phase: state.phase, doubts: Vec::new() })
-    }
 }
 
+/// Appends to a journal.
+fn append(connection: &Connection, head: &mut Head, records: &[String]) -> rusqlite::Result<()> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    let mut insert: CachedStatement<'_> =
+        connection.prepare_cached("INSERT INTO log (run, seq, session, body) VALUES (?1, ?2, ?3, ?4)")?;
+    for record in records {
+        insert.execute(params![head.id, signed(head.seq), head.session, record])?;
+        head.seq += 1;
+    }
+    Ok(())
+}
+
+/// Writes what changed besides state and journal, if anything did. Comes before the journal grows: a new generation
+/// begins where the journal ends now.
+fn set_facts(connection: &Connection, head: &mut Head, write: &Write) -> rusqlite::Result<()> {
+    if write.doubts.is_none() && write.parks.is_none() && write.examined.is_none() && !write.continues {
+        return Ok(());
+    }
+    if let Some(examined) = write.examined {
+        // Never back, and never beyond the latest message: that would lose the next one.
+        head.examined = head.examined.max(examined.min(head.mail));
+    }
+    // A generation that has no records is continued by itself: resubmitting the commit that began it changes nothing.
+    if write.continues && head.base != head.seq {
+        head.generation += 1;
+        head.base = head.seq;
+    }
+    if let Some(doubts) = &write.doubts {
+        head.doubts.clone_from(&doubts.list);
+    }
+    let doubts = write.doubts.as_ref();
+    let parks = write.parks.as_ref();
+    let sql = "UPDATE runs SET examined = ?2, generation = ?3, base = ?4, doubts = iif(?5, ?6, doubts),
+                      parks = iif(?7, ?8, parks), asks = iif(?7, ?9, asks)
+               WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute(params![
+        head.id,
+        signed(head.examined),
+        head.generation,
+        signed(head.base),
+        doubts.is_some(),
+        doubts.and_then(|doubts| doubts.body.as_deref()),
+        parks.is_some(),
+        parks.and_then(|parks| parks.body.as_deref()),
+        parks.is_some_and(|parks| parks.asks),
+    ])?;
+    Ok(())
+}
+
+fn set_state(connection: &Connection, head: &mut Head, state: &State) -> rusqlite::Result<()> {
+    head.turn &= state.phase != Phase::Finished;
+    let sql = "UPDATE runs SET phase = ?2, state = ?3, wake = ?4, orderly = ?5, turn = ?6 WHERE id = ?1";
+    connection.prepare_cached(sql)?.execute(params![
+        head.id,
+        state.phase as i64,
+        state.body,
+        decide::wake(state, head.mail > head.examined),
+        state.phase.is_orderly(),
+        head.turn.then_some(1),
+    ])?;
+    Ok(())
+}
+
+const NEXT_TURN: &str = "UPDATE runs SET wake = ?2 WHERE phase = 0 AND id =
+    (SELECT id FROM runs WHERE session = ?1 AND turn IS NOT NULL ORDER BY id LIMIT 1)";
+
+/// The turn of this run is over: whoever waits first in its session is due.
+fn next_turn(connection: &Connection, head: &Head) -> rusqlite::Result<()> {
+    connection.prepare_cached(NEXT_TURN)?.execute(params![head.session, AT_ONCE])?;
+    Ok(())
+}
+
+const LOAD: &str = "SELECT id, epoch, phase, doubts, examined, generation, base, session, turn IS NOT NULL,
+        (SELECT coalesce(max(seq) + 1, 0) FROM log WHERE log.run = runs.id),
+        (SELECT coalesce(max(position), 0) FROM mail WHERE mail.run = runs.id)
+    FROM runs WHERE run = ?1";
+
 fn load(connection: &Connection, run: RunId) -> Result<Option<Head>, Trouble> {
-    let sql = "SELECT id, epoch, phase, doubts,
-                      (SELECT coalesce(max(seq) + 1, 0) FROM log WHERE log.run = runs.id),
-                      (SELECT coalesce(max(position), 0) FROM mail WHERE mail.run = runs.id)
-               FROM runs WHERE run = ?1";
     let row = connection
-        .prepare_cached(sql)?
+        .prepare_cached(LOAD)?
         .query_row([run.as_bytes()], |row| {
-            let doubts: Option<String> = row.get(3)?;
-            let phase: i64 = row.get(2)?;
             let head = Head {
                 id: row.get(0)?,
                 epoch: unsigned(row.get(1)?),
-                seq: unsigned(row.get(4)?),
-                mail: unsigned(row.get(5)?),
+                seq: unsigned(row.get(9)?),
+                mail: unsigned(row.get(10)?),
+                examined: unsigned(row.get(4)?),
                 phase: Phase::Running,
                 doubts: Vec::new(),
+                generation: row.get(5)?,
+                base: unsigned(row.get(6)?),
+                session: row.get(7)?,
+                turn: row.get(8)?,
             };
-            Ok((head, phase, doubts))
+            Ok((head, row.get::<_, i64>(2)?, row.get::<_, Option<String>>(3)?))
         })
         .optional()?;
     let Some((mut head, phase, doubts)) = row else { return Ok(None) };
@@ -266,15 +267,6 @@ fn load(connection: &Connection, run: RunId) -> Result<Option<Head>, Trouble> {
     Ok(Some(head))
 }
 
-fn set_state(connection: &Connection, id: i64, state: &State) -> rusqlite::Result<()> {
-    connection.prepare_cached("UPDATE runs SET phase = ?2, state = ?3 WHERE id = ?1")?.execute(params![
-        id,
-        state.phase as i64,
-        state.body
-    ])?;
-    Ok(())
-}
-
 /// SQLite's integers have a sign. Epochs are checked when a commit comes in, and the rest counts rows of the file.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
@@ -284,7 +276,24 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-/// What is left of a list that was read from JSON can be written as JSON again.
-fn encode_doubts(doubts: &[windlass_core::run::state::Doubt]) -> Option<String> {
-    serde_json::to_string(doubts).ok()
+#[cfg(test)]
+mod tests {
+    use super::super::schema::tests::{is_indexed, plan};
+    use super::*;
+
+    #[test]
+    fn every_question_of_the_writer_is_answered_by_an_index() {
+        let expected = [
+            (LOAD, "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (run=?)"),
+            (create::KEYED, "SEARCH runs USING INDEX runs_by_key (key=?)"),
+            (create::TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
+            (claim::FIRST_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
+            (NEXT_TURN, "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"),
+            (mail::KNOWN, "SEARCH mail USING COVERING INDEX mail_by_dedupe (run=? AND dedupe=?)"),
+        ];
+        for (sql, start) in expected {
+            let plan = plan(sql);
+            assert!(plan.starts_with(start) && is_indexed(&plan), "{sql}: {plan}");
+        }
+    }
 }

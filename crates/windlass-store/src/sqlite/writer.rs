@@ -88,7 +88,7 @@ impl Drop for Abandon {
 
 impl Writer {
     pub(super) fn new(opened: Opened, durability: Durability, queue: Arc<Queue>) -> rusqlite::Result<Self> {
-        let Opened { lock, connection, path, opening } = opened;
+        let Opened { lock, connection, path, opening, .. } = opened;
         let link = Some(Link::new(connection)?);
         Ok(Self { queue, path, durability, opening, link, heads: Heads::default(), _lock: lock })
     }
@@ -129,7 +129,12 @@ impl Writer {
         for job in jobs.drain(..) {
             replies.push(match job {
                 Job::Write(write, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.write(&write))),
-                Job::Claim(run, promise) => Reply::Taken(promise, self.one(&mut failed, |table| table.claim(run))),
+                Job::Claim(run, by, promise) => {
+                    Reply::Taken(promise, self.one(&mut failed, |table| table.claim(run, by)))
+                }
+                Job::Renew(worker, until, promise) => {
+                    Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
+                }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
                 }

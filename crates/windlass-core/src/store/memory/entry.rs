@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{Claimed, Creation, Filter, Mail, Message, StoreError};
+use super::super::{Change, Claimed, Creation, Filter, Mail, Message, StoreError};
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::Record;
@@ -44,6 +44,13 @@ pub(super) struct Owner {
     pub(super) orderly: bool,
     /// Whether all owners before it were dead when it claimed.
     pub(super) first: bool,
+}
+
+impl Mailbox {
+    /// Never back, and never beyond the latest message: that would lose the next one.
+    pub(super) fn examine(&mut self, position: u64) {
+        self.examined = self.examined.max(position.min(self.latest));
+    }
 }
 
 impl Owner {
@@ -142,8 +149,32 @@ impl Entry {
         self.mailbox.mail.push(Mail { position: self.mailbox.latest, message });
     }
 
+    /// A generation that has no records is continued by itself: resubmitting the commit that began it changes nothing.
     pub(super) fn next_generation(&mut self) {
-        self.generation += 1;
-        self.base = self.records.len();
+        if self.base != self.records.len() {
+            self.generation += 1;
+            self.base = self.records.len();
+        }
+    }
+
+    /// Whether an earlier commit at `expected_seq` wrote exactly this one. Compared as JSON: records are rarely
+    /// resubmitted, and their errors have no equality of their own.
+    pub(super) fn repeats(&self, expected_seq: u64, creation: Option<&Creation>, changes: &[Change]) -> bool {
+        if creation.is_none() && expected_seq == self.records.len() as u64 {
+            return false;
+        }
+        let appended: Vec<&Record> = changes
+            .iter()
+            .flat_map(|change| if let Change::Append(records) = change { records.as_slice() } else { &[] })
+            .collect();
+        let known = match creation {
+            Some(creation) => expected_seq == 0 && creation.tool == self.tool && creation.at == self.created,
+            None => !appended.is_empty(),
+        };
+        let start = usize::try_from(expected_seq).unwrap_or(usize::MAX);
+        let Some(there) = self.records.get(start..).filter(|_| known) else { return false };
+        let json = |record: &Record| serde_json::to_value(record).ok();
+        there.len() >= appended.len()
+            && appended.iter().zip(there).all(|(a, b)| json(a).is_some_and(|a| Some(a) == json(b)))
     }
 }

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::{DoubtCause, Event, Finished, Record};
-use crate::run::state::{Doubt, Ending, Hold, RunInfo, RunState};
-use crate::store::{Change, Claimant, Claimed, Creation, Commit, Guard, Message, Settlement, Store, StoreError};
+use crate::run::state::{Blocked, Doubt, Ending, Hold, Park, RunInfo, RunState};
+use crate::store::{Change, Claimant, Claimed, Commit, Creation, Guard, Message, Settlement, Store, StoreError};
 use crate::testing::block_on;
 use crate::time::{Times, Timestamp};
 use crate::tool::Output;
@@ -26,9 +26,18 @@ pub(super) struct Owner<'a> {
 impl<'a> Owner<'a> {
     /// Creates run number `n`, with one record.
     pub(super) fn create(store: &'a dyn Store, n: u8) -> Self {
+        Self::create_as(store, n, new(n))
+    }
+
+    pub(super) fn create_as(store: &'a dyn Store, n: u8, creation: Creation) -> Self {
         let mut owner = Self { store, run: run(n), epoch: 1, seq: 0 };
-        owner.write(vec![creation(n), Change::Append(vec![record(0, json!("created"))])]);
+        owner.write(vec![Change::Create(creation), Change::Append(vec![record(0, json!("created"))])]);
         owner
+    }
+
+    /// Has examined its mail up to `examined`, and sleeps.
+    pub(super) fn suspend(&mut self, examined: u64, wake: Option<i64>) {
+        self.write(vec![Change::Examined(examined), Change::State(suspended(wake))]);
     }
 
     pub(super) fn claim(store: &'a dyn Store, run: RunId) -> (Self, Claimed) {
@@ -78,8 +87,26 @@ pub(super) fn at(micros: i64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
+pub(super) fn by(worker: u64, now: i64) -> Claimant {
+    Claimant { worker: WorkerId::from_number(worker), now: at(now) }
+}
+
+/// What is known of run number `n`.
+pub(super) fn new(n: u8) -> Creation {
+    Creation { tool: format!("tool-{n}").into(), at: at(i64::from(n)), ..Creation::default() }
+}
+
+pub(super) fn keyed(n: u8, key: &str) -> Creation {
+    Creation { key: Some(key.into()), ..new(n) }
+}
+
 pub(super) fn creation(n: u8) -> Change {
-    Change::Create(Creation { tool: format!("tool-{n}").into(), at: at(i64::from(n)), ..Creation::default() })
+    Change::Create(new(n))
+}
+
+/// Starts run number `n`, with one record.
+pub(super) fn start(n: u8, creation: Creation) -> Change {
+    Change::Start { run: run(n), creation, records: vec![record(0, json!("started"))] }
 }
 
 pub(super) fn record(place: u32, value: Value) -> Record {
@@ -107,12 +134,43 @@ pub(super) fn held() -> RunState {
     RunState::Held { hold: Hold::CrashLoop { path: Path::root().child(2), deaths: 3 } }
 }
 
+pub(super) fn suspended(wake: Option<i64>) -> RunState {
+    RunState::Suspended { wake: wake.map(at) }
+}
+
+pub(super) fn park(place: u32, on: Blocked) -> Park {
+    Park { path: Path::root().child(place), operation: "wait".to_owned(), on, since: at(3), until: Some(at(4)) }
+}
+
 pub(super) fn finished() -> RunState {
     RunState::Finished { ending: Ending::Ok }
 }
 
+pub(super) fn outside(store: &dyn Store, changes: Vec<Change>) -> Result<(), StoreError> {
+    block_on(store.commit(Commit { guard: Guard::Outsider, changes }).get())
+}
+
 pub(super) fn post(store: &dyn Store, run: RunId, message: Message) -> Result<(), StoreError> {
-    block_on(store.commit(Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run, message, dedupe: None }] }).get())
+    outside(store, vec![Change::Mail { run, message, dedupe: None }])
+}
+
+/// A message that is taken once.
+pub(super) fn once(run: RunId, reason: &str, dedupe: &str) -> Change {
+    Change::Mail { run, message: cancel(reason), dedupe: Some(dedupe.into()) }
+}
+
+pub(super) fn duplicate(run: RunId, dedupe: &str) -> Result<(), StoreError> {
+    Err(StoreError::Duplicate { run, dedupe: dedupe.into() })
+}
+
+/// The numbers of the runs that are due, and when the next one will be.
+pub(super) fn due(store: &dyn Store, now: i64) -> (Vec<u8>, Option<i64>) {
+    let due = must(block_on(store.due(at(now), 100)));
+    (due.runs.iter().map(number).collect(), due.next.map(Timestamp::as_micros))
+}
+
+pub(super) fn number(run: &RunId) -> u8 {
+    run.as_bytes()[15]
 }
 
 /// The mail beyond `after`, as positions and texts.

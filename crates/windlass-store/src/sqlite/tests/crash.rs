@@ -23,10 +23,10 @@ fn w08_everything_survives_closing() {
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!(block_on(store.list(Filter::Running, None, 9)).unwrap().len(), 1);
     assert_eq!(length(&store, 2), 2);
-    let claimed = block_on(store.claim(run(1))).unwrap();
+    let claimed = block_on(store.claim(run(1), claimant())).unwrap();
     assert_eq!((claimed.epoch, claimed.records.len(), claimed.mail.len()), (2, 1, 1));
     assert!(claimed.orderly && claimed.owners_dead, "the last owner's process is gone");
-    let again = block_on(store.claim(run(1))).unwrap();
+    let again = block_on(store.claim(run(1), claimant())).unwrap();
     assert!(!again.orderly && !again.owners_dead, "this one's is not");
     // The owner of before the restart is as stale as any other.
     let late = commit(&store, owner(1, 1, vec![append(json!("late"))]));
@@ -101,7 +101,7 @@ fn w08_a_killed_process_loses_nothing_it_was_told_is_safe() {
     for n in 1..=RUNS {
         let kept = length(&store, n) as u64;
         assert!(kept >= answered[usize::from(n)], "run {n}: {kept} records kept, {answered:?} answered");
-        let claimed = block_on(store.claim(run(n))).unwrap();
+        let claimed = block_on(store.claim(run(n), claimant())).unwrap();
         assert!(claimed.owners_dead && !claimed.orderly);
     }
 }

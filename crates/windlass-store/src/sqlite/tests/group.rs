@@ -107,7 +107,7 @@ fn w08_a_store_works_again_when_the_cause_of_a_failure_is_gone() {
     saboteur.execute_batch("ALTER TABLE log RENAME TO hidden").unwrap();
     let failed = commit(&store, owner(1, 1, vec![append(json!(1))]));
     assert!(matches!(failed, Err(StoreError::Unknown(_))), "{failed:?}");
-    let unread = block_on(store.journal(run(1)));
+    let unread = block_on(store.journal(run(1), 0));
     assert!(matches!(unread, Err(StoreError::Unavailable(_))), "{unread:?}");
     saboteur.execute_batch("ALTER TABLE hidden RENAME TO log").unwrap();
     assert_eq!(commit(&store, owner(1, 1, vec![append(json!(1))])), Ok(()));
@@ -162,19 +162,6 @@ fn the_store_may_be_dropped_by_an_answer() {
         }
     };
     assert_eq!(length(&store, 1), 1);
-}
-
-#[test]
-fn mail_that_is_not_there_cannot_be_examined() {
-    let (_directory, path) = place();
-    let store = SqliteStore::open(&path).unwrap();
-    commit(&store, create(1)).unwrap();
-    commit(&store, cancel(1)).unwrap();
-    commit(&store, owner(1, 1, vec![Change::Examined(u64::MAX)])).unwrap();
-    commit(&store, cancel(1)).unwrap();
-    commit(&store, owner(1, 1, vec![Change::Examined(0)])).unwrap();
-    let claimed = block_on(store.claim(run(1))).unwrap();
-    assert_eq!(claimed.mail.iter().map(|mail| mail.position).collect::<Vec<_>>(), [2]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod crash;
 mod group;
 mod opening;
+mod reopening;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use windlass_core::run::record::{Event, Finished, Record};
 use windlass_core::run::state::{Ending, RunState};
-use windlass_core::store::{Change, Commit, Guard, Message, Store, StoreError};
+use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Store, StoreError};
 use windlass_core::testing::{block_on, store_suite};
 use windlass_core::time::{Times, Timestamp};
 use windlass_core::tool::Output;
-use windlass_core::{Path, RunId};
+use windlass_core::{Path, RunId, WorkerId};
 
 use super::{Durability, SqliteStore};
 
@@ -44,12 +45,16 @@ fn owner(n: u8, seq: u64, changes: Vec<Change>) -> Commit {
 
 /// Creates run `n` with one record.
 fn create(n: u8) -> Commit {
-    owner(n, 0, vec![Change::Create { tool: "t".into(), at: Timestamp::default() }, append(json!("created"))])
+    owner(n, 0, vec![Change::Create(Creation { tool: "t".into(), ..Creation::default() }), append(json!("created"))])
 }
 
 fn cancel(n: u8) -> Commit {
     let message = Message::Cancel { by: "ada".to_owned(), reason: "enough".to_owned() };
-    Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run: run(n), message }] }
+    Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run: run(n), message, dedupe: None }] }
+}
+
+fn claimant() -> Claimant {
+    Claimant { worker: WorkerId::from_number(7), now: Timestamp::default() }
 }
 
 fn commit(store: &SqliteStore, commit: Commit) -> Result<(), StoreError> {
@@ -57,7 +62,7 @@ fn commit(store: &SqliteStore, commit: Commit) -> Result<(), StoreError> {
 }
 
 fn length(store: &SqliteStore, n: u8) -> usize {
-    block_on(store.journal(run(n))).unwrap().len()
+    block_on(store.journal(run(n), 0)).unwrap().len()
 }
 
 /// A directory that goes away with the test, and a database path in it.

@@ -1,0 +1,121 @@
+//! Whether a commit is taken. Every refusal is decided before anything is changed.
+
+use std::sync::Arc;
+
+use super::super::{Change, Commit, Creation, Guard, Message, StoreError, Turn};
+use super::Inner;
+use crate::id::RunId;
+
+/// What becomes of a commit that is not refused.
+#[derive(PartialEq)]
+pub(super) enum Standing {
+    New,
+    /// It was written before, and has its answer.
+    Repeated,
+}
+
+impl Inner {
+    pub(super) fn check(&self, commit: &Commit) -> Result<Standing, StoreError> {
+        let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
+            self.check_outsider(&commit.changes)?;
+            self.check_creations(&commit.changes, None)?;
+            return Ok(Standing::New);
+        };
+        let creation = commit.changes.iter().find_map(|change| match change {
+            Change::Create(creation) => Some(creation),
+            _ => None,
+        });
+        if creation.is_some_and(|creation| creation.turn == Turn::Queue) {
+            return Err(StoreError::Invalid("a run that is driven at once cannot wait for its turn".to_owned()));
+        }
+        let current = match (self.runs.get(&run), creation) {
+            (None, None) => return Err(StoreError::NoSuchRun(run)),
+            (None, Some(_)) => 0,
+            (Some(entry), _) if entry.epoch != epoch => {
+                return Err(StoreError::Stale { run, epoch, current: entry.epoch });
+            }
+            (Some(entry), _) if entry.repeats(expected_seq, creation, &commit.changes) => {
+                return Ok(Standing::Repeated);
+            }
+            (Some(entry), _) => entry.records.len() as u64,
+        };
+        if current != expected_seq || (creation.is_some() && self.runs.contains_key(&run)) {
+            return Err(StoreError::WrongSequence { run, expected: expected_seq, current });
+        }
+        self.check_creations(&commit.changes, creation.map(|creation| (run, creation)))?;
+        Ok(Standing::New)
+    }
+
+    fn check_outsider(&self, changes: &[Change]) -> Result<(), StoreError> {
+        let mut keys = Vec::new();
+        for change in changes {
+            match change {
+                Change::Mail { run, message, dedupe } => {
+                    if let Some(dedupe) = dedupe {
+                        if keys.contains(&(*run, dedupe)) {
+                            return Err(StoreError::Duplicate { run: *run, dedupe: dedupe.clone() });
+                        }
+                        keys.push((*run, dedupe));
+                    }
+                    let starts = |other: &Change| matches!(other, Change::Start { run: other, .. } if other == run);
+                    if self.runs.contains_key(run) || !changes.iter().any(starts) {
+                        self.takes(*run, message, dedupe.as_ref())?;
+                    }
+                }
+                Change::Start { .. } => {}
+                _ => {
+                    let why = "an outsider may only write to mailboxes and start runs";
+                    return Err(StoreError::Invalid(why.to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses runs whose key or turn is taken, by a run that is there or by one the same commit creates before it.
+    fn check_creations(&self, changes: &[Change], own: Option<(RunId, &Creation)>) -> Result<(), StoreError> {
+        if let Some((_, creation)) = own {
+            self.check_creation(creation, &[])?;
+        }
+        let mut starts = changes
+            .iter()
+            .filter_map(|change| match change {
+                Change::Start { run, creation, .. } => Some((*run, creation)),
+                _ => None,
+            })
+            .peekable();
+        if starts.peek().is_none() {
+            return Ok(());
+        }
+        let mut before: Vec<(RunId, &Creation)> = own.into_iter().collect();
+        for (run, creation) in starts {
+            if !self.runs.contains_key(&run) && !before.iter().any(|(other, _)| *other == run) {
+                self.check_creation(creation, &before)?;
+                before.push((run, creation));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_creation(&self, creation: &Creation, before: &[(RunId, &Creation)]) -> Result<(), StoreError> {
+        if let Some(key) = &creation.key {
+            let same = before.iter().find(|(_, other)| other.key.as_ref() == Some(key)).map(|(run, _)| run);
+            if let Some(taken) = same.or_else(|| self.keys.get(key)) {
+                return Err(StoreError::KeyTaken { run: *taken });
+            }
+        }
+        if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
+            let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;
+            if let Some((turn, _)) = before.iter().find(|(_, other)| is_turn(other)) {
+                return Err(StoreError::Busy { session: session.clone(), turn: *turn });
+            }
+            self.sessions.refuse_turn(session)?;
+        }
+        Ok(())
+    }
+
+    /// Whether `run` takes a message.
+    pub(super) fn takes(&self, run: RunId, message: &Message, dedupe: Option<&Arc<str>>) -> Result<(), StoreError> {
+        self.runs.get(&run).ok_or(StoreError::NoSuchRun(run))?.refuse_mail(run, message, dedupe)
+    }
+}

@@ -1,0 +1,65 @@
+use super::*;
+use crate::path::Path;
+use crate::run::record::DoubtCause;
+use crate::run::state::{Doubt, Ending};
+use crate::store::Settlement;
+use crate::testing::{block_on, store_suite};
+
+fn run(n: u64) -> RunId {
+    RunId::from_bytes(u128::from(n).to_be_bytes())
+}
+
+fn create(store: &MemoryStore, n: u64, creation: Creation, changes: Vec<Change>) {
+    let guard = Guard::Owner { run: run(n), epoch: 1, expected_seq: 0 };
+    let changes = [vec![Change::Create(creation)], changes].concat();
+    block_on(store.commit(Commit { guard, changes }).get()).unwrap();
+}
+
+#[test]
+fn w08_the_suite_holds_in_memory() {
+    store_suite::run_all(|| Arc::new(MemoryStore::new()));
+}
+
+#[test]
+fn a_lease_ends_with_its_process() {
+    let store = MemoryStore::new();
+    let worker = WorkerId::from_number(1);
+    create(&store, 1, Creation { worker, ..Creation::default() }, vec![]);
+    block_on(store.renew(worker, Timestamp::from_micros(100))).unwrap();
+    store.owners_died();
+    // Also if a worker of the same number comes back, as a simulation's does.
+    block_on(store.renew(worker, Timestamp::from_micros(150))).unwrap();
+    let due = block_on(store.due(Timestamp::from_micros(200), 9)).unwrap();
+    assert!(due.runs.is_empty(), "recovery finds it");
+    let other = Claimant { worker: WorkerId::from_number(2), now: Timestamp::default() };
+    assert!(block_on(store.claim(run(1), other)).unwrap().owners_dead);
+}
+
+#[test]
+fn a_finished_run_is_forgotten_only_when_its_doubts_are_settled() {
+    let store = MemoryStore::new();
+    let finished = || Change::State(RunState::Finished { ending: Ending::Ok });
+    let path = Path::root().child(1);
+    let doubt = Doubt {
+        path: path.clone(),
+        attempt: 1,
+        operation: "charge".to_owned(),
+        cause: DoubtCause::WorkerLost,
+        over_by: Timestamp::default(),
+        since: Timestamp::default(),
+    };
+    create(&store, 0, Creation::default(), vec![Change::Doubts(vec![doubt]), finished()]);
+    let flood = |from: u64| {
+        for n in from..from + FINISHED_KEPT as u64 {
+            create(&store, n, Creation::default(), vec![finished()]);
+        }
+    };
+    flood(1);
+    assert!(block_on(store.info(run(0))).unwrap().is_some());
+    let (by, reason) = ("ada".to_owned(), "the bank says no".to_owned());
+    let message = Message::Settle { path, attempt: 1, settlement: Settlement::DidNotHappen, by, reason };
+    let changes = vec![Change::Mail { run: run(0), message, dedupe: None }];
+    block_on(store.commit(Commit { guard: Guard::Outsider, changes }).get()).unwrap();
+    flood(10_000);
+    assert!(block_on(store.info(run(0))).unwrap().is_none());
+}

@@ -1,0 +1,70 @@
+//! Runs that are started for others, and keys.
+
+use serde_json::json;
+
+use super::scene::{
+    Owner, at, by, claimant, due, finished, info, keyed, must, new, outside, record, run, start, texts,
+};
+use crate::run::state::RunState;
+use crate::store::{Change, Filter, Store, StoreError};
+use crate::testing::block_on;
+
+pub(super) fn a_started_run_is_queued_for_anybody(store: &dyn Store) {
+    must(outside(store, vec![start(1, new(1))]));
+    let mut parent = Owner::create(store, 2);
+    parent.write(vec![Change::Append(vec![record(1, json!("spawned"))]), start(3, new(3))]);
+    assert_eq!(due(store, 10).0, [1, 3]);
+    let queued = info(store, run(1));
+    assert_eq!((queued.state, queued.epoch, &*queued.tool, queued.created), (RunState::Queued, 0, "tool-1", at(1)));
+    let stray = Owner { store, run: run(1), epoch: 0, seq: 7 };
+    assert!(stray.submit(vec![Change::Append(vec![record(1, json!(1))])]).is_err(), "nobody owns it");
+    let (mut owner, claimed) = Owner::claim(store, run(1));
+    assert_eq!((claimed.epoch, claimed.seq), (1, 1));
+    assert_eq!(texts(&claimed.records), texts(&[record(0, json!("started"))]));
+    assert_eq!(owner.state(), RunState::Running);
+    assert_eq!(due(store, 10).0, [3]);
+    owner.append(json!("on its way"));
+    owner.write(vec![Change::State(finished())]);
+    assert_eq!(block_on(store.claim(run(1), claimant())).err(), Some(StoreError::Finished(run(1))));
+}
+
+pub(super) fn a_run_is_started_once(store: &dyn Store) {
+    must(outside(store, vec![start(1, keyed(1, "k"))]));
+    assert_eq!(outside(store, vec![start(1, keyed(1, "k"))]), Ok(()), "again");
+    let other =
+        Change::Start { run: run(1), creation: new(9), records: vec![record(0, json!(1)), record(1, json!(2))] };
+    assert_eq!(outside(store, vec![other]), Ok(()), "whatever it says");
+    let (mut owner, claimed) = Owner::claim(store, run(1));
+    assert_eq!(texts(&claimed.records), texts(&[record(0, json!("started"))]));
+    owner.append(json!("on its way"));
+    assert_eq!(outside(store, vec![start(1, keyed(1, "k"))]), Ok(()), "while somebody drives it");
+    assert_eq!((owner.state(), owner.journal().len()), (RunState::Running, 2));
+    owner.write(vec![Change::State(finished())]);
+    assert_eq!(outside(store, vec![start(1, keyed(1, "k"))]), Ok(()), "when it is over");
+    assert_eq!((owner.state(), owner.journal().len()), (finished(), 2));
+    must(outside(store, vec![start(2, new(2)), start(2, new(3))]));
+    assert_eq!(&*info(store, run(2)).tool, "tool-2", "twice in one commit");
+}
+
+pub(super) fn a_key_belongs_to_one_run_for_ever(store: &dyn Store) {
+    let taken = |n| Err(StoreError::KeyTaken { run: run(n) });
+    let mut first = Owner::create_as(store, 1, keyed(1, "k"));
+    let create = |n: u8, key| {
+        let records = Change::Append(vec![record(0, json!("created"))]);
+        Owner { store, run: run(n), epoch: 1, seq: 0 }.submit(vec![Change::Create(keyed(n, key)), records])
+    };
+    assert_eq!(create(1, "k"), Ok(()), "the identical commit");
+    assert_eq!(create(2, "k"), taken(1));
+    assert_eq!(outside(store, vec![start(3, keyed(3, "k"))]), taken(1));
+    assert_eq!(outside(store, vec![start(3, keyed(3, "j")), start(4, keyed(4, "k"))]), taken(1));
+    assert_eq!(outside(store, vec![start(5, keyed(5, "i")), start(6, keyed(6, "i"))]), taken(5), "in one commit");
+    first.write(vec![Change::State(finished())]);
+    assert_eq!(create(2, "k"), taken(1), "although it is over");
+    assert_eq!(must(block_on(store.list(Filter::All, None, 9))).len(), 1, "the refused left nothing");
+    assert_eq!(due(store, 10), (vec![], None));
+    assert_eq!(create(2, "j"), Ok(()), "nor did they take a key");
+    let mut owner = Owner { store, run: run(2), epoch: 1, seq: 1 };
+    assert_eq!(owner.submit(vec![start(3, keyed(3, "k"))]), taken(1), "an owner's start too");
+    owner.write(vec![start(3, keyed(3, "i"))]);
+    must(block_on(store.claim(run(3), by(1, 0))));
+}

@@ -1,0 +1,178 @@
+//! Runs that come into being: by their owner, or for whoever takes them up.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use windlass_core::RunId;
+use windlass_core::run::state::RunState;
+use windlass_core::store::{Creation, StoreError, Turn};
+
+use super::super::decide::{self, AT_ONCE, Head, NEVER, Owner};
+use super::super::job::{Phase, Start, State, Write};
+use super::{Table, Trouble, append, signed};
+
+impl Table<'_> {
+    /// Refuses creations whose key or turn is taken, and returns the runs to start that are not there yet.
+    pub(super) fn check_creations<'w>(
+        &mut self,
+        write: &'w Write,
+        owner: Option<Owner>,
+    ) -> Result<Vec<&'w Start>, Trouble> {
+        let own = owner.map(|owner| owner.run);
+        let created = own.zip(write.create.as_ref());
+        if let Some((run, creation)) = created {
+            self.check_creation(run, creation, &[])?;
+        }
+        if write.starts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut starts: Vec<&Start> = Vec::new();
+        let mut before: Vec<(RunId, &Creation)> = created.into_iter().collect();
+        for start in &write.starts {
+            let known = own == Some(start.run) || before.iter().any(|(run, _)| *run == start.run);
+            if known || self.head(start.run)?.is_some() {
+                continue;
+            }
+            self.check_creation(start.run, &start.creation, &before)?;
+            before.push((start.run, &start.creation));
+            starts.push(start);
+        }
+        Ok(starts)
+    }
+
+    /// `before` is what the same commit creates before it.
+    fn check_creation(&self, run: RunId, creation: &Creation, before: &[(RunId, &Creation)]) -> Result<(), Trouble> {
+        if let Some(key) = &creation.key {
+            let taken = before.iter().find(|(_, other)| other.key.as_ref() == Some(key)).map(|(run, _)| *run);
+            let taken = if taken.is_some() { taken } else { self.keyed(key)? };
+            if let Some(taken) = taken {
+                return Err(StoreError::KeyTaken { run: taken }.into());
+            }
+        }
+        if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
+            let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;
+            let turn = before.iter().find(|(_, other)| is_turn(other)).map(|(run, _)| *run);
+            let turn = if turn.is_some() { turn } else { self.turn(session)? };
+            if let Some(turn) = turn.filter(|turn| *turn != run) {
+                return Err(StoreError::Busy { session: session.clone(), turn }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn keyed(&self, key: &str) -> rusqlite::Result<Option<RunId>> {
+        let mut statement = self.connection.prepare_cached(KEYED)?;
+        statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()
+    }
+
+    /// The turn of a session that is not over.
+    fn turn(&self, session: &str) -> rusqlite::Result<Option<RunId>> {
+        let mut statement = self.connection.prepare_cached(TURN)?;
+        statement.query_row([session], |row| row.get(0).map(RunId::from_bytes)).optional()
+    }
+
+    pub(super) fn create(&self, owner: Owner, creation: &Creation, state: Option<&State>) -> Result<Head, Trouble> {
+        let running;
+        let state = match state {
+            Some(state) => state,
+            None => {
+                running = State::encode(&RunState::Running)?;
+                &running
+            }
+        };
+        let session = self.session(creation)?;
+        let turn = is_turn(creation) && state.phase != Phase::Finished;
+        let wake = decide::wake(state, false);
+        self.insert(&Row { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake })
+    }
+
+    /// Queues a run that nobody owns yet.
+    pub(super) fn start(&self, start: &Start) -> Result<(), Trouble> {
+        let Start { run, creation, records } = start;
+        let turn = is_turn(creation);
+        let waits = match &creation.session {
+            Some(session) if turn => self.turn(session)?.is_some(),
+            _ => false,
+        };
+        let wake = Some(if waits { NEVER } else { AT_ONCE });
+        let state = &State::encode(&RunState::Queued)?;
+        let session = self.session(creation)?;
+        let mut head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake })?;
+        append(self.connection, &mut head, records)?;
+        Ok(())
+    }
+
+    fn insert(&self, row: &Row<'_>) -> Result<Head, Trouble> {
+        let Row { run, epoch, creation, state, session, turn, wake } = *row;
+        let sql = "INSERT INTO runs (run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
+                                     session, turn, parent_run, parent_path)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+        let parent = creation.parent.as_deref();
+        self.connection.prepare_cached(sql)?.execute(params![
+            run.as_bytes(),
+            creation.tool,
+            creation.at.as_micros(),
+            signed(epoch),
+            self.opening,
+            creation.worker.number().cast_signed(),
+            state.phase.is_orderly(),
+            state.phase as i64,
+            state.body,
+            wake,
+            creation.key,
+            session,
+            turn.then_some(1),
+            parent.map(|(run, _)| run.as_bytes()),
+            parent.map(|(_, path)| path.to_string()),
+        ])?;
+        let id = self.connection.last_insert_rowid();
+        Ok(Head {
+            id,
+            epoch,
+            seq: 0,
+            mail: 0,
+            examined: 0,
+            phase: state.phase,
+            doubts: Vec::new(),
+            generation: 0,
+            base: 0,
+            session,
+            turn,
+        })
+    }
+
+    /// The number that stands for the session of a new run.
+    fn session(&self, creation: &Creation) -> rusqlite::Result<Option<i64>> {
+        creation.session.as_deref().map(|name| intern(self.connection, name)).transpose()
+    }
+}
+
+/// A row of `runs` to insert.
+struct Row<'a> {
+    run: RunId,
+    epoch: u64,
+    creation: &'a Creation,
+    state: &'a State,
+    session: Option<i64>,
+    turn: bool,
+    wake: Option<i64>,
+}
+
+pub(super) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";
+
+pub(super) const TURN: &str = "SELECT run FROM runs
+    WHERE session = (SELECT id FROM sessions WHERE name = ?1) AND turn IS NOT NULL ORDER BY id LIMIT 1";
+
+fn is_turn(creation: &Creation) -> bool {
+    creation.session.is_some() && creation.turn != Turn::No
+}
+
+fn intern(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    let known = connection
+        .prepare_cached("SELECT id FROM sessions WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()?;
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    connection.prepare_cached("INSERT INTO sessions (name) VALUES (?1)")?.execute([name])?;
+    Ok(connection.last_insert_rowid())
+}

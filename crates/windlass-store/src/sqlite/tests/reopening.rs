@@ -1,0 +1,83 @@
+//! What an opening of the file knows of the one before.
+
+use windlass_core::store::{Filter, Turn};
+
+use super::*;
+
+fn suspend(n: u8, seq: u64, wake: Option<i64>) -> Commit {
+    let wake = wake.map(Timestamp::from_micros);
+    owner(n, seq, vec![Change::State(RunState::Suspended { wake })])
+}
+
+fn due(store: &SqliteStore, now: i64) -> (Vec<RunId>, Option<i64>) {
+    let due = block_on(store.due(Timestamp::from_micros(now), 9)).unwrap();
+    (due.runs, due.next.map(Timestamp::as_micros))
+}
+
+#[test]
+fn the_secret_is_kept_with_the_file() {
+    let (directory, path) = place();
+    let secret = SqliteStore::open(&path).unwrap().secret();
+    assert_eq!(SqliteStore::open(&path).unwrap().secret(), secret);
+    assert_ne!(SqliteStore::open(directory.path().join("other.db")).unwrap().secret(), secret);
+    assert_ne!(secret, [0; 32]);
+}
+
+#[test]
+fn a_lease_ends_with_the_process() {
+    let (_directory, path) = place();
+    let worker = WorkerId::from_number(1);
+    let creation = Creation { tool: "t".into(), worker, ..Creation::default() };
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, owner(1, 0, vec![Change::Create(creation)])).unwrap();
+    block_on(store.renew(worker, Timestamp::from_micros(100))).unwrap();
+    assert!(matches!(block_on(store.claim(run(1), claimant())), Err(StoreError::Leased { .. })));
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    // Recovery finds it; nobody has to wait for the end of a dead worker's lease.
+    assert_eq!(due(&store, 200), (vec![], None));
+    block_on(store.renew(worker, Timestamp::from_micros(150))).unwrap();
+    assert_eq!(due(&store, 200), (vec![], None), "the number may come back, the owner does not");
+    assert_eq!(block_on(store.list(Filter::Running, None, 9)).unwrap().len(), 1);
+    let claimed = block_on(store.claim(run(1), claimant())).unwrap();
+    assert!(claimed.owners_dead && !claimed.orderly);
+}
+
+#[test]
+fn w03_sleep_outlasts_the_process() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).unwrap();
+    for n in 1..=3 {
+        commit(&store, create(n)).unwrap();
+    }
+    commit(&store, suspend(1, 1, Some(50))).unwrap();
+    commit(&store, suspend(2, 1, None)).unwrap();
+    commit(&store, cancel(3)).unwrap();
+    commit(&store, suspend(3, 1, None)).unwrap();
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(due(&store, 10), (vec![run(3)], Some(50)));
+    commit(&store, cancel(2)).unwrap();
+    assert_eq!(due(&store, 60), (vec![run(2), run(3), run(1)], None));
+    let claimed = block_on(store.claim(run(1), claimant())).unwrap();
+    assert!(claimed.owners_dead && claimed.orderly);
+}
+
+#[test]
+fn turns_wait_over_a_restart() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).unwrap();
+    for n in [2, 1] {
+        let creation = Creation { session: Some("s".into()), turn: Turn::Queue, ..Creation::default() };
+        let start = Change::Start { run: run(n), creation, records: vec![record(json!("turn"))] };
+        commit(&store, Commit { guard: Guard::Outsider, changes: vec![start] }).unwrap();
+    }
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(due(&store, 10), (vec![run(2)], None));
+    let busy = StoreError::Busy { session: "s".into(), turn: run(2) };
+    assert_eq!(block_on(store.claim(run(1), claimant())).err(), Some(busy));
+    assert_eq!(block_on(store.claim(run(2), claimant())).unwrap().epoch, 1);
+    commit(&store, owner(2, 1, vec![finish()])).unwrap();
+    assert_eq!(due(&store, 10), (vec![run(1)], None));
+}
