@@ -7,15 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use windlass::record::Record;
+use windlass::testing::Watched;
 use windlass::tools::spec::Retry;
 use windlass::{
-    Call, Ctx, Durability, Effect, Filter, Reconciled, RunId, RunInfo, SqliteStore, Store, StoreError, Tool, ToolCall,
-    ToolError, Windlass,
+    Call, Ctx, Durability, Effect, Filter, Reconciled, SqliteStore, Store, Tool, ToolCall, ToolError, Windlass,
 };
-use windlass_core::store::{Answer, Claimed, Commit, Mail, Promise};
 
 /// Where a child works; also what tells it that it is one.
 pub(crate) const DIR: &str = "WINDLASS_TEST_CHILD_DIR";
@@ -95,59 +92,6 @@ fn tools(ledger: &LedgerFile) -> Vec<Tool> {
     vec![charge, reserve, look, book]
 }
 
-/// A store that reports.
-struct Reporting(SqliteStore);
-
-impl Store for Reporting {
-    fn commit(&self, commit: Commit) -> Answer<()> {
-        report("before commit");
-        match self.0.commit(commit) {
-            Answer::Ready(answer) => Answer::Ready(answer),
-            Answer::Wait(ticket) => {
-                let (promise, outer) = Promise::pair();
-                ticket.then(move |answer| {
-                    report("after commit");
-                    promise.answer(answer);
-                });
-                Answer::Wait(outer)
-            }
-        }
-    }
-
-    fn claim(&self, run: RunId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        self.0.claim(run)
-    }
-
-    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.0.release(run, epoch)
-    }
-
-    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        self.0.info(run)
-    }
-
-    fn journal(&self, run: RunId) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.0.journal(run)
-    }
-
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        self.0.mail(run, after)
-    }
-
-    fn list(
-        &self,
-        filter: Filter,
-        after: Option<RunId>,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.0.list(filter, after, limit)
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.0.close()
-    }
-}
-
 pub(crate) fn ledger_path(dir: &Path) -> PathBuf {
     dir.join("ledger.txt")
 }
@@ -155,7 +99,7 @@ pub(crate) fn ledger_path(dir: &Path) -> PathBuf {
 async fn open(dir: &Path) -> Windlass {
     let store = SqliteStore::open_with(dir.join("app.db"), Durability::Relaxed).expect("the store opens");
     let ledger = LedgerFile(ledger_path(dir));
-    let builder = Windlass::with_store(Arc::new(Reporting(store)));
+    let builder = Windlass::with_store(Arc::new(Watched::new(Arc::new(store), report)));
     tools(&ledger).into_iter().fold(builder, windlass::Builder::tool).await.expect("the runtime opens")
 }
 

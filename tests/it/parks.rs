@@ -98,6 +98,7 @@ fn l08_the_first_answer_counts_and_a_late_one_is_told_which() {
         assert_eq!(terminal.value, json!("one"));
         assert_eq!(outcome(&world, &runtime, run).unwrap(), json!(["one", 1]));
         // And once more after the run is over, also in another process.
+        drop(runtime);
         let world = world.restart();
         let runtime = world.runtime([approval(&Counter::default())]);
         let late = resolve(&world, &runtime, &key, ok(json!("late")));
@@ -133,7 +134,7 @@ fn l06_a_deadline_is_durable_and_a_restart_does_not_begin_it_again() {
         world.pass(HOUR);
         world.pass(HOUR);
         drop(runtime);
-        let mut world = world.restart();
+        let world = world.restart();
         // The other process is started two hours later.
         world.pass(2 * HOUR);
         let runtime = world.runtime([approval(&Counter::default())]);
@@ -145,8 +146,6 @@ fn l06_a_deadline_is_durable_and_a_restart_does_not_begin_it_again() {
         assert_eq!(error.kind(), "timed_out");
         let waited = world.sim.now().since(before);
         assert!(waited > HOUR - 10 * MOMENT && waited < HOUR + MOMENT, "{waited:?}");
-        world = world.restart();
-        drop(world);
     });
 }
 
@@ -294,9 +293,7 @@ fn w03_retry_delays_and_doubts_suspend_too() {
         let counted = tries.clone();
         let flaky = Tool::new("flaky", "fails once", move |_: Value| {
             let n = counted.add();
-            async move {
-                if n == 1 { Err(ToolError::retry_after("busy", HOUR)) } else { Ok(json!(n)) }
-            }
+            async move { if n == 1 { Err(ToolError::retry_after("busy", HOUR)) } else { Ok(json!(n)) } }
         });
         let lost = Tool::new("lost", "never ends", |_: Value| std::future::pending::<windlass::ToolResult<Value>>());
         let runtime = world.runtime([flaky, lost]);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::record::Event;
-use windlass::{Ctx, Effect, First2, Handle, Output, RunId, RunState, Start, Tool, ToolCall, ToolError, ToolResult, park};
+use windlass::{
+    Ctx, Effect, First2, Handle, Output, RunId, RunState, Start, Tool, ToolCall, ToolError, ToolResult, park,
+};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, World, on_every_store};
@@ -89,7 +91,9 @@ fn l12_starting_under_a_key_is_idempotent() {
         let runtime = world.runtime([child(&done)]);
         let start = |runtime: &Runtime, key: &'static str, n: i64| {
             let runtime = runtime.clone();
-            world.run(async move { runtime.start_with(call("double", json!({"n": n})), Start::key(key)).await }).unwrap()
+            world
+                .run(async move { runtime.start_with(call("double", json!({"n": n})), Start::key(key)).await })
+                .unwrap()
         };
         let first = start(&runtime, "order 7", 1);
         assert_eq!(start(&runtime, "order 7", 5), first);
@@ -317,9 +321,9 @@ fn l11_events_are_declared_checked_and_emitted_once() {
         assert!(said[1].as_str().unwrap().contains("declares no event \"stop\""), "{said}");
         let again = runtime.clone();
         let journal = world.run(async move { again.journal(run).await }).unwrap();
-        let emitted = journal.iter().filter(|record| {
-            record.asked.as_ref().is_some_and(|asked| asked.kind == windlass::record::OpKind::Emit)
-        });
+        let emitted = journal
+            .iter()
+            .filter(|record| record.asked.as_ref().is_some_and(|asked| asked.kind == windlass::record::OpKind::Emit));
         assert_eq!(emitted.count(), 2);
     });
 }
@@ -405,9 +409,13 @@ fn l12_wrong_use_is_refused_with_a_way_out() {
         let silent = Tool::new("silent", "readonly", |_: Value| async { Ok(json!(1)) }).effect(Effect::Readonly);
         let runtime = world.runtime([meddler, nested, silent]);
         let said = call_and_wait(&world, &runtime, call("meddler", json!({}))).unwrap();
-        for (index, words) in [["no tool `nobody`", ""], ["only that one can wait", "pass its result on"], ["root of a run", "return to it"]]
-            .iter()
-            .enumerate()
+        for (index, words) in [
+            ["no tool `nobody`", ""],
+            ["only that one can wait", "pass its result on"],
+            ["root of a run", "return to it"],
+        ]
+        .iter()
+        .enumerate()
         {
             let text = said[index].as_str().unwrap();
             assert!(words.iter().all(|word| text.contains(word)), "{text}");

@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 use crate::id::{Mint, RunId, WorkerId};
 use crate::limits;
 use crate::path::Path;
+use crate::rest::Rest;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
-use crate::rest::Rest;
 use crate::run::keep::Kept;
 use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
@@ -111,7 +111,13 @@ impl Kernel {
         }
         let base = self.base();
         let id = self.mint.run(base.0);
-        Ok(Run::new(self.clone(), id, base, None, Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() })))
+        Ok(Run::new(
+            self.clone(),
+            id,
+            base,
+            None,
+            Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() }),
+        ))
     }
 
     /// A new run of one call, not polled yet.

@@ -174,7 +174,8 @@ impl Kernel {
         let unavailable = |error: StoreError| ToolError::retryable(error.to_string());
         let gone = || ToolError::rejected("run_over", format!("there is no run {run}"));
         let info = self.store.info(run).await.map_err(unavailable)?.ok_or_else(gone)?;
-        let missing = || ToolError::unavailable(format!("the tool `{}` of run {run} is not registered here", info.tool));
+        let missing =
+            || ToolError::unavailable(format!("the tool `{}` of run {run} is not registered here", info.tool));
         let tool = self.toolbox.by_id(&info.tool).ok_or_else(missing)?;
         tool.channels().check_signal(&tool.spec().name, name, value)
     }

@@ -102,17 +102,22 @@ impl Drop for Watched {
 
 #[cfg(test)]
 mod tests {
+    fn origin() -> crate::call::Origin {
+        let signer = std::sync::Arc::new(crate::run::reply::Signer::new([0; 32]));
+        crate::call::Origin { run: crate::id::RunId::from_bytes([1; 16]), generation: 0, signer }
+    }
+
     use super::*;
 
     #[test]
     fn a_body_that_does_not_return_between_two_looks_is_named() {
         let dog = Watchdog::default();
-        let attempt = Attempt::new(RunId::from_bytes([1; 16]), Path::root(), "spin".into(), 1, 1);
+        let attempt = Attempt::new(origin(), Path::root(), "spin".into(), 1, 1);
         {
             let _watched = dog.enter(&attempt);
             assert_eq!(dog.look(), [], "one look proves nothing");
             assert_eq!(dog.look()[0].name, "spin");
-            let inner = Attempt::new(RunId::from_bytes([1; 16]), Path::root().child(0), "inner".into(), 1, 1);
+            let inner = Attempt::new(origin(), Path::root().child(0), "inner".into(), 1, 1);
             drop(dog.enter(&inner));
             assert_eq!(dog.look(), [], "something happened since");
             assert_eq!(dog.look()[0].name, "spin", "the outer poll goes on");

@@ -14,16 +14,18 @@ use serde_json::Value;
 
 pub use open::{Builder, OpenError};
 pub use windlass_core::call::{Attempt, Call, Outcome, ToolCall, ToolRef, batch_identity};
-pub use windlass_core::ctx::{Ctx, Step, step};
+pub use windlass_core::ctx::{Ctx, First2, First3, First4, Handle, OpenWait, Step, park, step};
 pub use windlass_core::run::record;
-pub use windlass_core::run::state::{Divergence, Doubt, Ending, Hold, RunInfo, RunState};
-pub use windlass_core::store::{Filter, MemoryStore, Settlement, Store, StoreError};
+pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
+pub use windlass_core::store::{Filter, MemoryStore, Resolution, Settlement, Store, StoreError, Turn};
 pub use windlass_core::time::{Times, Timestamp};
 pub use windlass_core::tool::{
-    Artifact, Atomic, Body, Content, Durable, Effect, Output, Reconciled, RegisterError, Schemas, Tool, ToolError,
-    ToolResult, ToolSpec, Toolbox,
+    Artifact, Atomic, Body, Content, Durable, Effect, Output, Reconciled, RegisterError, Reply, Schemas, Tool,
+    ToolError, ToolResult, ToolSpec, Toolbox,
 };
-pub use windlass_core::{Difference, Digest, Error, Path, Result, RunId, Stuck, ToolId, limits, tool as tools};
+pub use windlass_core::{
+    Awaited, Difference, Digest, Error, Path, Resolved, Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
+};
 pub use windlass_macros::tool;
 pub use windlass_store::{Durability, SqliteStore};
 
@@ -32,8 +34,8 @@ use windlass_core::Runtime;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Artifact, Attempt, Call, Content, Ctx, Effect, Outcome, Output, Reconciled, Tool, ToolCall, ToolError,
-        ToolResult, ToolSpec, Toolbox, Windlass, step, tool,
+        Artifact, Attempt, Call, Content, Ctx, Effect, First2, First3, Handle, Outcome, Output, Reconciled, Reply,
+        Resolution, Start, Tool, ToolCall, ToolError, ToolResult, ToolSpec, Toolbox, Windlass, park, step, tool,
     };
     pub use serde_json::{Value, json};
 }
@@ -99,6 +101,12 @@ impl Windlass {
         self.runtime.start(call.untyped())
     }
 
+    /// Starts one call under a key, in a session or as a turn of one. Durable when it returns; the same key always names
+    /// the same run.
+    pub async fn start_with<T>(&self, call: ToolCall<T>, how: Start) -> Result<RunId> {
+        self.runtime.start_with(call.untyped(), how).await
+    }
+
     /// Waits for the end of a run, also of one that an earlier process started, and returns the outcomes of its root
     /// calls: one, or those of a batch.
     pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
@@ -130,6 +138,27 @@ impl Windlass {
     /// it stands in. Durable when it returns.
     pub async fn cancel(&self, run: RunId, by: &str, reason: &str) -> Result<()> {
         self.runtime.cancel(run, by, reason).await
+    }
+
+    /// Answers a wait or a pending call by its reply key. The first answer counts, an early one is kept, a late one is
+    /// told what counted. Durable when it returns.
+    pub async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Resolved> {
+        self.runtime.resolve(key, resolution).await
+    }
+
+    /// Sends a signal that the run's tool declared. With a `key`, sending it again is harmless. Durable when it returns.
+    pub async fn signal(&self, run: RunId, name: &str, value: Value, key: Option<&str>) -> Result<()> {
+        self.runtime.signal(run, name, value, key).await
+    }
+
+    /// Everything that waits for a person or another system: inputs, approvals, connections.
+    pub async fn inbox(&self) -> Result<Vec<Awaited>> {
+        self.runtime.inbox().await
+    }
+
+    /// Voids every reply key of a session's runs. Returns how many runs that concerns.
+    pub async fn close_session(&self, session: &str, reason: &str) -> Result<usize> {
+        self.runtime.close_session(session, reason).await
     }
 
     /// Takes up a held run again, once its cause is gone.

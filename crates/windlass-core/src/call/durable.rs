@@ -250,7 +250,7 @@ impl Entry {
                 tracing::debug_span!("body", run = %self.run.id, path = %self.op.path, name = %self.op.name).entered();
             std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
         };
-        
+
         if self.run.is_stopped() {
             return Poll::Pending;
         }

@@ -15,16 +15,15 @@ use super::doubt::Doubting;
 use super::queue::{Queue, Stage};
 use super::rules::Rules;
 use super::running::{Ended, Running, panic_message};
-use super::wait::{Sleeper, Wait, Woken};
+use super::wait::Wait;
 use crate::path::Path;
 use crate::run::machine::Past;
-use crate::run::parks::Answer;
 use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Recorded, Settled};
 use crate::run::replay::Decision;
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, Later, Output, Reconciled, ToolError, ToolResult};
+use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
 use crate::value::digest::Encoder;
 
 /// Makes the attempts of an operation.
@@ -123,19 +122,19 @@ pub(crate) struct Execution<'a, S> {
     pub(crate) attempt: u32,
     pub(crate) registration: Registration,
     /// Asked for before any operation was told of a cancellation; what is asked for later cleans up.
-    heeds_cancel: bool,
-    phase: Phase<'a>,
-    clock: Stopwatch,
+    pub(super) heeds_cancel: bool,
+    pub(super) phase: Phase<'a>,
+    pub(super) clock: Stopwatch,
     awake: Awake,
 }
 
 /// Where the time goes.
-struct Stopwatch {
+pub(crate) struct Stopwatch {
     asked: u64,
     /// Nanoseconds that had passed by then, with other owners or at rest.
     earlier: u64,
     running: u64,
-    deadline: Option<Timestamp>,
+    pub(super) deadline: Option<Timestamp>,
     /// When the attempt in flight must be asked to stop, so that it is over when its intent says.
     stop_by: Option<Timestamp>,
 }
@@ -283,62 +282,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.clock.deadline = self.rules.deadline.map(|deadline| from + deadline);
     }
 
-    fn wait_until(&mut self, until: Timestamp) -> Flow {
+    pub(super) fn wait_until(&mut self, until: Timestamp) -> Flow {
         let wait = Wait::new(Blocked::Retry, Some(until), self.run.now());
         self.go(Phase::Delay(wait))
-    }
-
-    /// Whether all it does is wait for time or for the mailbox. Whoever waits with a key stays in memory, like the key.
-    fn is_parked(&self) -> bool {
-        match &self.phase {
-            Phase::Delay(_) | Phase::Parked(_) => true,
-            Phase::Doubt(doubting) => doubting.is_asking() && self.rules.lane.key.is_none(),
-            _ => false,
-        }
-    }
-
-    fn delay(&mut self, cx: &mut Context<'_>, mut wait: Wait) -> Flow {
-        match self.poll_wait(cx, &mut wait) {
-            Poll::Pending => self.stay(Phase::Delay(wait)),
-            Poll::Ready(Woken::Stopped(error)) => self.finish(Err(error)),
-            Poll::Ready(_) => self.go(Phase::Admit(Stage::first())),
-        }
-    }
-
-    pub(crate) fn poll_wait(&mut self, cx: &mut Context<'_>, wait: &mut Wait) -> Poll<Woken> {
-        let (run, path, op) = (&self.run, &self.op.path, &self.op);
-        let operation = || op.describe();
-        let who = Sleeper { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
-        wait.poll(cx, &mut self.registration, &who, |_, woken| woken)
-    }
-
-    /// The attempt said that its outcome comes later.
-    fn park(&mut self, later: Later) -> Flow {
-        let now = self.run.now();
-        let asked_for = later.within.map(|within| now + within);
-        let until = asked_for.into_iter().chain(self.clock.deadline).min();
-        let on = Blocked::Input { name: self.op.name.clone(), at: None };
-        let attempt = self.attempt;
-        self.append(Event::Parked { on: on.clone(), until, attempt });
-        self.queue.release();
-        if let Some(barrier) = &self.queue.barrier {
-            barrier.stands_aside();
-        }
-        self.go(Phase::Parked(Wait::new(on, until, now)))
-    }
-
-    fn parked(&mut self, cx: &mut Context<'_>, mut wait: Wait) -> Flow {
-        let result = match self.poll_wait(cx, &mut wait) {
-            Poll::Pending => return self.stay(Phase::Parked(wait)),
-            Poll::Ready(Woken::Answer(Answer::Result(result))) => result,
-            Poll::Ready(Woken::Answer(_)) => return self.go(Phase::Parked(wait)),
-            Poll::Ready(Woken::Stopped(error)) => return self.finish(Err(error)),
-            Poll::Ready(Woken::Expired) => {
-                let message = "whoever was to answer the call did not do so in time".to_owned();
-                return self.finish(Err(ToolError::TimedOut { message }));
-            }
-        };
-        self.finish(result.map(Arc::unwrap_or_clone).map_err(Arc::unwrap_or_clone))
     }
 
     /// Key, turn, the tool's own limits, permit: in this order.

@@ -8,6 +8,7 @@ mod doubt;
 pub(crate) mod durable;
 pub(crate) mod execute;
 pub(crate) mod park;
+mod parked;
 pub(crate) mod plan;
 pub(crate) mod queue;
 mod request;
@@ -19,8 +20,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use attempt::idempotency_key;
 pub(crate) use attempt::Origin;
+pub(crate) use attempt::idempotency_key;
 pub use attempt::{Attempt, Call, Cancelled};
 pub use commands::Command;
 pub use request::{ToolCall, ToolRef, batch_identity};

@@ -53,7 +53,13 @@ pub struct Ctx {
 
 impl Ctx {
     /// `began`: when the body was entered for the first time.
-    pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, inside: (Arc<Frame>, Arc<Tool>), began: Timestamp) -> Self {
+    pub(crate) fn new(
+        run: Arc<Run>,
+        path: Path,
+        scope: Scope,
+        inside: (Arc<Frame>, Arc<Tool>),
+        began: Timestamp,
+    ) -> Self {
         let (answered, (frame, tool)) = (began, inside);
         Self { run, path, scope, frame, tool, answered, versions: Vec::new(), drawn: 0 }
     }

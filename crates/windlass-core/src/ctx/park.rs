@@ -238,7 +238,9 @@ impl<'c, T: DeserializeOwned + Send + 'static> IntoFuture for Answer<'c, T> {
             let told = match &open.told {
                 // Answered before: the operation keeps its place and needs no mail.
                 Some(told) => parking.known(told),
-                None => std::future::poll_fn(|cx| parking.poll(cx, |machine, ended| settle(machine, open, ended))).await,
+                None => {
+                    std::future::poll_fn(|cx| parking.poll(cx, |machine, ended| settle(machine, open, ended))).await
+                }
             };
             guard.over();
             if !parking.has_expired() {

@@ -255,7 +255,8 @@ impl Run {
         std::future::poll_fn(|cx| {
             registration.register(self, cx);
             let mark = self.with(|machine| machine.outbox().written());
-            let lost = self.with(|machine| matches!(machine.stop(), Some(machine::Stop::Lost | machine::Stop::Reload(_))));
+            let lost =
+                self.with(|machine| matches!(machine.stop(), Some(machine::Stop::Lost | machine::Stop::Reload(_))));
             if lost || self.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;

@@ -9,8 +9,8 @@ use crate::id::RunId;
 use crate::path::Path;
 use crate::store::{Mail, Message, Resolution};
 use crate::time::Timestamp;
-use crate::tool::ToolError;
 use crate::tool::Output;
+use crate::tool::ToolError;
 
 use std::sync::Arc;
 
@@ -119,9 +119,7 @@ impl Machine {
                 Some(Answer::Result(Ok(Arc::new(output))))
             }
             Message::Ended { result, .. } => Some(Answer::Result(result)),
-            Message::Decide { granted, by, reason, until, .. } => {
-                Some(Answer::Decided { granted, by, reason, until })
-            }
+            Message::Decide { granted, by, reason, until, .. } => Some(Answer::Decided { granted, by, reason, until }),
             _ => None,
         }
     }

@@ -128,10 +128,7 @@ mod tests {
         let asked = Asked::operation(OpKind::Wait, "manager".into(), None, Effect::Readonly);
         let on = Blocked::Input { name: "manager".into(), at: None };
         let decision = decide(asked.clone(), State::Parked { on, until: Some(T), attempt: 0 }, &asked);
-        assert_eq!(
-            decision,
-            "Park { on: Input { name: \"manager\", at: None }, until: Some(5000000µs), attempt: 0 }"
-        );
+        assert_eq!(decision, "Park { on: Input { name: \"manager\", at: None }, until: Some(5000000µs), attempt: 0 }");
         let other = Asked::operation(OpKind::Wait, "director".into(), None, Effect::Readonly);
         let on = Blocked::Input { name: "manager".into(), at: None };
         assert!(decide(asked, State::Parked { on, until: None, attempt: 0 }, &other).starts_with("Diverged"));
@@ -199,7 +196,8 @@ mod tests {
             (call("pay", json!({"to": "Oslo", "seats": 2})), "the code asks for call of tool `pay`"),
             (step("book", Effect::Once), "the code asks for step \"book\""),
         ] {
-            let standing = Standing { asked: recorded.clone(), state: State::Accepted, since: T, at: T, deaths: 0 };
+            let standing =
+                Standing { asked: recorded.clone(), state: State::Accepted, since: T, begun: None, at: T, deaths: 0 };
             let Decision::Diverged(divergence) = replay(&Path::root().child(3), Some(&standing), &asked) else {
                 panic!("{asked} was taken for {recorded}")
             };
@@ -213,8 +211,14 @@ mod tests {
 
     #[test]
     fn l22_records_left_when_the_body_returns_diverge() {
-        let standing =
-            Standing { asked: step("later", Effect::Once), state: State::Accepted, since: T, at: T, deaths: 0 };
+        let standing = Standing {
+            asked: step("later", Effect::Once),
+            state: State::Accepted,
+            since: T,
+            begun: None,
+            at: T,
+            deaths: 0,
+        };
         let text = unasked(&Path::root().child(2), &standing).to_string();
         assert!(text.contains("has step \"later\"") && text.contains("the body returned"), "{text}");
     }

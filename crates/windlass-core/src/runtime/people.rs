@@ -126,7 +126,9 @@ impl Runtime {
     pub async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Resolved> {
         let Address { run, generation, path } = self.kernel.signer.open(key).ok_or_else(|| {
             let shown: String = key.chars().take(80).collect();
-            Error::Refused(format!("{shown:?} is not a reply key of this store; use the key exactly as it was handed out"))
+            Error::Refused(format!(
+                "{shown:?} is not a reply key of this store; use the key exactly as it was handed out"
+            ))
         })?;
         let dedupe: Arc<str> = format!("resolve {generation} {path}").into();
         if let Some(closed) = self.closed(run, generation, &path).await? {

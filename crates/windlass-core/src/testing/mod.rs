@@ -69,7 +69,9 @@ mod crash;
 mod faulty;
 mod sim;
 pub mod store_suite;
+mod watched;
 
 pub use crash::{CrashMatrix, Disk, Ledger, MemoryDisk, Report};
 pub use faulty::{Fault, FaultyStore};
 pub use sim::{Sim, block_on};
+pub use watched::Watched;

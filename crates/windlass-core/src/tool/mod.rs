@@ -24,8 +24,8 @@ pub use body::{Arg, Atomic, Body, Durable, Reconcile, Reconciled, decode_args, e
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
-pub(crate) use output::{Later, from_output};
 pub use output::{Artifact, Content, IntoOutput, Output, Reply};
+pub(crate) use output::{Later, from_output};
 pub use spec::{Concurrency, Effect, ToolSpec};
 pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
 

@@ -66,7 +66,7 @@ pub(super) fn lists_filter_by_state(store: &dyn Store) {
 pub(super) fn the_inbox_has_what_waits_for_a_person(store: &dyn Store) {
     let approval = Blocked::Approval { tool: "pay".into(), digest: "d".to_owned(), why: "much".to_owned() };
     let waits = [
-        (1, Blocked::Input { name: "address".into() }, true),
+        (1, Blocked::Input { name: "address".into(), at: None }, true),
         (2, approval, true),
         (3, Blocked::Connection { provider: "mail".into() }, true),
         (4, Blocked::Time, false),
