@@ -16,6 +16,7 @@ use crate::id::{Mint, RunId};
 use crate::kernel::{Kernel, Live};
 use crate::limits;
 use crate::path::Path;
+use crate::policy::Policy;
 use crate::run::drive::RunEnd;
 use crate::run::keep::has_keys;
 use crate::run::machine::{Machine, Stop, TakenUp};
@@ -53,6 +54,8 @@ pub struct Config {
     pub in_flight: usize,
     /// Providers that tools needing a connection may count on.
     pub connections: Vec<String>,
+    /// What governs every call, where neither it nor its tool says otherwise. See [`Policy::check`].
+    pub policy: Policy,
     /// The language people are told things in, such as `en` or `de-CH`.
     pub locale: String,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
@@ -64,7 +67,8 @@ impl Config {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
         let toolbox = Toolbox::new();
         let in_flight = limits::ATTEMPTS_IN_FLIGHT;
-        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), locale: "en".to_owned(), seed: None }
+        let (connections, policy, locale) = (Vec::new(), Policy::default(), "en".to_owned());
+        Self { store, clock, spawn, toolbox, in_flight, connections, policy, locale, seed: None }
     }
 }
 
@@ -80,6 +84,7 @@ impl Runtime {
             keys: Arc::new(Keys::default()),
             kept: Default::default(),
             connections: config.connections,
+            policy: config.policy,
             locale: config.locale,
             watchdog: Default::default(),
             mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),

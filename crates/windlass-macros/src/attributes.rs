@@ -143,7 +143,8 @@ const ATTRIBUTES: &[Attribute] = &[
     }),
     row("on_doubt", "on_doubt = fail", Attempts, |value| {
         let policy = value.word(&[("ask", "Ask"), ("fail", "Fail"), ("rerun", "Rerun")])?;
-        Ok(quote!(__spec.guards.on_doubt = __kernel::spec::OnDoubt::#policy;))
+        let policy = quote!(::core::option::Option::Some(__kernel::spec::OnDoubt::#policy));
+        Ok(quote!(__spec.guards.on_doubt = #policy;))
     }),
     row("reconcile", "reconcile = find_charge", Attempts, |value| value.path().map(|_| TokenStream::new())),
     row("connection", r#"connection = "github""#, Calls, |value| {

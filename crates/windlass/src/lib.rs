@@ -15,6 +15,7 @@ use serde_json::Value;
 pub use open::{Builder, OpenError};
 pub use windlass_core::call::{Attempt, Call, Outcome, ToolCall, ToolRef, batch_identity};
 pub use windlass_core::ctx::{Ctx, Step, step};
+pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Divergence, Doubt, Ending, Hold, RunInfo, RunState};
 pub use windlass_core::store::{Filter, MemoryStore, Settlement, Store, StoreError};
