@@ -16,6 +16,7 @@ mod kill;
 mod log;
 mod mayhem;
 mod owners;
+mod policy;
 mod promise;
 mod properties;
 mod regressions;

@@ -104,12 +104,9 @@ const ATTRIBUTES: &[Attribute] = &[
             let ways = "write a literal ('printer'), an argument (args.account), or pieces joined with +";
             Error::new_spanned(source, format!("not a key: {problem}; {ways}"))
         })?;
-        // The kernel has the same grammar; if the two ever part, the tool must not run unguarded.
+        // What is wrong with it all the same is refused when the tool is registered.
         Ok(quote! {
-            __spec.guards.concurrency = match __kernel::spec::KeyExpression::parse(#source) {
-                ::core::result::Result::Ok(key) => __kernel::Concurrency::Keyed(key),
-                ::core::result::Result::Err(bad) => ::core::panic!("{bad}"),
-            };
+            __spec.guards.concurrency = __kernel::Concurrency::Keyed(::core::convert::From::from(#source));
         })
     }),
     row("timeout", r#"timeout = "5s""#, Attempts, |value| {

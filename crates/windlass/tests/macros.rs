@@ -168,7 +168,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.guards.approval = Approval::When("args.account != 'mine'".into());
     expected.guards.concurrency = Concurrency::Keyed(KeyExpression::parse("'account-' + args.account").unwrap());
     expected.guards.connection = Some("github".into());
-    expected.guards.on_doubt = OnDoubt::Fail;
+    expected.guards.on_doubt = Some(OnDoubt::Fail);
     expected.limits.timeout = Some(Duration::from_millis(1_500));
     expected.limits.deadline = Some(Duration::from_secs(120));
     expected.limits.heartbeat = Some(Duration::from_secs(10));
@@ -184,7 +184,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.hints.destructive = true;
     expected.guards.approval = Approval::Always;
     expected.guards.concurrency = Concurrency::Exclusive;
-    expected.guards.on_doubt = OnDoubt::Ask;
+    expected.guards.on_doubt = Some(OnDoubt::Ask);
     expected.about.deferral = Deferral::Always;
     assert_eq!(spec(destroy), expected);
 
@@ -192,7 +192,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.effect = Effect::Once;
     expected.guards.approval = Approval::Never;
     expected.guards.concurrency = Concurrency::Parallel;
-    expected.guards.on_doubt = OnDoubt::Rerun;
+    expected.guards.on_doubt = Some(OnDoubt::Rerun);
     expected.limits.retry = Some(Retry::attempts(4));
     expected.about.deferral = Deferral::Auto;
     assert_eq!(spec(look), expected);

@@ -137,7 +137,7 @@ impl Policy {
             ("grant_valid", self.grant_valid),
         ];
         if let Some((name, _)) = times.iter().find(|(_, time)| time.is_some_and(|time| time.is_zero())) {
-            return bad(format!("a {name} of zero would fail every call; leave it out for the default"));
+            return bad(format!("a `{name}` of zero would fail every call; leave it out for the default"));
         }
         if self.retry.is_some_and(|retry| retry.attempts == 0) {
             return bad("zero attempts would never run a call; one attempt means no retry".to_owned());
@@ -145,7 +145,7 @@ impl Policy {
         let counts =
             [("output_budget", self.output_budget), ("loop_limit", self.loop_limit.map(|limit| limit as usize))];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == Some(0)) {
-            return bad(format!("a {name} of zero would let nothing through; leave it out for the default"));
+            return bad(format!("a `{name}` of zero would let nothing through; leave it out for the default"));
         }
         match &self.approval {
             Some(Approval::When(condition)) => {

@@ -159,14 +159,14 @@ fn b03_a_policy_that_cannot_work_is_refused_by_name() {
     assert_eq!(full(1).check(), Ok(()));
     let zero = Some(Duration::ZERO);
     for (policy, word) in [
-        (Policy { timeout: zero, ..Policy::default() }, "a timeout of zero"),
-        (Policy { deadline: zero, ..Policy::default() }, "a deadline of zero"),
-        (Policy { heartbeat: zero, ..Policy::default() }, "a heartbeat of zero"),
-        (Policy { approval_within: zero, ..Policy::default() }, "a approval_within of zero"),
-        (Policy { grant_valid: zero, ..Policy::default() }, "a grant_valid of zero"),
+        (Policy { timeout: zero, ..Policy::default() }, "a `timeout` of zero"),
+        (Policy { deadline: zero, ..Policy::default() }, "a `deadline` of zero"),
+        (Policy { heartbeat: zero, ..Policy::default() }, "a `heartbeat` of zero"),
+        (Policy { approval_within: zero, ..Policy::default() }, "a `approval_within` of zero"),
+        (Policy { grant_valid: zero, ..Policy::default() }, "a `grant_valid` of zero"),
         (Policy { retry: Some(Retry::attempts(0)), ..Policy::default() }, "zero attempts"),
-        (Policy { output_budget: Some(0), ..Policy::default() }, "output_budget of zero"),
-        (Policy { loop_limit: Some(0), ..Policy::default() }, "loop_limit of zero"),
+        (Policy { output_budget: Some(0), ..Policy::default() }, "`output_budget` of zero"),
+        (Policy { loop_limit: Some(0), ..Policy::default() }, "`loop_limit` of zero"),
     ] {
         let problem = policy.check().unwrap_err().to_string();
         assert!(problem.starts_with("policy: ") && problem.contains(word), "{problem}");
