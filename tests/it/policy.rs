@@ -243,6 +243,18 @@ fn b03_a_bad_policy_is_refused_wherever_it_stands() {
     assert!(error(&outcome).contains("this call of `nap` has a bad policy: approval: "), "{}", error(&outcome));
 }
 
+#[tokio::test]
+async fn b03_the_builder_takes_a_policy_and_refuses_a_bad_one() {
+    let hangs = || tool("hangs", |_| std::future::pending::<windlass::ToolResult<()>>()).effect(Effect::Readonly);
+    let policy = Policy { timeout: millis(10), ..quiet() };
+    let windlass = windlass::Windlass::in_memory().tool(hangs()).policy(policy).await.unwrap();
+    let outcome = windlass.call_json("hangs", json!({})).await.unwrap();
+    assert_eq!(error(&outcome), "timed_out: the attempt took longer than 10ms");
+    let bad = Policy { loop_limit: Some(0), ..quiet() };
+    let refused = windlass::Windlass::in_memory().policy(bad).await.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("policy: a `loop_limit` of zero"), "{refused}");
+}
+
 #[test]
 fn w07_a_key_that_does_not_compile_is_refused_at_registration() {
     let world = World::new(Kind::Memory);
