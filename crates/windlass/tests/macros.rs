@@ -138,6 +138,32 @@ async fn everything(account: String) -> ToolResult<String> {
     Ok(account)
 }
 
+/// Keyed by an expression.
+#[tool(key = "args.fast ? 'fast' : args.account")]
+async fn keyed_by_cel(account: String, fast: bool) -> ToolResult<String> {
+    Ok(format!("{account} {fast}"))
+}
+
+/// Guarded by nothing that compiles.
+#[tool(approval = "args.cents >")]
+async fn badly_guarded(cents: u64) -> ToolResult<u64> {
+    Ok(cents)
+}
+
+#[test]
+fn w07_expressions_are_compiled_when_the_tool_is_made_and_refused_when_it_is_registered() {
+    let Concurrency::Keyed(key) = &Tool::from(keyed_by_cel).spec().guards.concurrency.clone() else {
+        panic!("it has a key");
+    };
+    assert_eq!(key.evaluate(&json!({"account": "a1", "fast": false})), "a1");
+    assert_eq!(key.evaluate(&json!({"account": "a1", "fast": true})), "fast");
+    let refused = Toolbox::new().insert(badly_guarded).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        refused.starts_with("tool `badly_guarded`: policy: approval: expression `args.cents >`, line 1"),
+        "{refused}"
+    );
+}
+
 /// Destroys.
 #[tool(destructive, approval = always, concurrency = exclusive, on_doubt = ask, deferral = always)]
 async fn destroy() -> ToolResult<()> {

@@ -8,8 +8,11 @@ const ABSENT: &str = "this build has no CEL; enable the feature `cel`";
 pub(crate) struct Compiled;
 
 impl Compiled {
-    pub(crate) fn new(_: &str) -> Result<Self, BadExpression> {
-        Ok(Self)
+    pub(crate) fn new(source: &str) -> Result<Self, BadExpression> {
+        match source.trim().is_empty() {
+            true => Err(BadExpression::new(source, None, "it is empty")),
+            false => Ok(Self),
+        }
     }
 
     pub(crate) fn uses(&self, _: &str) -> bool {
