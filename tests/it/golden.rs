@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::{Asked, CallLimits, DoubtCause, Event, Finished, OpKind, Record, Settled, Settler};
+use windlass::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Settled, Settler};
 use windlass::{Artifact, Content, Digest, Effect, Output, Settlement, Times, Timestamp, ToolError};
 use windlass_core::store::Message;
 
@@ -37,7 +37,10 @@ fn asked(kind: OpKind, name: &str) -> Asked {
         call_id: Some("call_7".into()),
         effect: Effect::Once,
         version: Some("2.1".into()),
-        limits: Some(Box::new(CallLimits { timeout: Some(Duration::from_millis(1_500)), deadline: None })),
+        limits: Some(Box::new(windlass::Policy {
+            timeout: Some(Duration::from_millis(1_500)),
+            ..windlass::Policy::default()
+        })),
         broken: None,
     }
 }

@@ -17,6 +17,7 @@ mod log;
 mod mayhem;
 mod owners;
 mod parks;
+mod policy;
 mod promise;
 mod properties;
 mod regressions;

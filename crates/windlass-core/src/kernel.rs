@@ -16,6 +16,7 @@ use crate::id::{Mint, RunId, WorkerId};
 use crate::limits;
 use crate::path::Path;
 use crate::rest::Rest;
+use crate::policy::Policy;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::keep::Kept;
@@ -47,6 +48,8 @@ pub(crate) struct Kernel {
     /// Keys that runs of an earlier process held, until those runs are driven again.
     pub(crate) kept: Kept,
     pub(crate) connections: Vec<String>,
+    /// What governs every call, where neither it nor its tool says otherwise.
+    pub(crate) policy: Policy,
     /// The language people are told things in.
     pub(crate) locale: String,
     pub(crate) watchdog: Watchdog,
@@ -339,7 +342,7 @@ fn recorded_call(asked: &Asked) -> ToolCall {
     let mut call = ToolCall::to(ToolRef::Id(asked.name.clone().into()), args);
     call.id = asked.call_id.clone();
     call.broken = asked.broken.clone();
-    call.limits = asked.limits.as_deref().copied().unwrap_or_default();
+    call.limits = asked.limits.clone();
     call
 }
 

@@ -17,6 +17,7 @@ mod kernel;
 pub mod limits;
 mod path;
 mod rest;
+pub mod policy;
 pub mod run;
 mod runtime;
 pub mod spawn;

@@ -72,3 +72,35 @@ pub const DRAIN: Duration = Duration::from_secs(10);
 
 /// How often it looks whether they are done.
 pub const DRAIN_LOOK: Duration = Duration::from_millis(10);
+
+/// Longest expression of a policy. A condition people can review fits in a line or two.
+pub const EXPRESSION_BYTES: usize = 1_024;
+
+/// Deepest nesting of brackets and conditions in an expression. Its parser takes up to 200 KiB of stack for each, and has a
+/// stack of 16 MiB.
+pub const EXPRESSION_NESTING: usize = 32;
+
+/// Deepest tree of an expression: as many operators in a row, each of which may take 64 KiB of stack.
+pub const EXPRESSION_DEPTH: usize = 64;
+
+/// Loops within one another in an expression: each item of the arguments against each call of the history takes two.
+pub const EXPRESSION_LOOPS: usize = 2;
+
+/// Values in a variable an expression loops over. Evaluation holds up the call, so it must be over in well under a second.
+pub const EXPRESSION_NODES: u64 = 20_000;
+
+/// Values an expression may look at in all, counting a variable each time it is named.
+pub const EXPRESSION_STEPS: u64 = 500_000;
+
+/// How long a call waits for its approval unless policy says otherwise: until the same time tomorrow.
+pub const APPROVAL_WITHIN: Duration = Duration::from_secs(24 * 3_600);
+
+/// How long a grant is valid once given: longer than a queue, shorter than the memory of who gave it.
+pub const GRANT_VALID: Duration = Duration::from_secs(3_600);
+
+/// Bytes of text a model is shown of one output: some eight thousand tokens, a good part of a small context.
+pub const OUTPUT_BUDGET: usize = 32 << 10;
+
+/// Identical calls with identical results in a row before the next is refused: more than a patient poller needs, fewer than
+/// a loop gone wrong costs.
+pub const LOOP_LIMIT: u32 = 5;

@@ -18,6 +18,7 @@ use crate::id::{Mint, RunId};
 use crate::kernel::{Kernel, Live};
 use crate::limits;
 use crate::path::Path;
+use crate::policy::Policy;
 use crate::run::drive::RunEnd;
 use crate::run::keep::has_keys;
 use crate::run::machine::{Machine, Stop, TakenUp};
@@ -80,6 +81,8 @@ pub struct Config {
     pub in_flight: usize,
     /// Providers that tools needing a connection may count on.
     pub connections: Vec<String>,
+    /// What governs every call, where neither it nor its tool says otherwise. See [`Policy::check`].
+    pub policy: Policy,
     /// The language people are told things in, such as `en` or `de-CH`.
     pub locale: String,
     /// How long a run only waits before it is suspended to the store; zero suspends at once.
@@ -102,6 +105,7 @@ impl Config {
             connections: Vec::new(),
             locale: "en".to_owned(),
             suspend_after: limits::SUSPEND_AFTER,
+            policy: Policy::default(),
             seed: None,
         }
     }
@@ -122,6 +126,7 @@ impl Runtime {
             keys: Arc::new(Keys::default()),
             kept: Default::default(),
             connections: config.connections,
+            policy: config.policy,
             locale: config.locale,
             watchdog: Default::default(),
             mint,

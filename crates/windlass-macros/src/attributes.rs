@@ -104,12 +104,9 @@ const ATTRIBUTES: &[Attribute] = &[
             let ways = "write a literal ('printer'), an argument (args.account), or pieces joined with +";
             Error::new_spanned(source, format!("not a key: {problem}; {ways}"))
         })?;
-        // The kernel has the same grammar; if the two ever part, the tool must not run unguarded.
+        // What is wrong with it all the same is refused when the tool is registered.
         Ok(quote! {
-            __spec.guards.concurrency = match __kernel::spec::KeyExpression::parse(#source) {
-                ::core::result::Result::Ok(key) => __kernel::Concurrency::Keyed(key),
-                ::core::result::Result::Err(bad) => ::core::panic!("{bad}"),
-            };
+            __spec.guards.concurrency = __kernel::Concurrency::Keyed(::core::convert::From::from(#source));
         })
     }),
     row("timeout", r#"timeout = "5s""#, Attempts, |value| {
@@ -143,7 +140,8 @@ const ATTRIBUTES: &[Attribute] = &[
     }),
     row("on_doubt", "on_doubt = fail", Attempts, |value| {
         let policy = value.word(&[("ask", "Ask"), ("fail", "Fail"), ("rerun", "Rerun")])?;
-        Ok(quote!(__spec.guards.on_doubt = __kernel::spec::OnDoubt::#policy;))
+        let policy = quote!(::core::option::Option::Some(__kernel::spec::OnDoubt::#policy));
+        Ok(quote!(__spec.guards.on_doubt = #policy;))
     }),
     row("reconcile", "reconcile = find_charge", Attempts, |value| value.path().map(|_| TokenStream::new())),
     row("connection", r#"connection = "github""#, Calls, |value| {

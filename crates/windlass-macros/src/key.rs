@@ -1,8 +1,19 @@
 //! The grammar of concurrency keys, checked where they are written: a literal (`'printer'`), an argument
-//! (`args.account`), or several pieces joined with `+`. The kernel parses the same text when the tool is made.
+//! (`args.account`), or several pieces joined with `+`. The kernel parses the same text when the tool is made. What can only
+//! be CEL is left to it.
 
-/// The arguments a key names (their first step: `account` for `args.account.id`), or what is wrong with it.
+/// What no key made of pieces has outside of its literals.
+const CEL: [char; 14] = ['?', '(', '[', '{', '=', '<', '>', '!', '&', '|', '*', '/', '%', '"'];
+
+/// The arguments a key made of pieces names (their first step: `account` for `args.account.id`), or what is wrong with it.
 pub(crate) fn arguments(source: &str) -> Result<Vec<&str>, &'static str> {
+    match pieces(source) {
+        Err(_) if source.contains(CEL) => Ok(Vec::new()),
+        result => result,
+    }
+}
+
+fn pieces(source: &str) -> Result<Vec<&str>, &'static str> {
     let mut named = Vec::new();
     let mut rest = source.trim();
     loop {
@@ -15,8 +26,13 @@ pub(crate) fn arguments(source: &str) -> Result<Vec<&str>, &'static str> {
                 return Err("it starts with neither a quote nor `args.`");
             }
             let first = steps.next().filter(|step| !step.is_empty()).ok_or("the argument has no name")?;
-            if steps.any(str::is_empty) {
+            let rest_of_path: Vec<&str> = steps.collect();
+            if rest_of_path.contains(&"") {
                 return Err("the argument has no name");
+            }
+            let strange = |c: char| !c.is_alphanumeric() && !matches!(c, '_' | '-');
+            if first.contains(strange) || rest_of_path.iter().any(|step| step.contains(strange)) {
+                return Err("an argument's name has only letters, digits, `_` and `-`");
             }
             named.push(first);
             rest = after;
@@ -42,6 +58,13 @@ mod tests {
     }
 
     #[test]
+    fn what_can_only_be_cel_is_left_to_the_kernel() {
+        for source in ["args.a == 1 ? 'x' : args.b", "args.list[0]", "string(args.a)"] {
+            assert_eq!(arguments(source), Ok(Vec::new()), "{source}");
+        }
+    }
+
+    #[test]
     fn bad_keys_are_refused() {
         for (source, word) in [
             ("", "neither"),
@@ -52,6 +75,7 @@ mod tests {
             ("args.a.", "no name"),
             ("args.a + ", "neither"),
             ("'a' 'b'", "joined"),
+            ("args.a b", "letters"),
         ] {
             let problem = arguments(source).unwrap_err();
             assert!(problem.contains(word), "{source}: {problem}");

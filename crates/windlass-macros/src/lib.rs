@@ -58,7 +58,7 @@ use proc_macro::TokenStream;
 /// | `connection = "github"` | the provider the session must be connected to |
 /// | `approval = always`, `never` or `"args.cents > 10000"` | whether a person must agree first |
 /// | `concurrency = parallel` or `exclusive` | which calls may overlap |
-/// | `key = "'account-' + args.account"` | calls with the same key run one at a time |
+/// | `key = "'account-' + args.account"` | calls with the same key run one at a time; other CEL on `args` works too |
 /// | `deadline = "2m"` | longest a call may take in all |
 /// | `deferral = auto`, `never` or `always` | whether it may be listed as a stub |
 /// | `narration = ["Reading {path}", "Read {path}"]` | what people are told, in English, when a call starts and ends |

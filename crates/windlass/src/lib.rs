@@ -15,6 +15,7 @@ use serde_json::Value;
 pub use open::{Builder, OpenError};
 pub use windlass_core::call::{Attempt, Call, Outcome, ToolCall, ToolRef, batch_identity};
 pub use windlass_core::ctx::{Ctx, First2, First3, First4, Handle, OpenWait, Step, park, step};
+pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
 pub use windlass_core::store::{Filter, MemoryStore, Resolution, Settlement, Store, StoreError, Turn};

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass_core::policy::Policy;
 use windlass_core::testing::Disk;
 use windlass_core::tool::Tool;
 use windlass_core::{Config, Error, Result, Runtime, limits};
@@ -25,6 +26,7 @@ pub struct Builder {
     tools: Vec<Tool>,
     toolbox: Toolbox,
     connections: Vec<String>,
+    policy: Policy,
     in_flight: usize,
     watchdog: Duration,
     locale: String,
@@ -51,6 +53,7 @@ impl Builder {
             tools: Vec::new(),
             toolbox: Toolbox::new(),
             connections: Vec::new(),
+            policy: Policy::default(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
             watchdog: limits::WATCHDOG,
             locale: "en".to_owned(),
@@ -81,6 +84,13 @@ impl Builder {
         self
     }
 
+    /// What governs every call, where neither it nor its tool says otherwise; see [`Policy`]. One that cannot work is
+    /// refused when the builder is awaited.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
     /// Most attempts in flight at once. Must be at least one.
     pub fn in_flight(mut self, attempts: usize) -> Self {
         self.in_flight = attempts;
@@ -103,6 +113,7 @@ impl Builder {
         if self.in_flight == 0 {
             return Err(Error::Refused("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
         }
+        self.policy.check().map_err(|problem| Error::Refused(problem.to_string()))?;
         for tool in self.tools {
             self.toolbox.insert(tool)?;
         }
@@ -117,6 +128,7 @@ impl Builder {
         config.toolbox = self.toolbox;
         config.in_flight = self.in_flight;
         config.connections = self.connections;
+        config.policy = self.policy;
         config.locale = self.locale;
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)

@@ -138,6 +138,32 @@ async fn everything(account: String) -> ToolResult<String> {
     Ok(account)
 }
 
+/// Keyed by an expression.
+#[tool(key = "args.fast ? 'fast' : args.account")]
+async fn keyed_by_cel(account: String, fast: bool) -> ToolResult<String> {
+    Ok(format!("{account} {fast}"))
+}
+
+/// Guarded by nothing that compiles.
+#[tool(approval = "args.cents >")]
+async fn badly_guarded(cents: u64) -> ToolResult<u64> {
+    Ok(cents)
+}
+
+#[test]
+fn w07_expressions_are_compiled_when_the_tool_is_made_and_refused_when_it_is_registered() {
+    let Concurrency::Keyed(key) = &Tool::from(keyed_by_cel).spec().guards.concurrency.clone() else {
+        panic!("it has a key");
+    };
+    assert_eq!(key.evaluate(&json!({"account": "a1", "fast": false})), "a1");
+    assert_eq!(key.evaluate(&json!({"account": "a1", "fast": true})), "fast");
+    let refused = Toolbox::new().insert(badly_guarded).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        refused.starts_with("tool `badly_guarded`: policy: approval: expression `args.cents >`, line 1"),
+        "{refused}"
+    );
+}
+
 /// Destroys.
 #[tool(destructive, approval = always, concurrency = exclusive, on_doubt = ask, deferral = always)]
 async fn destroy() -> ToolResult<()> {
@@ -168,7 +194,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.guards.approval = Approval::When("args.account != 'mine'".into());
     expected.guards.concurrency = Concurrency::Keyed(KeyExpression::parse("'account-' + args.account").unwrap());
     expected.guards.connection = Some("github".into());
-    expected.guards.on_doubt = OnDoubt::Fail;
+    expected.guards.on_doubt = Some(OnDoubt::Fail);
     expected.limits.timeout = Some(Duration::from_millis(1_500));
     expected.limits.deadline = Some(Duration::from_secs(120));
     expected.limits.heartbeat = Some(Duration::from_secs(10));
@@ -184,7 +210,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.hints.destructive = true;
     expected.guards.approval = Approval::Always;
     expected.guards.concurrency = Concurrency::Exclusive;
-    expected.guards.on_doubt = OnDoubt::Ask;
+    expected.guards.on_doubt = Some(OnDoubt::Ask);
     expected.about.deferral = Deferral::Always;
     assert_eq!(spec(destroy), expected);
 
@@ -192,7 +218,7 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.effect = Effect::Once;
     expected.guards.approval = Approval::Never;
     expected.guards.concurrency = Concurrency::Parallel;
-    expected.guards.on_doubt = OnDoubt::Rerun;
+    expected.guards.on_doubt = Some(OnDoubt::Rerun);
     expected.limits.retry = Some(Retry::attempts(4));
     expected.about.deferral = Deferral::Auto;
     assert_eq!(spec(look), expected);

@@ -21,6 +21,7 @@ use super::running::panic_message;
 use crate::admit::KeyTurn;
 use crate::ctx::Ctx;
 use crate::ctx::undo::{Undo, compensate};
+use crate::policy::Resolved;
 use crate::run::record::{Event, Finished};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
@@ -183,7 +184,8 @@ impl Entry {
             return Some(self.finish(Err(error)));
         }
         let from = past.map_or_else(|| self.run.at(self.timing.asked), |past| past.since);
-        if let Some(deadline) = self.call.limits.deadline.or(self.tool.spec().limits.deadline) {
+        let policy = Resolved::of(&self.run.kernel.policy, self.tool.spec(), self.call.limits.as_deref());
+        if let Some(deadline) = policy.deadline {
             let at = from + deadline;
             let timer = self.run.kernel.clock.sleep(at.since(self.run.now()));
             self.timing.deadline = Some((at, timer));

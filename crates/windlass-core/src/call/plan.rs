@@ -12,13 +12,12 @@ use super::request::{ToolCall, ToolRef};
 use super::rules::Rules;
 use crate::admit::Held;
 use crate::kernel::Kernel;
-use crate::limits;
 use crate::path::Path;
+use crate::policy::{Facts, Resolved};
 use crate::run::Run;
 use crate::run::history::State;
 use crate::run::record::{Asked, OpKind};
 use crate::run::state::Hold;
-use crate::tool::spec::Approval;
 use crate::tool::{Effect, Snapshot, Tool, ToolError, Toolbox};
 
 /// What a call inherits from the body around it.
@@ -68,12 +67,16 @@ pub(crate) fn plan(
     let refuse = |asked, error| {
         CallFuture::refused(run.clone(), Operation::new(place.path.clone(), asked, place.written), error)
     };
-    let tool = match (tool, known) {
-        (Some(tool), Known::Nothing) => match check(&run.kernel, tool, &call, &place.path) {
-            Ok(()) => tool,
-            Err(error) => return refuse(asked, error),
-        },
-        (Some(tool), Known::UnderWay(_) | Known::Finished(_)) => tool,
+    let (tool, policy) = match (tool, known) {
+        (Some(tool), known) => {
+            let policy = Resolved::of(&run.kernel.policy, tool.spec(), call.limits.as_deref());
+            if matches!(known, Known::Nothing)
+                && let Err(error) = check(&run.kernel, tool, &call, &place.path, &policy)
+            {
+                return refuse(asked, error);
+            }
+            (tool, policy)
+        }
         (None, Known::UnderWay(name)) => {
             run.hold(Hold::ToolMissing { path: place.path, tool: name.to_string() });
             return CallFuture::Held;
@@ -89,7 +92,7 @@ pub(crate) fn plan(
     if tool.is_durable() {
         return CallFuture::Durable(Box::new(Entry::new(run.clone(), operation, tool.clone(), call, scope.clone())));
     }
-    let rules = Rules::of_tool(tool, &call.args, &call.limits);
+    let rules = Rules::of_tool(tool, &call.args, &policy);
     let source = ToolSource { tool: tool.clone(), args: call.args, id: call.id };
     let queue = Queue::new(scope.held.clone(), place.barrier);
     CallFuture::Atomic(Execution::new(run.clone(), operation, rules, source, queue))
@@ -129,7 +132,6 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
         None => (call.tool.as_str().into(), Effect::Once),
     };
     let version = tool.and_then(|tool| tool.spec().about.version.clone());
-    let limits = (call.limits != Default::default()).then(|| Box::new(call.limits));
     Asked {
         kind: OpKind::Call,
         name,
@@ -137,37 +139,46 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
         call_id: call.id.clone(),
         effect,
         version,
-        limits,
+        limits: call.limits.clone(),
         broken: call.broken.clone(),
     }
 }
 
-fn check(kernel: &Kernel, tool: &Tool, call: &ToolCall, path: &Path) -> Result<(), ToolError> {
-    if path.depth() > limits::CALL_DEPTH {
-        let most = limits::CALL_DEPTH;
+fn check(kernel: &Kernel, tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
+    let most = policy.max_depth;
+    if path.depth() > most {
         return Err(ToolError::failed(format!("calls are nested more than {most} deep; a tool may be calling itself")));
     }
-    if let Some(message) = &call.broken {
-        return Err(ToolError::invalid("", message.to_string()));
-    }
-    tool.contract()?.check_arguments(&call.args)?;
-    let guards = &tool.spec().guards;
-    if let Some(provider) = &guards.connection
-        && !kernel.connections.iter().any(|connected| connected == &**provider)
-    {
-        return Err(ToolError::ConnectionRequired { provider: provider.to_string() });
-    }
-    match guards.approval {
-        Approval::Never => Ok(()),
-        Approval::Always | Approval::When(_) => Err(ToolError::denied(format!(
-            "calls of `{}` need approval, and nobody can approve them here",
+    checked(tool, call, &kernel.connections)?;
+    let facts = Facts { tool: Some(tool.spec()), ..Facts::of_args(&call.args) };
+    match policy.approval(&facts) {
+        None => Ok(()),
+        Some(need) => Err(ToolError::denied(format!(
+            "this call of `{}` needs approval, and nobody can approve it here: {need}",
             tool.spec().name
         ))),
     }
 }
 
+/// Refuses what a look at the call and its tool is enough to refuse.
+pub(crate) fn checked(tool: &Tool, call: &ToolCall, connections: &[String]) -> Result<(), ToolError> {
+    if let Some(message) = &call.broken {
+        return Err(ToolError::invalid("", message.to_string()));
+    }
+    if let Some(Err(problem)) = call.limits.as_ref().map(|policy| policy.check()) {
+        return Err(ToolError::failed(format!("this call of `{}` has a bad {problem}", tool.spec().name)));
+    }
+    tool.contract()?.check_arguments(&call.args)?;
+    match &tool.spec().guards.connection {
+        Some(provider) if !connections.iter().any(|connected| connected == &**provider) => {
+            Err(ToolError::ConnectionRequired { provider: provider.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Names the near miss, where there is one.
-fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
+pub(crate) fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();
     let near = names.iter().map(|name| (distance(wanted, name), name)).min();

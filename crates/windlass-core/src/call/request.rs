@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::id::ToolId;
 use crate::limits;
-use crate::run::record::CallLimits;
+use crate::policy::Policy;
 use crate::value::Digest;
 use crate::value::digest::Encoder;
 use crate::value::size::{self, TooBig};
@@ -20,7 +20,8 @@ pub struct ToolCall<T = Value> {
     pub(crate) tool: ToolRef,
     pub(crate) id: Option<Arc<str>>,
     pub(crate) args: Arc<Value>,
-    pub(crate) limits: CallLimits,
+    /// The call's own policy; most have none.
+    pub(crate) limits: Option<Box<Policy>>,
     /// Why the arguments could not be written down; such a call is refused.
     pub(crate) broken: Option<Arc<str>>,
     output: PhantomData<fn() -> T>,
@@ -59,7 +60,7 @@ impl ToolCall {
 impl<T> ToolCall<T> {
     /// A call whose output decodes to `T`; what `#[tool]` generates.
     pub fn to(tool: ToolRef, args: impl Into<Arc<Value>>) -> Self {
-        Self { tool, id: None, args: args.into(), limits: CallLimits::default(), broken: None, output: PhantomData }
+        Self { tool, id: None, args: args.into(), limits: None, broken: None, output: PhantomData }
     }
 
     /// A call whose arguments cannot be written down as JSON: it ends `invalid_arguments` with this message.
@@ -74,17 +75,26 @@ impl<T> ToolCall<T> {
         self
     }
 
+    /// What governs this call, beside what its tool and its runtime say; see [`Policy`]. Kept with the call: it outlives a
+    /// crash.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        let policy = policy.over(self.limits.as_deref().unwrap_or(&Policy::default()));
+        self.limits = (policy != Policy::default()).then(|| Box::new(policy));
+        self
+    }
+
     /// How long one attempt of this call may take, instead of what the tool says.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.limits.timeout = Some(timeout);
+        self.limits.get_or_insert_default().timeout = Some(timeout);
         self
     }
 
     /// How long this call may take in all, instead of what the tool says.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.limits.deadline = Some(deadline);
+        self.limits.get_or_insert_default().deadline = Some(deadline);
         self
     }
 
@@ -126,7 +136,7 @@ impl<T> Clone for ToolCall<T> {
             tool: self.tool.clone(),
             id: self.id.clone(),
             args: self.args.clone(),
-            limits: self.limits,
+            limits: self.limits.clone(),
             broken: self.broken.clone(),
             output: PhantomData,
         }

@@ -1,4 +1,4 @@
-//! What governs one operation's attempts, from the spec and the call's own limits.
+//! What governs one operation's attempts, from the spec and the policy that applies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::admit::Gate;
 use crate::limits;
-use crate::run::record::CallLimits;
+use crate::policy::Resolved;
 use crate::tool::spec::{Concurrency, OnDoubt, Retry};
 use crate::tool::{Effect, Retryable, Tool, ToolError};
 
@@ -45,17 +45,17 @@ pub(crate) enum Session {
 
 impl Rules {
     /// The rules of an atomic tool's call.
-    pub(crate) fn of_tool(tool: &Tool, args: &Value, own: &CallLimits) -> Self {
+    pub(crate) fn of_tool(tool: &Tool, args: &Value, policy: &Resolved) -> Self {
         let spec = tool.spec();
         Self {
             effect: spec.effect,
-            timeout: own.timeout.unwrap_or_else(|| spec.timeout()),
-            heartbeat: spec.limits.heartbeat,
-            grace: spec.limits.grace.unwrap_or(limits::CANCEL_GRACE),
-            deadline: own.deadline.or(spec.limits.deadline),
-            retry: spec.limits.retry,
+            timeout: policy.timeout,
+            heartbeat: policy.heartbeat,
+            grace: policy.grace,
+            deadline: policy.deadline,
+            retry: policy.retry,
             never_retry: spec.hints.destructive,
-            on_doubt: spec.guards.on_doubt,
+            on_doubt: policy.on_doubt,
             lane: Lane { key: key_of(tool, args), session: session_of(tool), gate: tool.gate() },
             compensates: false,
         }

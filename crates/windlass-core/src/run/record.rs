@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,6 +9,7 @@ use serde_json::Value;
 use super::state::Blocked;
 use crate::id::RunId;
 use crate::path::Path;
+use crate::policy::Policy;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, ToolError};
 
@@ -45,23 +45,12 @@ pub struct Asked {
     /// The tool's own version. Not compared on replay, but shown when something differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<Arc<str>>,
-    /// Limits this call asked for instead of its tool's. Not compared on replay.
+    /// The call's own policy. Not compared on replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Box<CallLimits>>,
+    pub limits: Option<Box<Policy>>,
     /// Why the arguments could not be taken; such a call is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<Arc<str>>,
-}
-
-/// Limits of one call; each overrides the tool's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CallLimits {
-    /// Longest one attempt may run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout: Option<Duration>,
-    /// Longest the call may take in all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<Duration>,
 }
 
 impl Asked {

@@ -33,8 +33,9 @@ use crate::admit::Gate;
 use crate::call::Call;
 use crate::ctx::Ctx;
 use crate::id::ToolId;
+use crate::policy::Policy;
 use contract::LazyContract;
-use spec::{KeyExpression, OnDoubt, Retry};
+use spec::{Approval, KeyExpression, OnDoubt, Retry};
 
 /// A tool: spec, contract and body.
 pub struct Tool {
@@ -157,7 +158,20 @@ impl Tool {
     /// Says what happens to doubts nobody else settles.
     #[must_use]
     pub fn on_doubt(self, policy: OnDoubt) -> Self {
-        self.with(|spec| spec.guards.on_doubt = policy)
+        self.with(|spec| spec.guards.on_doubt = Some(policy))
+    }
+
+    /// Says which calls need approval: `tool.approval_when("args.cents > 10000")`. An expression that does not compile is
+    /// refused when the tool is registered.
+    #[must_use]
+    pub fn approval_when(self, condition: &str) -> Self {
+        self.with(|spec| spec.guards.approval = Approval::When(condition.into()))
+    }
+
+    /// Sets everything a policy says; what it leaves open stays as it is.
+    #[must_use]
+    pub fn policy(self, policy: Policy) -> Self {
+        self.with(|spec| spec.apply(policy))
     }
 
     /// Lets the tool settle doubts about its own attempts.

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::narrate::Narration;
 use crate::id::ToolId;
 use crate::limits;
+use crate::policy::{Expression, Facts, Unattended};
 
 /// What repeating an attempt means. On replay the stricter of the recorded and the live class wins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -52,11 +53,25 @@ pub enum Concurrency {
 }
 
 /// Computes the key a call queues under from its arguments: a literal (`'printer'`), an argument (`args.account`), or
-/// several pieces joined with `+` (`'account-' + args.account`).
+/// several pieces joined with `+` (`'account-' + args.account`). With the feature `cel`, any other CEL expression on `args`
+/// that gives a text or a number (`args.a == 1 ? 'x' : args.b`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyExpression {
     source: Arc<str>,
-    pieces: Vec<KeyPiece>,
+    form: KeyForm,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum KeyForm {
+    Pieces(Vec<KeyPiece>),
+    Expression(Expression),
+    /// Refused when the tool is registered.
+    Bad(BadKeyExpression),
+}
+
+/// What makes a piece of a key more than an argument's name.
+fn not_in_names(c: char) -> bool {
+    !c.is_alphanumeric() && !matches!(c, '_' | '-')
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +83,8 @@ enum KeyPiece {
 /// A key expression that does not parse.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), or pieces joined with +"
+    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), pieces joined with +, \
+     or, where the build has CEL, an expression on args that gives a text"
 )]
 pub struct BadKeyExpression {
     source_text: String,
@@ -78,6 +94,22 @@ pub struct BadKeyExpression {
 impl KeyExpression {
     /// Parses an expression.
     pub fn parse(source: &str) -> Result<Self, BadKeyExpression> {
+        let expression = Self::from(source);
+        match expression.check() {
+            Ok(()) => Ok(expression),
+            Err(bad) => Err(bad.clone()),
+        }
+    }
+
+    /// What is wrong with it, if anything. One that is wrong can be kept until the tool is registered.
+    pub fn check(&self) -> Result<(), &BadKeyExpression> {
+        match &self.form {
+            KeyForm::Bad(bad) => Err(bad),
+            _ => Ok(()),
+        }
+    }
+
+    fn pieces(source: &str) -> Result<Vec<KeyPiece>, BadKeyExpression> {
         let bad = |problem: &str| BadKeyExpression { source_text: source.to_owned(), problem: problem.to_owned() };
         let mut pieces = Vec::new();
         let mut rest = source.trim();
@@ -96,12 +128,15 @@ impl KeyExpression {
                 if steps.is_empty() || steps.iter().any(String::is_empty) {
                     return Err(bad("the argument has no name"));
                 }
+                if steps.iter().any(|step| step.contains(not_in_names)) {
+                    return Err(bad("an argument's name has only letters, digits, `_` and `-`"));
+                }
                 (KeyPiece::Argument(steps), after)
             };
             pieces.push(piece);
             rest = after.trim_start();
             if rest.is_empty() {
-                return Ok(Self { source: source.into(), pieces });
+                return Ok(pieces);
             }
             rest = rest.strip_prefix('+').ok_or_else(|| bad("pieces are joined with `+`"))?.trim_start();
         }
@@ -112,11 +147,18 @@ impl KeyExpression {
         &self.source
     }
 
-    /// The key for these arguments. An argument that is not there counts as `null`: such calls share one key, which is
-    /// the safe side.
+    /// The key for these arguments. An argument that is not there counts as `null`, and calls for which the expression
+    /// gives nothing that can be a key share its text: such calls have one key, which is the safe side.
     pub fn evaluate(&self, args: &Value) -> String {
+        let pieces = match &self.form {
+            KeyForm::Pieces(pieces) => pieces,
+            KeyForm::Expression(expression) => {
+                return expression.text(&Facts::of_args(args)).unwrap_or_else(|_| self.source.to_string());
+            }
+            KeyForm::Bad(_) => return self.source.to_string(),
+        };
         let mut key = String::new();
-        for piece in &self.pieces {
+        for piece in pieces {
             match piece {
                 KeyPiece::Literal(text) => key.push_str(text),
                 KeyPiece::Argument(steps) => {
@@ -128,6 +170,21 @@ impl KeyExpression {
             }
         }
         key
+    }
+}
+
+/// Parses what may be wrong; see [`KeyExpression::check`].
+impl From<&str> for KeyExpression {
+    fn from(source: &str) -> Self {
+        let form = Self::pieces(source).map(KeyForm::Pieces).unwrap_or_else(|bad| {
+            let expression = Expression::from(source);
+            if cfg!(feature = "cel") && expression.sees_only_args() {
+                KeyForm::Expression(expression)
+            } else {
+                KeyForm::Bad(bad)
+            }
+        });
+        Self { source: source.into(), form }
     }
 }
 
@@ -166,18 +223,26 @@ pub struct Limits {
     pub in_flight: Option<usize>,
     /// Most attempts of this tool started per second in this runtime; the rest wait.
     pub per_second: Option<u32>,
+    /// Bytes of text the model is shown of one output, instead of [`limits::OUTPUT_BUDGET`].
+    pub output_budget: Option<usize>,
+    /// Identical calls with identical results in a row before the next is refused, instead of [`limits::LOOP_LIMIT`].
+    pub loop_limit: Option<u32>,
+    /// How deep in a run its calls may stand, instead of [`limits::CALL_DEPTH`].
+    pub max_depth: Option<usize>,
 }
 
 /// Whether a person must agree before an attempt. Fails closed: a runtime in which nobody can approve denies the call.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Approval {
     /// No approval needed.
     #[default]
     Never,
     /// Every call needs approval.
     Always,
-    /// Calls for which the expression holds need approval. Where no evaluator is present every call does.
-    When(Arc<str>),
+    /// Calls for which the expression holds need approval, and those for which that cannot be told. One that does not
+    /// compile is refused when the tool is registered: `Approval::When("args.cents > 10000".into())`.
+    When(Expression),
 }
 
 /// What happens to a doubt that neither the mailbox nor the tool's `reconcile` settles.
@@ -252,8 +317,14 @@ pub struct Guards {
     pub concurrency: Concurrency,
     /// The provider the session must be connected to; without it the call ends `connection_required`.
     pub connection: Option<Arc<str>>,
-    /// What happens to a doubt nobody else settles.
-    pub on_doubt: OnDoubt,
+    /// What happens to a doubt nobody else settles; `None` leaves it to the runtime's policy.
+    pub on_doubt: Option<OnDoubt>,
+    /// How long a call waits for its approval, instead of [`limits::APPROVAL_WITHIN`].
+    pub approval_within: Option<Duration>,
+    /// What becomes of a call that needs approval where nobody attends; `None` leaves it to the runtime's policy.
+    pub unattended: Option<Unattended>,
+    /// How long a grant is valid once given, instead of [`limits::GRANT_VALID`].
+    pub grant_valid: Option<Duration>,
     /// Whether it may be started without anyone waiting for it.
     pub background: Background,
 }
@@ -283,15 +354,6 @@ impl ToolSpec {
             limits: Limits::default(),
         }
     }
-
-    /// The attempt timeout that applies.
-    pub fn timeout(&self) -> Duration {
-        self.limits.timeout.unwrap_or(if self.hints.long_running {
-            limits::LONG_ATTEMPT_TIMEOUT
-        } else {
-            limits::ATTEMPT_TIMEOUT
-        })
-    }
 }
 
 #[cfg(test)]
@@ -314,6 +376,26 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "cel")]
+    #[test]
+    fn keys_that_are_no_pieces_are_cel() {
+        let args = json!({"a": 2, "b": "bee", "list": [1]});
+        for (source, key) in [
+            ("args.a == 1 ? 'x' : args.b", "bee"),
+            ("string(args.a) + '/' + args.b", "2/bee"),
+            ("args.list[0]", "1"),
+            ("has(args.c) ? args.c : 'none'", "none"),
+            // Nothing that can be a key: all such calls share one.
+            ("args.missing + ''", "null"),
+            ("args.list.map(x, x)", "args.list.map(x, x)"),
+            ("(args.missing)", "(args.missing)"),
+        ] {
+            assert_eq!(KeyExpression::parse(source).unwrap().evaluate(&args), key, "{source}");
+        }
+        let error = KeyExpression::parse("session.id").unwrap_err().to_string();
+        assert!(error.contains("neither"), "a key depends on arguments alone: {error}");
+    }
+
     #[test]
     fn bad_key_expressions_are_named() {
         for (source, word) in [
@@ -322,6 +404,7 @@ mod tests {
             ("account", "neither"),
             ("args.", "no name"),
             ("'a' 'b'", "joined"),
+            ("args.a b", "letters"),
         ] {
             let error = KeyExpression::parse(source).unwrap_err().to_string();
             assert!(error.contains(word) && error.contains(source), "{source}: {error}");

@@ -8,10 +8,11 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::contract::BadSchema;
-use super::spec::{Approval, Deferral, Effect, ToolSpec};
+use super::spec::{Approval, BadKeyExpression, Concurrency, Deferral, Effect, ToolSpec};
 use super::{Tool, ToolError};
 use crate::id::ToolId;
 use crate::limits::STUB_ABOVE;
+use crate::policy::BadPolicy;
 
 /// Longest tool name; what model APIs accept.
 const NAME_CHARS: usize = 64;
@@ -35,6 +36,22 @@ pub enum RegisterError {
         id: ToolId,
         /// Who has it.
         owner: String,
+    },
+    /// Its concurrency key does not parse.
+    #[error("tool `{name}`: {problem}")]
+    Key {
+        /// Whose.
+        name: String,
+        /// What is wrong.
+        problem: BadKeyExpression,
+    },
+    /// Its limits or its approval condition cannot work.
+    #[error("tool `{name}`: {problem}")]
+    Policy {
+        /// Whose.
+        name: String,
+        /// What is wrong.
+        problem: BadPolicy,
     },
     /// The spec contradicts itself.
     #[error("the spec of tool `{name}` contradicts itself: {problem}")]
@@ -302,10 +319,15 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
     if limits.in_flight == Some(0) || limits.per_second == Some(0) {
         return no("a limit of zero would never let a call start");
     }
-    if matches!(&spec.guards.approval, Approval::When(condition) if condition.trim().is_empty()) {
+    if matches!(&spec.guards.approval, Approval::When(condition) if condition.source().trim().is_empty()) {
         return no("the approval condition is empty");
     }
-    Ok(())
+    if let Concurrency::Keyed(key) = &spec.guards.concurrency {
+        let refuse =
+            |problem: &BadKeyExpression| RegisterError::Key { name: name.to_string(), problem: problem.clone() };
+        key.check().map_err(refuse)?;
+    }
+    spec.policy().check().map_err(|problem| RegisterError::Policy { name: name.to_string(), problem })
 }
 
 #[cfg(test)]
