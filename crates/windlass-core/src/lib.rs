@@ -16,6 +16,7 @@ mod id;
 mod kernel;
 pub mod limits;
 mod path;
+mod reading;
 pub mod run;
 mod runtime;
 pub mod spawn;

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
 use crate::call::plan::resolve;
-use crate::call::{Outcome, ToolCall};
+use crate::call::{Middleware, Outcome, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
 use crate::kernel::{Kernel, Live};
@@ -25,6 +25,7 @@ use crate::run::{Registration, Run};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Filter, Guard, Message, Settlement, Store, StoreError};
 use crate::time::Clock;
+use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
 use crate::tool::{Output, ToolError, Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
@@ -53,6 +54,8 @@ pub struct Config {
     pub in_flight: usize,
     /// Providers that tools needing a connection may count on.
     pub connections: Vec<String>,
+    /// What sees every call, in this order on its way in and in reverse on its way out.
+    pub middleware: Vec<Arc<dyn Middleware>>,
     /// The language people are told things in, such as `en` or `de-CH`.
     pub locale: String,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
@@ -64,7 +67,8 @@ impl Config {
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
         let toolbox = Toolbox::new();
         let in_flight = limits::ATTEMPTS_IN_FLIGHT;
-        Self { store, clock, spawn, toolbox, in_flight, connections: Vec::new(), locale: "en".to_owned(), seed: None }
+        let (connections, middleware) = (Vec::new(), Vec::new());
+        Self { store, clock, spawn, toolbox, in_flight, connections, middleware, locale: "en".to_owned(), seed: None }
     }
 }
 
@@ -80,6 +84,7 @@ impl Runtime {
             keys: Arc::new(Keys::default()),
             kept: Default::default(),
             connections: config.connections,
+            middleware: config.middleware,
             locale: config.locale,
             watchdog: Default::default(),
             mint: config.seed.map_or_else(Mint::from_entropy, Mint::seeded),
@@ -107,11 +112,11 @@ impl Runtime {
     /// does not stop the run.
     pub async fn call(&self, call: ToolCall) -> Result<Outcome> {
         let id = call.id.clone();
-        let (drive, open_world) = self.kernel.start_call(&self.toolbox, call)?;
+        let (drive, lens) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
         let mut told = finished(run, self.kernel.drive(drive).await)?;
         let told = told.pop().ok_or(Error::Elsewhere { run })?;
-        Ok(outcome(run, Path::root(), id, told, open_world))
+        Ok(outcome(run, Path::root(), id, told, lens))
     }
 
     /// Makes several calls and waits for their outcomes, in order. One failure does not stop the others, unless
@@ -121,11 +126,11 @@ impl Runtime {
             return Ok(Vec::new());
         }
         let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
-        let (drive, open_world) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure)?;
+        let (drive, lenses) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure)?;
         let run = drive.run.id;
         let told = finished(run, self.kernel.drive(drive).await)?;
-        let rows = told.into_iter().zip(ids).zip(open_world).enumerate();
-        Ok(rows.map(|(i, ((told, id), open))| outcome(run, Path::root().child(i as u32), id, told, open)).collect())
+        let rows = told.into_iter().zip(ids).zip(lenses).enumerate();
+        Ok(rows.map(|(i, ((told, id), lens))| outcome(run, Path::root().child(i as u32), id, told, lens)).collect())
     }
 
     /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. The store is told of
@@ -178,9 +183,10 @@ impl Runtime {
                 let told = Told { result: finished.answer(), at: record.at, times: finished.times };
                 let asked = asked_at(&record.path);
                 let tool = asked.and_then(|asked| self.toolbox.by_id(&asked.name));
-                let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
+                let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
+                let lens = Lens::of(tool.as_ref(), &args);
                 let id = asked.and_then(|asked| asked.call_id.clone());
-                Some(outcome(run, record.path.clone(), id, told, open_world))
+                Some(outcome(run, record.path.clone(), id, told, lens))
             })
             .collect();
         found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -477,8 +483,8 @@ fn finished(run: RunId, end: RunEnd) -> Result<Vec<Told>> {
     }
 }
 
-fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, open_world: bool) -> Outcome {
-    Outcome { run, path, id, result: told.result, times: told.times, open_world }
+fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, lens: Lens) -> Outcome {
+    Outcome { run, path, id, result: told.result, times: told.times, lens }
 }
 
 /// Decodes an outcome: its value, or the whole of it where `T` is [`Output`](crate::tool::Output).

@@ -13,12 +13,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use open::{Builder, OpenError};
-pub use windlass_core::call::{Attempt, Call, Outcome, ToolCall, ToolRef, batch_identity};
+pub use windlass_core::call::{
+    Attempt, Call, Incoming, Middleware, Outcome, Outgoing, Preparation, ToolCall, ToolRef, batch_identity,
+};
 pub use windlass_core::ctx::{Ctx, Step, step};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Divergence, Doubt, Ending, Hold, RunInfo, RunState};
 pub use windlass_core::store::{Filter, MemoryStore, Settlement, Store, StoreError};
 pub use windlass_core::time::{Times, Timestamp};
+pub use windlass_core::tool::budget::Page;
+pub use windlass_core::tool::view::Projection;
 pub use windlass_core::tool::{
     Artifact, Atomic, Body, Content, Durable, Effect, Output, Reconciled, RegisterError, Schemas, Tool, ToolError,
     ToolResult, ToolSpec, Toolbox,
@@ -32,8 +36,8 @@ use windlass_core::Runtime;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Artifact, Attempt, Call, Content, Ctx, Effect, Outcome, Output, Reconciled, Tool, ToolCall, ToolError,
-        ToolResult, ToolSpec, Toolbox, Windlass, step, tool,
+        Artifact, Attempt, Call, Content, Ctx, Effect, Outcome, Output, Preparation, Reconciled, Tool, ToolCall,
+        ToolError, ToolResult, ToolSpec, Toolbox, Windlass, step, tool,
     };
     pub use serde_json::{Value, json};
 }
@@ -155,6 +159,17 @@ impl Windlass {
     /// A run's journal: every record, in order.
     pub async fn journal(&self, run: RunId) -> Result<Vec<record::Record>> {
         self.runtime.journal(run).await
+    }
+
+    /// A piece of what the operation at `path` returned, as text: at most `limit` bytes from `offset` on. What a model is
+    /// told to use when its view of an output was cut.
+    pub async fn read_output(&self, run: RunId, path: &Path, offset: usize, limit: usize) -> Result<Page> {
+        self.runtime.read_output(run, path, offset, limit).await
+    }
+
+    /// All of what the operation at `path` returned: the original the tool kept beside its value, or else the value itself.
+    pub async fn artifact(&self, run: RunId, path: &Path) -> Result<Artifact> {
+        self.runtime.artifact(run, path).await
     }
 
     /// Bodies that never yield, as of the watchdog's last look.

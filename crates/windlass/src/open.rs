@@ -13,7 +13,7 @@ use windlass_store::{Durability, SqliteStore};
 
 use crate::executor::{TokioClock, TokioSpawn};
 use crate::watch::Watch;
-use crate::{Store, Toolbox, Windlass};
+use crate::{Middleware, Store, Toolbox, Windlass};
 
 pub use windlass_store::OpenError;
 
@@ -25,6 +25,7 @@ pub struct Builder {
     tools: Vec<Tool>,
     toolbox: Toolbox,
     connections: Vec<String>,
+    middleware: Vec<Arc<dyn Middleware>>,
     in_flight: usize,
     watchdog: Duration,
     locale: String,
@@ -51,6 +52,7 @@ impl Builder {
             tools: Vec::new(),
             toolbox: Toolbox::new(),
             connections: Vec::new(),
+            middleware: Vec::new(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
             watchdog: limits::WATCHDOG,
             locale: "en".to_owned(),
@@ -78,6 +80,12 @@ impl Builder {
     /// Says that tools which need a connection to this provider have it.
     pub fn connection(mut self, provider: impl Into<String>) -> Self {
         self.connections.push(provider.into());
+        self
+    }
+
+    /// Lets middleware see every call: in the order of registration before it, in reverse after it.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.middleware.push(Arc::new(middleware));
         self
     }
 
@@ -117,6 +125,7 @@ impl Builder {
         config.toolbox = self.toolbox;
         config.in_flight = self.in_flight;
         config.connections = self.connections;
+        config.middleware = self.middleware;
         config.locale = self.locale;
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)

@@ -32,11 +32,16 @@ pub(crate) trait Source<'a>: Send {
     /// Asks whether attempts under this key happened; `None` if nobody knows how to find out.
     fn reconcile(&mut self, attempt: Attempt) -> Option<BoxFuture<'a, ToolResult<Reconciled<Output>>>>;
 
-    /// Checks an output against what was promised.
-    fn check(&self, output: &Output) -> Result<(), ToolError>;
+    /// What the body is told instead of the result, where a check or middleware has something else to say.
+    fn told(&self, _run: &Run, _path: &Path, _result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+        None
+    }
 
-    /// An attempt returned an output.
-    fn ended_well(&self, _run: &Run, _path: &Path) {}
+    /// The last attempt returned, with an output or without.
+    fn ended(&self, _run: &Run, _path: &Path, _well: bool) {}
+
+    /// Whether it touches the outside at all. If not, nothing of it can be in doubt, whatever class it was asked under.
+    const ACTS: bool = true;
 }
 
 /// What an operation came to.
@@ -86,6 +91,13 @@ impl Operation {
             self.written = Written::Accepted;
             run.append(&self.path, run.now(), self.asked.clone(), Event::Accepted);
         }
+    }
+
+    /// Records something about the operation before it starts; replay will still be asked about it.
+    pub(crate) fn record(&mut self, run: &Arc<Run>, event: Event) {
+        let first = std::mem::replace(&mut self.written, Written::Accepted) != Written::Accepted;
+        let asked = if first { self.asked.clone() } else { None };
+        run.append(&self.path, run.now(), asked, event);
     }
 
     pub(crate) fn asked(&self) -> Option<&Asked> {
@@ -168,6 +180,14 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
+    /// It was asked for then, and may have waited since; its time and its deadline count from there.
+    pub(crate) fn asked_at(&mut self, ticks: u64, waited: bool) {
+        self.clock.asked = ticks;
+        if waited {
+            self.queue.note_wait();
+        }
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         loop {
             if self.run.is_stopped() {
@@ -219,7 +239,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if let Some(Past { since, effect, .. }) = past {
             self.set_deadline(since);
             // Loosening a tool does not loosen what was begun when it was strict.
-            self.rules.effect = self.rules.effect.max(effect);
+            if S::ACTS {
+                self.rules.effect = self.rules.effect.max(effect);
+            }
         } else if self.rules.deadline.is_some() {
             self.set_deadline(self.run.at(self.clock.asked));
         }
@@ -397,7 +419,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
         let error = match ended {
             Ended::Returned(Ok(output)) => {
-                self.source.ended_well(&self.run, &self.op.path);
+                self.source.ended(&self.run, &self.op.path, true);
                 return self.finish_at(now, Ok(output), None);
             }
             Ended::Returned(Err(error)) => error,
@@ -417,7 +439,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let error = self.seal(error);
         match self.rules.retry_after(&error, self.attempt, self.jitter()) {
             Some(delay) => self.retry(now, error, delay),
-            None => self.finish_at(now, Err(error), None),
+            None => {
+                self.source.ended(&self.run, &self.op.path, false);
+                self.finish_at(now, Err(error), None)
+            }
         }
     }
 
@@ -469,10 +494,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Records the raw outcome and what the body is told, together.
     pub(crate) fn finish_at(&mut self, ticks: u64, result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
         self.queue.release();
-        let told = match &result {
-            Ok(output) => self.source.check(output).err().map(|error| Arc::new(self.seal(error))),
-            Err(_) => None,
-        };
+        let told = self.source.told(&self.run, &self.op.path, &result);
+        let told = told.map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let total = ticks.saturating_sub(self.clock.asked);
         let running = self.clock.running.min(total);
         let times = Times { queued: total - running, running, total };

@@ -166,6 +166,9 @@ pub struct Limits {
     pub in_flight: Option<usize>,
     /// Most attempts of this tool started per second in this runtime; the rest wait.
     pub per_second: Option<u32>,
+    /// Bytes of an output that the model sees at once, instead of [`limits::OUTPUT_BUDGET`]. The rest stays in the record,
+    /// and the model is told how to read it.
+    pub output_budget: Option<usize>,
 }
 
 /// Whether a person must agree before an attempt. Fails closed: a runtime in which nobody can approve denies the call.
