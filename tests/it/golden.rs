@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Settled, Settler};
+use windlass::record::{Asked, DoubtCause, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
 use windlass::{Artifact, Content, Digest, Effect, Output, Settlement, Times, Timestamp, ToolError};
 use windlass_core::store::Message;
 
@@ -57,7 +57,7 @@ fn records() -> Vec<Record> {
         .with(Content::Image(Artifact::new("image/png", [1u8, 2, 3].as_slice()).named("p.png")))
         .raw(Artifact::new("text/plain", b"raw".as_slice()));
     let settled = Some(Box::new(Settled { by: Settler::Person("ann".into()), reason: "saw the receipt".into() }));
-    let told = Some(Arc::new(ToolError::failed("does not fit")));
+    let told = Some(Err(Arc::new(ToolError::failed("does not fit"))));
     let errors = [
         ToolError::invalid("/to", "is not a city"),
         ToolError::unavailable("gone"),
@@ -92,6 +92,11 @@ fn records() -> Vec<Record> {
     let error = Arc::new(ToolError::retryable("busy"));
     records.push(record("5", None, Event::Failed { attempt: 1, error, retry_at: over_by }));
     records.extend(errors.into_iter().map(|error| record("6", None, Event::Finished(finished(Err(Arc::new(error)))))));
+    let (args, payload) = (Some(Arc::new(json!({"to": "Bern"}))), Some(Arc::new(json!(null))));
+    records.push(record("7", Some(asked(OpKind::Call, "quote")), Event::Prepared(Prepared { args, payload })));
+    records.push(record("8", None, Event::Prepared(Prepared::default())));
+    let told = Some(Ok(Arc::new(Output::value(json!("redacted")))));
+    records.push(record("9", None, Event::Finished(Finished { told, ..finished(Ok(Arc::new(Output::default()))) })));
     records
 }
 

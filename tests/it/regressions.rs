@@ -348,3 +348,37 @@ fn l05_a_crash_does_not_extend_the_time_for_cleaning_up() {
         assert_eq!(info.state, ended, "thirty seconds in all");
     });
 }
+
+#[test]
+fn l22_arguments_that_are_null_are_the_same_after_a_crash() {
+    on_every_store(|world| {
+        let tools = |world: &World, millis: u64| {
+            let sim = world.sim.clone();
+            let body = Tool::durable_fn("body", "", move |mut ctx: Ctx, _: Value| {
+                let sim = sim.clone();
+                async move {
+                    let kind = ctx.call_json("leaf", Value::Null).await.map_or_else(|error| error.kind(), |_| "ok");
+                    let sim = &sim;
+                    let nap = |_| async move {
+                        sim.sleep(Duration::from_millis(millis)).await;
+                        Ok(())
+                    };
+                    ctx.step("nap", nap).idempotent().await?;
+                    Ok(kind.to_owned())
+                }
+            });
+            [body, tool("leaf", |_| async { Ok(1) })]
+        };
+        let runtime = world.runtime(tools(&world, 60_000));
+        let run = runtime.start(ToolCall::new("body", json!({}))).unwrap();
+        world.pass(Duration::from_millis(10));
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime(tools(&world, 1));
+        let outcome = world.run(async move {
+            runtime.recover().await.unwrap();
+            runtime.attach(run).await
+        });
+        assert!(outcome.as_ref().is_ok_and(|outcomes| outcomes[0].value().is_some()), "{outcome:?}");
+    });
+}

@@ -82,6 +82,14 @@ impl World {
         config
     }
 
+    /// A runtime beside others of the same life: its runs have ids of their own.
+    pub(crate) fn another(&self, tools: impl IntoIterator<Item = Tool>) -> Config {
+        static NEXT: AtomicU32 = AtomicU32::new(1_000);
+        let mut config = self.config(tools);
+        config.seed = Some(NEXT.fetch_add(1, Ordering::Relaxed).into());
+        config
+    }
+
     pub(crate) fn runtime(&self, tools: impl IntoIterator<Item = Tool>) -> Runtime {
         Runtime::new(self.config(tools))
     }

@@ -10,13 +10,13 @@ use crate::admit::{Keys, Permits};
 use crate::call::Attempt;
 use crate::call::batch::Batch;
 use crate::call::plan::{Place, Scope, plan, resolve};
-use crate::call::{ToolCall, ToolRef};
+use crate::call::{Middleware, ToolCall, ToolRef};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId, WorkerId};
 use crate::limits;
 use crate::path::Path;
-use crate::rest::Rest;
 use crate::policy::Policy;
+use crate::rest::Rest;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::keep::Kept;
@@ -27,6 +27,7 @@ use crate::run::state::{Ending, Hold};
 use crate::spawn::Spawn;
 use crate::store::{Claimant, Creation, Store, StoreError};
 use crate::time::{Clock, Times};
+use crate::tool::projection::Lens;
 use crate::tool::{Effect, Toolbox};
 use crate::watchdog::Watchdog;
 
@@ -50,6 +51,9 @@ pub(crate) struct Kernel {
     pub(crate) connections: Vec<String>,
     /// What governs every call, where neither it nor its tool says otherwise.
     pub(crate) policy: Policy,
+    /// Whether somebody is there to be asked.
+    pub(crate) attended: bool,
+    pub(crate) middleware: Vec<Arc<dyn Middleware>>,
     /// The language people are told things in.
     pub(crate) locale: String,
     pub(crate) watchdog: Watchdog,
@@ -124,16 +128,16 @@ impl Kernel {
     }
 
     /// A new run of one call, not polled yet.
-    pub(crate) fn start_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall) -> Result<(Drive, bool)> {
+    pub(crate) fn start_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall) -> Result<(Drive, Lens)> {
         let call = call.bounded();
         let snapshot = toolbox.snapshot();
         let tool = resolve(&snapshot, &call.tool);
         let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
-        let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
+        let lens = Lens::of(tool, &call.args, (call.limits.as_deref(), &self.policy));
         let run = self.fresh(name)?;
         let scope = Scope { toolbox: toolbox.clone(), held: None };
         let root = Root::Call(plan(&run, &scope, Place::root(), call, tool));
-        Ok((Drive::new(run, root), open_world))
+        Ok((Drive::new(run, root), lens))
     }
 
     /// A new run of several calls, not polled yet.
@@ -142,7 +146,7 @@ impl Kernel {
         toolbox: &Toolbox,
         calls: Vec<ToolCall>,
         stop_on_failure: bool,
-    ) -> Result<(Drive, Vec<bool>)> {
+    ) -> Result<(Drive, Vec<Lens>)> {
         if calls.len() > limits::BATCH_CALLS {
             let (count, most) = (calls.len(), limits::BATCH_CALLS);
             return Err(Error::Refused(format!("a batch of {count} calls is too large; the limit is {most}")));
@@ -152,9 +156,9 @@ impl Kernel {
         run.append(&Path::root(), run.now(), Some(batch_asked(calls.len(), stop_on_failure)), Event::Entered);
         let scope = Scope { toolbox: toolbox.clone(), held: None };
         let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
-        let open_world = batch.open_world();
+        let lenses = batch.lenses();
         batch.accept();
-        Ok((Drive::new(run, Root::Batch(batch)), open_world))
+        Ok((Drive::new(run, Root::Batch(batch)), lenses))
     }
 
     /// Polls a run once here and now; only if it has to wait does it become a task of its own.

@@ -61,8 +61,12 @@ pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long one poll of a body may take before the watchdog names it. A well-behaved body yields within microseconds.
 pub const WATCHDOG: Duration = Duration::from_secs(2);
 
-/// Longest text of an error that a record, a model or an API sees.
-pub const ERROR_CHARS: usize = 4_096;
+/// Longest text of an error that a record, a model or an API sees: a few screens, which is more than any error that helps.
+pub const ERROR_BYTES: usize = 4_096;
+
+/// Bytes of an output that a model sees at once, unless its tool says otherwise: some ten thousand tokens, which a context
+/// can bear a few times, and more than most outputs have.
+pub const OUTPUT_BUDGET: usize = 32 << 10;
 
 /// Toolboxes with more tools than this list deferrable tools as stubs.
 pub const STUB_ABOVE: usize = 40;
@@ -98,9 +102,6 @@ pub const APPROVAL_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 /// How long a grant is valid once given: longer than a queue, shorter than the memory of who gave it.
 pub const GRANT_VALID: Duration = Duration::from_secs(3_600);
 
-/// Bytes of text a model is shown of one output: some eight thousand tokens, a good part of a small context.
-pub const OUTPUT_BUDGET: usize = 32 << 10;
-
-/// Identical calls with identical results in a row before the next is refused: more than a patient poller needs, fewer than
-/// a loop gone wrong costs.
+/// How often a body may make the same call with the same result, with nothing new in between, before the next one is
+/// refused. A person would have stopped at the third time; some polling is patient, so a little more.
 pub const LOOP_LIMIT: u32 = 5;

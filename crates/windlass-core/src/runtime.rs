@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
 use crate::call::plan::{asked, resolve};
-use crate::call::{Outcome, ToolCall};
+use crate::call::{Middleware, Outcome, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
 use crate::kernel::{Kernel, Live};
@@ -28,6 +28,7 @@ use crate::run::state::{Hold, RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
 use crate::time::Clock;
+use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
 use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
@@ -83,6 +84,10 @@ pub struct Config {
     pub connections: Vec<String>,
     /// What governs every call, where neither it nor its tool says otherwise. See [`Policy::check`].
     pub policy: Policy,
+    /// Whether somebody is there to be asked; decides what [`Policy::unattended`] means, and conditions see it.
+    pub attended: bool,
+    /// What sees every call, in this order on its way in and in reverse on its way out.
+    pub middleware: Vec<Arc<dyn Middleware>>,
     /// The language people are told things in, such as `en` or `de-CH`.
     pub locale: String,
     /// How long a run only waits before it is suspended to the store; zero suspends at once.
@@ -106,6 +111,8 @@ impl Config {
             locale: "en".to_owned(),
             suspend_after: limits::SUSPEND_AFTER,
             policy: Policy::default(),
+            middleware: Vec::new(),
+            attended: false,
             seed: None,
         }
     }
@@ -127,6 +134,8 @@ impl Runtime {
             kept: Default::default(),
             connections: config.connections,
             policy: config.policy,
+            middleware: config.middleware,
+            attended: config.attended,
             locale: config.locale,
             watchdog: Default::default(),
             mint,
@@ -157,14 +166,14 @@ impl Runtime {
     /// does not stop the run.
     pub async fn call(&self, call: ToolCall) -> Result<Outcome> {
         let id = call.id.clone();
-        let (drive, open_world) = self.kernel.start_call(&self.toolbox, call)?;
+        let (drive, lens) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if end.is_rest() {
             return self.attach(run).await?.pop().ok_or(Error::Elsewhere { run });
         }
         let told = finished(run, end)?.pop().ok_or(Error::Elsewhere { run })?;
-        Ok(outcome(run, Path::root(), id, told, open_world))
+        Ok(outcome(run, Path::root(), id, told, lens))
     }
 
     /// Makes several calls and waits for their outcomes, in order. One failure does not stop the others, unless
@@ -174,15 +183,15 @@ impl Runtime {
             return Ok(Vec::new());
         }
         let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
-        let (drive, open_world) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure)?;
+        let (drive, lenses) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure)?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if end.is_rest() {
             return self.attach(run).await;
         }
         let told = finished(run, end)?;
-        let rows = told.into_iter().zip(ids).zip(open_world).enumerate();
-        Ok(rows.map(|(i, ((told, id), open))| outcome(run, Path::root().child(i as u32), id, told, open)).collect())
+        let rows = told.into_iter().zip(ids).zip(lenses).enumerate();
+        Ok(rows.map(|(i, ((told, id), lens))| outcome(run, Path::root().child(i as u32), id, told, lens)).collect())
     }
 
     /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. The store is told of
@@ -254,7 +263,10 @@ impl Runtime {
             }
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             match info.state {
-                RunState::Finished { .. } => return Ok(self.outcomes(run, &self.kernel.store.journal(run, 0).await?)),
+                RunState::Finished { .. } => {
+                    let journal = people::current(self.kernel.store.journal(run, 0).await?);
+                    return Ok(self.outcomes(run, &journal));
+                }
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.live(run).is_some() => {}
                 _ if self.kernel.closed.load(Ordering::Acquire) => return Err(Error::Elsewhere { run }),
@@ -275,9 +287,11 @@ impl Runtime {
                 let told = Told { result: finished.answer(), at: record.at, times: finished.times };
                 let asked = asked_at(&record.path);
                 let tool = asked.and_then(|asked| self.toolbox.by_id(&asked.name));
-                let open_world = tool.is_some_and(|tool| tool.spec().hints.open_world);
+                let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
+                let own = asked.and_then(|asked| asked.limits.as_deref());
+                let lens = Lens::of(tool.as_ref(), &args, (own, &self.kernel.policy));
                 let id = asked.and_then(|asked| asked.call_id.clone());
-                Some(outcome(run, record.path.clone(), id, told, open_world))
+                Some(outcome(run, record.path.clone(), id, told, lens))
             })
             .collect();
         found.sort_by(|a, b| a.path.cmp(&b.path));
@@ -511,8 +525,8 @@ fn finished(run: RunId, end: RunEnd) -> Result<Vec<Told>> {
     }
 }
 
-fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, open_world: bool) -> Outcome {
-    Outcome { run, path, id, result: told.result, times: told.times, open_world }
+fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, lens: Lens) -> Outcome {
+    Outcome { run, path, id, result: told.result, times: told.times, lens }
 }
 
 /// Decodes an outcome: its value, or the whole of it where `T` is [`Output`](crate::tool::Output).

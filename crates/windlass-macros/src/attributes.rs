@@ -39,8 +39,8 @@ const fn row(
     Attribute { name, example, scope, set }
 }
 
-/// Every attribute. `name` and `reconcile` set nothing here: the spec is made with the name, and what reconciles belongs to
-/// the body.
+/// Every attribute. `name`, `prepare` and `reconcile` set nothing here: the spec is made with the name, and what prepares or
+/// reconciles belongs to the body.
 const ATTRIBUTES: &[Attribute] = &[
     row("name", r#"name = "get_weather""#, Calls, |value| tool_name(value).map(|_| TokenStream::new())),
     row("id", r#"id = "acme.weather""#, Calls, |value| {
@@ -138,11 +138,16 @@ const ATTRIBUTES: &[Attribute] = &[
         let most = value.count()?;
         Ok(quote!(__spec.limits.per_second = ::core::option::Option::Some(#most);))
     }),
+    row("output_budget", "output_budget = 4096", Calls, |value| {
+        let bytes = value.count()? as usize;
+        Ok(quote!(__spec.limits.output_budget = ::core::option::Option::Some(#bytes);))
+    }),
     row("on_doubt", "on_doubt = fail", Attempts, |value| {
         let policy = value.word(&[("ask", "Ask"), ("fail", "Fail"), ("rerun", "Rerun")])?;
         let policy = quote!(::core::option::Option::Some(__kernel::spec::OnDoubt::#policy));
         Ok(quote!(__spec.guards.on_doubt = #policy;))
     }),
+    row("prepare", "prepare = quote_price", Calls, |value| value.path().map(|_| TokenStream::new())),
     row("reconcile", "reconcile = find_charge", Attempts, |value| value.path().map(|_| TokenStream::new())),
     row("connection", r#"connection = "github""#, Calls, |value| {
         let provider = value.text()?;
@@ -155,10 +160,14 @@ const ATTRIBUTES: &[Attribute] = &[
     }),
     row("narration", r#"narration = ["Reading {path}", "Read {path}"]"#, Calls, |value| {
         let lines = value.texts()?;
-        let [start, end] = lines.as_slice() else {
-            return Err(value.wrong("takes two lines: what happens, and what has happened"));
-        };
-        Ok(quote!(__spec.about.narration.add("en", #start, #end);))
+        match lines.as_slice() {
+            [start, end] => Ok(quote!(__spec.about.narration.add("en", #start, #end);)),
+            [start, end, failure] => Ok(quote! {
+                __spec.about.narration.add("en", #start, #end);
+                __spec.about.narration.add_failure("en", #failure);
+            }),
+            _ => Err(value.wrong("takes two lines, what happens and what has happened, or a third for failures")),
+        }
     }),
     row("background", "background = never", Calls, |value| {
         let background = value.word(&[("allowed", "Allowed"), ("never", "Never")])?;
@@ -246,6 +255,11 @@ impl Attributes {
     /// The function that settles doubts.
     pub(crate) fn reconcile(&self) -> Option<&ExprPath> {
         self.get("reconcile")?.path().ok()
+    }
+
+    /// The function that settles what a call is to do.
+    pub(crate) fn prepare(&self) -> Option<&ExprPath> {
+        self.get("prepare")?.path().ok()
     }
 
     /// Refuses attributes that contradict each other, the kind of body, or the parameters.

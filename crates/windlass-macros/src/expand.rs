@@ -165,15 +165,17 @@ impl Tool {
         let schema = quote_spanned!(at(ok)=> <#ok as __kernel::IntoOutput>::schema());
         let spec = if statements.iter().all(TokenStream::is_empty) { quote!(__spec) } else { quote!(mut __spec) };
         let (reconcile, settle) = self.attributes.reconcile().map(|path| self.reconcile(path)).unzip();
+        let (prepare, prepared) = self.attributes.prepare().map(prepare).unzip();
         quote! {
             use ::windlass::__private::core::tool as __kernel;
             #arguments
             #run
             #reconcile
+            #prepare
             let #spec = __kernel::ToolSpec::new(#name, #description);
             #(#statements)*
             let __schemas = __kernel::Schemas { input: #input, output: #schema };
-            __kernel::Tool::#constructor(__spec, __schemas, __Body) #settle
+            __kernel::Tool::#constructor(__spec, __schemas, __Body) #settle #prepared
         }
     }
 
@@ -273,6 +275,22 @@ impl Tool {
         };
         (checked, settle)
     }
+}
+
+/// A function whose signature makes the compiler check what `prepare` names, and the call that hands it over.
+fn prepare(path: &ExprPath) -> (TokenStream, TokenStream) {
+    let output = quote!(__kernel::ToolResult<::windlass::__private::core::call::Preparation>);
+    let checked = quote_spanned! {at(path)=>
+        fn __prepare(
+            __call: &::windlass::__private::core::call::Call,
+        ) -> impl ::core::future::Future<Output = #output> + ::core::marker::Send {
+            #path(__call)
+        }
+    };
+    let prepared = quote! {
+        .prepare(|__call: ::windlass::__private::core::call::Call| async move { __prepare(&__call).await })
+    };
+    (checked, prepared)
 }
 
 /// Code at this span is reported as if the user had written it there, and sees the names that other generated code sees.

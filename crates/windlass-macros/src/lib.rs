@@ -61,7 +61,9 @@ use proc_macro::TokenStream;
 /// | `key = "'account-' + args.account"` | calls with the same key run one at a time; other CEL on `args` works too |
 /// | `deadline = "2m"` | longest a call may take in all |
 /// | `deferral = auto`, `never` or `always` | whether it may be listed as a stub |
-/// | `narration = ["Reading {path}", "Read {path}"]` | what people are told, in English, when a call starts and ends |
+/// | `output_budget = 4096` | bytes of an output that the model sees at once |
+/// | `prepare = quote_price` | `async fn quote_price(call: &Call) -> ToolResult<Preparation>` settles what a call is to do |
+/// | `narration = ["Reading {path}", "Read {path}"]` | what people are told, in English, when a call starts and ends, and in a third line when it fails |
 /// | `grace = "200ms"` | how long an attempt that was asked to stop may still take |
 /// | `background = allowed` or `never` | whether it may be started without anyone waiting |
 /// | `destructive` | may destroy what cannot be restored |

@@ -13,13 +13,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use open::{Builder, OpenError};
-pub use windlass_core::call::{Attempt, Call, Outcome, ToolCall, ToolRef, batch_identity};
+pub use windlass_core::call::{
+    Attempt, Call, Command, Incoming, Middleware, Outcome, Outgoing, Preparation, ToolCall, ToolRef, batch_identity,
+};
 pub use windlass_core::ctx::{Ctx, First2, First3, First4, Handle, OpenWait, Step, park, step};
 pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
 pub use windlass_core::store::{Filter, MemoryStore, Resolution, Settlement, Store, StoreError, Turn};
 pub use windlass_core::time::{Times, Timestamp};
+pub use windlass_core::tool::budget::Page;
+pub use windlass_core::tool::view::Projection;
 pub use windlass_core::tool::{
     Artifact, Atomic, Body, Content, Durable, Effect, Output, Reconciled, RegisterError, Reply, Schemas, Tool,
     ToolError, ToolResult, ToolSpec, Toolbox,
@@ -35,8 +39,9 @@ use windlass_core::Runtime;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        Artifact, Attempt, Call, Content, Ctx, Effect, First2, First3, Handle, Outcome, Output, Reconciled, Reply,
-        Resolution, Start, Tool, ToolCall, ToolError, ToolResult, ToolSpec, Toolbox, Windlass, park, step, tool,
+        Artifact, Attempt, Call, Content, Ctx, Effect, First2, First3, Handle, Outcome, Output, Preparation,
+        Reconciled, Reply, Resolution, Start, Tool, ToolCall, ToolError, ToolResult, ToolSpec, Toolbox, Windlass, park,
+        step, tool,
     };
     pub use serde_json::{Value, json};
 }
@@ -157,6 +162,34 @@ impl Windlass {
         self.runtime.inbox().await
     }
 
+    /// Lets a call be made that waits for approval: exactly the one this item of the inbox is about, once. Durable when it
+    /// returns.
+    pub async fn approve(&self, item: &Awaited, by: &str, reason: &str) -> Result<()> {
+        self.decide(item, true, by, reason).await
+    }
+
+    /// Denies a call that waits for approval. Durable when it returns.
+    pub async fn deny(&self, item: &Awaited, by: &str, reason: &str) -> Result<()> {
+        self.decide(item, false, by, reason).await
+    }
+
+    async fn decide(&self, item: &Awaited, granted: bool, by: &str, reason: &str) -> Result<()> {
+        let Blocked::Approval { digest, .. } = &item.park.on else {
+            return Err(Error::Refused(format!("{} does not wait for approval", item.park.operation)));
+        };
+        self.runtime.decide(item.run, &item.park.path, digest, granted, (by, reason)).await
+    }
+
+    /// Says that a provider is connected now, or why it will not be, to every run that waits for it. Returns how many.
+    pub async fn connect(&self, provider: &str, refused: Option<&str>) -> Result<usize> {
+        self.runtime.connect(provider, refused).await
+    }
+
+    /// The providers that somebody must connect before runs can go on, each once, with the runs that wait for it.
+    pub async fn connections_wanted(&self) -> Result<std::collections::BTreeMap<Arc<str>, Vec<RunId>>> {
+        self.runtime.connections_wanted().await
+    }
+
     /// Voids every reply key of a session's runs. Returns how many runs that concerns.
     pub async fn close_session(&self, session: &str, reason: &str) -> Result<usize> {
         self.runtime.close_session(session, reason).await
@@ -185,6 +218,17 @@ impl Windlass {
     /// A run's journal: every record, in order.
     pub async fn journal(&self, run: RunId) -> Result<Vec<record::Record>> {
         self.runtime.journal(run).await
+    }
+
+    /// A piece of what the operation at `path` returned, as text: at most `limit` bytes from `offset` on. What a model is
+    /// told to use when its view of an output was cut.
+    pub async fn read_output(&self, run: RunId, path: &Path, offset: usize, limit: usize) -> Result<Page> {
+        self.runtime.read_output(run, path, offset, limit).await
+    }
+
+    /// All of what the operation at `path` returned: the original the tool kept beside its value, or else the value itself.
+    pub async fn artifact(&self, run: RunId, path: &Path) -> Result<Artifact> {
+        self.runtime.artifact(run, path).await
     }
 
     /// Bodies that never yield, as of the watchdog's last look.

@@ -14,7 +14,7 @@ use windlass_store::{Durability, SqliteStore};
 
 use crate::executor::{TokioClock, TokioSpawn};
 use crate::watch::Watch;
-use crate::{Store, Toolbox, Windlass};
+use crate::{Middleware, Store, Toolbox, Windlass};
 
 pub use windlass_store::OpenError;
 
@@ -27,6 +27,7 @@ pub struct Builder {
     toolbox: Toolbox,
     connections: Vec<String>,
     policy: Policy,
+    middleware: Vec<Arc<dyn Middleware>>,
     in_flight: usize,
     watchdog: Duration,
     locale: String,
@@ -54,6 +55,7 @@ impl Builder {
             toolbox: Toolbox::new(),
             connections: Vec::new(),
             policy: Policy::default(),
+            middleware: Vec::new(),
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
             watchdog: limits::WATCHDOG,
             locale: "en".to_owned(),
@@ -88,6 +90,12 @@ impl Builder {
     /// refused when the builder is awaited.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Lets middleware see every call: in the order of registration before it, in reverse after it.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.middleware.push(Arc::new(middleware));
         self
     }
 
@@ -129,6 +137,7 @@ impl Builder {
         config.in_flight = self.in_flight;
         config.connections = self.connections;
         config.policy = self.policy;
+        config.middleware = self.middleware;
         config.locale = self.locale;
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)

@@ -131,7 +131,8 @@ fn a_tool_without_parameters_refuses_extra_properties() {
     on_doubt = fail,
     connection = "github",
     deferral = never,
-    narration = ["Doing {what}", "Did {what}"],
+    narration = ["Doing {what}", "Did {what}", "Could not do {what}"],
+    output_budget = 4096,
     background = never,
 )]
 async fn everything(account: String) -> ToolResult<String> {
@@ -186,6 +187,8 @@ fn e01_every_attribute_lands_in_the_spec() {
     expected.about.tags = vec!["a".to_owned(), "b".to_owned()];
     expected.about.deferral = Deferral::Never;
     expected.about.narration.add("en", "Doing {what}", "Did {what}");
+    expected.about.narration.add_failure("en", "Could not do {what}");
+    expected.limits.output_budget = Some(4_096);
     expected.guards.background = Background::Never;
     expected.effect = Effect::Idempotent;
     expected.hints.open_world = true;
@@ -570,4 +573,28 @@ fn tools_may_be_local_and_use_what_is_around_them() {
 #[test]
 fn mistakes_are_explained() {
     trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
+}
+
+async fn quote_price(call: &Call) -> ToolResult<Preparation> {
+    Ok(Preparation::freeze(json!({"cents": call.args()["seats"].as_u64().unwrap_or(0) * 100})))
+}
+
+/// Buys seats.
+#[tool(prepare = quote_price)]
+async fn buy(call: &Call, seats: u32) -> ToolResult<Value> {
+    Ok(json!({"seats": seats, "quote": call.prepared()}))
+}
+
+/// Buys seats, durably.
+#[tool(prepare = quote_price)]
+async fn order(ctx: &mut Ctx, seats: u32) -> ToolResult<Value> {
+    Ok(json!({"seats": seats, "quote": ctx.prepared()}))
+}
+
+#[tokio::test]
+async fn l01_prepare_names_a_function() {
+    let windlass = Windlass::in_memory().tool(buy).tool(order).await.unwrap();
+    let expected = json!({"seats": 2, "quote": {"cents": 200}});
+    assert_eq!(windlass.call(buy::call(2)).await.unwrap(), expected);
+    assert_eq!(windlass.call(order::call(2)).await.unwrap(), expected);
 }

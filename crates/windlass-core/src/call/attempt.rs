@@ -196,11 +196,17 @@ pub struct Call {
     tool: ToolId,
     args: Arc<Value>,
     id: Option<Arc<str>>,
+    prepared: Option<Arc<Value>>,
 }
 
 impl Call {
     pub(crate) fn new(attempt: Attempt, tool: ToolId, args: Arc<Value>, id: Option<Arc<str>>) -> Self {
-        Self { attempt, tool, args, id }
+        Self { attempt, tool, args, id, prepared: None }
+    }
+
+    pub(crate) fn with_prepared(mut self, payload: Option<Arc<Value>>) -> Self {
+        self.prepared = payload;
+        self
     }
 
     /// The tool's id.
@@ -211,6 +217,11 @@ impl Call {
     /// The validated arguments.
     pub fn args(&self) -> &Arc<Value> {
         &self.args
+    }
+
+    /// What the tool's `prepare` froze for this call: the same for every attempt of it, in this process and after a crash.
+    pub fn prepared(&self) -> Option<&Value> {
+        self.prepared.as_deref()
     }
 
     /// The id the model gave this call, if it did. Models mint new ones: use [`Call::idempotency_key`] for effects.

@@ -16,6 +16,7 @@ use super::rules::{Session, session_of};
 use crate::path::Path;
 use crate::run::record::Event;
 use crate::run::{Awake, Registration, Run};
+use crate::tool::projection::Lens;
 use crate::tool::{Effect, Tool, ToolError};
 
 /// What the batch and its calls share.
@@ -62,6 +63,8 @@ struct Slot {
     open: bool,
     told: Option<Told>,
     written: Written,
+    /// Why the call is not made.
+    refused: Option<ToolError>,
 }
 
 pub(crate) struct Batch {
@@ -99,7 +102,7 @@ impl Batch {
                 let call = call.bounded();
                 let tool = resolve(&snapshot, &call.tool).cloned();
                 let exclusive = tool.as_ref().is_some_and(|tool| session_of(tool) == Session::Exclusive);
-                Slot { call: Some(call), tool, exclusive, open: false, told: None, written }
+                Slot { call: Some(call), tool, exclusive, open: false, told: None, written, refused: None }
             })
             .collect();
         let (progress, heeds_cancel, shared) = (Progress::default(), run.heeds_cancel(), Arc::default());
@@ -182,7 +185,7 @@ impl Batch {
         let written = slot.written;
         let Some(call) = slot.call.take() else { return };
         let barrier = Some(Barrier { shared: self.shared.clone(), index });
-        let mut future = match self.refusal(&path) {
+        let mut future = match self.refusal(index, &path) {
             Some(error) => {
                 let asked = asked(&call, self.slots[index].tool.as_ref());
                 CallFuture::refused(self.run.clone(), Operation::new(path, asked, written), error)
@@ -206,15 +209,17 @@ impl Batch {
         }
     }
 
-    /// Why the call at `path`, which has not begun, will not: the batch was cancelled, or stopped by a failure.
-    fn refusal(&self, path: &Path) -> Option<ToolError> {
+    /// Why the call at `path`, which has not begun, will not: the batch was cancelled, or stopped by a failure, or the call
+    /// is refused.
+    fn refusal(&mut self, index: usize, path: &Path) -> Option<ToolError> {
+        let refused = self.slots[index].refused.take();
         let culprit = self.progress.failed.filter(|_| self.stop_on_failure);
         let cancelled = self.heeds_cancel && self.run.is_cancelled();
-        if (culprit.is_none() && !cancelled) || has_begun(&self.run, path) {
+        if (culprit.is_none() && !cancelled && refused.is_none()) || has_begun(&self.run, path) {
             return None;
         }
         let skipped = |culprit: usize| skipped(culprit, self.slots[culprit].tool.as_deref());
-        self.run.cancellation(self.heeds_cancel).or_else(|| culprit.map(skipped))
+        self.run.cancellation(self.heeds_cancel).or_else(|| culprit.map(skipped)).or(refused)
     }
 
     fn collect(&mut self) {
@@ -256,9 +261,20 @@ impl Batch {
         results.collect()
     }
 
-    /// Which of the batch's tools bring in untrusted content.
-    pub(crate) fn open_world(&self) -> Vec<bool> {
-        self.slots.iter().map(|slot| slot.tool.as_ref().is_some_and(|tool| tool.spec().hints.open_world)).collect()
+    /// How the outcomes of a batch that has not begun are shown to a model.
+    pub(crate) fn lenses(&self) -> Vec<Lens> {
+        let policy = &self.run.kernel.policy;
+        let lens = |slot: &Slot| {
+            slot.call.as_ref().map(|call| Lens::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy)))
+        };
+        self.slots.iter().map(|slot| lens(slot).unwrap_or_default()).collect()
+    }
+
+    /// The call at `index`, which has not begun, is not made, unless an earlier owner began it.
+    pub(crate) fn refuse(&mut self, index: usize, error: ToolError) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            slot.refused = Some(error);
+        }
     }
 }
 
@@ -274,7 +290,7 @@ impl Drop for Batch {
 }
 
 /// Whether an earlier owner did anything about the call at `path`.
-fn has_begun(run: &Run, path: &Path) -> bool {
+pub(crate) fn has_begun(run: &Run, path: &Path) -> bool {
     run.standing(path, |standing| standing.has_begun()).unwrap_or(false)
 }
 

@@ -6,10 +6,13 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
+use super::approve::Guarded;
 use super::attempt::{Attempt, Call};
 use super::commands::{self, Ready};
 use super::durable::Entry;
 use super::execute::{Execution, Operation, Source, Told};
+use super::middleware::Passing;
+use super::prepare::Preparing;
 use super::queue::Queue;
 use super::rules::Rules;
 use super::running::on_cpu_thread;
@@ -17,11 +20,17 @@ use crate::path::Path;
 use crate::run::Run;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
-use crate::tool::{Body, Output, Reconciled, Tool, ToolError, ToolResult};
+use crate::tool::{Body, Effect, Output, Reconciled, Tool, ToolError, ToolResult};
 
 pub(crate) enum CallFuture {
     /// Refused before its first attempt; the refusal is recorded like any outcome.
     Refused(Box<Execution<'static, Refusal>>),
+    /// Answered before its first attempt, by middleware or by the tool's `prepare`.
+    Answered(Box<Execution<'static, Answer>>),
+    /// On its way through middleware and `prepare`.
+    Preparing(Box<Preparing>),
+    /// It must be connected or approved first.
+    Guarded(Box<Guarded>),
     Atomic(Execution<'static, ToolSource>),
     Durable(Box<Entry>),
     /// The run is held on account of it.
@@ -30,14 +39,34 @@ pub(crate) enum CallFuture {
 
 impl CallFuture {
     pub(crate) fn refused(run: Arc<Run>, operation: Operation, error: ToolError) -> Self {
-        let rules = Rules { effect: crate::tool::Effect::Readonly, never_retry: true, ..Rules::default() };
-        Self::Refused(Box::new(Execution::new(run, operation, rules, Refusal(Some(error)), Queue::default())))
+        Self::Refused(Box::new(Execution::new(run, operation, passive(), Refusal(Some(error)), Queue::default())))
+    }
+
+    /// Ends with this output as if the tool had returned it.
+    pub(crate) fn answered(run: Arc<Run>, operation: Operation, output: Output, source: ToolSource) -> Self {
+        let answer = Answer { output: Some(output), source };
+        Self::Answered(Box::new(Execution::new(run, operation, passive(), answer, Queue::default())))
+    }
+
+    /// It was asked for then, and may have waited since.
+    pub(crate) fn asked_at(mut self, ticks: u64, waited: bool) -> Self {
+        match &mut self {
+            Self::Refused(execution) => execution.asked_at(ticks, waited),
+            Self::Answered(execution) => execution.asked_at(ticks, waited),
+            Self::Atomic(execution) => execution.asked_at(ticks, waited),
+            Self::Durable(entry) => entry.asked_at(ticks),
+            Self::Preparing(_) | Self::Guarded(_) | Self::Held => {}
+        }
+        self
     }
 
     /// Records that it was asked for, before it is polled.
     pub(crate) fn accept(&mut self) {
         match self {
             Self::Refused(execution) => execution.op.accept(&execution.run),
+            Self::Answered(execution) => execution.op.accept(&execution.run),
+            Self::Preparing(preparing) => preparing.accept(),
+            Self::Guarded(guarded) => guarded.accept(),
             Self::Atomic(execution) => execution.op.accept(&execution.run),
             Self::Durable(entry) => entry.accept(),
             Self::Held => {}
@@ -47,11 +76,19 @@ impl CallFuture {
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         match self {
             Self::Refused(execution) => execution.poll(cx),
+            Self::Answered(execution) => execution.poll(cx),
+            Self::Preparing(preparing) => preparing.poll(cx),
+            Self::Guarded(guarded) => guarded.poll(cx),
             Self::Atomic(execution) => execution.poll(cx),
             Self::Durable(entry) => entry.poll(cx),
             Self::Held => Poll::Pending,
         }
     }
+}
+
+/// The rules of what touches nothing outside.
+fn passive() -> Rules {
+    Rules { effect: Effect::Readonly, never_retry: true, ..Rules::default() }
 }
 
 /// An attempt that fails at once, with an error known beforehand.
@@ -67,9 +104,30 @@ impl Source<'static> for Refusal {
         None
     }
 
-    fn check(&self, _: &Output) -> Result<(), ToolError> {
-        Ok(())
+    const ACTS: bool = false;
+}
+
+/// An attempt that returns at once, with an output known beforehand.
+pub(crate) struct Answer {
+    output: Option<Output>,
+    source: ToolSource,
+}
+
+impl Source<'static> for Answer {
+    fn attempt(&mut self, _: &Run, _: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
+        let output = self.output.take().ok_or_else(|| ToolError::unavailable("answered before"));
+        Box::pin(std::future::ready(output))
     }
+
+    fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'static, ToolResult<Reconciled<Output>>>> {
+        None
+    }
+
+    fn told(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+        self.source.told(run, path, result)
+    }
+
+    const ACTS: bool = false;
 }
 
 /// Attempts of an atomic tool.
@@ -77,27 +135,23 @@ pub(crate) struct ToolSource {
     pub(crate) tool: Arc<Tool>,
     pub(crate) args: Arc<Value>,
     pub(crate) id: Option<Arc<str>>,
+    /// What the tool's `prepare` froze.
+    pub(crate) payload: Option<Arc<Value>>,
 }
 
 impl ToolSource {
-    /// Tells people what happens, where somebody listens.
-    fn narrate(&self, run: &Run, path: &Path, phase: Phase) {
-        if self.tool.spec().about.narration.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
-            return;
-        }
-        if let Some(line) = self.tool.narrate(&run.kernel.locale, phase, &self.args) {
-            tracing::info!(run = %run.id, %path, "{line}");
-        }
-    }
-
     fn call(&self, attempt: Attempt) -> Call {
-        Call::new(attempt, self.tool.spec().id.clone(), self.args.clone(), self.id.clone())
+        let (id, payload) = (self.id.clone(), self.payload.clone());
+        Call::new(attempt, self.tool.spec().id.clone(), self.args.clone(), id).with_prepared(payload)
     }
 }
 
 impl Source<'static> for ToolSource {
     fn attempt(&mut self, run: &Run, attempt: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
-        self.narrate(run, attempt.path(), Phase::Start);
+        // An attempt after the first is news to nobody.
+        if attempt.number() == 1 {
+            narrate(&self.tool, run, attempt.path(), Phase::Start, &self.args);
+        }
         let Body::Atomic(body) = self.tool.body() else {
             return Box::pin(std::future::ready(Err(ToolError::unavailable("a durable body has no attempts"))));
         };
@@ -113,12 +167,13 @@ impl Source<'static> for ToolSource {
         self.tool.reconciler().map(|reconciler| reconciler.reconcile(self.call(attempt)))
     }
 
-    fn check(&self, output: &Output) -> Result<(), ToolError> {
-        check_output(&self.tool, output)
+    fn told(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+        let passing = Passing { run, path, tool: &self.tool, args: &self.args, id: self.id.as_deref() };
+        passing.after(result, broken_promise(&self.tool, result))
     }
 
-    fn ended_well(&self, run: &Run, path: &Path) {
-        self.narrate(run, path, Phase::End);
+    fn ended(&self, run: &Run, path: &Path, well: bool) {
+        narrate(&self.tool, run, path, if well { Phase::End } else { Phase::Failure }, &self.args);
     }
 
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<Ready>, ToolError> {
@@ -126,8 +181,22 @@ impl Source<'static> for ToolSource {
     }
 }
 
+/// Tells people what happens, where somebody listens.
+pub(crate) fn narrate(tool: &Tool, run: &Run, path: &Path, phase: Phase, args: &Value) {
+    if tool.spec().about.narration.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
+    if let Some(line) = tool.narrate(&run.kernel.locale, phase, args) {
+        tracing::info!(run = %run.id, %path, "{line}");
+    }
+}
+
 /// An output that breaks the tool's own promise is hidden from the body like any internal error; the record keeps it.
-pub(crate) fn check_output(tool: &Tool, output: &Output) -> Result<(), ToolError> {
+pub(crate) fn broken_promise(tool: &Tool, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+    check_output(tool, result.as_ref().ok()?).err().map(Err)
+}
+
+fn check_output(tool: &Tool, output: &Output) -> Result<(), ToolError> {
     let Err(violations) = tool.contract()?.check_output(&output.value) else { return Ok(()) };
     let places: Vec<String> = violations.iter().map(|v| format!("{}: {}", v.pointer, v.message)).collect();
     let name = &tool.spec().name;

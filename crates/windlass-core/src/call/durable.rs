@@ -8,12 +8,14 @@ use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use super::attempt::Attempt;
-use super::child::check_output;
+use super::child::{broken_promise, narrate};
 use super::execute::{Operation, Told, seal};
+use super::loops::Loops;
+use super::middleware::Passing;
 use super::plan::Scope;
 use super::request::ToolCall;
 use super::rules::key_of;
@@ -27,6 +29,7 @@ use crate::run::replay::Decision;
 use crate::run::state::Hold;
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
+use crate::tool::narrate::Phase as Phrase;
 use crate::tool::{Body, Output, Tool, ToolError, ToolResult};
 
 /// What a body's context and its entry share.
@@ -40,6 +43,9 @@ pub(crate) struct Frame {
     busy: AtomicBool,
     /// How to undo what the body did, in the order it was done.
     pub(crate) undos: Mutex<Vec<Undo>>,
+    /// What the tool's `prepare` froze.
+    pub(crate) prepared: Option<Arc<Value>>,
+    pub(crate) loops: Mutex<Loops>,
 }
 
 impl Frame {
@@ -94,7 +100,14 @@ enum Phase {
 }
 
 impl Entry {
-    pub(crate) fn new(run: Arc<Run>, op: Operation, tool: Arc<Tool>, call: ToolCall, scope: Scope) -> Self {
+    pub(crate) fn new(
+        run: Arc<Run>,
+        op: Operation,
+        tool: Arc<Tool>,
+        call: ToolCall,
+        scope: Scope,
+        prepared: Option<Arc<Value>>,
+    ) -> Self {
         let asked = run.kernel.clock.ticks();
         let heeds_cancel = run.heeds_cancel();
         Self {
@@ -103,13 +116,18 @@ impl Entry {
             tool,
             call,
             scope,
-            frame: Arc::default(),
+            frame: Arc::new(Frame { prepared, ..Frame::default() }),
             phase: Phase::Ask,
             timing: Timing { asked, entered: asked, began: None, deadline: None },
             heeds_cancel,
             registration: Registration::default(),
             awake: Awake::default(),
         }
+    }
+
+    /// It was asked for then; its time and its deadline count from there.
+    pub(crate) fn asked_at(&mut self, ticks: u64) {
+        self.timing.asked = ticks;
     }
 
     pub(crate) fn accept(&mut self) {
@@ -214,6 +232,7 @@ impl Entry {
         if !again {
             let asked = self.op.take_asked();
             self.run.append(&self.op.path, began, asked, Event::Entered);
+            narrate(&self.tool, &self.run, &self.op.path, Phrase::Start, &self.call.args);
         }
         let label = Attempt::new(self.run.origin(), self.op.path.clone(), self.op.name.clone(), 1, 1);
         let Body::Durable(durable) = self.tool.body() else { return };
@@ -326,10 +345,9 @@ impl Entry {
             self.run.with(|machine| machine.deadline(&self.op.path, None));
         }
         let result = result.map_err(|error| self.seal(error));
-        let told = match &result {
-            Ok(output) => check_output(&self.tool, output).err().map(|error| Arc::new(self.seal(error))),
-            Err(_) => None,
-        };
+        let phrase = if result.is_ok() { Phrase::End } else { Phrase::Failure };
+        narrate(&self.tool, &self.run, &self.op.path, phrase, &self.call.args);
+        let told = self.told(&result).map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let ticks = self.run.kernel.clock.ticks();
         let total = ticks.saturating_sub(self.timing.asked);
         let running = ticks.saturating_sub(self.timing.entered).min(total);
@@ -340,6 +358,12 @@ impl Entry {
         let asked = self.op.take_asked();
         self.run.append(&self.op.path, at, asked, Event::Finished(finished));
         Told { result: answer, at, times }
+    }
+
+    fn told(&self, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+        let Self { run, tool, call, .. } = self;
+        let passing = Passing { run, path: &self.op.path, tool, args: &call.args, id: call.id.as_deref() };
+        passing.after(result, broken_promise(tool, result))
     }
 
     fn seal(&self, error: ToolError) -> ToolError {

@@ -34,16 +34,21 @@ pub(crate) trait Source<'a>: Send {
     /// Asks whether attempts under this key happened; `None` if nobody knows how to find out.
     fn reconcile(&mut self, attempt: Attempt) -> Option<BoxFuture<'a, ToolResult<Reconciled<Output>>>>;
 
-    /// Checks an output against what was promised.
-    fn check(&self, output: &Output) -> Result<(), ToolError>;
+    /// What the body is told instead of the result, where a check or middleware has something else to say.
+    fn told(&self, _run: &Run, _path: &Path, _result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+        None
+    }
 
-    /// An attempt returned an output.
-    fn ended_well(&self, _run: &Run, _path: &Path) {}
+    /// The last attempt returned, with an output or without.
+    fn ended(&self, _run: &Run, _path: &Path, _well: bool) {}
 
     /// What is to happen together with the outcome.
     fn commands(&self, _run: &Run, _path: &Path, _output: &Output, _at: Timestamp) -> Result<Vec<Ready>, ToolError> {
         Ok(Vec::new())
     }
+
+    /// Whether it touches the outside at all. If not, nothing of it can be in doubt, whatever class it was asked under.
+    const ACTS: bool = true;
 }
 
 /// What an operation came to.
@@ -93,6 +98,18 @@ impl Operation {
             self.written = Written::Accepted;
             run.append(&self.path, run.now(), self.asked.clone(), Event::Accepted);
         }
+    }
+
+    /// Records something about the operation before it starts; replay will still be asked about it.
+    pub(crate) fn record(&mut self, run: &Arc<Run>, event: Event) {
+        let first = std::mem::replace(&mut self.written, Written::Accepted) != Written::Accepted;
+        let asked = if first { self.asked.clone() } else { None };
+        run.append(&self.path, run.now(), asked, event);
+    }
+
+    /// The journal knows what was asked.
+    pub(crate) fn is_written(&mut self) {
+        self.written = Written::Accepted;
     }
 
     pub(crate) fn asked(&self) -> Option<&Asked> {
@@ -181,6 +198,14 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
+    /// It was asked for then, and may have waited since; its time and its deadline count from there.
+    pub(crate) fn asked_at(&mut self, ticks: u64, waited: bool) {
+        self.clock.asked = ticks;
+        if waited {
+            self.queue.note_wait();
+        }
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         loop {
             if self.run.is_stopped() {
@@ -236,7 +261,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             let from = begun.or_else(|| self.queue.barrier.is_none().then_some(since));
             self.go_back_to(from);
             // Loosening a tool does not loosen what was begun when it was strict.
-            self.rules.effect = self.rules.effect.max(effect);
+            if S::ACTS {
+                self.rules.effect = self.rules.effect.max(effect);
+            }
         } else if self.rules.deadline.is_some() {
             self.set_deadline(self.run.at(self.clock.asked));
         }
@@ -419,7 +446,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let error = match ended {
             Ended::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             Ended::Returned(Ok(output)) => {
-                self.source.ended_well(&self.run, &self.op.path);
+                self.source.ended(&self.run, &self.op.path, true);
                 return self.finish_at(now, Ok(output), None);
             }
             Ended::Returned(Err(error)) => error,
@@ -439,7 +466,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let error = self.seal(error);
         match self.rules.retry_after(&error, self.attempt, self.jitter()) {
             Some(delay) => self.retry(now, error, delay),
-            None => self.finish_at(now, Err(error), None),
+            None => {
+                self.source.ended(&self.run, &self.op.path, false);
+                self.finish_at(now, Err(error), None)
+            }
         }
     }
 
@@ -491,21 +521,19 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Records the raw outcome and what the body is told, together.
     pub(crate) fn finish_at(&mut self, ticks: u64, result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
         self.queue.release();
-        let mut told = match &result {
-            Ok(output) => self.source.check(output).err().map(|error| Arc::new(self.seal(error))),
-            Err(_) => None,
-        };
+        let mut told = self.source.told(&self.run, &self.op.path, &result);
         let commands = match &result {
-            Ok(output) if !output.commands.is_empty() && told.is_none() => {
+            Ok(output) if !output.commands.is_empty() && !matches!(told, Some(Err(_))) => {
                 let at = self.run.at(ticks);
                 let ready = self.source.commands(&self.run, &self.op.path, output, at);
                 ready.unwrap_or_else(|error| {
-                    told = Some(Arc::new(self.seal(error)));
+                    told = Some(Err(error));
                     Vec::new()
                 })
             }
             _ => Vec::new(),
         };
+        let told = told.map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let total = ticks.saturating_sub(self.clock.asked).saturating_add(self.clock.earlier);
         let running = self.clock.running.min(total);
         let times = Times { queued: total - running, running, total };

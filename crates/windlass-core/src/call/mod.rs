@@ -1,5 +1,6 @@
 //! Calls: from being asked for to having an outcome. One file a stage.
 
+mod approve;
 mod attempt;
 pub(crate) mod batch;
 pub(crate) mod child;
@@ -7,9 +8,12 @@ pub(crate) mod commands;
 mod doubt;
 pub(crate) mod durable;
 pub(crate) mod execute;
+pub(crate) mod loops;
+mod middleware;
 pub(crate) mod park;
 mod parked;
 pub(crate) mod plan;
+mod prepare;
 pub(crate) mod queue;
 mod request;
 pub(crate) mod rules;
@@ -24,12 +28,16 @@ pub(crate) use attempt::Origin;
 pub(crate) use attempt::idempotency_key;
 pub use attempt::{Attempt, Call, Cancelled};
 pub use commands::Command;
+pub use middleware::{Incoming, Middleware, Outgoing};
+pub use prepare::Preparation;
 pub use request::{ToolCall, ToolRef, batch_identity};
 
 use crate::id::RunId;
 use crate::path::Path;
 use crate::time::Times;
-use crate::tool::{Output, ToolError, view};
+use crate::tool::projection::{Lens, Place};
+use crate::tool::view::{self, Projection};
+use crate::tool::{Output, ToolError};
 
 /// What a call came to.
 #[derive(Clone, Debug)]
@@ -44,13 +52,24 @@ pub struct Outcome {
     pub result: Result<Arc<Output>, Arc<ToolError>>,
     /// Where its time went.
     pub times: Times,
-    pub(crate) open_world: bool,
+    pub(crate) lens: Lens,
 }
 
 impl Outcome {
-    /// What the model is shown: the value, or the error as JSON.
+    /// What the model is shown: the value, or what the tool's projector makes of it, or the error as JSON. Text beyond the
+    /// tool's output budget is cut, and says how to read on ([`Runtime::read_output`](crate::Runtime::read_output)); `result`
+    /// has all of it.
     pub fn for_model(&self) -> Value {
-        view::for_model(self.result.as_deref().map_err(|error| &**error), self.open_world)
+        view::shown(self.result.as_deref().map_err(|error| &**error), &self.lens, &self.place())
+    }
+
+    /// The same as native content blocks.
+    pub fn projection(&self) -> Projection {
+        view::projection(self.result.as_deref().map_err(|error| &**error), &self.lens, &self.place())
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { run: self.run, path: &self.path }
     }
 
     /// The output value, or `None` if the call failed.

@@ -1,23 +1,27 @@
-//! The stages before a call's first attempt, in their fixed order: resolve, validate, connection, approval. Each passes
-//! the call on or ends it with an error. They are skipped for a call the journal knows: it passed them before.
+//! The stages before a call's first attempt, in their fixed order: resolve, `before` middleware, validate, prepare,
+//! connection, approval. Each passes the call on or ends it with an error. They are skipped for a call the journal knows:
+//! it passed them before. Middleware and `prepare`, which most calls do not have, are in `prepare.rs`.
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use super::approve::{Guarded, is_guarded};
 use super::batch::Barrier;
 use super::child::{CallFuture, ToolSource};
 use super::durable::Entry;
 use super::execute::{Execution, Operation, Written};
+use super::prepare::Preparing;
 use super::queue::Queue;
 use super::request::{ToolCall, ToolRef};
 use super::rules::Rules;
 use crate::admit::Held;
-use crate::kernel::Kernel;
 use crate::path::Path;
-use crate::policy::{Facts, Resolved};
+use crate::policy::Resolved;
 use crate::run::Run;
 use crate::run::history::State;
-use crate::run::record::{Asked, OpKind};
-use crate::run::state::Hold;
+use crate::run::record::{Asked, OpKind, Prepared};
+use crate::run::state::{Blocked, Hold};
 use crate::tool::{Effect, Snapshot, Tool, ToolError, Toolbox};
 
 /// What a call inherits from the body around it.
@@ -48,36 +52,55 @@ impl Place {
 
 /// How far the journal says a call got.
 enum Known {
-    /// It may not have been checked yet.
     Nothing,
+    /// It was asked for, and may not have been checked yet.
+    Accepted,
+    /// What it is to do is settled; whether it may is not.
+    Prepared(Arc<str>),
+    /// It waits for a connection or an approval, or has just got it.
+    Asking(Arc<str>),
     UnderWay(Arc<str>),
     Finished(Arc<str>),
+    /// Something else stands there: asking for the call will tell.
+    Else,
 }
 
 /// Turns a call into something that can be polled.
 pub(crate) fn plan(
     run: &Arc<Run>,
     scope: &Scope,
-    place: Place,
-    call: ToolCall,
+    mut place: Place,
+    mut call: ToolCall,
     tool: Option<&Arc<Tool>>,
 ) -> CallFuture {
     let mut asked = asked(&call, tool);
-    let known = known(run, &place.path, &mut asked, tool);
+    let (known, prepared) = known(run, &place.path, &mut asked, tool);
+    if let Known::Accepted = known {
+        place.written = Written::Accepted;
+    }
     let refuse = |asked, error| {
         CallFuture::refused(run.clone(), Operation::new(place.path.clone(), asked, place.written), error)
     };
-    let (tool, policy) = match (tool, known) {
+    let (tool, policy, is_open) = match (tool, known) {
+        (Some(tool), Known::Nothing | Known::Accepted)
+            if !run.kernel.middleware.is_empty() || tool.preparer().is_some() =>
+        {
+            let operation = Operation::new(place.path, asked, place.written);
+            let (run, scope) = (run.clone(), scope.clone());
+            let preparing = Preparing::new(run, scope, place.barrier, operation, tool.clone(), call);
+            return CallFuture::Preparing(Box::new(preparing));
+        }
         (Some(tool), known) => {
             let policy = Resolved::of(&run.kernel.policy, tool.spec(), call.limits.as_deref());
-            if matches!(known, Known::Nothing)
-                && let Err(error) = check(&run.kernel, tool, &call, &place.path, &policy)
+            if matches!(known, Known::Nothing | Known::Accepted)
+                && let Err(error) = check(tool, &call, &place.path, &policy)
             {
                 return refuse(asked, error);
             }
-            (tool, policy)
+            let is_open = matches!(known, Known::Nothing | Known::Accepted | Known::Prepared(_) | Known::Asking(_));
+            (tool, policy, is_open)
         }
-        (None, Known::UnderWay(name)) => {
+        (None, Known::Prepared(name) | Known::Asking(name) | Known::UnderWay(name)) => {
             run.hold(Hold::ToolMissing { path: place.path, tool: name.to_string() });
             return CallFuture::Held;
         }
@@ -89,30 +112,67 @@ pub(crate) fn plan(
         }
     };
     let operation = Operation::new(place.path, asked, place.written);
-    if tool.is_durable() {
-        return CallFuture::Durable(Box::new(Entry::new(run.clone(), operation, tool.clone(), call, scope.clone())));
+    let mut payload = None;
+    if let Some(prepared) = prepared {
+        call.args = prepared.args.unwrap_or(call.args);
+        payload = prepared.payload;
     }
-    let rules = Rules::of_tool(tool, &call.args, &policy);
-    let source = ToolSource { tool: tool.clone(), args: call.args, id: call.id };
-    let queue = Queue::new(scope.held.clone(), place.barrier);
-    CallFuture::Atomic(Execution::new(run.clone(), operation, rules, source, queue))
+    let ready = Ready { tool: tool.clone(), call, payload, barrier: place.barrier, policy };
+    if is_open { ready.guarded(run, scope, operation) } else { ready.future(run, scope, operation) }
+}
+
+/// A call that passed its stages, with the arguments it is executed with.
+pub(crate) struct Ready {
+    pub(crate) tool: Arc<Tool>,
+    pub(crate) call: ToolCall,
+    pub(crate) payload: Option<Arc<Value>>,
+    pub(crate) barrier: Option<Barrier>,
+    pub(crate) policy: Resolved,
+}
+
+impl Ready {
+    /// The call with connection and approval before it, where it needs them.
+    pub(crate) fn guarded(self, run: &Arc<Run>, scope: &Scope, operation: Operation) -> CallFuture {
+        let asking = run.standing(&operation.path, |standing| standing.is_asking()).unwrap_or(false);
+        if asking || is_guarded(run, &self) {
+            return CallFuture::Guarded(Box::new(Guarded::new(run.clone(), scope.clone(), operation, self)));
+        }
+        self.future(run, scope, operation)
+    }
+
+    pub(crate) fn future(self, run: &Arc<Run>, scope: &Scope, operation: Operation) -> CallFuture {
+        let Self { tool, call, payload, barrier, policy } = self;
+        if tool.is_durable() {
+            let entry = Entry::new(run.clone(), operation, tool, call, scope.clone(), payload);
+            return CallFuture::Durable(Box::new(entry));
+        }
+        let rules = Rules::of_tool(&tool, &call.args, &policy);
+        let source = ToolSource { tool, args: call.args, id: call.id, payload };
+        let queue = Queue::new(scope.held.clone(), barrier);
+        CallFuture::Atomic(Execution::new(run.clone(), operation, rules, source, queue))
+    }
 }
 
 /// Looks a call up in the journal. A tool that took over another's id asks under the name that was recorded.
-fn known(run: &Run, path: &Path, asked: &mut Asked, tool: Option<&Arc<Tool>>) -> Known {
+fn known(run: &Run, path: &Path, asked: &mut Asked, tool: Option<&Arc<Tool>>) -> (Known, Option<Prepared>) {
     let found = run.standing(path, |standing| {
         let name = &standing.asked.name;
         if tool.is_some_and(|tool| tool.spec().aliases.iter().any(|alias| alias.as_str() == &**name)) {
             asked.name = name.clone();
         }
-        match &standing.state {
-            _ if standing.asked.kind != OpKind::Call => Known::Nothing,
-            State::Accepted => Known::Nothing,
+        let known = match &standing.state {
+            _ if standing.asked.kind != OpKind::Call => Known::Else,
+            State::Accepted => Known::Accepted,
+            State::Prepared => Known::Prepared(name.clone()),
+            State::Granted(_) | State::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. } => {
+                Known::Asking(name.clone())
+            }
             State::Finished { .. } => Known::Finished(name.clone()),
             _ => Known::UnderWay(name.clone()),
-        }
+        };
+        (known, standing.prepared.clone())
     });
-    found.unwrap_or(Known::Nothing)
+    found.unwrap_or((Known::Nothing, None))
 }
 
 /// The tool a call names.
@@ -144,19 +204,25 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
     }
 }
 
-fn check(kernel: &Kernel, tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
+fn check(tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
+    check_asked(tool, call, path, policy)?;
+    tool.contract()?.check_arguments(&call.args)
+}
+
+/// Refuses what no arguments could make right.
+pub(crate) fn check_asked(tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
     let most = policy.max_depth;
     if path.depth() > most {
         return Err(ToolError::failed(format!("calls are nested more than {most} deep; a tool may be calling itself")));
     }
-    checked(tool, call, &kernel.connections)?;
-    let facts = Facts { tool: Some(tool.spec()), ..Facts::of_args(&call.args) };
-    match policy.approval(&facts) {
-        None => Ok(()),
-        Some(need) => Err(ToolError::denied(format!(
-            "this call of `{}` needs approval, and nobody can approve it here: {need}",
-            tool.spec().name
-        ))),
+    if let Some(message) = &call.broken {
+        return Err(ToolError::invalid("", message.to_string()));
+    }
+    match call.limits.as_ref().map(|policy| policy.check()) {
+        Some(Err(problem)) => {
+            Err(ToolError::failed(format!("this call of `{}` has a bad {problem}", tool.spec().name)))
+        }
+        _ => Ok(()),
     }
 }
 

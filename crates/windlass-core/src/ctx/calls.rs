@@ -10,21 +10,24 @@ use serde::de::DeserializeOwned;
 use super::undo::UndoPlan;
 use super::{Ctx, Guard, decode};
 use crate::call::ToolCall;
-use crate::call::batch::Batch;
+use crate::call::batch::{Batch, has_begun};
 use crate::call::child::CallFuture;
-use crate::call::execute::Told;
-use crate::call::plan::{Place, plan, resolve};
+use crate::call::execute::{Operation, Told, Written};
+use crate::call::loops::Key;
+use crate::call::plan::{Place, asked, plan, resolve};
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind};
 use crate::run::replay::Decision;
-use crate::tool::{Effect, ToolResult};
+use crate::tool::{Effect, ToolError, ToolResult};
 
 /// One child call; see [`Ctx::call`].
 #[must_use = "a call does nothing until it is awaited"]
 pub struct CallOne<'c, T> {
     ctx: &'c mut Ctx,
     state: OneState,
+    /// Where the call counts towards a loop.
+    key: Option<Key>,
     output: PhantomData<fn() -> T>,
 }
 
@@ -36,7 +39,7 @@ enum OneState {
 
 impl<'c, T> CallOne<'c, T> {
     pub(super) fn new(ctx: &'c mut Ctx, call: ToolCall<T>) -> Self {
-        Self { ctx, state: OneState::Built(call.untyped().bounded()), output: PhantomData }
+        Self { ctx, state: OneState::Built(call.untyped().bounded()), key: None, output: PhantomData }
     }
 }
 
@@ -53,7 +56,15 @@ impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
             let (path, guard) = this.ctx.next(OpKind::Call, call.tool.as_str().into());
             let snapshot = this.ctx.scope.toolbox.snapshot();
             let tool = resolve(&snapshot, &call.tool);
-            let future = plan(&this.ctx.run, &this.ctx.scope, Place::inside(path.clone()), call, tool);
+            this.key = Key::of(&call);
+            let refusal = this.ctx.refusal(&mut this.key);
+            let future = match refusal {
+                Some(error) if !has_begun(&this.ctx.run, &path) => {
+                    let operation = Operation::new(path.clone(), asked(&call, tool), Written::No);
+                    CallFuture::refused(this.ctx.run.clone(), operation, error)
+                }
+                _ => plan(&this.ctx.run, &this.ctx.scope, Place::inside(path.clone()), call, tool),
+            };
             this.state = OneState::Started(future, path, guard);
         }
         let OneState::Started(future, path, guard) = &mut this.state else { return Poll::Pending };
@@ -61,6 +72,7 @@ impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
         guard.over();
         let path = path.clone();
         this.state = OneState::Over;
+        this.ctx.note_call(this.key.take(), &told);
         match this.ctx.answer_at(&path, &told) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
@@ -144,7 +156,7 @@ impl<T: DeserializeOwned + 'static, const N: usize> CallSet for [ToolCall<T>; N]
 /// All values of an array of results, or the first error in order.
 pub(super) fn all_values<T, const N: usize>(results: [ToolResult<T>; N]) -> ToolResult<[T; N]> {
     let values: Vec<T> = results.into_iter().collect::<ToolResult<_>>()?;
-    let short = || crate::tool::ToolError::internal("a result of the set is missing");
+    let short = || ToolError::internal("a result of the set is missing");
     values.try_into().map_err(|_| short())
 }
 
@@ -189,7 +201,8 @@ impl<'c, S: CallSet> CallAll<'c, S> {
 
     /// Each call's own result, instead of the first error.
     pub fn settled(self) -> CallsSettled<'c, S> {
-        CallsSettled { ctx: self.ctx, state: AllState::Built(self.calls.into_calls()), set: PhantomData }
+        let state = AllState::Built(self.calls.into_calls());
+        CallsSettled { ctx: self.ctx, state, keys: Vec::new(), set: PhantomData }
     }
 }
 
@@ -211,6 +224,8 @@ where
 pub struct CallsSettled<'c, S> {
     ctx: &'c mut Ctx,
     state: AllState,
+    /// Where the calls count towards a loop.
+    keys: Vec<Option<Key>>,
     set: PhantomData<fn() -> S>,
 }
 
@@ -231,7 +246,13 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
             && let AllState::Built(calls) = std::mem::replace(&mut this.state, AllState::Over)
         {
             let Some((path, guard)) = enter_group(this.ctx, OpKind::Batch, calls.len()) else { return Poll::Pending };
-            let batch = Batch::new(this.ctx.run.clone(), path.clone(), this.ctx.scope.clone(), calls, false);
+            this.keys = calls.iter().map(Key::of).collect();
+            let mut batch = Batch::new(this.ctx.run.clone(), path.clone(), this.ctx.scope.clone(), calls, false);
+            for (index, key) in this.keys.iter_mut().enumerate() {
+                if let Some(error) = this.ctx.refusal(key) {
+                    batch.refuse(index, error);
+                }
+            }
             this.state = AllState::Started(batch, path, guard);
         }
         let AllState::Started(batch, path, guard) = &mut this.state else { return Poll::Pending };
@@ -243,6 +264,7 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
         let path = path.clone();
         this.state = AllState::Over;
         this.ctx.note_answers(&told);
+        this.keys.drain(..).zip(&told).for_each(|(key, told)| this.ctx.note_call(key, told));
         let decoder = Decoder { run: &this.ctx.run, path: &path, told: told.into_iter().enumerate() };
         match S::decode(decoder) {
             Some(results) => Poll::Ready(results),
@@ -276,6 +298,30 @@ impl Ctx {
         if let (Some((name, plan)), Ok(output)) = (undo, &told.result) {
             self.frame.undos.lock().push(plan.of(&name, output));
         }
+    }
+
+    /// Why a call is not made that would only go on with a loop; it does not count then. One that the journal knows is
+    /// answered, or gone on with, all the same.
+    fn refusal(&self, key: &mut Option<Key>) -> Option<ToolError> {
+        let limit = |tool: &str| {
+            let (runtime, snapshot) = (&self.run.kernel.policy, self.scope.toolbox.snapshot());
+            let own = snapshot.by_name(tool).and_then(|tool| tool.spec().limits.loop_limit);
+            own.or(runtime.loop_limit).unwrap_or(crate::limits::LOOP_LIMIT)
+        };
+        let error = self.frame.loops.lock().refusal(key.as_ref()?, limit)?;
+        *key = None;
+        Some(error)
+    }
+
+    fn note_call(&self, key: Option<Key>, told: &Told) {
+        if let Some(key) = key {
+            self.frame.loops.lock().note(key, &told.result);
+        }
+    }
+
+    /// What the tool's `prepare` froze for this call: the same when the body is entered again.
+    pub fn prepared(&self) -> Option<&serde_json::Value> {
+        self.frame.prepared.as_deref()
     }
 
     pub(super) fn note_answers(&mut self, told: &[Told]) {

@@ -160,10 +160,6 @@ where
     fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
         None
     }
-
-    fn check(&self, _: &Output) -> Result<(), ToolError> {
-        Ok(())
-    }
 }
 
 /// A step of a context; see [`Ctx::step`].

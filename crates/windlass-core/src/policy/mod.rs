@@ -13,6 +13,7 @@ mod facts;
 mod lower;
 #[cfg(not(feature = "cel"))]
 mod no_cel;
+mod past;
 mod resolved;
 #[cfg(feature = "cel")]
 mod tree;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 pub use dry_run::{Hypothetical, Prediction, Verdict, dry_run};
 pub use expression::{BadExpression, Expression};
 pub use facts::{Facts, PastCall, Session};
+pub(crate) use past::PastCalls;
 pub use resolved::{Demand, Level, Need, Reason, Resolved};
 
 use crate::tool::ToolSpec;

@@ -3,8 +3,9 @@
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
+use serde_json::Value;
 
-use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Record, Recorded};
+use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
 use super::state::{Blocked, Doubt};
 use crate::id::RunId;
 use crate::path::Path;
@@ -16,6 +17,8 @@ use crate::tool::{Effect, ToolError};
 pub(crate) struct Standing {
     pub(crate) asked: Asked,
     pub(crate) state: State,
+    /// What the call is to do, where that is not what was asked; kept whatever happens to it afterwards.
+    pub(crate) prepared: Option<Prepared>,
     /// When it was first recorded.
     pub(crate) since: Timestamp,
     /// When anything was first done about it, beyond accepting it.
@@ -30,6 +33,18 @@ impl Standing {
     /// Whether anything was done beyond being accepted.
     pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.state, State::Accepted)
+    }
+
+    /// The arguments the call is executed with.
+    fn args(&self) -> Option<&Value> {
+        let rewritten = self.prepared.as_ref().and_then(|prepared| prepared.args.as_deref());
+        rewritten.or(self.asked.input.as_deref())
+    }
+
+    /// Whether it waits for a connection or an approval, or has just got it.
+    pub(crate) fn is_asking(&self) -> bool {
+        let asks = |on: &Blocked| matches!(on, Blocked::Approval { .. } | Blocked::Connection { .. });
+        matches!(&self.state, State::Parked { on, .. } if asks(on)) || matches!(self.state, State::Granted(_))
     }
 
     /// The doubt it leaves if nobody goes on with it, and whether it is recorded as one.
@@ -48,6 +63,7 @@ impl Standing {
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     Accepted,
+    Prepared,
     Entered,
     Attempting { attempt: u32 },
     Intended { attempt: u32, over_by: Timestamp },
@@ -88,6 +104,7 @@ impl History {
 
     fn apply(&mut self, record: Record) {
         let Record { path, at, asked, event } = record;
+        let mut prepared = None;
         let state = match event {
             Event::Recovered => return self.died(),
             Event::Resumed => return self.forgive(),
@@ -107,6 +124,10 @@ impl History {
             }
             Event::Parked { on, until, attempt } => State::Parked { on, until, attempt },
             Event::Granted(grant) => State::Granted(grant),
+            Event::Prepared(call) => {
+                prepared = Some(call);
+                State::Prepared
+            }
             Event::Entered => State::Entered,
             Event::Attempting { attempt } => State::Attempting { attempt },
             Event::Intended { attempt, over_by } => State::Intended { attempt, over_by },
@@ -123,6 +144,7 @@ impl History {
                 standing.begun = standing.begun.or_else(|| begun(&state, at));
                 standing.state = state;
                 standing.at = at;
+                standing.prepared = prepared.or(standing.prepared.take());
             }
             Entry::Vacant(place) => {
                 // A path's first record says what was asked; a journal without that is not ours, and asking anything
@@ -130,7 +152,7 @@ impl History {
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
                 let begun = begun(&state, at);
-                place.insert(Standing { asked, state, since: at, begun, at, deaths: 0 });
+                place.insert(Standing { asked, state, prepared, since: at, begun, at, deaths: 0 });
             }
         }
     }
@@ -151,7 +173,7 @@ impl History {
     fn note_progress(&mut self, path: &Path, state: &State) {
         match state {
             State::Attempting { .. } | State::Intended { .. } => self.in_flight.push(path.clone()),
-            State::Entered | State::Accepted => {}
+            State::Entered | State::Accepted | State::Prepared => {}
             _ => {
                 self.in_flight.retain(|other| other != path);
                 self.idle_deaths = 0;
@@ -196,14 +218,15 @@ impl History {
         self.standing.is_empty()
     }
 
-    /// Calls that held whatever they declared when the journal ends, in the order of their paths.
-    pub(crate) fn holders(&self) -> Vec<(Path, &Asked)> {
+    /// Calls that held whatever they declared when the journal ends, in the order of their paths, each with the
+    /// arguments it was executed with.
+    pub(crate) fn holders(&self) -> Vec<(Path, &Asked, Option<&Value>)> {
         let holds = |standing: &Standing| {
             let open = matches!(standing.state, State::Entered | State::Intended { .. } | State::Doubted { .. });
             open && standing.asked.kind == OpKind::Call
         };
         let open = self.standing.iter().filter(|(_, standing)| holds(standing));
-        let mut open: Vec<(Path, &Asked)> = open.map(|(path, standing)| (path.clone(), &standing.asked)).collect();
+        let mut open: Vec<_> = open.map(|(path, standing)| (path.clone(), &standing.asked, standing.args())).collect();
         open.sort_by(|a, b| a.0.cmp(&b.0));
         open
     }

@@ -23,9 +23,9 @@ impl Kept {
     /// happened. Below a body that holds a key nobody else can have it.
     pub(crate) fn keep(&self, keys: &Arc<Keys>, toolbox: &Toolbox, run: RunId, journal: Vec<Record>) {
         let mut held: Vec<(Path, Arc<str>)> = Vec::new();
-        for (path, asked) in History::fold(journal).holders() {
+        for (path, asked, args) in History::fold(journal).holders() {
             let Some(tool) = toolbox.by_id(&asked.name) else { continue };
-            let Some(key) = key_of(&tool, asked.input.as_deref().unwrap_or_default()) else { continue };
+            let Some(key) = key_of(&tool, args.unwrap_or_default()) else { continue };
             let above =
                 |(other, own): &(Path, Arc<str>)| *own == key && path.positions().starts_with(other.positions());
             if held.iter().any(above) {

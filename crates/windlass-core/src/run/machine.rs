@@ -15,6 +15,7 @@ use crate::ctx::runs::Started;
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
+use crate::policy::{PastCall, PastCalls};
 use crate::store::{Claimed, Commit, Creation, Mail, Message, Settlement, StoreError};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, ToolError};
@@ -115,6 +116,7 @@ pub(crate) struct Machine {
     budget: Budget,
     /// Runs that durable commits of this one wrote to.
     nudged: Vec<RunId>,
+    past_calls: PastCalls,
 }
 
 /// An attempt that must not be repeated and has not ended.
@@ -168,6 +170,7 @@ impl Machine {
             abandoned: Vec::new(),
             budget: Budget { operations: 0, suspect: 0, owners_dead: true },
             nudged: Vec::new(),
+            past_calls: PastCalls::default(),
         }
     }
 
@@ -212,6 +215,7 @@ impl Machine {
             abandoned: Vec::new(),
             budget: Budget { operations: 0, suspect, owners_dead: claimed.owners_dead },
             nudged: Vec::new(),
+            past_calls: PastCalls::default(),
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
@@ -238,6 +242,9 @@ impl Machine {
         }
         let standing = self.history.take(path);
         let mut decision = replay(path, standing.as_ref(), asked);
+        if let Decision::Answer { result, .. } = &decision {
+            self.past_calls.answered(asked, result);
+        }
         match &mut decision {
             Decision::Diverged(divergence) => self.hold(Hold::Diverged((**divergence).clone())),
             // The fence proves the old owner gone, or only time does.
@@ -276,6 +283,7 @@ impl Machine {
 
     /// Keeps track of attempts that could be in doubt, should the run end around them.
     fn note(&mut self, record: &Record) {
+        self.past_calls.note(record);
         match &record.event {
             Event::Intended { attempt, over_by } => self.open_intents.push(Intent {
                 path: record.path.clone(),
@@ -460,6 +468,11 @@ impl Machine {
         self.outbox.next_generation();
         self.outbox.append(first);
         self.stop = Some(Stop::Continued);
+    }
+
+    /// Calls of this run that have finished, oldest first; kept only where some policy looks at them.
+    pub(crate) fn past_calls(&self) -> &[PastCall] {
+        self.past_calls.finished()
     }
 
     /// Which generation of the run this is.

@@ -35,7 +35,7 @@ pub struct Asked {
     /// The tool's id, the step's name, or the name of a change.
     pub name: Arc<str>,
     /// Arguments as asked, or a step's declared input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
     pub input: Option<Arc<Value>>,
     /// The id a model gave the call. Not compared on replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -142,6 +142,9 @@ pub type Recorded = Result<Arc<Output>, Arc<ToolError>>;
 pub enum Event {
     /// It was asked for, and nothing has been checked or done yet.
     Accepted,
+    /// Middleware or the tool's own `prepare` settled what the call is to do; nothing was attempted yet. From here on
+    /// these bytes count, not what either would say if it were asked again.
+    Prepared(Prepared),
     /// A durable body, or a group of parallel operations, was entered.
     Entered,
     /// An attempt that may be repeated is about to start. Written where the run is not in the store yet, and for runs
@@ -242,15 +245,31 @@ pub struct Grant {
     pub until: Timestamp,
 }
 
+/// A call as it is to be executed, where that is not what was asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Prepared {
+    /// The arguments, if they were rewritten.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
+    pub args: Option<Arc<Value>>,
+    /// What `prepare` froze for the attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
+    pub payload: Option<Arc<Value>>,
+}
+
+/// A value that is there is there, also if it is `null`.
+fn null_too<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Value>>, D::Error> {
+    Value::deserialize(deserializer).map(|value| Some(Arc::new(value)))
+}
+
 /// The end of an operation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finished {
     /// What the effect returned.
     #[serde(with = "recorded_form")]
     pub result: Recorded,
-    /// What the body was told, where a check made that differ from the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told: Option<Arc<ToolError>>,
+    /// What the body was told, where a check or middleware made that differ from the result.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "told_form")]
+    pub told: Option<Recorded>,
     /// How many attempts it took.
     pub attempts: u32,
     /// Where the time went.
@@ -263,15 +282,12 @@ pub struct Finished {
 impl Finished {
     /// What the body sees, and nothing else.
     pub(crate) fn into_answer(self) -> Recorded {
-        self.told.map_or(self.result, Err)
+        self.told.unwrap_or(self.result)
     }
 
     /// What the body sees.
     pub(crate) fn answer(&self) -> Recorded {
-        match &self.told {
-            Some(error) => Err(error.clone()),
-            None => self.result.clone(),
-        }
+        self.told.as_ref().unwrap_or(&self.result).clone()
     }
 }
 
@@ -334,6 +350,33 @@ impl fmt::Display for DoubtCause {
             Self::TimedOut => "the attempt timed out",
             Self::Cancelled => "the attempt was cancelled in the middle",
         })
+    }
+}
+
+/// What a body was told in JSON: an error as it is, an output as `{"ok": …}`.
+mod told_form {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Form {
+        Output { ok: Arc<Output> },
+        Error(Arc<ToolError>),
+    }
+
+    pub(super) fn serialize<S: serde::Serializer>(told: &Option<Recorded>, serializer: S) -> Result<S::Ok, S::Error> {
+        let form = told.as_ref().map(|told| match told {
+            Ok(output) => Form::Output { ok: output.clone() },
+            Err(error) => Form::Error(error.clone()),
+        });
+        form.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Recorded>, D::Error> {
+        Ok(Option::<Form>::deserialize(deserializer)?.map(|form| match form {
+            Form::Output { ok } => Ok(ok),
+            Form::Error(error) => Err(error),
+        }))
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn replay(path: &Path, standing: Option<&Standing>, asked: &Asked) ->
     let strict = standing.asked.effect.max(asked.effect) == Effect::Once;
     match &standing.state {
         State::Finished { result } => Decision::Answer { result: result.clone(), at: standing.at },
-        State::Accepted => Decision::Perform { attempt: 1, not_before: None },
+        State::Accepted | State::Prepared => Decision::Perform { attempt: 1, not_before: None },
         State::Entered => Decision::Enter,
         State::Attempting { attempt } if strict => Decision::InDoubt {
             attempt: *attempt,
@@ -97,8 +97,12 @@ mod tests {
         Asked { kind: OpKind::Call, input: Some(Arc::new(args)), ..step(name, Effect::Once) }
     }
 
+    fn standing(asked: Asked, state: State) -> Standing {
+        Standing { asked, state, prepared: None, since: T, begun: None, at: T, deaths: 0 }
+    }
+
     fn decide(recorded: Asked, state: State, asked: &Asked) -> String {
-        let standing = Standing { asked: recorded, state, since: T, begun: Some(T), at: T, deaths: 0 };
+        let standing = standing(recorded, state);
         format!("{:?}", replay(&Path::root().child(0), Some(&standing), asked))
     }
 
@@ -139,6 +143,12 @@ mod tests {
         let asked = call("t", json!({}));
         let grant = Grant { digest: "d".into(), by: "ada".into(), reason: "fine".into(), until: T };
         assert!(decide(asked.clone(), State::Granted(grant), &asked).starts_with("Granted(Grant { digest: \"d\""));
+    }
+
+    #[test]
+    fn l01_prepared_and_not_attempted_goes_on_from_there() {
+        let asked = call("t", json!({}));
+        assert_eq!(decide(asked.clone(), State::Prepared, &asked), "Perform { attempt: 1, not_before: None }");
     }
 
     #[test]
@@ -196,8 +206,7 @@ mod tests {
             (call("pay", json!({"to": "Oslo", "seats": 2})), "the code asks for call of tool `pay`"),
             (step("book", Effect::Once), "the code asks for step \"book\""),
         ] {
-            let standing =
-                Standing { asked: recorded.clone(), state: State::Accepted, since: T, begun: None, at: T, deaths: 0 };
+            let standing = standing(recorded.clone(), State::Accepted);
             let Decision::Diverged(divergence) = replay(&Path::root().child(3), Some(&standing), &asked) else {
                 panic!("{asked} was taken for {recorded}")
             };
@@ -211,14 +220,7 @@ mod tests {
 
     #[test]
     fn l22_records_left_when_the_body_returns_diverge() {
-        let standing = Standing {
-            asked: step("later", Effect::Once),
-            state: State::Accepted,
-            since: T,
-            begun: None,
-            at: T,
-            deaths: 0,
-        };
+        let standing = standing(step("later", Effect::Once), State::Accepted);
         let text = unasked(&Path::root().child(2), &standing).to_string();
         assert!(text.contains("has step \"later\"") && text.contains("the body returned"), "{text}");
     }

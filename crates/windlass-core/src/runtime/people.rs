@@ -1,11 +1,13 @@
 //! What people and other systems tell runs: settlements, cancellations, answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{PAGE, Runtime};
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::path::Path;
+use crate::policy;
 use crate::run::parks;
 use crate::run::record::{Event, Record, Recorded};
 use crate::run::reply::Address;
@@ -175,6 +177,86 @@ impl Runtime {
             _ => None,
         });
         Ok(first.map(Resolved::Already))
+    }
+
+    /// Decides about a call that waits for approval: the one at `path`, with exactly the arguments this digest stands for.
+    /// A grant serves that call and no other, and is void after [`Policy::grant_valid`](crate::policy::Policy). The first
+    /// decision counts. Durable when it returns.
+    pub async fn decide(
+        &self,
+        run: RunId,
+        path: &Path,
+        digest: &str,
+        granted: bool,
+        (by, reason): (&str, &str),
+    ) -> Result<()> {
+        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let park = info.parks.iter().find(|park| park.path == *path);
+        let Some(Blocked::Approval { digest: asked, tool, .. }) = park.map(|park| &park.on) else {
+            return Err(Error::Refused(format!(
+                "nothing at {path} of run {run} waits for approval; look at the inbox again"
+            )));
+        };
+        if asked != digest {
+            return Err(Error::Refused(format!(
+                "the call at {path} of run {run} has other arguments than those decided about; look at them and decide again"
+            )));
+        }
+        let valid = match self.toolbox.by_name(tool) {
+            Some(tool) => policy::Resolved::of(&self.kernel.policy, tool.spec(), None).grant_valid,
+            None => crate::limits::GRANT_VALID,
+        };
+        let message = Message::Decide {
+            path: path.clone(),
+            digest: digest.to_owned(),
+            granted,
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+            until: self.kernel.clock.now() + valid,
+        };
+        let dedupe = format!("decide {} {path} {:?}", info.generation, park.map(|park| park.since));
+        match self.post(run, message, Some(dedupe.into())).await {
+            Err(StoreError::Duplicate { .. }) => Err(Error::Refused(format!(
+                "somebody has decided about the call at {path} of run {run} already; the first decision counts"
+            ))),
+            posted => posted.map_err(Error::from),
+        }
+    }
+
+    /// Says that a provider is connected now, or that it will not be, to every run that waits for it. Returns how many.
+    pub async fn connect(&self, provider: &str, refused: Option<&str>) -> Result<usize> {
+        let waits = |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted } if **wanted == *provider);
+        let mut told = 0;
+        let mut after = None;
+        loop {
+            let page = self.kernel.store.list(Filter::Inbox, after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            for info in page.iter().filter(|info| info.parks.iter().any(waits)) {
+                let message = Message::Connect { provider: provider.into(), refused: refused.map(str::to_owned) };
+                match self.post(info.run, message, None).await {
+                    Ok(()) => told += 1,
+                    Err(StoreError::Finished(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if page.len() < PAGE {
+                return Ok(told);
+            }
+        }
+    }
+
+    /// The providers that somebody must connect before runs can go on, each once, with the runs that wait for it.
+    pub async fn connections_wanted(&self) -> Result<BTreeMap<Arc<str>, Vec<RunId>>> {
+        let mut wanted: BTreeMap<Arc<str>, Vec<RunId>> = BTreeMap::new();
+        for item in self.inbox().await? {
+            if let Blocked::Connection { provider } = &item.park.on {
+                let runs = wanted.entry(provider.clone()).or_default();
+                if !runs.contains(&item.run) {
+                    runs.push(item.run);
+                }
+            }
+        }
+        Ok(wanted)
     }
 
     /// Everything that waits for a person or another system, oldest run first: inputs, approvals, connections. Doubts are

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::error::{ToolError, ToolResult};
 use super::output::{IntoOutput, Output};
-use crate::call::Call;
+use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 
 /// A leaf: one attempt is one effect.
@@ -54,6 +54,13 @@ pub trait Reconcile: Send + Sync + 'static {
     /// Finds out whether the attempts made under `call.idempotency_key()` happened. Must change nothing. An error counts
     /// as [`Reconciled::Unknown`].
     fn reconcile(&self, call: Call) -> BoxFuture<'static, ToolResult<Reconciled<Output>>>;
+}
+
+/// Settles what a call is to do before it is approved, queued or attempted.
+pub trait Prepare: Send + Sync + 'static {
+    /// Looks at a call whose arguments have been checked. Must change nothing outside: after a crash a call that got no
+    /// further is prepared again. What it says is recorded, and counts from then on.
+    fn prepare(&self, call: Call) -> BoxFuture<'static, ToolResult<Preparation>>;
 }
 
 /// Decodes validated arguments into a body's own type.
@@ -135,6 +142,19 @@ where
     fn reconcile(&self, call: Call) -> BoxFuture<'static, ToolResult<Reconciled<Output>>> {
         let found = (self.0)(call);
         Box::pin(async move { encode_reconciled(found.await) })
+    }
+}
+
+/// A closure that prepares.
+pub(crate) struct PrepareFn<F>(pub(crate) F);
+
+impl<F, Fut> Prepare for PrepareFn<F>
+where
+    F: Fn(Call) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ToolResult<Preparation>> + Send + 'static,
+{
+    fn prepare(&self, call: Call) -> BoxFuture<'static, ToolResult<Preparation>> {
+        Box::pin((self.0)(call))
     }
 }
 

@@ -2,11 +2,14 @@
 //! ([`Body`]).
 
 mod body;
+pub mod budget;
 mod channels;
 pub mod contract;
 mod error;
 pub mod narrate;
 mod output;
+pub(crate) mod projection;
+mod secrets;
 pub mod spec;
 mod toolbox;
 pub mod view;
@@ -19,18 +22,23 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-pub use body::{Arg, Atomic, Body, Durable, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled};
+pub use body::{
+    Arg, Atomic, Body, Durable, Prepare, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled,
+};
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
 pub use output::{Artifact, Content, IntoOutput, Output, Reply};
 pub(crate) use output::{Later, from_output};
+pub use projection::IntoContent;
+use projection::Projector;
 pub use spec::{Concurrency, Effect, ToolSpec};
 pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
 
 use crate::admit::Gate;
-use crate::call::Call;
+use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 use crate::id::ToolId;
 use crate::policy::Policy;
@@ -42,8 +50,10 @@ pub struct Tool {
     spec: ToolSpec,
     contract: LazyContract,
     body: Body,
+    prepare: Option<Arc<dyn Prepare>>,
     reconcile: Option<Arc<dyn Reconcile>>,
     channels: Channels,
+    project: Option<Arc<Projector>>,
     gate: OnceLock<Option<Arc<Gate>>>,
 }
 
@@ -86,26 +96,12 @@ impl Tool {
 
     /// A tool with a hand-written atomic body.
     pub fn atomic(spec: ToolSpec, schemas: Schemas, body: impl Atomic) -> Self {
-        Self {
-            spec,
-            contract: LazyContract::given(schemas),
-            body: Body::Atomic(Arc::new(body)),
-            reconcile: None,
-            channels: Channels::default(),
-            gate: OnceLock::new(),
-        }
+        Self::made(spec, LazyContract::given(schemas), Body::Atomic(Arc::new(body)))
     }
 
     /// A tool with a hand-written durable body.
     pub fn durable(spec: ToolSpec, schemas: Schemas, body: impl Durable) -> Self {
-        Self {
-            spec,
-            contract: LazyContract::given(schemas),
-            body: Body::Durable(Arc::new(body)),
-            reconcile: None,
-            channels: Channels::default(),
-            gate: OnceLock::new(),
-        }
+        Self::made(spec, LazyContract::given(schemas), Body::Durable(Arc::new(body)))
     }
 
     /// A tool of a big source: its schemas are asked for, and compiled, when it is first called or looked at.
@@ -114,8 +110,20 @@ impl Tool {
         resolve: impl Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send + Sync + 'static,
         body: Body,
     ) -> Self {
-        let contract = LazyContract::lazy(Box::new(resolve));
-        Self { spec, contract, body, reconcile: None, channels: Channels::default(), gate: OnceLock::new() }
+        Self::made(spec, LazyContract::lazy(Box::new(resolve)), body)
+    }
+
+    fn made(spec: ToolSpec, contract: LazyContract, body: Body) -> Self {
+        Self {
+            spec,
+            contract,
+            body,
+            prepare: None,
+            reconcile: None,
+            project: None,
+            channels: Channels::default(),
+            gate: OnceLock::new(),
+        }
     }
 
     /// Changes the spec: `tool.with(|spec| spec.hints.cpu_bound = true)`.
@@ -186,6 +194,36 @@ impl Tool {
         self
     }
 
+    /// Lets the tool settle what a call is to do before it is approved, queued or attempted: freeze a payload for the
+    /// attempts, rewrite the arguments, or answer at once. What it says is recorded, and not asked for again.
+    #[must_use]
+    pub fn prepare<F, Fut>(mut self, f: F) -> Self
+    where
+        F: Fn(Call) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ToolResult<Preparation>> + Send + 'static,
+    {
+        self.prepare = Some(Arc::new(body::PrepareFn(f)));
+        self
+    }
+
+    /// Says what the model sees of an output: text, or content blocks. The record and the caller keep the whole output; if
+    /// the projector fails or panics, the model sees the output as text.
+    #[must_use]
+    pub fn project<F, C>(mut self, f: F) -> Self
+    where
+        F: Fn(&Output, &Value) -> ToolResult<C> + Send + Sync + 'static,
+        C: IntoContent,
+    {
+        self.project = Some(Arc::new(move |output: &Output, args: &Value| f(output, args).map(C::into_content)));
+        self
+    }
+
+    /// Sets how many bytes of an output the model sees at once.
+    #[must_use]
+    pub fn output_budget(self, bytes: usize) -> Self {
+        self.with(|spec| spec.limits.output_budget = Some(bytes))
+    }
+
     /// The cheap half.
     pub fn spec(&self) -> &ToolSpec {
         &self.spec
@@ -197,7 +235,7 @@ impl Tool {
     }
 
     /// A human line about a call of this tool, if it has one in a language near this locale.
-    pub fn narrate(&self, locale: &str, phase: narrate::Phase, args: &serde_json::Value) -> Option<String> {
+    pub fn narrate(&self, locale: &str, phase: narrate::Phase, args: &Value) -> Option<String> {
         self.spec.about.narration.line(locale, phase, args, self.contract().ok()?)
     }
 
@@ -213,6 +251,14 @@ impl Tool {
 
     pub(crate) fn body(&self) -> &Body {
         &self.body
+    }
+
+    pub(crate) fn preparer(&self) -> Option<&Arc<dyn Prepare>> {
+        self.prepare.as_ref()
+    }
+
+    pub(crate) fn projector(&self) -> Option<&Arc<Projector>> {
+        self.project.as_ref()
     }
 
     pub(crate) fn reconciler(&self) -> Option<&Arc<dyn Reconcile>> {

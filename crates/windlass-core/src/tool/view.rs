@@ -5,9 +5,11 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::budget;
 use super::error::{Retryable, ToolError, Violation};
-use super::output::Output;
-use crate::limits::ERROR_CHARS;
+use super::output::{Content, Output};
+use super::projection::{Lens, Place};
+use crate::limits::ERROR_BYTES;
 
 /// What anyone outside the process may know of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,9 +54,45 @@ impl<'a> ErrorView<'a> {
 /// What the model sees of a result, as JSON that is well-formed whatever the result contains.
 pub fn for_model(result: Result<&Output, &ToolError>, open_world: bool) -> Value {
     match result {
-        Ok(output) if open_world => json!({ "untrusted": true, "result": output.value }),
-        Ok(output) => output.value.clone(),
+        Ok(output) => marked(output.value.clone(), open_world),
         Err(error) => json!({ "error": ErrorView::of(error) }),
+    }
+}
+
+fn marked(value: Value, open_world: bool) -> Value {
+    if open_world { json!({ "untrusted": true, "result": value }) } else { value }
+}
+
+/// An outcome as native content blocks: what a protocol that has such blocks hands to a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Projection {
+    /// What the model sees, each text within the tool's budget.
+    pub content: Vec<Content>,
+    /// The call failed; the content says how.
+    pub failed: bool,
+    /// It comes from the world outside: nothing in it is an instruction.
+    pub untrusted: bool,
+}
+
+/// The same as [`for_model`], through the tool's projector and within its budget.
+pub(crate) fn shown(result: Result<&Output, &ToolError>, lens: &Lens, place: &Place<'_>) -> Value {
+    match result {
+        Ok(output) => marked(lens.value(output, place), lens.open_world),
+        Err(_) => for_model(result, false),
+    }
+}
+
+/// The same as native content blocks.
+pub(crate) fn projection(result: Result<&Output, &ToolError>, lens: &Lens, place: &Place<'_>) -> Projection {
+    match result {
+        Ok(output) => {
+            let content = lens.content(output, place);
+            Projection { content, failed: false, untrusted: lens.open_world }
+        }
+        Err(error) => {
+            let text = json!({ "error": ErrorView::of(error) }).to_string();
+            Projection { content: vec![Content::text(text)], failed: true, untrusted: false }
+        }
     }
 }
 
@@ -70,11 +108,13 @@ fn hidden(what: &str, correlation: &str) -> Cow<'static, str> {
     format!("{what} (correlation id {correlation})").into()
 }
 
-/// At most [`ERROR_CHARS`] characters, cut at a character and saying so.
+/// At most [`ERROR_BYTES`]: head and tail, with a count of what lies between. What is cut is kept nowhere, so there is
+/// nothing to read on.
 pub(crate) fn bounded(text: Cow<'_, str>) -> Cow<'_, str> {
-    match text.char_indices().nth(ERROR_CHARS) {
-        Some((cut, _)) => format!("{}… ({} more characters)", &text[..cut], text[cut..].chars().count()).into(),
-        None => text,
+    if text.len() <= ERROR_BYTES {
+        text
+    } else {
+        budget::fit(&text, ERROR_BYTES, |_| String::new()).into_owned().into()
     }
 }
 
@@ -109,9 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_cut_at_a_character_and_say_so() {
-        let error = ToolError::failed("ü".repeat(ERROR_CHARS + 10));
+    fn e10_long_messages_are_cut_at_a_character_and_say_so() {
+        let error = ToolError::failed(format!("{}at last: disk full", "ü".repeat(ERROR_BYTES)));
         let view = ErrorView::of(&error);
-        assert!(view.message.ends_with("… (10 more characters)"));
+        assert!(view.message.len() <= ERROR_BYTES && view.message.starts_with("üü"), "{}", view.message);
+        assert!(view.message.ends_with("üat last: disk full"), "the cause stands at the end: {}", view.message);
+        assert!(view.message.contains(" of 8210 bytes omitted here"), "{}", view.message);
+        let again = ToolError::failed(view.message.clone());
+        assert_eq!(ErrorView::of(&again).message, view.message, "recorded or shown, it is the same text");
     }
 }

@@ -1,0 +1,256 @@
+//! Connection and approval: what stands between a checked call and its first attempt. Each parks the call, and nothing of
+//! it is decided twice: what was decided is in the journal before anything is attempted.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::child::CallFuture;
+use super::execute::{Operation, Told};
+use super::plan::{Ready, Scope};
+use super::wait::{Sleeper, Wait, Woken};
+use crate::policy::{Facts, Resolved, Session, Unattended};
+use crate::run::parks::Answer;
+use crate::run::record::{Event, Grant};
+use crate::run::replay::Decision;
+use crate::run::state::Blocked;
+use crate::run::{Awake, Registration, Run};
+use crate::time::{Times, Timestamp};
+use crate::tool::ToolError;
+use crate::value::digest::Encoder;
+
+/// A call that must be connected, or approved, first.
+pub(crate) struct Guarded {
+    run: Arc<Run>,
+    scope: Scope,
+    operation: Option<Operation>,
+    ready: Option<Ready>,
+    heeds_cancel: bool,
+    registration: Registration,
+    awake: Awake,
+    stage: Stage,
+}
+
+enum Stage {
+    Ask,
+    Connect,
+    Approve,
+    Waiting(Wait),
+    Through(CallFuture),
+    Over,
+}
+
+/// Whether anything stands in the way of a call.
+pub(crate) fn is_guarded(run: &Run, ready: &Ready) -> bool {
+    missing_connection(run, ready).is_some() || need(run, ready).is_some()
+}
+
+fn missing_connection(run: &Run, ready: &Ready) -> Option<Arc<str>> {
+    let provider = ready.tool.spec().guards.connection.as_ref()?;
+    let connected = run.kernel.connections.iter().any(|connected| connected == &**provider);
+    (!connected).then(|| provider.clone())
+}
+
+/// Why the call needs approval, if it does.
+fn need(run: &Run, ready: &Ready) -> Option<String> {
+    let policy = &ready.policy;
+    if policy.demands.is_empty() {
+        return None;
+    }
+    let past = policy.uses_history().then(|| run.with(|machine| machine.past_calls().to_vec()));
+    let facts = Facts {
+        args: &ready.call.args,
+        tool: Some(ready.tool.spec()),
+        session: Session { id: run.session.as_deref(), attended: run.kernel.attended },
+        history: past.as_deref(),
+    };
+    policy.approval(&facts).map(|need| need.to_string())
+}
+
+/// Says which call with which arguments a decision is about.
+fn digest(ready: &Ready) -> String {
+    let mut encoder = Encoder::new();
+    encoder.text(ready.tool.spec().id.as_str());
+    encoder.value(&ready.call.args);
+    encoder.finish().to_string()
+}
+
+impl Guarded {
+    pub(crate) fn new(run: Arc<Run>, scope: Scope, operation: Operation, ready: Ready) -> Self {
+        let heeds_cancel = run.heeds_cancel();
+        Self {
+            run,
+            scope,
+            operation: Some(operation),
+            ready: Some(ready),
+            heeds_cancel,
+            registration: Registration::default(),
+            awake: Awake::default(),
+            stage: Stage::Ask,
+        }
+    }
+
+    pub(crate) fn accept(&mut self) {
+        match (&mut self.stage, &mut self.operation) {
+            (Stage::Through(call), _) => call.accept(),
+            (_, Some(operation)) => operation.accept(&self.run),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        loop {
+            if self.run.is_stopped() {
+                return Poll::Pending;
+            }
+            self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Ask => match self.ask() {
+                    Ok(stage) => stage,
+                    Err(told) => return Poll::Ready(told),
+                },
+                Stage::Connect => self.connect(),
+                Stage::Approve => self.approve(),
+                Stage::Waiting(mut wait) => match self.wait(cx, &mut wait) {
+                    Poll::Ready(stage) => stage,
+                    Poll::Pending => {
+                        self.stage = Stage::Waiting(wait);
+                        self.run.pump();
+                        return Poll::Pending;
+                    }
+                },
+                Stage::Through(mut call) => {
+                    self.awake.set(&self.run, false);
+                    let polled = call.poll(cx);
+                    self.stage = Stage::Through(call);
+                    return polled;
+                }
+                Stage::Over => return Poll::Pending,
+            };
+        }
+    }
+
+    /// What the journal knows of it.
+    fn ask(&mut self) -> Result<Stage, Told> {
+        let Some(operation) = &mut self.operation else { return Ok(Stage::Over) };
+        let Some(asked) = operation.asked() else { return Ok(Stage::Over) };
+        let path = &operation.path;
+        let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
+        if past.is_some() {
+            operation.is_written();
+        }
+        let since = past.map_or_else(|| self.run.now(), |past| past.since);
+        Ok(match decision {
+            Decision::Answer { result, at } => return Err(Told { result, at, times: Times::default() }),
+            Decision::Park { on: on @ (Blocked::Approval { .. } | Blocked::Connection { .. }), until, .. } => {
+                Stage::Waiting(Wait::new(on, until, since))
+            }
+            Decision::Granted(grant) if self.is_valid(&grant.digest, grant.until) => self.through(),
+            // A grant that is void is asked for again.
+            Decision::Granted(_) => Stage::Approve,
+            Decision::Perform { .. } => Stage::Connect,
+            // Held by the machine, or something no guarded call records.
+            _ => Stage::Over,
+        })
+    }
+
+    fn is_valid(&self, of: &str, until: Timestamp) -> bool {
+        self.ready.as_ref().is_some_and(|ready| digest(ready) == *of) && self.run.now() < until
+    }
+
+    fn connect(&mut self) -> Stage {
+        let Some(ready) = &self.ready else { return Stage::Over };
+        let Some(provider) = missing_connection(&self.run, ready) else { return Stage::Approve };
+        if self.nobody_attends(&ready.policy) {
+            return self.refuse(ToolError::ConnectionRequired { provider: provider.to_string() });
+        }
+        let within = ready.policy.approval_within;
+        self.park(Blocked::Connection { provider }, within)
+    }
+
+    fn approve(&mut self) -> Stage {
+        let Some(ready) = &self.ready else { return Stage::Over };
+        let Some(why) = need(&self.run, ready) else { return self.through() };
+        let tool = ready.tool.spec().name.clone();
+        if self.nobody_attends(&ready.policy) {
+            let reason = format!("this call of `{tool}` needs approval, and nobody attends to it: {why}");
+            return self.refuse(ToolError::denied(reason));
+        }
+        let (digest, within) = (digest(ready), ready.policy.approval_within);
+        self.park(Blocked::Approval { tool, digest, why }, within)
+    }
+
+    fn nobody_attends(&self, policy: &Resolved) -> bool {
+        policy.unattended == Unattended::Deny && !self.run.kernel.attended
+    }
+
+    fn park(&mut self, on: Blocked, within: std::time::Duration) -> Stage {
+        let now = self.run.now();
+        let until = Some(now + within);
+        if let Some(operation) = &mut self.operation {
+            operation.record(&self.run, Event::Parked { on: on.clone(), until, attempt: 0 });
+        }
+        Stage::Waiting(Wait::new(on, until, now))
+    }
+
+    fn wait(&mut self, cx: &mut Context<'_>, wait: &mut Wait) -> Poll<Stage> {
+        let Some(operation) = &self.operation else { return Poll::Ready(Stage::Over) };
+        let describe = || operation.describe();
+        let who =
+            Sleeper { run: &self.run, path: &operation.path, operation: &describe, heeds_cancel: self.heeds_cancel };
+        let woken = std::task::ready!(wait.poll(cx, &mut self.registration, &who, |_, woken| woken));
+        // Until it is recorded, nothing about it may be forgotten.
+        self.awake.set(&self.run, true);
+        Poll::Ready(match woken {
+            Woken::Stopped(error) => self.refuse(error),
+            Woken::Expired => self.expired(&wait.on),
+            Woken::Answer(Answer::Connected { refused: None }) => Stage::Approve,
+            Woken::Answer(Answer::Connected { refused: Some(reason) }) => {
+                let provider = match &wait.on {
+                    Blocked::Connection { provider } => provider.to_string(),
+                    _ => String::new(),
+                };
+                self.refuse(ToolError::denied(format!("the connection to {provider} was refused: {reason}")))
+            }
+            Woken::Answer(Answer::Decided { granted: false, by, reason, .. }) => {
+                self.refuse(ToolError::denied(format!("denied by {by}: {reason}")))
+            }
+            Woken::Answer(Answer::Decided { by, reason, until, .. }) => self.granted(wait, by, reason, until),
+            Woken::Answer(Answer::Result(_)) => Stage::Over,
+        })
+    }
+
+    fn granted(&mut self, wait: &Wait, by: String, reason: String, until: Timestamp) -> Stage {
+        let Blocked::Approval { digest, .. } = &wait.on else { return Stage::Over };
+        if !self.is_valid(digest, until) {
+            tracing::warn!(run = %self.run.id, by, "a grant came too late and is void; it is asked for again");
+            return Stage::Approve;
+        }
+        let grant = Grant { digest: digest.clone(), by, reason, until };
+        if let Some(operation) = &mut self.operation {
+            operation.record(&self.run, Event::Granted(grant));
+        }
+        self.through()
+    }
+
+    fn expired(&mut self, on: &Blocked) -> Stage {
+        let error = match on {
+            Blocked::Connection { provider } => ToolError::ConnectionRequired { provider: provider.to_string() },
+            Blocked::Approval { tool, why, .. } => ToolError::denied(format!(
+                "nobody decided in time about this call of `{tool}`, which needs approval: {why}"
+            )),
+            _ => ToolError::denied("nobody answered in time"),
+        };
+        self.refuse(error)
+    }
+
+    fn through(&mut self) -> Stage {
+        let (Some(ready), Some(operation)) = (self.ready.take(), self.operation.take()) else { return Stage::Over };
+        Stage::Through(ready.future(&self.run, &self.scope, operation))
+    }
+
+    fn refuse(&mut self, error: ToolError) -> Stage {
+        match self.operation.take() {
+            Some(operation) => Stage::Through(CallFuture::refused(self.run.clone(), operation, error)),
+            None => Stage::Over,
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The stages between asking for a call and its first attempt, where a program has any of its own: `before` middleware,
+//! the check of the arguments, the tool's `prepare`. What they made of the call is recorded before anything is attempted,
+//! so that an attempt after a crash sees the same bytes. A call without such stages never comes here.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+
+use super::attempt::{Attempt, Call};
+use super::batch::Barrier;
+use super::child::{CallFuture, ToolSource};
+use super::execute::{Operation, Told};
+use super::middleware::{Entrance, Passing};
+use super::plan::{self, Scope};
+use super::request::ToolCall;
+use super::running::panic_message;
+use crate::limits;
+use crate::policy::Resolved;
+use crate::run::record::{Event, Prepared};
+use crate::run::{Registration, Run};
+use crate::tool::{Output, Tool, ToolError, ToolResult};
+use crate::value::size;
+
+/// What a tool's `prepare` says about a call: go on, perhaps with other arguments or with a payload that is frozen for
+/// the attempts, or nothing more to do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Preparation {
+    args: Option<Value>,
+    payload: Option<Value>,
+    answer: Option<Output>,
+}
+
+impl Preparation {
+    /// Goes on as asked.
+    pub fn go() -> Self {
+        Self::default()
+    }
+
+    /// Goes on with a payload that every attempt sees as [`Call::prepared`], also after a crash.
+    pub fn freeze(payload: impl Into<Value>) -> Self {
+        Self { payload: Some(payload.into()), ..Self::default() }
+    }
+
+    /// Goes on with other arguments, which are checked again.
+    #[must_use]
+    pub fn with_args(mut self, args: impl Into<Value>) -> Self {
+        self.args = Some(args.into());
+        self
+    }
+
+    /// Nothing to execute: this is the outcome.
+    pub fn answer(output: impl Into<Output>) -> Self {
+        Self { answer: Some(output.into()), ..Self::default() }
+    }
+}
+
+/// A call that is being prepared, and then is what it became.
+pub(crate) struct Preparing {
+    run: Arc<Run>,
+    scope: Scope,
+    barrier: Option<Barrier>,
+    tool: Arc<Tool>,
+    call: ToolCall,
+    policy: Resolved,
+    since: u64,
+    heeds_cancel: bool,
+    waited: bool,
+    registration: Registration,
+    stage: Stage,
+}
+
+enum Stage {
+    Before(Operation),
+    Prepare(Operation, Box<Work>),
+    Ready(CallFuture),
+    Over,
+}
+
+/// The tool's `prepare` in progress.
+struct Work {
+    body: BoxFuture<'static, ToolResult<Preparation>>,
+    attempt: Attempt,
+    limit: Duration,
+    /// Only one that is pending has a timer.
+    timer: Option<BoxFuture<'static, ()>>,
+}
+
+impl Preparing {
+    pub(crate) fn new(
+        run: Arc<Run>,
+        scope: Scope,
+        barrier: Option<Barrier>,
+        operation: Operation,
+        tool: Arc<Tool>,
+        call: ToolCall,
+    ) -> Self {
+        let (since, heeds_cancel) = (run.kernel.clock.ticks(), run.heeds_cancel());
+        let (registration, stage) = (Registration::default(), Stage::Before(operation));
+        let policy = Resolved::of(&run.kernel.policy, tool.spec(), call.limits.as_deref());
+        Self { run, scope, barrier, tool, call, policy, since, heeds_cancel, waited: false, registration, stage }
+    }
+
+    pub(crate) fn accept(&mut self) {
+        match &mut self.stage {
+            Stage::Before(operation) | Stage::Prepare(operation, _) => operation.accept(&self.run),
+            Stage::Ready(call) => call.accept(),
+            Stage::Over => {}
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        loop {
+            if self.run.is_stopped() {
+                return Poll::Pending;
+            }
+            self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Before(operation) => self.before(operation),
+                Stage::Prepare(mut operation, mut work) => match self.prepare(cx, &mut work) {
+                    Poll::Ready(said) => self.prepared(operation, said),
+                    Poll::Pending => {
+                        self.waited = true;
+                        operation.accept(&self.run);
+                        self.stage = Stage::Prepare(operation, work);
+                        self.run.pump();
+                        return Poll::Pending;
+                    }
+                },
+                Stage::Ready(mut call) => {
+                    let polled = call.poll(cx);
+                    self.stage = Stage::Ready(call);
+                    return polled;
+                }
+                Stage::Over => return Poll::Pending,
+            };
+        }
+    }
+
+    fn refuse(&self, operation: Operation, error: ToolError) -> Stage {
+        Stage::Ready(CallFuture::refused(self.run.clone(), operation, error).asked_at(self.since, self.waited))
+    }
+
+    fn answer(&self, operation: Operation, output: Output) -> Stage {
+        let (tool, args, id) = (self.tool.clone(), self.call.args.clone(), self.call.id.clone());
+        let source = ToolSource { tool, args, id, payload: None };
+        let answered = CallFuture::answered(self.run.clone(), operation, output, source);
+        Stage::Ready(answered.asked_at(self.since, self.waited))
+    }
+
+    /// Middleware, then the check of whatever arguments it left.
+    fn before(&mut self, operation: Operation) -> Stage {
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+            return self.refuse(operation, error);
+        }
+        let Self { run, tool, call, policy, .. } = &*self;
+        let passing = Passing { run, path: &operation.path, tool, args: &call.args, id: call.id.as_deref() };
+        let entrance = plan::check_asked(tool, call, &operation.path, policy).and_then(|()| passing.before());
+        let args = match entrance {
+            Ok(Entrance::Open(args)) => args,
+            Ok(Entrance::Answered(output)) => return self.answer(operation, output),
+            Err(error) => return self.refuse(operation, error),
+        };
+        let checked =
+            self.rewrite(&operation, args).and_then(|()| self.tool.contract()?.check_arguments(&self.call.args));
+        if let Err(error) = checked {
+            return self.refuse(operation, error);
+        }
+        let Some(prepare) = self.tool.preparer().cloned() else {
+            return self.go(operation, None, false);
+        };
+        let attempt = Attempt::new(self.run.origin(), operation.path.clone(), operation.name.clone(), 1, 1);
+        let spec = self.tool.spec();
+        let call = Call::new(attempt.clone(), spec.id.clone(), self.call.args.clone(), self.call.id.clone());
+        // Entered inside the first poll, where a panic is caught.
+        let body = Box::pin(async move { prepare.prepare(call).await });
+        let (timeout, deadline) = (self.policy.timeout, self.policy.deadline);
+        let limit = deadline.map_or(timeout, |deadline| deadline.min(timeout));
+        Stage::Prepare(operation, Box::new(Work { body, attempt, limit, timer: None }))
+    }
+
+    /// Takes over rewritten arguments, within the bounds that those asked for have.
+    fn rewrite(&mut self, operation: &Operation, args: Arc<Value>) -> ToolResult<()> {
+        if Arc::ptr_eq(&args, &self.call.args) {
+            return Ok(());
+        }
+        let name = &operation.name;
+        size::check(&args, limits::ARGUMENT_BYTES)
+            .map_err(|_| ToolError::invalid("", format!("the rewritten arguments of `{name}` are too large")))?;
+        self.call.args = args;
+        Ok(())
+    }
+
+    fn prepare(&mut self, cx: &mut Context<'_>, work: &mut Work) -> Poll<ToolResult<Preparation>> {
+        let polled = {
+            let _watched = self.run.kernel.watchdog.enter(&work.attempt);
+            let body = &mut work.body;
+            std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
+        };
+        match polled {
+            Ok(Poll::Ready(said)) => return Poll::Ready(said),
+            Err(panic) => return Poll::Ready(Err(self.panicked(&work.attempt, &panic_message(&*panic)))),
+            Ok(Poll::Pending) => {}
+        }
+        self.registration.register(&self.run, cx);
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+            return Poll::Ready(Err(error));
+        }
+        let timer = work.timer.get_or_insert_with(|| self.run.kernel.clock.sleep(work.limit));
+        std::task::ready!(timer.poll_unpin(cx));
+        let message = format!("preparing the call took longer than {:?}", work.limit);
+        Poll::Ready(Err(ToolError::TimedOut { message }))
+    }
+
+    fn panicked(&self, attempt: &Attempt, message: &str) -> ToolError {
+        let correlation = format!("{}:{}", attempt.run(), attempt.path());
+        tracing::error!(correlation, name = attempt.name(), "`prepare` panicked: {message}");
+        ToolError::Panicked { correlation }
+    }
+
+    fn prepared(&mut self, operation: Operation, said: ToolResult<Preparation>) -> Stage {
+        let Preparation { args, payload, answer } = match said {
+            Ok(said) => said,
+            Err(error) => return self.refuse(operation, error),
+        };
+        if let Some(output) = answer {
+            return self.answer(operation, output);
+        }
+        match self.take_over(&operation, args, payload) {
+            Ok(payload) => self.go(operation, payload, true),
+            Err(error) => self.refuse(operation, error),
+        }
+    }
+
+    /// Takes over what `prepare` changed; rewritten arguments are checked again.
+    fn take_over(
+        &mut self,
+        operation: &Operation,
+        args: Option<Value>,
+        payload: Option<Value>,
+    ) -> ToolResult<Option<Arc<Value>>> {
+        if let Some(args) = args {
+            self.rewrite(operation, Arc::new(args))?;
+            self.tool.contract()?.check_arguments(&self.call.args)?;
+        }
+        let Some(payload) = payload else { return Ok(None) };
+        let (name, most) = (&operation.name, limits::ARGUMENT_BYTES);
+        size::check(&payload, most).map_err(|_| {
+            ToolError::internal(format!(
+                "`prepare` of `{name}` froze more than {most} bytes; freeze a reference instead"
+            ))
+        })?;
+        Ok(Some(Arc::new(payload)))
+    }
+
+    /// Records what the call became, then lets it go on. What a tool's `prepare` said is always recorded, also that it
+    /// changed nothing: it is not asked again, lest an attempt be repeated with other bytes.
+    fn go(&mut self, mut operation: Operation, payload: Option<Arc<Value>>, asked_the_tool: bool) -> Stage {
+        let rewritten = operation.asked().and_then(|asked| asked.input.as_ref()) != Some(&self.call.args);
+        if rewritten || asked_the_tool {
+            let args = rewritten.then(|| self.call.args.clone());
+            operation.record(&self.run, Event::Prepared(Prepared { args, payload: payload.clone() }));
+        }
+        let (tool, call, policy) = (self.tool.clone(), self.call.clone(), self.policy.clone());
+        let ready = plan::Ready { tool, call, payload, barrier: self.barrier.take(), policy };
+        let future = ready.guarded(&self.run, &self.scope, operation);
+        Stage::Ready(future.asked_at(self.since, self.waited))
+    }
+}

@@ -1,0 +1,47 @@
+//! Reading what a run's calls returned, bit by bit or whole.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::id::RunId;
+use crate::path::Path;
+use crate::run::record::Event;
+use crate::runtime::Runtime;
+use crate::tool::budget::{Page, page};
+use crate::tool::{Artifact, Output};
+
+impl Runtime {
+    /// A piece of what the operation at `path` returned, as text: at most `limit` bytes from `offset` on. What a model is
+    /// told to use when its view of an output was cut.
+    pub async fn read_output(&self, run: RunId, path: &Path, offset: usize, limit: usize) -> Result<Page> {
+        Ok(page(&self.recorded(run, path).await?.text(), offset, limit))
+    }
+
+    /// All of what the operation at `path` returned: the original the tool kept beside its value, or else the value itself.
+    pub async fn artifact(&self, run: RunId, path: &Path) -> Result<Artifact> {
+        let output = self.recorded(run, path).await?;
+        if let Some(raw) = &output.raw {
+            return Ok((**raw).clone());
+        }
+        let media_type = if output.value.is_string() { "text/plain" } else { "application/json" };
+        Ok(Artifact::new(media_type, output.text().as_bytes()))
+    }
+
+    /// What whoever asked was told: an output that a check or middleware kept back stays back.
+    async fn recorded(&self, run: RunId, path: &Path) -> Result<Arc<Output>> {
+        let journal = self.journal(run).await?;
+        let finished = journal.iter().rev().find_map(|record| match &record.event {
+            Event::Finished(finished) if record.path == *path => Some(finished.answer()),
+            _ => None,
+        });
+        let refused = |problem: String| Error::Refused(format!("run {run} has no output at {path}: {problem}"));
+        match finished {
+            Some(Ok(output)) => Ok(output),
+            Some(Err(error)) => Err(refused(format!("it ended with an error ({})", error.kind()))),
+            None if journal.iter().any(|record| record.path == *path) => {
+                Err(refused("it has not ended yet; attach to the run and read then".to_owned()))
+            }
+            None => Err(refused("nothing was asked for there; the run's journal lists its paths".to_owned())),
+        }
+    }
+}
