@@ -63,8 +63,8 @@ struct Slot {
     open: bool,
     told: Option<Told>,
     written: Written,
-    /// Why the call is not made.
-    refused: Option<ToolError>,
+    /// Why the call is not made; boxed, for hardly any call has it and every call has a slot.
+    refused: Option<Box<ToolError>>,
 }
 
 pub(crate) struct Batch {
@@ -219,7 +219,7 @@ impl Batch {
             return None;
         }
         let skipped = |culprit: usize| skipped(culprit, self.slots[culprit].tool.as_deref());
-        self.run.cancellation(self.heeds_cancel).or_else(|| culprit.map(skipped)).or(refused)
+        self.run.cancellation(self.heeds_cancel).or_else(|| culprit.map(skipped)).or(refused.map(|error| *error))
     }
 
     fn collect(&mut self) {
@@ -273,7 +273,7 @@ impl Batch {
     /// The call at `index`, which has not begun, is not made, unless an earlier owner began it.
     pub(crate) fn refuse(&mut self, index: usize, error: ToolError) {
         if let Some(slot) = self.slots.get_mut(index) {
-            slot.refused = Some(error);
+            slot.refused = Some(Box::new(error));
         }
     }
 }
