@@ -103,12 +103,7 @@ impl Kernel {
         }
         let base = self.base();
         let id = self.mint.run(base.0);
-        Ok(Run::new(
-            self.clone(),
-            id,
-            base,
-            Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() }),
-        ))
+        Ok(Run::new(self.clone(), id, base, Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() })))
     }
 
     /// A new run of one call, not polled yet.
