@@ -126,21 +126,25 @@ pub(super) fn a_feed_can_be_followed_without_gaps(store: &dyn Store) {
     const RECORDS: usize = 30;
     let mut seen: Vec<Entry> = Vec::new();
     std::thread::scope(|scope| {
-        for n in 1..=RUNS {
-            scope.spawn(move || {
-                let mut owner = Owner::create_as(store, n, turn(n, "s", Turn::No));
-                for place in 1..RECORDS {
-                    owner.append(json!(place));
-                }
-            });
-        }
+        let write = |n| {
+            let mut owner = Owner::create_as(store, n, turn(n, "s", Turn::No));
+            for place in 1..RECORDS {
+                owner.append(json!(place));
+            }
+        };
+        let writers: Vec<_> = (1..=RUNS).map(|n| scope.spawn(move || write(n))).collect();
         // Follows while they write: what it has seen is never added to behind its back.
-        while seen.len() < usize::from(RUNS) * RECORDS {
-            let after = seen.last().map_or(0, |entry| entry.position);
-            seen.extend(feed(store, after, 7));
+        loop {
+            let all_written = writers.iter().all(|writer| writer.is_finished());
+            let page = feed(store, seen.last().map_or(0, |entry| entry.position), 7);
+            if page.is_empty() && all_written {
+                break;
+            }
+            seen.extend(page);
             std::thread::yield_now();
         }
     });
+    assert_eq!(seen.len(), usize::from(RUNS) * RECORDS);
     let places =
         |entries: &[Entry]| entries.iter().map(|entry| (entry.position, entry.run, entry.seq)).collect::<Vec<_>>();
     assert_eq!(places(&seen), places(&feed(store, 0, usize::MAX)));
