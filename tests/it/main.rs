@@ -3,6 +3,7 @@
 // A test that cannot go on should stop right there, helpers included.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod approval;
 mod architecture;
 mod attempts;
 mod bad_input;

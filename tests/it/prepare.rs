@@ -202,7 +202,7 @@ fn l01_a_prepared_call_still_needs_what_guards_it() {
         assert_eq!(outcome.error().unwrap().kind(), "denied");
         assert_eq!(
             types(&journal(&world, &runtime, outcome.run)),
-            ["prepared", "finished"],
+            ["prepared", "parked", "finished"],
             "approval sees these bytes"
         );
     });

@@ -114,6 +114,7 @@ impl Guarded {
                     Poll::Pending => {
                         self.stage = Stage::Waiting(wait);
                         self.run.pump();
+                        self.awake.set(&self.run, false);
                         return Poll::Pending;
                     }
                 },

@@ -202,7 +202,8 @@ impl Runtime {
                 "the call at {path} of run {run} has other arguments than those decided about; look at them and decide again"
             )));
         }
-        let valid = match self.toolbox.by_name(tool) {
+        let snapshot = self.toolbox.snapshot();
+        let valid = match snapshot.by_name(tool) {
             Some(tool) => policy::Resolved::of(&self.kernel.policy, tool.spec(), None).grant_valid,
             None => crate::limits::GRANT_VALID,
         };
