@@ -262,7 +262,11 @@ fn l10_an_open_wait_is_handed_out_and_awaited_repeatedly() {
             async move {
                 let mut reply = ctx.open_wait::<u32>("number");
                 let key = reply.key().to_owned();
-                ctx.step("hand it out", |_| async { Ok(sent.lock().unwrap().push(key.clone())) }).await?;
+                ctx.step("hand it out", |_| {
+                    sent.lock().unwrap().push(key.clone());
+                    async { Ok(()) }
+                })
+                .await?;
                 let mut tries = 0;
                 loop {
                     tries += 1;

@@ -133,11 +133,15 @@ impl Ctx {
     /// Waits for several things at once and goes on with the first; the choice is journaled. A losing wait is revoked, a
     /// losing receive consumes nothing, a losing child goes on.
     ///
-    /// ```ignore
-    /// match ctx.first((park::wait::<Decision>("manager"), park::sleep(days(3)))).await? {
-    ///     First2::A(decision) => …,
-    ///     First2::B(()) => …,
+    /// ```
+    /// # use std::time::Duration;
+    /// # use windlass_core::{ctx::{Ctx, First2, park}, tool::ToolResult};
+    /// # async fn body(ctx: &mut Ctx) -> ToolResult<String> {
+    /// match ctx.first((park::wait::<String>("manager"), park::sleep(Duration::from_secs(86_400)))).await? {
+    ///     First2::A(word) => Ok(word),
+    ///     First2::B(()) => Ok("nobody said anything for a day".to_owned()),
     /// }
+    /// # }
     /// ```
     pub fn first<S: FirstSet>(&mut self, set: S) -> First<'_, S> {
         First { ctx: self, set }

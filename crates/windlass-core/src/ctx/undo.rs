@@ -20,8 +20,11 @@ pub(crate) struct Undo {
 /// Makes an [`Undo`] once there is something to undo.
 pub(crate) struct UndoPlan {
     pub(super) effect: Effect,
-    make: Box<dyn FnOnce(Arc<str>, Effect, Arc<Output>) -> Undo + Send>,
+    make: Box<Make>,
 }
+
+/// From the step's name, the compensation's class, and what the step returned.
+type Make = dyn FnOnce(Arc<str>, Effect, Arc<Output>) -> Undo + Send;
 
 impl UndoPlan {
     pub(super) fn new<T, G, Fut>(f: G) -> Self
@@ -52,8 +55,7 @@ impl UndoPlan {
 /// the others from being tried.
 pub(crate) async fn compensate(mut ctx: Ctx, undos: Vec<Undo>, error: ToolError) -> ToolResult<Output> {
     for undo in undos.into_iter().rev() {
-        let mut run = undo.run;
-        let step = ctx.step(undo.name.clone(), move |attempt| run(attempt)).compensating(undo.effect);
+        let step = ctx.step(undo.name.clone(), undo.run).compensating(undo.effect);
         if let Err(failure) = step.await {
             tracing::error!(run = %ctx.run(), path = %ctx.path(), "{} failed: {failure}", undo.name);
         }
