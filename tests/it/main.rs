@@ -29,4 +29,5 @@ mod regressions;
 mod runs;
 mod soak;
 mod threads;
+mod workers;
 mod world;

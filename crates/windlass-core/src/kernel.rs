@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::admit::{Keys, Permits};
 use crate::call::Attempt;
 use crate::call::batch::Batch;
+use crate::call::execute::Told;
 use crate::call::plan::{Place, Scope, plan, resolve};
 use crate::call::{Middleware, ToolCall, ToolRef};
 use crate::error::{Error, Result};
@@ -24,12 +25,15 @@ use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::reply::Signer;
 use crate::run::state::{Ending, Hold};
+use crate::session::Sessions;
 use crate::spawn::Spawn;
 use crate::store::{Claimant, Creation, Store, StoreError};
 use crate::time::{Clock, Times};
 use crate::tool::projection::Lens;
-use crate::tool::{Effect, Toolbox};
+use crate::tool::spec::Recovery;
+use crate::tool::{Effect, ToolError, Toolbox};
 use crate::watchdog::Watchdog;
+use crate::worker::Lease;
 
 /// Where a store that failed is tried again, at first and at most.
 const RELOAD_DELAYS: (std::time::Duration, std::time::Duration) =
@@ -60,6 +64,9 @@ pub(crate) struct Kernel {
     pub(crate) mint: Mint,
     /// Who owns the runs this process drives.
     pub(crate) worker: WorkerId,
+    pub(crate) lease: Lease,
+    /// Exclusivity among the attempts of a session's runs.
+    pub(crate) sessions: Sessions,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
     /// Runs that got mail while nobody here was known to drive them.
     pub(crate) letters: Mutex<BTreeSet<RunId>>,
@@ -122,7 +129,7 @@ impl Kernel {
             self.clone(),
             id,
             base,
-            None,
+            (None, false),
             Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() }),
         ))
     }
@@ -231,6 +238,11 @@ impl Kernel {
                     }
                 }));
             }
+            RunEnd::Finished(_) if run.session.is_some() => {
+                self.ended(id, end);
+                // The next turn of its session may be due.
+                self.spawn.spawn(Box::pin(async move { kernel.take_up_due().await }));
+            }
             RunEnd::Suspended { wake } => self.after_suspension(run, *wake),
             RunEnd::Continued => self.wake_up_as(id, Some(TakenUp::Woken)),
             _ => self.ended(id, end),
@@ -268,7 +280,11 @@ impl Kernel {
         let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
         let session = claimed.session.clone();
-        let run = Run::new(self.clone(), id, base, session, Machine::claimed(id, claimed, base.0, how));
+        let (last, turn) = (claimed.last, claimed.turn);
+        let run = Run::new(self.clone(), id, base, (session, turn), Machine::claimed(id, claimed, base.0, how));
+        if last != self.worker && last != WorkerId::default() && self.is_owner_bound(&run) {
+            return Ok(self.end_as_lost(run).await);
+        }
         let scope = Scope { toolbox: self.toolbox.clone(), held: None };
         let drive = match self.root_of(&run, scope) {
             _ if run.is_halted() => Drive::stopped(run.clone()),
@@ -285,6 +301,32 @@ impl Kernel {
         Ok(Live { run, completion })
     }
 
+    /// Whether the run ends with its owner.
+    fn is_owner_bound(&self, run: &Run) -> bool {
+        let root = run.standing(&Path::root(), |standing| standing.asked.name.clone());
+        let tool = root.and_then(|name| self.toolbox.by_id(&name));
+        tool.is_some_and(|tool| tool.spec().guards.recovery == Recovery::OwnerBound)
+    }
+
+    /// The owner of a run that is bound to it is gone.
+    async fn end_as_lost(self: &Arc<Self>, run: Arc<Run>) -> Live {
+        let message = "lost: the run was bound to the process that owned it, and that is gone; start it again if it is \
+                       still wanted";
+        let result: Recorded = Err(Arc::new(ToolError::unavailable(message)));
+        let at = run.now();
+        let told = Told { result: result.clone(), at, times: Times::default() };
+        run.with(|machine| {
+            machine.abandon_below(&Path::root(), at);
+            machine.end_around(&Path::root(), &told);
+            machine.finish(Ending::Lost, &result)
+        });
+        run.flush().await;
+        let (end, completion) = (RunEnd::Finished(vec![told]), Arc::new(Completion::default()));
+        self.after(&run, &end);
+        completion.complete(end);
+        Live { run, completion }
+    }
+
     /// Ends a run whose body nobody enters any more, with an outcome from outside.
     pub(crate) async fn finish_by_hand(
         self: &Arc<Self>,
@@ -295,7 +337,9 @@ impl Kernel {
         let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
         let session = claimed.session.clone();
-        let run = Run::new(self.clone(), id, base, session, Machine::claimed(id, claimed, base.0, TakenUp::Resumed));
+        let turn = claimed.turn;
+        let machine = Machine::claimed(id, claimed, base.0, TakenUp::Resumed);
+        let run = Run::new(self.clone(), id, base, (session, turn), machine);
         let ending = if result.is_ok() { Ending::Ok } else { Ending::Failed };
         let told = result.clone();
         let settled = Some(Box::new(settled));

@@ -21,6 +21,7 @@ mod reading;
 mod rest;
 pub mod run;
 mod runtime;
+mod session;
 pub mod spawn;
 pub mod store;
 pub mod testing;
@@ -28,6 +29,7 @@ pub mod time;
 pub mod tool;
 mod value;
 mod watchdog;
+mod worker;
 
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};

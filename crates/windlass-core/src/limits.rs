@@ -55,6 +55,9 @@ pub const TAKEN_UP_AT_ONCE: usize = 64;
 /// The pause between two such goes, in which new calls get their turn.
 pub const TAKE_UP_PAUSE: Duration = Duration::from_millis(1);
 
+/// Most such pauses in a row while all attempts there may be are under way: runs that were left must get on too.
+pub const TAKE_UP_PATIENCE: usize = 100;
+
 /// When suspended runs are looked for again after the store could not say which are due.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 

@@ -69,8 +69,17 @@ impl Kernel {
         let waits = Outlasting { kernel: self, run, completion };
         // It may have ended before anybody was known to wait.
         let info = self.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-        if !is_over(&info.state) && !self.closed.load(Ordering::Acquire) {
-            waits.completion.wait().await;
+        if is_over(&info.state) || self.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.lease.look() {
+            None => {
+                waits.completion.wait().await;
+            }
+            // Another worker may take it up, and nobody here would be told.
+            Some(look) => {
+                futures_util::future::select(waits.completion.wait(), self.clock.sleep(look)).await;
+            }
         }
         Ok(())
     }
@@ -185,9 +194,19 @@ impl Kernel {
             if let Err(error) = self.take_up_rested(run, how).await {
                 tracing::warn!(%run, "the run cannot be taken up: {error}");
             }
-            let mut waking = self.rest.waking.lock();
-            if waking.insert(run, false) != Some(true) {
-                waking.remove(&run);
+            let over = {
+                let mut waking = self.rest.waking.lock();
+                let again = waking.insert(run, false) == Some(true);
+                if !again {
+                    waking.remove(&run);
+                }
+                !again
+            };
+            if over {
+                // Nobody drives it here: whoever waits for it looks for themselves.
+                if !self.live.lock().contains_key(&run) {
+                    self.ended(run, &RunEnd::Elsewhere);
+                }
                 return;
             }
         }
@@ -270,6 +289,17 @@ impl Kernel {
                 }
             }
             before = fresh;
+            self.room().await;
+        }
+    }
+
+    /// A pause in which new calls get their turn; a longer one while all attempts there may be are under way.
+    pub(crate) async fn room(&self) {
+        self.clock.sleep(limits::TAKE_UP_PAUSE).await;
+        for _ in 0..limits::TAKE_UP_PATIENCE {
+            if !self.permits.is_full() || self.closed.load(Ordering::Acquire) {
+                return;
+            }
             self.clock.sleep(limits::TAKE_UP_PAUSE).await;
         }
     }

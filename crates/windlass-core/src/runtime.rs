@@ -1,8 +1,8 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
 mod people;
+mod recovery;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,11 +20,10 @@ use crate::limits;
 use crate::path::Path;
 use crate::policy::Policy;
 use crate::run::drive::RunEnd;
-use crate::run::keep::has_keys;
 use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::reply::Signer;
-use crate::run::state::{Hold, RunInfo, RunState};
+use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
 use crate::time::Clock;
@@ -32,6 +31,7 @@ use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
 use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
+use crate::worker::Lease;
 
 pub use people::{Awaited, Resolved};
 
@@ -92,6 +92,9 @@ pub struct Config {
     pub locale: String,
     /// How long a run only waits before it is suspended to the store; zero suspends at once.
     pub suspend_after: Duration,
+    /// How long this worker is trusted to be alive without a word, where several share the store. `None` where one process
+    /// owns it: then its runs can be claimed at any time, and nothing is polled for.
+    pub lease: Option<Duration>,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -111,6 +114,7 @@ impl Config {
             locale: "en".to_owned(),
             suspend_after: limits::SUSPEND_AFTER,
             policy: Policy::default(),
+            lease: None,
             middleware: Vec::new(),
             attended: false,
             seed: None,
@@ -125,6 +129,8 @@ impl Runtime {
         let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
         let kernel = Kernel {
             worker: mint.worker(),
+            lease: Lease::new(config.lease),
+            sessions: Default::default(),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
@@ -270,7 +276,11 @@ impl Runtime {
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.live(run).is_some() => {}
                 _ if self.kernel.closed.load(Ordering::Acquire) => return Err(Error::Elsewhere { run }),
-                RunState::Running if !self.kernel.is_waking(run) => return Err(Error::Elsewhere { run }),
+                RunState::Running if !self.kernel.is_waking(run) => match self.kernel.lease.look() {
+                    // Another worker drives it.
+                    Some(look) => self.kernel.clock.sleep(look).await,
+                    None => return Err(Error::Elsewhere { run }),
+                },
                 RunState::Running | RunState::Suspended { .. } | RunState::Queued => self.kernel.outlast(run).await?,
             }
         }
@@ -305,118 +315,6 @@ impl Runtime {
 
     fn live(&self, run: RunId) -> Option<Live> {
         self.kernel.live.lock().get(&run).cloned()
-    }
-
-    /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops, which code
-    /// that fits may now move. Returns once all of them are under way, with their number; runs that a process died with
-    /// before come last, one at a time.
-    pub async fn recover(&self) -> Result<usize> {
-        if has_keys(&self.kernel.toolbox) {
-            self.keep_keys().await?;
-        }
-        let mut suspects = Vec::new();
-        let mut taken = Vec::new();
-        // A run that is held as soon as it is taken up shows up in the second listing too.
-        let mut seen = BTreeSet::new();
-        for filter in [Filter::Running, Filter::Held] {
-            let mut after = None;
-            loop {
-                let page = self.kernel.store.list(filter.clone(), after, PAGE).await?;
-                after = page.last().map(|info| info.run);
-                for info in &page {
-                    let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
-                    if crash_loop || self.drives(info.run) || !seen.insert(info.run) {
-                        continue;
-                    }
-                    // A run's first successor cannot know of an earlier death.
-                    if info.epoch > 1 && self.died_before(info.run).await? {
-                        suspects.push(info.run);
-                        continue;
-                    }
-                    match self.kernel.take_up(info.run, TakenUp::Found).await {
-                        Ok(live) => taken.push(live.run),
-                        Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
-                        // One run that cannot be read must not keep the others from going on.
-                        Err(error) => tracing::error!(run = %info.run, "the run cannot be taken up: {error}"),
-                    }
-                }
-                if page.len() < PAGE {
-                    break;
-                }
-            }
-        }
-        if !suspects.is_empty() {
-            self.take_up_alone(suspects);
-        }
-        self.kernel.take_up_due().await;
-        // What recovery found out, such as new doubts, can be looked at once this returns.
-        for run in taken {
-            run.flush().await;
-        }
-        Ok(seen.len())
-    }
-
-    /// Whoever held a key when the process died has it before any of the runs goes on.
-    async fn keep_keys(&self) -> Result<()> {
-        let kernel = &self.kernel;
-        let mut after = None;
-        loop {
-            let page = kernel.store.list(Filter::Running, after, PAGE).await?;
-            after = page.last().map(|info| info.run);
-            for info in page.iter().filter(|info| !self.drives(info.run)) {
-                match kernel.store.journal(info.run, 0).await {
-                    Ok(journal) => kernel.kept.keep(&kernel.keys, &kernel.toolbox, info.run, journal),
-                    // One run that cannot be read must not keep the others from going on.
-                    Err(error) => tracing::error!(run = %info.run, "its journal cannot be read: {error}"),
-                }
-            }
-            if page.len() < PAGE {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn died_before(&self, run: RunId) -> Result<bool> {
-        let journal = self.kernel.store.journal(run, 0).await?;
-        Ok(journal.iter().any(|record| matches!(record.event, Event::Recovered)))
-    }
-
-    /// Drives runs that a process died with one after the other, so that the next death names the right one.
-    fn take_up_alone(&self, suspects: Vec<RunId>) {
-        let runtime = self.clone();
-        self.kernel.queued.lock().extend(suspects.iter().map(|run| (*run, Arc::default())));
-        self.kernel.spawn.spawn(Box::pin(async move {
-            for run in suspects {
-                // Left as it is for the next process, or taken up by somebody who would not wait.
-                if runtime.kernel.closed.load(Ordering::Acquire) || runtime.live(run).is_some() {
-                    runtime.kernel.dequeue(run);
-                    continue;
-                }
-                let taken = runtime.kernel.take_up(run, TakenUp::Found).await;
-                runtime.kernel.dequeue(run);
-                match taken {
-                    // Parked in doubt counts as survived: nobody can say when it is settled.
-                    Ok(live) => runtime.survived(run, live.completion.wait()).await,
-                    Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
-                    Err(error) => tracing::warn!(%run, "the run cannot be taken up: {error}"),
-                }
-            }
-        }));
-    }
-
-    async fn survived(&self, run: RunId, end: impl Future<Output = RunEnd> + Unpin) {
-        let mut end = end;
-        loop {
-            let nap = self.kernel.clock.sleep(limits::WATCHDOG);
-            match futures_util::future::select(end, nap).await {
-                futures_util::future::Either::Left(_) => return,
-                futures_util::future::Either::Right((_, rest)) => end = rest,
-            }
-            let Some(live) = self.live(run) else { return };
-            if live.run.with(|machine| machine.is_parked()) {
-                return;
-            }
-        }
     }
 
     /// Takes up one run again: a held one whose cause is gone, or one that another owner left. Deaths before this no

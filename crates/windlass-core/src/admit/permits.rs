@@ -37,6 +37,11 @@ impl Permits {
         state.capacity - state.free
     }
 
+    /// Whether there can be no further attempt now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.lock().free == 0
+    }
+
     pub(crate) fn request(self: &Arc<Self>, run: RunId) -> Permit {
         let mut state = self.0.lock();
         let waiting = if state.free > 0 {

@@ -395,6 +395,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn start(&mut self) -> Flow {
+        // The last moment at which nothing has left the process.
+        if self.run.kernel.lease.is_over(self.run.kernel.clock.ticks()) {
+            self.run.lose();
+            return self.stay(Phase::Over);
+        }
         // The body around it may have been dropped while this was polled on another thread.
         if self.queue.barrier.as_ref().is_some_and(Barrier::is_dropped) {
             return self.stay(Phase::Over);

@@ -21,7 +21,7 @@ use crate::path::Path;
 use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::replay::Decision;
 use crate::run::state::Blocked;
-use crate::store::{Creation, Message};
+use crate::store::{Creation, Message, Turn};
 use crate::time::{Times, Timestamp};
 use crate::tool::spec::Background;
 use crate::tool::{Effect, Output, Tool, ToolError, ToolResult};
@@ -32,13 +32,16 @@ use crate::tool::{Effect, Output, Tool, ToolError, ToolResult};
 pub struct Handle<T> {
     run: RunId,
     parent: RunId,
+    /// Whether it is a turn of the session both belong to.
+    #[serde(default)]
+    turn: bool,
     #[serde(skip)]
     output: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for Handle<T> {
     fn clone(&self) -> Self {
-        Self { run: self.run, parent: self.parent, output: PhantomData }
+        Self { run: self.run, parent: self.parent, turn: self.turn, output: PhantomData }
     }
 }
 
@@ -65,13 +68,25 @@ impl<T> Handle<T> {
 pub struct Spawn<'c, T> {
     ctx: &'c mut Ctx,
     call: ToolCall<T>,
+    how: How,
+}
+
+#[derive(Clone, Copy, Default)]
+struct How {
     abandoned: bool,
+    turn: bool,
 }
 
 impl<T> Spawn<'_, T> {
     /// Leaves the run to itself: it is not cancelled when this one is.
     pub fn abandon(mut self) -> Self {
-        self.abandoned = true;
+        self.how.abandoned = true;
+        self
+    }
+
+    /// Starts it as a turn of this run's session: it waits for the turns before it.
+    pub fn turn(mut self) -> Self {
+        self.how.turn = true;
         self
     }
 }
@@ -81,8 +96,8 @@ impl<'c, T: DeserializeOwned + 'static> IntoFuture for Spawn<'c, T> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self { ctx, call, abandoned } = self;
-        let spawned = ctx.spawn_now(call.untyped().bounded(), abandoned);
+        let Self { ctx, call, how } = self;
+        let spawned = ctx.spawn_now(call.untyped().bounded(), how);
         Box::pin(async move {
             match spawned {
                 Some(result) => result,
@@ -96,7 +111,7 @@ impl Ctx {
     /// Starts a tool as a run of its own, and goes on without waiting for it. The run is there if and only if this
     /// operation is recorded. It is cancelled when this run is, unless it was [abandoned](Spawn::abandon).
     pub fn spawn<T: DeserializeOwned + 'static>(&mut self, call: ToolCall<T>) -> Spawn<'_, T> {
-        Spawn { ctx: self, call, abandoned: false }
+        Spawn { ctx: self, call, how: How::default() }
     }
 
     /// Waits for the end of a run that this one spawned, and returns its outcome.
@@ -105,6 +120,15 @@ impl Ctx {
             let reason = format!(
                 "run {} was spawned by run {}, and only that one can wait for it; pass its result on instead of its handle",
                 handle.run, handle.parent
+            );
+            return CtxPark::refused(self, ToolError::failed(reason));
+        }
+        if handle.turn && self.run.is_turn {
+            let session = self.run.session.as_deref().unwrap_or_default();
+            let reason = format!(
+                "run {} is a turn of session {session}, which waits for this very turn to end; do not wait for it, or \
+                 start it without `turn`",
+                handle.run
             );
             return CtxPark::refused(self, ToolError::failed(reason));
         }
@@ -147,11 +171,7 @@ impl Ctx {
     }
 
     /// `None` if the run is held.
-    fn spawn_now<T: DeserializeOwned + 'static>(
-        &mut self,
-        call: ToolCall,
-        abandoned: bool,
-    ) -> Option<ToolResult<Handle<T>>> {
+    fn spawn_now<T: DeserializeOwned + 'static>(&mut self, call: ToolCall, how: How) -> Option<ToolResult<Handle<T>>> {
         let tool = resolve(&self.scope.toolbox.snapshot(), &call.tool).cloned();
         let child = asked(&call, tool.as_ref());
         let own = Asked { kind: OpKind::Spawn, effect: Effect::Readonly, ..child.clone() };
@@ -163,15 +183,15 @@ impl Ctx {
                 result
             }
             Decision::Perform { .. } => {
-                let refused = self.refuse_spawn(tool.as_deref(), &call);
-                self.start_child(&path, own, child, refused, abandoned)
+                let refused = self.refuse_spawn(tool.as_deref(), &call, how);
+                self.start_child(&path, own, child, refused, how)
             }
             _ => return None,
         };
         decode(&self.run, &path, &result)
     }
 
-    fn refuse_spawn(&self, tool: Option<&Tool>, call: &ToolCall) -> Option<ToolError> {
+    fn refuse_spawn(&self, tool: Option<&Tool>, call: &ToolCall, how: How) -> Option<ToolError> {
         if let Some(error) = self.run.cancellation(self.run.heeds_cancel()) {
             return Some(error);
         }
@@ -181,6 +201,9 @@ impl Ctx {
         if tool.spec().guards.background == Background::Never {
             let name = &tool.spec().name;
             return Some(ToolError::denied(format!("`{name}` does not run in the background: call it and wait")));
+        }
+        if how.turn && self.run.session.is_none() {
+            return Some(ToolError::failed("only a run in a session can spawn a turn; start this one in a session"));
         }
         if let Some(message) = &call.broken {
             return Some(ToolError::invalid("", message.to_string()));
@@ -194,7 +217,7 @@ impl Ctx {
         own: Asked,
         child: Asked,
         refused: Option<ToolError>,
-        abandoned: bool,
+        how: How,
     ) -> crate::run::record::Recorded {
         let at = self.run.now();
         self.answered = at;
@@ -203,16 +226,23 @@ impl Ctx {
             Some(error) => Err(Arc::new(error)),
             None => {
                 let mut value = json!({"run": id, "parent": self.run.id});
-                if abandoned {
+                if how.abandoned {
                     value["abandoned"] = true.into();
+                }
+                if how.turn {
+                    value["turn"] = true.into();
                 }
                 Ok(Arc::new(Output::value(value)))
             }
         };
         let told = Told { result: result.clone(), at, times: Times::default() };
         let record = Record { asked: Some(own), ..finished(path, &told) };
-        let start = result.is_ok().then(|| started(&self.run, path, child, id, at));
-        self.run.with(|machine| machine.spawned(record, start.map(|start| (start, !abandoned))));
+        let start = result.is_ok().then(|| {
+            let mut start = started(&self.run, path, child, id, at);
+            start.creation.turn = if how.turn { Turn::Queue } else { Turn::No };
+            (start, !how.abandoned)
+        });
+        self.run.with(|machine| machine.spawned(record, start));
         self.run.pump_if_due();
         result
     }

@@ -394,6 +394,14 @@ impl Machine {
         }
     }
 
+    /// The lease is over: somebody else may own the run.
+    pub(crate) fn lose(&mut self) {
+        if self.stop.is_none() {
+            tracing::warn!("the lease is over, and with it this worker's part in the run");
+            self.stop = Some(Stop::Lost);
+        }
+    }
+
     /// Lets go of the run.
     pub(crate) fn release(&mut self) {
         if self.stop.is_none() {

@@ -34,7 +34,7 @@ use state::Hold;
 pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) kernel: Arc<Kernel>,
-    /// Exclusivity among its attempts: a run without a session is its own.
+    /// Exclusivity among the attempts of its session: a run without one is its own.
     pub(crate) turns: Arc<Fifo>,
     machine: Mutex<Machine>,
     /// Whether an earlier owner left anything; most runs begin and end with one owner, and need not look for it.
@@ -52,6 +52,8 @@ pub(crate) struct Run {
     pub(crate) generation: u32,
     /// The session it belongs to.
     pub(crate) session: Option<Arc<str>>,
+    /// Whether it is a turn of its session.
+    pub(crate) is_turn: bool,
     interest: Mutex<Interest>,
     /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
     ahead: AtomicI64,
@@ -69,9 +71,10 @@ impl Run {
         kernel: Arc<Kernel>,
         id: RunId,
         base: (Timestamp, u64),
-        session: Option<Arc<str>>,
+        (session, is_turn): (Option<Arc<str>>, bool),
         machine: Machine,
     ) -> Arc<Self> {
+        let turns = session.as_ref().map_or_else(Fifo::session, |session| kernel.sessions.turns(session));
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
@@ -79,7 +82,7 @@ impl Run {
         Arc::new(Self {
             id,
             kernel,
-            turns: Fifo::session(),
+            turns,
             machine: Mutex::new(machine),
             has_past,
             stopped,
@@ -89,6 +92,7 @@ impl Run {
             waited: AtomicBool::new(false),
             generation,
             session,
+            is_turn,
             interest: Mutex::default(),
             ahead: AtomicI64::new(ahead(base)),
         })
@@ -158,6 +162,11 @@ impl Run {
     /// The key by which the outside answers the park at `path`.
     pub(crate) fn reply_key(&self, path: &Path) -> String {
         self.kernel.signer.sign(self.id, self.generation, path)
+    }
+
+    /// Another worker has the run by now, or may have: nothing more is done here.
+    pub(crate) fn lose(&self) {
+        self.with(Machine::lose);
     }
 
     pub(crate) fn hold(&self, hold: Hold) {

@@ -274,9 +274,9 @@ impl Inner {
         entry.epoch += 1;
         entry.state = RunState::Running;
         let owners_dead = owner.deaths < deaths || (owner.orderly && owner.first);
-        let orderly = owner.orderly;
-        entry.owner = Owner::new(by.worker, deaths, owners_dead);
-        let claimed = entry.claimed(owners_dead, orderly);
+        let turn = entry.session.as_ref().is_some_and(|session| self.sessions.is_turn(session, run));
+        let last = std::mem::replace(&mut entry.owner, Owner::new(by.worker, deaths, owners_dead));
+        let claimed = entry.claimed(&last, owners_dead, turn);
         self.set_wake(run, None);
         Ok(claimed)
     }

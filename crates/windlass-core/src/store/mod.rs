@@ -334,6 +334,10 @@ pub struct Claimed {
     pub owners_dead: bool,
     /// Whether the last owner gave the run up in good order.
     pub orderly: bool,
+    /// Who owned it last; nobody, if nobody has yet.
+    pub last: WorkerId,
+    /// Whether it is a turn of its session.
+    pub turn: bool,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
     /// The run that spawned it, and where.

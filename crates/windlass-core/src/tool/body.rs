@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::error::{ToolError, ToolResult};
-use super::output::{IntoOutput, Output};
+use super::output::{IntoOutput, Output, Reply};
 use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 
@@ -27,6 +27,15 @@ pub trait Atomic: Send + Sync + 'static {
 pub trait Durable: Send + Sync + 'static {
     /// Enters the body.
     fn enter(&self, ctx: Ctx, args: Arc<Value>) -> BoxFuture<'static, ToolResult<Output>>;
+}
+
+/// Does nothing itself: the answer comes by reply key.
+pub(crate) struct External;
+
+impl Atomic for External {
+    fn attempt(&self, _: Call) -> BoxFuture<'static, ToolResult<Output>> {
+        Box::pin(std::future::ready(encode_output(Ok(Reply::<Value>::later()))))
+    }
 }
 
 /// Which of the two a tool has.

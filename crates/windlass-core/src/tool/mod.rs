@@ -94,6 +94,13 @@ impl Tool {
         Self::durable(ToolSpec::new(name, description), schemas, body::DurableFn { f, args: PhantomData })
     }
 
+    /// A tool that something outside does: every call waits for an answer by its reply key, which the inbox shows, for as
+    /// long as its deadline allows.
+    pub fn external(name: impl Into<Arc<str>>, description: impl Into<String>, schemas: Schemas) -> Self {
+        let spec = ToolSpec::new(name, description);
+        Self::atomic(spec, schemas, body::External).effect(Effect::Idempotent)
+    }
+
     /// A tool with a hand-written atomic body.
     pub fn atomic(spec: ToolSpec, schemas: Schemas, body: impl Atomic) -> Self {
         Self::made(spec, LazyContract::given(schemas), Body::Atomic(Arc::new(body)))

@@ -327,6 +327,19 @@ pub struct Guards {
     pub grant_valid: Option<Duration>,
     /// Whether it may be started without anyone waiting for it.
     pub background: Background,
+    /// What becomes of its runs when their owner dies.
+    pub recovery: Recovery,
+}
+
+/// What becomes of a tool's runs when the process that owns them dies. A run that something outside finishes is one of a
+/// tool that answers later: see [`Tool::external`](super::Tool::external).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recovery {
+    /// Another worker goes on with them.
+    #[default]
+    Rerun,
+    /// They end as lost: what they work on is in the memory of their owner.
+    OwnerBound,
 }
 
 /// Whether a tool may be started without anyone waiting for it.

@@ -41,6 +41,8 @@ pub(super) struct Taken {
     pub(super) epoch: u64,
     pub(super) owners_dead: bool,
     pub(super) orderly: bool,
+    pub(super) last: WorkerId,
+    pub(super) turn: bool,
 }
 
 /// A commit, encoded. The changes of one commit do not depend on their order, so they are kept by kind.

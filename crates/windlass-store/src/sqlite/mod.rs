@@ -122,6 +122,8 @@ impl Store for SqliteStore {
                 mail: contents.mail,
                 owners_dead: taken.owners_dead,
                 orderly: taken.orderly,
+                last: taken.last,
+                turn: taken.turn,
                 session: contents.session,
                 parent: contents.parent,
             })

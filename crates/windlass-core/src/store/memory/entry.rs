@@ -96,7 +96,8 @@ impl Entry {
         }
     }
 
-    pub(super) fn claimed(&self, owners_dead: bool, orderly: bool) -> Claimed {
+    /// `last` says what is known of the owner before the new one.
+    pub(super) fn claimed(&self, last: &Owner, owners_dead: bool, turn: bool) -> Claimed {
         Claimed {
             epoch: self.epoch,
             generation: self.generation,
@@ -104,7 +105,9 @@ impl Entry {
             records: self.records.get(self.base..).map(<[Record]>::to_vec).unwrap_or_default(),
             mail: self.mailbox.mail.clone(),
             owners_dead,
-            orderly,
+            orderly: last.orderly,
+            last: last.worker,
+            turn,
             session: self.session.clone(),
             parent: self.parent.clone(),
         }

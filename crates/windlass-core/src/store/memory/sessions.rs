@@ -27,6 +27,10 @@ impl Sessions {
         self.all.get(session)?.turns.front().copied()
     }
 
+    pub(super) fn is_turn(&self, session: &str, run: RunId) -> bool {
+        self.all.get(session).is_some_and(|session| session.turns.contains(&run))
+    }
+
     pub(super) fn is_busy(&self, session: &str) -> bool {
         self.turn(session).is_some()
     }

@@ -57,8 +57,10 @@ impl Table<'_> {
             running.phase as i64,
             running.body
         ])?;
-        self.heads.insert(run, Head { epoch, phase: Phase::Running, ..head });
-        Ok(Taken { epoch, owners_dead, orderly: last.orderly })
+        self.heads.insert(run, Head { epoch, phase: Phase::Running, ..head.clone() });
+        let turn = head.turn;
+        let worker = WorkerId::from_number(last.worker.cast_unsigned());
+        Ok(Taken { epoch, owners_dead, orderly: last.orderly, last: worker, turn })
     }
 
     fn last_owner(&self, head: &Head) -> rusqlite::Result<Last> {

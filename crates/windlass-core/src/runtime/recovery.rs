@@ -1,0 +1,148 @@
+//! Taking up what an earlier owner left.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{PAGE, Runtime};
+use crate::error::Result;
+use crate::id::RunId;
+use crate::kernel::Live;
+use crate::limits;
+use crate::run::drive::RunEnd;
+use crate::run::keep::has_keys;
+use crate::run::machine::TakenUp;
+use crate::run::record::Event;
+use crate::run::state::{Hold, RunState};
+use crate::store::{Filter, StoreError};
+
+impl Runtime {
+    /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops, which code
+    /// that fits may now move. Returns their number once the first of them are under way; the rest follow at a bounded
+    /// rate, behind new calls, and runs that a process died with before come last, one at a time. Suspended runs are taken
+    /// up when they are due.
+    pub async fn recover(&self) -> Result<usize> {
+        self.kernel.begin_lease().await;
+        if has_keys(&self.kernel.toolbox) {
+            self.keep_keys().await?;
+        }
+        let (mut suspects, mut later) = (Vec::new(), Vec::new());
+        let mut taken = Vec::new();
+        // A run that is held as soon as it is taken up shows up in the second listing too.
+        let mut seen = BTreeSet::new();
+        for filter in [Filter::Running, Filter::Held] {
+            let mut after = None;
+            loop {
+                let page = self.kernel.store.list(filter.clone(), after, PAGE).await?;
+                after = page.last().map(|info| info.run);
+                for info in &page {
+                    let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
+                    if crash_loop || self.drives(info.run) || !seen.insert(info.run) {
+                        continue;
+                    }
+                    // A run's first successor cannot know of an earlier death.
+                    if info.epoch > 1 && self.died_before(info.run).await? {
+                        suspects.push(info.run);
+                        continue;
+                    }
+                    if taken.len() < limits::TAKEN_UP_AT_ONCE {
+                        taken.extend(self.take_up(info.run).await);
+                    } else {
+                        later.push(info.run);
+                    }
+                }
+                if page.len() < PAGE {
+                    break;
+                }
+            }
+        }
+        self.take_up_later(later, suspects);
+        // What recovery found out, such as new doubts, can be looked at once this returns.
+        for live in taken {
+            live.run.flush().await;
+        }
+        Ok(seen.len())
+    }
+
+    /// Whoever held a key when the process died has it before any of the runs goes on.
+    async fn keep_keys(&self) -> Result<()> {
+        let kernel = &self.kernel;
+        let mut after = None;
+        loop {
+            let page = kernel.store.list(Filter::Running, after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            for info in page.iter().filter(|info| !self.drives(info.run)) {
+                match kernel.store.journal(info.run, 0).await {
+                    Ok(journal) => kernel.kept.keep(&kernel.keys, &kernel.toolbox, info.run, journal),
+                    // One run that cannot be read must not keep the others from going on.
+                    Err(error) => tracing::error!(run = %info.run, "its journal cannot be read: {error}"),
+                }
+            }
+            if page.len() < PAGE {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn died_before(&self, run: RunId) -> Result<bool> {
+        let journal = self.kernel.store.journal(run, 0).await?;
+        Ok(journal.iter().any(|record| matches!(record.event, Event::Recovered)))
+    }
+
+    async fn take_up(&self, run: RunId) -> Option<Live> {
+        match self.kernel.take_up(run, TakenUp::Found).await {
+            Ok(live) => Some(live),
+            Err(StoreError::Finished(_) | StoreError::NoSuchRun(_) | StoreError::Leased { .. }) => None,
+            // One run that cannot be read must not keep the others from going on.
+            Err(error) => {
+                tracing::error!(%run, "the run cannot be taken up: {error}");
+                None
+            }
+        }
+    }
+
+    /// Takes up the rest of the runs, whenever attempts of new calls leave room, and then the suspects.
+    fn take_up_later(&self, later: Vec<RunId>, suspects: Vec<RunId>) {
+        let runtime = self.clone();
+        self.kernel.queued.lock().extend(later.iter().chain(&suspects).map(|run| (*run, Arc::default())));
+        self.kernel.spawn.spawn(Box::pin(async move {
+            runtime.kernel.take_up_due().await;
+            for page in later.chunks(limits::TAKEN_UP_AT_ONCE) {
+                runtime.kernel.room().await;
+                for run in page {
+                    runtime.take_up_queued(*run).await;
+                }
+            }
+            // One after the other, so that the next death names the right one.
+            for run in suspects {
+                if let Some(live) = runtime.take_up_queued(run).await {
+                    // Parked in doubt counts as survived: nobody can say when it is settled.
+                    runtime.survived(run, live.completion.wait()).await;
+                }
+            }
+        }));
+    }
+
+    async fn take_up_queued(&self, run: RunId) -> Option<Live> {
+        // Left as it is for the next process, or taken up by somebody who would not wait.
+        let done = self.kernel.closed.load(Ordering::Acquire) || self.live(run).is_some();
+        let taken = if done { None } else { self.take_up(run).await };
+        self.kernel.dequeue(run);
+        taken
+    }
+
+    async fn survived(&self, run: RunId, end: impl Future<Output = RunEnd> + Unpin) {
+        let mut end = end;
+        loop {
+            let nap = self.kernel.clock.sleep(limits::WATCHDOG);
+            match futures_util::future::select(end, nap).await {
+                futures_util::future::Either::Left(_) => return,
+                futures_util::future::Either::Right((_, rest)) => end = rest,
+            }
+            let Some(live) = self.live(run) else { return };
+            if live.run.with(|machine| machine.is_parked()) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Sessions in this process: what their runs share while they are driven here.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::admit::Fifo;
+
+/// The turns of sessions whose runs are driven here. A session that nobody is driven in costs nothing.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<BTreeMap<Arc<str>, Weak<Fifo>>>);
+
+impl Sessions {
+    /// What the attempts of a session queue in, to be exclusive or to overlap.
+    pub(crate) fn turns(&self, session: &Arc<str>) -> Arc<Fifo> {
+        let mut sessions = self.0.lock();
+        if let Some(turns) = sessions.get(session).and_then(Weak::upgrade) {
+            return turns;
+        }
+        sessions.retain(|_, turns| turns.strong_count() > 0);
+        let turns = Fifo::session();
+        sessions.insert(session.clone(), Arc::downgrade(&turns));
+        turns
+    }
+}

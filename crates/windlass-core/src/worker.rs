@@ -1,0 +1,75 @@
+//! Workers: several runtimes that share a store. Each owns its runs by a lease that it renews; when a lease is over,
+//! another worker takes the runs over, and everything the old owner still writes is refused.
+//!
+//! Polling is the truth here, as everywhere: what one worker writes, another sees at its next look.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::kernel::{Kernel, Live};
+
+/// The lease of this worker.
+pub(crate) struct Lease {
+    /// How long it lasts unless it is renewed. Nothing where one process owns the store: then nobody waits for anybody.
+    pub(crate) length: Option<Duration>,
+    /// By the ticks of this process: when it is over unless the store took a renewal.
+    over: AtomicU64,
+}
+
+impl Lease {
+    pub(crate) fn new(length: Option<Duration>) -> Self {
+        // A worker that never renewed has nothing to lose.
+        Self { length, over: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Three looks in a lease: two may fail before anybody suffers.
+    pub(crate) fn look(&self) -> Option<Duration> {
+        self.length.map(|length| length / 3)
+    }
+
+    pub(crate) fn is_over(&self, ticks: u64) -> bool {
+        ticks >= self.over.load(Ordering::Acquire)
+    }
+}
+
+impl Kernel {
+    /// Renews the lease, and goes on renewing it until this runtime is shut down.
+    pub(crate) async fn begin_lease(self: &Arc<Self>) {
+        let Some(look) = self.lease.look() else { return };
+        self.renew().await;
+        let (kernel, clock) = (Arc::downgrade(self), self.clock.clone());
+        self.spawn.spawn(Box::pin(async move {
+            loop {
+                clock.sleep(look).await;
+                let Some(kernel) = kernel.upgrade().filter(|kernel| !kernel.closed.load(Ordering::Acquire)) else {
+                    return;
+                };
+                kernel.renew().await;
+                kernel.look_around().await;
+            }
+        }));
+    }
+
+    async fn renew(self: &Arc<Self>) {
+        let Some(length) = self.lease.length else { return };
+        // Counted from before the request: whatever it took, nobody else counts from earlier.
+        let (now, ticks) = (self.clock.now(), self.clock.ticks());
+        match self.store.renew(self.worker, now + length).await {
+            Ok(()) => {
+                let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+                self.lease.over.store(ticks.saturating_add(nanos), Ordering::Release);
+            }
+            Err(error) => tracing::warn!("the lease was not renewed: {error}"),
+        }
+    }
+
+    /// What others wrote meanwhile: mail for runs of this worker, runs that are due, runs whose worker is gone.
+    async fn look_around(self: &Arc<Self>) {
+        let live: Vec<Live> = self.live.lock().values().cloned().collect();
+        for Live { run, .. } in live {
+            run.look_for_mail().await;
+        }
+        self.take_up_due().await;
+    }
+}
