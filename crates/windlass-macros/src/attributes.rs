@@ -39,8 +39,8 @@ const fn row(
     Attribute { name, example, scope, set }
 }
 
-/// Every attribute. `name`, `prepare` and `reconcile` set nothing here: the spec is made with the name, and what prepares or
-/// reconciles belongs to the body.
+/// Every attribute. Some set nothing here: the spec is made with the name, what prepares or reconciles belongs to the body,
+/// and what a tool receives and emits to the tool as a whole.
 const ATTRIBUTES: &[Attribute] = &[
     row("name", r#"name = "get_weather""#, Calls, |value| tool_name(value).map(|_| TokenStream::new())),
     row("id", r#"id = "acme.weather""#, Calls, |value| {
@@ -169,6 +169,12 @@ const ATTRIBUTES: &[Attribute] = &[
             _ => Err(value.wrong("takes two lines, what happens and what has happened, or a third for failures")),
         }
     }),
+    row("recovery", "recovery = owner_bound", Calls, |value| {
+        let recovery = value.word(&[("rerun", "Rerun"), ("owner_bound", "OwnerBound")])?;
+        Ok(quote!(__spec.guards.recovery = __kernel::spec::Recovery::#recovery;))
+    }),
+    row("signals", "signals(approve = Decision)", Calls, |value| channels(value).map(|_| TokenStream::new())),
+    row("events", "events(progress = Progress)", Calls, |value| channels(value).map(|_| TokenStream::new())),
     row("background", "background = never", Calls, |value| {
         let background = value.word(&[("allowed", "Allowed"), ("never", "Never")])?;
         Ok(quote!(__spec.guards.background = __kernel::spec::Background::#background;))
@@ -257,6 +263,16 @@ impl Attributes {
         self.get("reconcile")?.path().ok()
     }
 
+    /// What the tool receives and emits: builder calls on the finished tool.
+    pub(crate) fn channels(&self) -> TokenStream {
+        let declared = [("signals", "signal"), ("events", "event")].into_iter().flat_map(|(attribute, method)| {
+            let method = Ident::new(method, proc_macro2::Span::call_site());
+            let list = self.get(attribute).and_then(|value| channels(value).ok()).unwrap_or_default();
+            list.into_iter().map(move |(name, ty)| quote!(.#method::<#ty>(#name)))
+        });
+        declared.collect()
+    }
+
     /// The function that settles what a call is to do.
     pub(crate) fn prepare(&self) -> Option<&ExprPath> {
         self.get("prepare")?.path().ok()
@@ -333,6 +349,22 @@ fn bad_name(name: &str) -> Option<String> {
         return None;
     }
     Some(format!("`{name}` is not a tool name: use 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`"))
+}
+
+/// Names, each with the type of its values.
+fn channels(value: Reader<'_>) -> Result<Vec<(String, &ExprPath)>> {
+    let mut mistakes = Mistakes::default();
+    let mut list: Vec<(String, &ExprPath)> = Vec::new();
+    for entry in value.entries()? {
+        let name = entry.name.unraw().to_string();
+        if list.iter().any(|(known, _)| *known == name) {
+            mistakes.here(entry.name.span(), format!("`{name}` is given twice"));
+        }
+        let ty = Reader { entry, example: value.example }.path();
+        list.extend(mistakes.note(ty).map(|ty| (name, ty)));
+    }
+    mistakes.finish()?;
+    Ok(list)
 }
 
 fn retry(value: Reader<'_>) -> Result<TokenStream> {

@@ -25,6 +25,7 @@ use crate::docs;
 use crate::function::{self, Function, Output, Placed, Shape};
 use crate::mistakes::Mistakes;
 use crate::parameter::{Context, Parameter};
+use crate::types;
 use crate::value::Entries;
 
 /// The attribute's whole work.
@@ -92,7 +93,8 @@ impl Tool {
     /// `call`: the typed constructor of calls.
     fn call(&self) -> TokenStream {
         let visibility = &self.function.visibility;
-        let ok = &self.shape.output.ok;
+        // Whether the answer comes now or later, whoever calls gets the answer.
+        let ok = types::answered(&self.shape.output.ok);
         let id = self.attributes.id().unwrap_or(&self.name);
         let idents: Vec<&Ident> = self.shape.parameters.iter().map(|parameter| &parameter.ident).collect();
         let types = self.shape.parameters.iter().map(|parameter| &parameter.ty);
@@ -166,6 +168,7 @@ impl Tool {
         let spec = if statements.iter().all(TokenStream::is_empty) { quote!(__spec) } else { quote!(mut __spec) };
         let (reconcile, settle) = self.attributes.reconcile().map(|path| self.reconcile(path)).unzip();
         let (prepare, prepared) = self.attributes.prepare().map(prepare).unzip();
+        let channels = self.attributes.channels();
         quote! {
             use ::windlass::__private::core::tool as __kernel;
             #arguments
@@ -175,7 +178,7 @@ impl Tool {
             let #spec = __kernel::ToolSpec::new(#name, #description);
             #(#statements)*
             let __schemas = __kernel::Schemas { input: #input, output: #schema };
-            __kernel::Tool::#constructor(__spec, __schemas, __Body) #settle #prepared
+            __kernel::Tool::#constructor(__spec, __schemas, __Body) #settle #prepared #channels
         }
     }
 
@@ -261,7 +264,7 @@ impl Tool {
 
     /// A function whose signature makes the compiler check what `reconcile` names, and the call that hands it over.
     fn reconcile(&self, path: &ExprPath) -> (TokenStream, TokenStream) {
-        let ok = &self.shape.output.ok;
+        let ok = types::answered(&self.shape.output.ok);
         let output = quote!(__kernel::ToolResult<__kernel::Reconciled<#ok>>);
         let checked = quote_spanned! {at(path)=>
             fn __reconcile(

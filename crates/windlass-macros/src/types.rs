@@ -27,6 +27,14 @@ pub(crate) fn type_arguments(segment: &PathSegment) -> Vec<&Type> {
     }
 }
 
+/// `T` of `Reply<T>`; any other type as it is.
+pub(crate) fn answered(ty: &Type) -> &Type {
+    match last_segment(ty).filter(|segment| segment.ident == "Reply").map(type_arguments).as_deref() {
+        Some([answer]) => answer,
+        _ => ty,
+    }
+}
+
 fn type_argument(argument: &GenericArgument) -> Option<&Type> {
     match argument {
         GenericArgument::Type(ty) => Some(ty),
