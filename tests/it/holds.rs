@@ -413,3 +413,22 @@ fn e08_loosening_a_tool_does_not_loosen_what_was_begun_when_it_was_strict() {
         assert!(last.starts_with("Intended { attempt: 2"), "{journal:?}");
     });
 }
+
+#[test]
+fn l22_a_body_that_awaits_outside_its_context_is_held_and_told_what_to_do() {
+    on_every_store(|world| {
+        let sim = world.sim.clone();
+        let outside = Tool::durable_fn("outside", "sleeps on its own", move |mut ctx: Ctx, _: Value| {
+            let sim = sim.clone();
+            async move {
+                ctx.step("fine", |_| async { Ok(1) }).await?;
+                windlass_core::time::Clock::sleep(&sim, std::time::Duration::from_secs(1)).await;
+                Ok(json!(1))
+            }
+        });
+        let runtime = world.runtime([outside]);
+        let error = world.run(async move { runtime.call(ToolCall::new("outside", json!({}))).await }).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("await outside ctx") && text.contains("move it into `ctx.step(…)`"), "{text}");
+    });
+}

@@ -10,6 +10,7 @@ mod bad_input;
 mod calls;
 mod cpu;
 mod crash;
+mod declared;
 mod doubts;
 mod golden;
 mod holds;

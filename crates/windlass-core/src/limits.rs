@@ -42,6 +42,10 @@ pub const ATTEMPTS_IN_DOUBT: u32 = 10;
 /// Operations of one run. Beyond this a body should continue in a new generation.
 pub const RUN_OPERATIONS: u64 = 100_000;
 
+/// Results of one run, in bytes: more than this is read from the store whenever the run is taken up. Beyond it a body should
+/// continue in a new generation, and keep large content elsewhere.
+pub const RUN_BYTES: usize = 256 << 20;
+
 /// Records a run may buffer before they are sent to the store although nothing waits for them: bounds what a crash makes
 /// readonly work repeat, and keeps commits large enough to be cheap.
 pub const BUFFERED_RECORDS: usize = 256;

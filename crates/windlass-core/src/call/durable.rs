@@ -306,9 +306,12 @@ impl Entry {
                     drop(key);
                     return Poll::Ready(self.leave(deadline_passed()));
                 }
-                // A declared key is kept in memory, and so is the body that holds it; and nobody can tell when something
-                // that is no operation ends.
-                self.awake.set(&self.run, key.is_some() || !self.frame.is_busy());
+                if !self.frame.is_busy() {
+                    self.run.hold(Hold::Outside { path: self.op.path.clone() });
+                    return Poll::Pending;
+                }
+                // A declared key is kept in memory, and so is the body that holds it.
+                self.awake.set(&self.run, key.is_some());
                 self.phase = Phase::Body { body, label, key };
                 return Poll::Pending;
             }

@@ -49,6 +49,7 @@ impl Ctx {
             let call = ToolCall::<Value>::to(ToolRef::Id(self.tool.spec().id.clone()), args);
             let asked = asked(&call, Some(&self.tool));
             // A generation begins with nothing of the one before it on its way.
+            self.frame.set_busy(true);
             self.run.flush().await;
             self.run.with(|machine| {
                 let generation = machine.generation() + 1;

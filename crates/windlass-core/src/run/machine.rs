@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::budget::Budget;
 use super::history::{History, Standing};
+use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
 use super::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Recorded, Settled, Settler};
@@ -19,9 +21,6 @@ use crate::policy::{PastCall, PastCalls};
 use crate::store::{Claimed, Commit, Creation, Mail, Message, Settlement, StoreError};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, ToolError};
-
-/// Attempts after a crash that are announced before they start, so that a body that kills the process is found.
-const SUSPECT_ATTEMPTS: u32 = 64;
 
 /// Why nobody drives a run any more.
 #[derive(Clone, Debug)]
@@ -117,6 +116,7 @@ pub(crate) struct Machine {
     /// Runs that durable commits of this one wrote to.
     nudged: Vec<RunId>,
     past_calls: PastCalls,
+    labels: Labels,
 }
 
 /// An attempt that must not be repeated and has not ended.
@@ -143,12 +143,6 @@ impl Intent {
     }
 }
 
-struct Budget {
-    operations: u64,
-    suspect: u32,
-    owners_dead: bool,
-}
-
 impl Machine {
     /// A run that does not exist yet.
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
@@ -168,9 +162,10 @@ impl Machine {
             cancel: None,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
-            budget: Budget { operations: 0, suspect: 0, owners_dead: true },
+            budget: Budget::new(false, true),
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
+            labels: Labels::default(),
         }
     }
 
@@ -195,7 +190,6 @@ impl Machine {
             Some(reason) => Cancel { reason, delivered: false, at },
             None => Cancel { reason: String::new(), delivered: true, at },
         });
-        let suspect = if announced { SUSPECT_ATTEMPTS } else { 0 };
         let parks = Parks::of_past(history.revoked.take(), how == TakenUp::Woken);
         let children = std::mem::take(&mut history.children);
         let mut machine = Self {
@@ -213,9 +207,10 @@ impl Machine {
             cancel,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
-            budget: Budget { operations: 0, suspect, owners_dead: claimed.owners_dead },
+            budget: Budget::new(announced, claimed.owners_dead),
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
+            labels: Labels::default(),
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
@@ -226,7 +221,7 @@ impl Machine {
 
     /// Whether an earlier owner left anything that decides what happens now.
     pub(crate) fn has_past(&self) -> bool {
-        !self.history.is_empty() || self.budget.suspect > 0
+        !self.history.is_empty() || self.budget.is_suspect()
     }
 
     /// A body asks for an operation.
@@ -236,14 +231,17 @@ impl Machine {
 
     /// A body asks for an operation and wants to know what the journal knows of its beginning.
     pub(crate) fn ask_past(&mut self, path: &Path, asked: &Asked) -> (Option<Past>, Decision) {
-        self.budget.operations += 1;
-        if self.budget.operations > limits::RUN_OPERATIONS {
-            self.hold(Hold::TooLong { operations: limits::RUN_OPERATIONS });
+        if let Some(hold) = self.budget.ask() {
+            self.hold(hold);
         }
         let standing = self.history.take(path);
+        if standing.is_some() {
+            self.labels.keep(path, asked);
+        }
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
             self.past_calls.answered(asked, result);
+            self.budget.has(result);
         }
         match &mut decision {
             Decision::Diverged(divergence) => self.hold(Hold::Diverged((**divergence).clone())),
@@ -284,11 +282,15 @@ impl Machine {
     /// Keeps track of attempts that could be in doubt, should the run end around them.
     fn note(&mut self, record: &Record) {
         self.past_calls.note(record);
+        self.labels.note(record);
+        if let Event::Finished(finished) = &record.event {
+            self.budget.has(&finished.result);
+        }
         match &record.event {
             Event::Intended { attempt, over_by } => self.open_intents.push(Intent {
                 path: record.path.clone(),
                 attempt: *attempt,
-                operation: record.asked.as_ref().map(|asked| (asked.kind, asked.name.clone())),
+                operation: self.labels.of(record),
                 over_by: *over_by,
                 since: record.at,
             }),
@@ -548,9 +550,7 @@ impl Machine {
 
     /// Whether the next attempt must be announced, because a process died with this run before.
     pub(crate) fn suspect(&mut self) -> bool {
-        let suspect = self.budget.suspect > 0;
-        self.budget.suspect = self.budget.suspect.saturating_sub(1);
-        suspect
+        self.budget.suspect()
     }
 
     pub(crate) fn outbox(&mut self) -> &mut Outbox {

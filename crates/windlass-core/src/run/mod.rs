@@ -1,8 +1,10 @@
 //! Runs: their journal, the replay decision, the machine, and what drives it.
 
+mod budget;
 pub(crate) mod drive;
 pub(crate) mod history;
 pub(crate) mod keep;
+mod labels;
 pub(crate) mod machine;
 pub(crate) mod outbox;
 pub(crate) mod parks;

@@ -86,6 +86,16 @@ pub enum Hold {
         /// What it had asked for.
         operation: String,
     },
+    /// The results of the run take more room than those of one run may.
+    TooBig {
+        /// The limit.
+        bytes: usize,
+    },
+    /// The body waits for something that is no operation of its context.
+    Outside {
+        /// The body's place.
+        path: Path,
+    },
     /// The run asked for more operations than one run may have.
     TooLong {
         /// The limit.
@@ -124,9 +134,21 @@ impl fmt::Display for Hold {
                 "abandoned operation at path {path}: the body started {operation} and dropped it unfinished; await \
                  every operation to its end (no `select!` or timeout around `ctx`), deploy, then resume the run"
             ),
-            Self::TooLong { operations } => {
-                write!(f, "the run asked for more than {operations} operations; split the work into several runs")
-            }
+            Self::TooLong { operations } => write!(
+                f,
+                "the run asked for more than {operations} operations; continue in a new generation \
+                 (`ctx.continue_as`) or split the work into several runs"
+            ),
+            Self::TooBig { bytes } => write!(
+                f,
+                "the results of the run take more than {bytes} bytes; continue in a new generation \
+                 (`ctx.continue_as`), and return references instead of large content"
+            ),
+            Self::Outside { path } => write!(
+                f,
+                "await outside ctx: the body at {path} waits for something that is no operation of its context, which \
+                 a replay could not repeat; move it into `ctx.step(…)`, deploy, then resume the run"
+            ),
         }
     }
 }

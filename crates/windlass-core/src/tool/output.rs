@@ -137,6 +137,14 @@ impl Content {
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into() }
     }
+
+    /// How many bytes it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Text { text } => text.len(),
+            Self::Image(artifact) | Self::Audio(artifact) | Self::File(artifact) => artifact.data.len(),
+        }
+    }
 }
 
 /// Bytes with a media type and, where it has one, a name.

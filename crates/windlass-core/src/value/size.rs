@@ -17,6 +17,15 @@ pub(crate) fn check(value: &Value, bytes: usize) -> Result<(), TooBig> {
     spend(value, &mut { bytes }, VALUE_DEPTH)
 }
 
+/// Roughly how many bytes of compact JSON text `value` is.
+pub(crate) fn of(value: &Value) -> usize {
+    let mut left = usize::MAX;
+    match spend(value, &mut left, usize::MAX) {
+        Ok(()) => usize::MAX - left,
+        Err(_) => usize::MAX,
+    }
+}
+
 /// Takes the size of `value` from what is left. A call walks its arguments here, so this is a plain loop.
 fn spend(value: &Value, left: &mut usize, depth: usize) -> Result<(), TooBig> {
     let Some(depth) = depth.checked_sub(1) else { return Err(TooBig::Depth) };

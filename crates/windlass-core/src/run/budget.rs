@@ -1,0 +1,87 @@
+//! What one run may use up before it should go on in a new generation, and what it is suspected of.
+
+use super::record::Recorded;
+use super::state::Hold;
+use crate::limits;
+use crate::tool::Output;
+use crate::value::size;
+
+/// Attempts after a crash that are announced before they start, so that a body that kills the process is found.
+const SUSPECT_ATTEMPTS: u32 = 64;
+
+pub(super) struct Budget {
+    operations: u64,
+    /// Roughly what its results take in the journal.
+    bytes: usize,
+    suspect: u32,
+    /// Whether every earlier owner is certainly dead.
+    pub(super) owners_dead: bool,
+}
+
+impl Budget {
+    pub(super) fn new(suspect: bool, owners_dead: bool) -> Self {
+        let suspect = if suspect { SUSPECT_ATTEMPTS } else { 0 };
+        Self { operations: 0, bytes: 0, suspect, owners_dead }
+    }
+
+    /// Another operation is asked for; says why there may be no more.
+    pub(super) fn ask(&mut self) -> Option<Hold> {
+        self.operations += 1;
+        if self.operations > limits::RUN_OPERATIONS {
+            return Some(Hold::TooLong { operations: limits::RUN_OPERATIONS });
+        }
+        (self.bytes > limits::RUN_BYTES).then_some(Hold::TooBig { bytes: limits::RUN_BYTES })
+    }
+
+    /// An operation has a result. Most runs have one operation, and need not measure it.
+    pub(super) fn has(&mut self, result: &Recorded) {
+        if self.operations > 1
+            && let Ok(output) = result
+        {
+            self.bytes = self.bytes.saturating_add(measure(output));
+        }
+    }
+
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect > 0
+    }
+
+    /// Whether the next attempt must be announced.
+    pub(super) fn suspect(&mut self) -> bool {
+        let suspect = self.suspect > 0;
+        self.suspect = self.suspect.saturating_sub(1);
+        suspect
+    }
+}
+
+fn measure(output: &Output) -> usize {
+    let blocks: usize = output.content.iter().map(|content| content.bytes()).sum();
+    let raw = output.raw.as_ref().map_or(0, |raw| raw.data.len());
+    size::of(&output.value) + blocks + raw
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn l12_a_run_has_a_bounded_number_of_operations_and_bytes() {
+        let mut budget = Budget::new(false, true);
+        let result: Recorded = Ok(Arc::new(Output::value("x".repeat(1 << 20).into())));
+        let mut took = 0;
+        let hold = loop {
+            if let Some(hold) = budget.ask() {
+                break hold;
+            }
+            took += 1;
+            budget.has(&result);
+        };
+        assert_eq!(hold, Hold::TooBig { bytes: limits::RUN_BYTES });
+        assert!((256..300).contains(&took), "{took}");
+        let mut budget = Budget::new(false, true);
+        let hold = (0..=limits::RUN_OPERATIONS).find_map(|_| budget.ask());
+        assert_eq!(hold, Some(Hold::TooLong { operations: limits::RUN_OPERATIONS }));
+    }
+}
