@@ -221,3 +221,19 @@ fn every_example_is_tested() {
         }
     }
 }
+
+#[test]
+fn l10_w03_waiting_outlives_its_process_and_undoes_what_was_denied() {
+    let printed = output(example!("waiting"), Some("waiting.db"));
+    // The runs answer in whatever order they come to it.
+    let (said, rest): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.contains("the manager says"));
+    assert_eq!(said.len(), 2, "{printed}");
+    let expected = [
+        "the process is gone, the runs wait",
+        "both are answered",
+        r#""12A: Ada paid 24000""#,
+        "  seat 12A is free again",
+        r#"{"error":{"kind":"denied","message":"denied by grace: owes us money","retryable":false}}"#,
+    ];
+    assert_eq!(rest, expected);
+}
