@@ -11,6 +11,7 @@ mod calls;
 mod cpu;
 mod crash;
 mod doubts;
+mod forks;
 mod golden;
 mod holds;
 mod kill;

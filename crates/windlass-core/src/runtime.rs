@@ -1,5 +1,6 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
+mod forks;
 mod people;
 
 use std::collections::BTreeSet;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::check::Checking;
 use super::history::{History, Standing};
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
@@ -94,7 +95,7 @@ struct Cancel {
 }
 
 pub(crate) struct Machine {
-    history: History,
+    pub(super) history: History,
     pub(super) outbox: Outbox,
     pub(super) stop: Option<Stop>,
     pub(super) doubts: Vec<Doubt>,
@@ -117,6 +118,8 @@ pub(crate) struct Machine {
     /// Runs that durable commits of this one wrote to.
     nudged: Vec<RunId>,
     past_calls: PastCalls,
+    /// Nothing is performed: the journal is checked against the code.
+    pub(super) checking: Option<Checking>,
 }
 
 /// An attempt that must not be repeated and has not ended.
@@ -171,6 +174,7 @@ impl Machine {
             budget: Budget { operations: 0, suspect: 0, owners_dead: true },
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
+            checking: None,
         }
     }
 
@@ -216,6 +220,7 @@ impl Machine {
             budget: Budget { operations: 0, suspect, owners_dead: claimed.owners_dead },
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
+            checking: None,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
@@ -259,7 +264,7 @@ impl Machine {
             at: standing.at,
             effect: standing.asked.effect,
         });
-        (past, decision)
+        (past, self.leave_alone(path, decision))
     }
 
     /// What the journal has at `path` that no body asked for yet.

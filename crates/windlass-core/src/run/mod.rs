@@ -1,9 +1,13 @@
 //! Runs: their journal, the replay decision, the machine, and what drives it.
 
+pub mod check;
+pub mod compare;
 pub(crate) mod drive;
+pub mod fork;
 pub(crate) mod history;
 pub(crate) mod keep;
 pub(crate) mod machine;
+pub(crate) mod origin;
 pub(crate) mod outbox;
 pub(crate) mod parks;
 pub mod record;
@@ -27,6 +31,7 @@ use crate::time::Timestamp;
 use crate::tool::ToolError;
 use history::Standing;
 use machine::Machine;
+use origin::Origins;
 use record::{Asked, Event, Record};
 use state::Hold;
 
@@ -52,6 +57,10 @@ pub(crate) struct Run {
     pub(crate) generation: u32,
     /// The session it belongs to.
     pub(crate) session: Option<Arc<str>>,
+    /// The runs it was forked from.
+    pub(crate) origins: Origins,
+    /// Nothing of it is performed: its journal is checked against the code.
+    pub(crate) only_checks: bool,
     interest: Mutex<Interest>,
     /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
     ahead: AtomicI64,
@@ -70,12 +79,14 @@ impl Run {
         id: RunId,
         base: (Timestamp, u64),
         session: Option<Arc<str>>,
-        machine: Machine,
+        mut machine: Machine,
     ) -> Arc<Self> {
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
         let generation = machine.generation();
+        let origins = machine.take_origins();
+        let only_checks = machine.only_checks();
         Arc::new(Self {
             id,
             kernel,
@@ -89,6 +100,8 @@ impl Run {
             waited: AtomicBool::new(false),
             generation,
             session,
+            origins,
+            only_checks,
             interest: Mutex::default(),
             ahead: AtomicI64::new(ahead(base)),
         })
@@ -153,11 +166,6 @@ impl Run {
 
     pub(crate) fn origin(&self) -> Origin {
         Origin { run: self.id, generation: self.generation, signer: self.kernel.signer.clone() }
-    }
-
-    /// The key by which the outside answers the park at `path`.
-    pub(crate) fn reply_key(&self, path: &Path) -> String {
-        self.kernel.signer.sign(self.id, self.generation, path)
     }
 
     pub(crate) fn hold(&self, hold: Hold) {

@@ -155,7 +155,7 @@ impl fmt::Display for Divergence {
         if !differences.is_empty() {
             write!(f, " ({})", differences.join("; "))?;
         }
-        write!(f, "; deploy code that fits the journal, then resume the run, or finish it by hand")
+        write!(f, "; deploy code that fits the journal, then resume the run, or fork it at {}, or finish it by hand", self.path)
     }
 }
 

@@ -1,0 +1,97 @@
+//! What can be made of a run's journal beside the run: forks, comparisons, checks against new code.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::Value;
+
+use super::{PAGE, Runtime, people};
+use crate::error::{Error, Result};
+use crate::id::RunId;
+use crate::replay_check::{self, Checks};
+use crate::run::check::Check;
+use crate::run::compare::{Comparison, compare};
+use crate::run::fork::{self, Cut, Original, fork};
+use crate::run::record::{Asked, Record};
+use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
+
+impl Runtime {
+    /// Makes a run that begins with what this one had finished before the cut, and goes on from there under the code of
+    /// today: another id, so other idempotency keys, reply keys, random numbers and children from the cut on. The original
+    /// is not touched, whatever it is doing. Durable when it returns; whoever takes up queued runs goes on with it.
+    ///
+    /// Refused if an attempt before the cut may have happened and its outcome is not known.
+    pub async fn fork(&self, run: RunId, at: Cut, change: Option<fork::Change>) -> Result<RunId> {
+        let kernel = &self.kernel;
+        if kernel.closed.load(Ordering::Acquire) {
+            return Err(Error::Refused("this runtime is shut down; it takes no new runs".to_owned()));
+        }
+        let info = kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let journal = people::current(kernel.store.journal(run, 0).await?);
+        let original = Original { run, generation: info.generation, journal };
+        let now = kernel.clock.now();
+        let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
+        let records = fork(&original, &at, change, now, check).map_err(Error::Refused)?;
+        let forked = kernel.mint.run(now);
+        let creation = Creation { tool: info.tool, at: now, session: info.session, ..Creation::default() };
+        let changes = vec![Change::Start { run: forked, creation, records }];
+        kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await?;
+        kernel.wake_up(forked);
+        Ok(forked)
+    }
+
+    /// Whether a call can be made with arguments that nobody asked for: it will not be checked or prepared again.
+    fn check_replaced(&self, asked: &Asked, args: &Value) -> std::result::Result<(), String> {
+        let name = &asked.name;
+        let Some(tool) = self.kernel.toolbox.by_id(name) else {
+            return Err(format!("there is no tool `{name}` here, so its arguments cannot be replaced; register it first"));
+        };
+        if tool.preparer().is_some() {
+            return Err(format!(
+                "`{name}` prepares its calls, and arguments replaced here would pass it by; replace the outcome instead"
+            ));
+        }
+        let refuse = |error| format!("these arguments do not fit `{name}`: {error}");
+        tool.contract().and_then(|contract| contract.check_arguments(args)).map_err(refuse)
+    }
+
+    /// Where two runs differ, each by the journal of its latest generation: usually a run and a fork of it.
+    pub async fn compare(&self, a: RunId, b: RunId) -> Result<Comparison> {
+        let (of_a, of_b) = (self.latest(a).await?, self.latest(b).await?);
+        Ok(compare((a, &of_a), (b, &of_b)))
+    }
+
+    /// Runs a run's journal against the code of today, without touching the store and without performing anything: says
+    /// how far they fit, or why the run would be held. Bodies are entered, so what they do outside of operations is done.
+    pub async fn replay_check(&self, run: RunId) -> Result<Check> {
+        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let journal = people::current(self.kernel.store.journal(run, 0).await?);
+        Ok(replay_check::check(&self.kernel, self.toolbox.clone(), info, journal))
+    }
+
+    /// The same for every run that matches, one after the other: a page of them is in memory at a time.
+    pub async fn replay_check_all(&self, filter: Filter) -> Result<Checks> {
+        let mut checks = Checks::default();
+        let mut after = None;
+        loop {
+            let page = self.kernel.store.list(filter.clone(), after, PAGE).await?;
+            after = page.last().map(|info| info.run);
+            let is_last = page.len() < PAGE;
+            for info in page {
+                let run = info.run;
+                let journal = self.kernel.store.journal(run, 0).await.map(people::current);
+                let check = journal.map(|journal| {
+                    replay_check::check(&self.kernel, self.toolbox.clone(), info, journal)
+                });
+                checks.add(run, check);
+            }
+            if is_last {
+                return Ok(checks);
+            }
+        }
+    }
+
+    async fn latest(&self, run: RunId) -> Result<Vec<Record>> {
+        self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        Ok(people::current(self.kernel.store.journal(run, 0).await?))
+    }
+}
