@@ -27,6 +27,7 @@ pub mod store;
 pub mod testing;
 pub mod time;
 pub mod tool;
+mod transfer;
 mod value;
 mod watchdog;
 

@@ -25,7 +25,7 @@ use crate::run::keep::has_keys;
 use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::reply::Signer;
-use crate::run::state::{Hold, RunInfo, RunState};
+use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
 use crate::time::Clock;
@@ -308,7 +308,7 @@ impl Runtime {
         self.kernel.live.lock().get(&run).cloned()
     }
 
-    /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops, which code
+    /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops and imports, which code
     /// that fits may now move. Returns once all of them are under way, with their number; runs that a process died with
     /// before come last, one at a time.
     pub async fn recover(&self) -> Result<usize> {
@@ -325,8 +325,8 @@ impl Runtime {
                 let page = self.kernel.store.list(filter.clone(), after, PAGE).await?;
                 after = page.last().map(|info| info.run);
                 for info in &page {
-                    let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
-                    if crash_loop || self.drives(info.run) || !seen.insert(info.run) {
+                    let stays = matches!(&info.state, RunState::Held { hold } if hold.needs_person());
+                    if stays || self.drives(info.run) || !seen.insert(info.run) {
                         continue;
                     }
                     // A run's first successor cannot know of an earlier death.
@@ -426,6 +426,7 @@ impl Runtime {
         if self.live(run).is_some() {
             return Ok(());
         }
+        self.refuse_half_imported(run).await?;
         let live = self.kernel.take_up(run, TakenUp::Resumed).await?;
         live.run.flush().await;
         Ok(())

@@ -227,6 +227,17 @@ impl Windlass {
         self.runtime.replay_check_all(filter).await
     }
 
+    /// A run as a versioned JSON document, for another store. The run itself stays as it is.
+    pub async fn export(&self, run: RunId) -> Result<Value> {
+        self.runtime.export(run).await
+    }
+
+    /// Puts an exported run into this store, under its id: finished, or held until somebody resumes it who has made sure that
+    /// the original will not go on. Durable when it returns.
+    pub async fn import(&self, document: &str) -> Result<RunId> {
+        self.runtime.import(document).await
+    }
+
     /// A run's state.
     pub async fn info(&self, run: RunId) -> Result<Option<RunInfo>> {
         self.runtime.info(run).await

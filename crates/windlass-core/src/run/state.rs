@@ -86,6 +86,13 @@ pub enum Hold {
         /// What it had asked for.
         operation: String,
     },
+    /// It was imported, and the original may still go on elsewhere.
+    Imported {
+        /// What the original was doing.
+        was: String,
+        /// How many generations of its journal are still to come.
+        missing: u32,
+    },
     /// The run asked for more operations than one run may have.
     TooLong {
         /// The limit.
@@ -94,6 +101,11 @@ pub enum Hold {
 }
 
 impl Hold {
+    /// Whether nothing but a person moves it: no code that is deployed could.
+    pub(crate) fn needs_person(&self) -> bool {
+        matches!(self, Self::CrashLoop { .. } | Self::Imported { .. })
+    }
+
     /// A tool has another kind of body than the one its call was recorded with.
     pub(crate) fn changed_body(path: &Path, recorded: &str, asked: &str) -> Self {
         let (recorded, asked) = (Some(recorded.to_owned()), Some(asked.to_owned()));
@@ -123,6 +135,14 @@ impl fmt::Display for Hold {
                 f,
                 "abandoned operation at path {path}: the body started {operation} and dropped it unfinished; await \
                  every operation to its end (no `select!` or timeout around `ctx`), deploy, then resume the run"
+            ),
+            Self::Imported { was, missing: 0 } => write!(
+                f,
+                "imported: the original was {was}; make sure that it will not go on where it came from, then resume                  the run; reply keys handed out there are void, the inbox has new ones"
+            ),
+            Self::Imported { missing, .. } => write!(
+                f,
+                "the import broke off, and {missing} generations of the journal are missing; import the same document                  again"
             ),
             Self::TooLong { operations } => {
                 write!(f, "the run asked for more than {operations} operations; split the work into several runs")

@@ -1,4 +1,5 @@
-//! What can be made of a run's journal beside the run: forks, comparisons, checks against new code.
+//! What can be made of a run's journal beside the run: forks, comparisons, checks against new
+//! code, documents.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +13,9 @@ use crate::run::check::Check;
 use crate::run::compare::{Comparison, compare};
 use crate::run::fork::{self, Cut, Original, fork};
 use crate::run::record::{Asked, Record};
+use crate::run::state::{Hold, RunState};
 use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
+use crate::transfer;
 
 impl Runtime {
     /// Makes a run that begins with what this one had finished before the cut, and goes on from there under the code of
@@ -87,6 +90,30 @@ impl Runtime {
             if is_last {
                 return Ok(checks);
             }
+        }
+    }
+
+    /// A run as a versioned JSON document: its journal, what it waits for, what nobody has received yet. The run itself
+    /// stays as it is.
+    pub async fn export(&self, run: RunId) -> Result<Value> {
+        transfer::export(&self.kernel, run).await
+    }
+
+    /// Puts an exported run into this store, under its id. A finished one is finished; any other is held until somebody has
+    /// made sure that the original will not go on, and resumes it: `once` attempts without a result are in doubt then, as
+    /// after a crash. Reply keys of the original are void here, and runs it spawned are not part of it.
+    ///
+    /// Durable when it returns. A journal of several generations is written one by one: an import that breaks off leaves
+    /// the run held and is completed by importing the same document again.
+    pub async fn import(&self, document: &str) -> Result<RunId> {
+        transfer::import(&self.kernel, document).await
+    }
+
+    /// A journal that is not all there must not be gone on with.
+    pub(super) async fn refuse_half_imported(&self, run: RunId) -> Result<()> {
+        match self.kernel.store.info(run).await?.map(|info| info.state) {
+            Some(RunState::Held { hold: hold @ Hold::Imported { missing: 1.., .. } }) => Err(Error::Held { run, hold }),
+            _ => Ok(()),
         }
     }
 
