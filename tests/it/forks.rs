@@ -100,7 +100,8 @@ fn w10_a_fork_keeps_what_stands_before_the_cut_and_does_the_rest_anew() {
         let runtime = world.runtime(chained(&effects));
         let original = run(&world, &runtime, call("chain", json!({"n": 0})));
         let before = journal(&world, &runtime, original);
-        for (cut, expected) in [(Cut::Start, [2, 2, 2]), (at("1"), [2, 3, 3]), (at("2"), [2, 3, 4]), (Cut::End, [2, 3, 4])]
+        for (cut, expected) in
+            [(Cut::Start, [2, 2, 2]), (at("1"), [2, 3, 3]), (at("2"), [2, 3, 4]), (Cut::End, [2, 3, 4])]
         {
             let forked = fork(&world, &runtime, original, cut.clone(), None);
             assert_ne!(forked, original);
@@ -413,3 +414,36 @@ fn w10_a_running_run_is_forked_and_goes_on() {
     });
 }
 
+#[test]
+fn w10_an_open_wait_that_was_answered_after_the_cut_is_open_again() {
+    on_every_store(|world| {
+        let body = || {
+            Tool::durable_fn("asks", "", |mut ctx: Ctx, _: Value| async move {
+                let mut open = ctx.open_wait::<String>("who");
+                let key = open.key().to_owned();
+                ctx.step("send", |_| async { Ok(()) }).input(&key).await?;
+                let who = ctx.answer(&mut open).await?;
+                ctx.step("thank", |_| async { Ok(()) }).input(&who).await?;
+                Ok(json!(who))
+            })
+        };
+        let runtime = world.runtime([body()]);
+        let answer = |run: RunId, name: &str| {
+            let (runtime, name) = (runtime.clone(), json!(name));
+            world.run(async move {
+                let item = runtime.inbox().await.unwrap().into_iter().find(|item| item.run == run);
+                let key = item.expect("it waits").key.unwrap();
+                runtime.resolve(&key, Resolution::Ok { value: name }).await.unwrap();
+            });
+        };
+        let original = run(&world, &runtime, call("asks", json!({})));
+        answer(original, "bob");
+        assert_eq!(value(&world, &runtime, original), json!("bob"));
+        let forked = fork(&world, &runtime, original, at("2"), None);
+        world.pass(MOMENT);
+        answer(forked, "eve");
+        assert_eq!(value(&world, &runtime, forked), json!("eve"));
+        let kept = fork(&world, &runtime, original, at("3"), None);
+        assert_eq!(value(&world, &runtime, kept), json!("bob"));
+    });
+}

@@ -11,6 +11,7 @@ mod calls;
 mod cpu;
 mod crash;
 mod doubts;
+mod fork_crash;
 mod forks;
 mod golden;
 mod holds;

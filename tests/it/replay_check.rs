@@ -152,12 +152,11 @@ fn w04_a_check_asks_neither_middleware_nor_reconcile_nor_people() {
         let (attempts, asked, seen) = (Counter::default(), Counter::default(), Counter::default());
         let hangs = |asked: &Counter| {
             let asked = asked.clone();
-            Tool::with_call("hang", "", |_: Call, _: Value| std::future::pending::<windlass::ToolResult<Value>>()).reconcile(
-                move |_| {
+            Tool::with_call("hang", "", |_: Call, _: Value| std::future::pending::<windlass::ToolResult<Value>>())
+                .reconcile(move |_| {
                     asked.add();
                     async { Ok(windlass::Reconciled::<Value>::Unknown) }
-                },
-            )
+                })
         };
         let job = || {
             Tool::durable_fn("job", "", |mut ctx: Ctx, _: Value| async move {

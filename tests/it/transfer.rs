@@ -178,7 +178,8 @@ fn w10_all_generations_and_the_mail_travel_and_a_broken_import_is_completed() {
         assert_eq!(document["generation"], 2);
         // The import dies after its first commit.
         let journal: Vec<Record> = serde_json::from_value(document["journal"].clone()).unwrap();
-        let second = journal.iter().skip(1).position(|record| matches!(record.event, Event::Continued { .. })).unwrap() + 1;
+        let second =
+            journal.iter().skip(1).position(|record| matches!(record.event, Event::Continued { .. })).unwrap() + 1;
         let hold = Hold::Imported { was: "suspended".into(), missing: 2 };
         let creation = Creation { tool: "rounds".into(), ..Creation::default() };
         let changes = vec![

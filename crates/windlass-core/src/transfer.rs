@@ -151,7 +151,10 @@ impl Document {
                 return Err(format!("journal[{index}]: a journal begins at the root, not at {}", record.path));
             }
             if known.insert(record.path.clone()) && record.asked.is_none() {
-                return Err(format!("journal[{index}]: the first record at {} does not say what was asked", record.path));
+                return Err(format!(
+                    "journal[{index}]: the first record at {} does not say what was asked",
+                    record.path
+                ));
             }
         }
         let generations = self.generations().len();

@@ -160,7 +160,9 @@ impl Parking {
             Decision::Park { on, until, .. } => (on, until, past.map_or(now, |past| past.since)),
             // Held by the machine, or left alone by it.
             Decision::Diverged(_) => return None,
-            Decision::Checked(left) if matches!(*left, Decision::Perform { .. } | Decision::Park { .. }) => return None,
+            Decision::Checked(left) if matches!(*left, Decision::Perform { .. } | Decision::Park { .. }) => {
+                return None;
+            }
             _ => {
                 let recorded = "an operation of the same name that is not a park";
                 self.run.hold(Hold::changed_body(path, recorded, &asked.to_string()));

@@ -52,7 +52,9 @@ impl Machine {
     pub(crate) fn checked(&self) -> Check {
         match &self.stop {
             Some(Stop::Held(hold)) => Check::Held(hold.clone()),
-            _ => Check::Fits { up_to: self.checking.as_ref().and_then(|checking| checking.unknown.iter().min().cloned()) },
+            _ => Check::Fits {
+                up_to: self.checking.as_ref().and_then(|checking| checking.unknown.iter().min().cloned()),
+            },
         }
     }
 }

@@ -66,7 +66,11 @@ pub enum Differs {
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { a, b, same, differing, first } = self;
-        write!(f, "{same} operations alike, {differing} different, {} only in {}, {} only in {}; ", a.alone, a.run, b.alone, b.run)?;
+        write!(
+            f,
+            "{same} operations alike, {differing} different, {} only in {}, {} only in {}; ",
+            a.alone, a.run, b.alone, b.run
+        )?;
         match first {
             Some(first) => write!(f, "{first}"),
             None => f.write_str("no difference"),

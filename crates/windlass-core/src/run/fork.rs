@@ -121,10 +121,8 @@ pub(crate) fn fork(
     let last = records.len();
     kept.extend(forking.batch_members(now).into_iter().map(|record| (last, record)));
     if let Some(change) = change {
-        match forking.changed(change, &mut root, now, check)? {
-            Some(record) => kept.push((last, record)),
-            None => {}
-        }
+        let changed = forking.changed(change, &mut root, now, check)?;
+        kept.extend(changed.map(|record| (last, record)));
     }
     let mut begin = headers(original, &forking.cut, &kept, now);
     if let Some(first) = begin.first_mut() {
@@ -170,8 +168,7 @@ fn fold(journal: &[Record]) -> BTreeMap<Path, Op> {
             Event::Finished(_) => op.finished = true,
             _ => {}
         }
-        op.open =
-            matches!(record.event, Event::Attempting { .. } | Event::Intended { .. } | Event::Doubted { .. });
+        op.open = matches!(record.event, Event::Attempting { .. } | Event::Intended { .. } | Event::Doubted { .. });
     }
     ops
 }
@@ -203,7 +200,9 @@ impl Forking {
         }
         let next = self.ops.keys().filter(|path| path.parent().as_ref() == Some(&parent)).count();
         let next = parent.child(u32::try_from(next).unwrap_or(u32::MAX));
-        Err(format!("run {run} never came to {cut}: the first operation it has not asked for is {next}; fork there, or at the end"))
+        Err(format!(
+            "run {run} never came to {cut}: the first operation it has not asked for is {next}; fork there, or at the end"
+        ))
     }
 
     /// Refuses what cannot be left out silently.
@@ -286,9 +285,8 @@ impl Forking {
             Cut::End => !op.finished && !op.entered,
         };
         let members = self.ops.iter().filter(|(path, op)| is_batch && path.depth() == 1 && anew(path, op));
-        let mut records: Vec<Record> = members
-            .map(|(path, _)| Record { path: path.clone(), at, asked: None, event: Event::Accepted })
-            .collect();
+        let mut records: Vec<Record> =
+            members.map(|(path, _)| Record { path: path.clone(), at, asked: None, event: Event::Accepted }).collect();
         if is_batch && self.cut == Cut::Start {
             records.insert(0, Record { path: Path::root(), at, asked: None, event: Event::Entered });
         }
@@ -317,7 +315,9 @@ impl Forking {
             (Cut::Start, Change::Outcome { .. }) => {
                 return Err("a run that begins anew has no outcome yet; finish a held run by hand instead".to_owned());
             }
-            (Cut::End, _) => return Err("at the end nothing stands that could be changed; name the operation".to_owned()),
+            (Cut::End, _) => {
+                return Err("at the end nothing stands that could be changed; name the operation".to_owned());
+            }
             (Cut::At(path), _) => path.clone(),
         };
         let Some(op) = self.ops.get(&path) else {
@@ -336,7 +336,9 @@ impl Forking {
                 ));
             }
             Change::Outcome { .. } if is_group(asked.kind) => {
-                return Err(format!("{asked} at {path} of run {run} has no outcome of its own; fork at one of its parts"));
+                return Err(format!(
+                    "{asked} at {path} of run {run} has no outcome of its own; fork at one of its parts"
+                ));
             }
             Change::Outcome { result, by, reason } => {
                 let settled = Some(Box::new(Settled { by: Settler::Person(by), reason }));

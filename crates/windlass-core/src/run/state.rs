@@ -175,7 +175,11 @@ impl fmt::Display for Divergence {
         if !differences.is_empty() {
             write!(f, " ({})", differences.join("; "))?;
         }
-        write!(f, "; deploy code that fits the journal, then resume the run, or fork it at {}, or finish it by hand", self.path)
+        write!(
+            f,
+            "; deploy code that fits the journal, then resume the run, or fork it at {}, or finish it by hand",
+            self.path
+        )
     }
 }
 

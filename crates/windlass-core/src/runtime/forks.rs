@@ -22,7 +22,8 @@ impl Runtime {
     /// today: another id, so other idempotency keys, reply keys, random numbers and children from the cut on. The original
     /// is not touched, whatever it is doing. Durable when it returns; whoever takes up queued runs goes on with it.
     ///
-    /// Refused if an attempt before the cut may have happened and its outcome is not known.
+    /// Refused if an attempt before the cut may have happened and its outcome is not known. A `readonly` or `idempotent`
+    /// attempt that is in flight is made anew, like everything else that is not finished.
     pub async fn fork(&self, run: RunId, at: Cut, change: Option<fork::Change>) -> Result<RunId> {
         let kernel = &self.kernel;
         if kernel.closed.load(Ordering::Acquire) {
@@ -46,7 +47,9 @@ impl Runtime {
     fn check_replaced(&self, asked: &Asked, args: &Value) -> std::result::Result<(), String> {
         let name = &asked.name;
         let Some(tool) = self.kernel.toolbox.by_id(name) else {
-            return Err(format!("there is no tool `{name}` here, so its arguments cannot be replaced; register it first"));
+            return Err(format!(
+                "there is no tool `{name}` here, so its arguments cannot be replaced; register it first"
+            ));
         };
         if tool.preparer().is_some() {
             return Err(format!(
@@ -82,9 +85,8 @@ impl Runtime {
             for info in page {
                 let run = info.run;
                 let journal = self.kernel.store.journal(run, 0).await.map(people::current);
-                let check = journal.map(|journal| {
-                    replay_check::check(&self.kernel, self.toolbox.clone(), info, journal)
-                });
+                let check =
+                    journal.map(|journal| replay_check::check(&self.kernel, self.toolbox.clone(), info, journal));
                 checks.add(run, check);
             }
             if is_last {
