@@ -447,3 +447,96 @@ fn w10_an_open_wait_that_was_answered_after_the_cut_is_open_again() {
         assert_eq!(value(&world, &runtime, kept), json!("bob"));
     });
 }
+
+/// A body with operations of most kinds, whose inputs depend on what it drew.
+fn varied(effects: &Counter) -> Vec<Tool> {
+    let body = Tool::durable_fn("varied", "", |mut ctx: Ctx, _: Value| async move {
+        let drawn = ctx.random();
+        let a: i64 = ctx.step("a", |_| async { Ok(1) }).input(&drawn).await?;
+        let new = ctx.version("change");
+        let open = ctx.open_wait::<Value>("never");
+        let key = open.key().to_owned();
+        let (b, c): (i64, i64) = ctx.call_all((to("b", json!({"n": a})), to("b", json!({"n": 5})))).await?;
+        let drawn = (ctx.uuid(), key, ctx.run());
+        let xy: (i64, i64) =
+            ctx.steps_all((step("x", |_| async { Ok(2) }).input(&drawn), step("y", |_| async { Ok(3) }))).await?;
+        let inner: i64 = ctx.call(to("inner", json!({"n": b + c}))).await?;
+        let won = ctx.first((park::sleep(MOMENT), park::wait::<Value>("nobody"))).await;
+        ctx.sleep(MOMENT).await?;
+        let last: i64 = ctx.call(to("b", json!({"n": inner}))).await?;
+        Ok(json!([a, new, b, c, xy, inner, won.is_ok(), last]))
+    });
+    let inner = Tool::durable_fn("inner", "", |mut ctx: Ctx, args: Value| async move {
+        let drawn = ctx.random() % 1_000;
+        let n: i64 = ctx.call(to("b", json!({"n": args["n"], "drawn": drawn}))).await?;
+        let drawn = ctx.random();
+        let m: i64 = ctx.call(to("b", json!({"n": n, "drawn": drawn}))).await?;
+        Ok(json!(m))
+    });
+    vec![body, inner, add("b", effects)]
+}
+
+fn to<T>(name: &str, args: Value) -> ToolCall<T> {
+    ToolCall::to(ToolRef::Name(name.into()), args)
+}
+
+#[test]
+fn w10_a_run_can_be_forked_at_every_point_and_a_fork_at_every_point_too() {
+    on_every_store(|world| {
+        let effects = Counter::default();
+        let runtime = world.runtime(varied(&effects));
+        let original = run(&world, &runtime, call("varied", json!({})));
+        let expected = value(&world, &runtime, original);
+        let places = |run: RunId| -> Vec<Cut> {
+            let mut paths: Vec<_> = journal(&world, &runtime, run).into_iter().map(|record| record.path).collect();
+            paths.sort();
+            paths.dedup();
+            paths.into_iter().map(Cut::At).chain([Cut::Start, Cut::End]).collect()
+        };
+        let mut forks = 0;
+        for cut in places(original) {
+            let forked = match try_fork(&world, &runtime, original, cut.clone(), None) {
+                Ok(forked) => forked,
+                Err(Error::Refused(why)) if why.contains("branch of the `first`") => continue,
+                Err(error) => panic!("{cut}: {error}"),
+            };
+            assert_eq!(value(&world, &runtime, forked), expected, "{cut}");
+            for again in places(forked).into_iter().step_by(3) {
+                if let Ok(second) = try_fork(&world, &runtime, forked, again.clone(), None) {
+                    assert_eq!(value(&world, &runtime, second), expected, "{cut}, then {again}");
+                    forks += 1;
+                }
+            }
+            forks += 1;
+        }
+        assert!(forks > 60, "only {forks} forks");
+        let done = effects.get();
+        let whole = fork(&world, &runtime, original, Cut::End, None);
+        assert_eq!(value(&world, &runtime, whole), expected);
+        assert_eq!(effects.get(), done, "nothing finished is done again");
+    });
+}
+
+#[test]
+fn w10_a_fork_begins_with_the_latest_generation() {
+    on_every_store(|world| {
+        let rounds = Tool::durable_fn("rounds", "", |mut ctx: Ctx, args: Value| async move {
+            let round = args["round"].as_u64().unwrap_or(0);
+            let drawn = ctx.random();
+            let n: u64 = ctx.step("round", |_| async { Ok(round) }).input(&drawn).await?;
+            if round < 2 {
+                return ctx.continue_as(json!({"round": round + 1})).await;
+            }
+            Ok(json!([n, drawn]))
+        });
+        let runtime = world.runtime([rounds]);
+        let original = run(&world, &runtime, call("rounds", json!({})));
+        let expected = value(&world, &runtime, original);
+        let forked = fork(&world, &runtime, original, Cut::End, None);
+        assert_eq!(value(&world, &runtime, forked), expected);
+        let first = journal(&world, &runtime, forked).remove(0);
+        assert!(matches!(first.event, Event::Forked { from, generation: 2, .. } if from == original), "{first:?}");
+        let anew = fork(&world, &runtime, original, Cut::Start, Some(Change::Input(json!({"round": 1}))));
+        assert_eq!(value(&world, &runtime, anew)[0], json!(2));
+    });
+}

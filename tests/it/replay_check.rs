@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::{Call, Check, Ctx, Filter, Hold, Incoming, Middleware, Outgoing, RunId, Tool, ToolCall, ToolRef};
 use windlass_core::Runtime;
-use windlass_core::policy::Policy;
+use windlass_core::testing::FaultyStore;
 
 use crate::world::{Counter, World, on_every_store, tool};
 
@@ -68,6 +68,11 @@ fn w04_a_check_says_how_far_journal_and_code_fit_and_touches_nothing() {
         let before = everything(&world, &runtime, run);
         let was = attempts.get();
         assert_eq!(check(&world, &runtime, run), fits("2"), "the sleep is not over");
+        let counting = Arc::new(FaultyStore::new(world.store.clone()));
+        let mut config = world.another([old(), counted("a", &attempts)]);
+        config.store = counting.clone();
+        assert_eq!(check(&world, &Runtime::new(config), run), fits("2"));
+        assert_eq!((counting.commits(), attempts.get()), (0, was), "neither a commit nor an attempt");
         world.pass(2 * HOUR);
         let done = everything(&world, &runtime, run);
         assert_ne!(before, done);
@@ -167,7 +172,6 @@ fn w04_a_check_asks_neither_middleware_nor_reconcile_nor_people() {
         let make = |world: &World| {
             let mut config = world.config([job(), hangs(&asked), counted("a", &attempts)]);
             config.middleware = vec![Arc::new(Nosy(seen.clone()))];
-            config.policy = Policy::default();
             Runtime::new(config)
         };
         let runtime = make(&world);

@@ -28,8 +28,8 @@ use crate::tool::ToolError;
 pub(crate) struct Rest {
     /// Whoever waits for the end of a run, however often it is suspended until then.
     waiting: Mutex<BTreeMap<RunId, Arc<Completion>>>,
-    /// Runs that are being taken up, and whether somebody asked for that again meanwhile.
-    waking: Mutex<BTreeMap<RunId, bool>>,
+    /// Runs that are being taken up, and whether, and how, somebody asked for that again meanwhile.
+    waking: Mutex<BTreeMap<RunId, Option<Option<TakenUp>>>>,
     alarm: Mutex<Alarm>,
 }
 
@@ -124,11 +124,13 @@ impl Kernel {
         }
         let again = match self.rest.waking.lock().entry(run) {
             std::collections::btree_map::Entry::Occupied(mut entry) => {
-                entry.insert(true);
+                // A run that continues in its first poll is nobody's, whatever it was taken up as.
+                let again = entry.get().flatten().or(how);
+                entry.insert(Some(again));
                 true
             }
             std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(false);
+                entry.insert(None);
                 false
             }
         };
@@ -180,16 +182,17 @@ impl Kernel {
         tool.channels().check_signal(&tool.spec().name, name, value)
     }
 
-    async fn waking(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) {
+    async fn waking(self: &Arc<Self>, run: RunId, mut how: Option<TakenUp>) {
         loop {
             if let Err(error) = self.take_up_rested(run, how).await {
                 tracing::warn!(%run, "the run cannot be taken up: {error}");
             }
             let mut waking = self.rest.waking.lock();
-            if waking.insert(run, false) != Some(true) {
+            let Some(Some(again)) = waking.insert(run, None) else {
                 waking.remove(&run);
                 return;
-            }
+            };
+            how = again;
         }
     }
 
