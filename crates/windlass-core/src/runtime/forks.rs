@@ -12,7 +12,7 @@ use crate::replay_check::{self, Checks};
 use crate::run::check::Check;
 use crate::run::compare::{Comparison, compare};
 use crate::run::fork::{self, Cut, Original, fork};
-use crate::run::record::{Asked, Record};
+use crate::run::record::{Asked, Event, Record};
 use crate::run::state::{Hold, RunState};
 use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
 use crate::transfer;
@@ -31,7 +31,7 @@ impl Runtime {
         }
         let info = kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let journal = people::current(kernel.store.journal(run, 0).await?);
-        let original = Original { run, generation: info.generation, journal };
+        let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.clock.now();
         let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
         let records = fork(&original, &at, change, now, check).map_err(Error::Refused)?;
@@ -69,8 +69,9 @@ impl Runtime {
     /// Runs a run's journal against the code of today, without touching the store and without performing anything: says
     /// how far they fit, or why the run would be held. Bodies are entered, so what they do outside of operations is done.
     pub async fn replay_check(&self, run: RunId) -> Result<Check> {
-        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        let mut info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let journal = people::current(self.kernel.store.journal(run, 0).await?);
+        info.generation = generation(&journal);
         Ok(replay_check::check(&self.kernel, self.toolbox.clone(), info, journal))
     }
 
@@ -82,11 +83,13 @@ impl Runtime {
             let page = self.kernel.store.list(filter.clone(), after, PAGE).await?;
             after = page.last().map(|info| info.run);
             let is_last = page.len() < PAGE;
-            for info in page {
+            for mut info in page {
                 let run = info.run;
                 let journal = self.kernel.store.journal(run, 0).await.map(people::current);
-                let check =
-                    journal.map(|journal| replay_check::check(&self.kernel, self.toolbox.clone(), info, journal));
+                let check = journal.map(|journal| {
+                    info.generation = generation(&journal);
+                    replay_check::check(&self.kernel, self.toolbox.clone(), info, journal)
+                });
                 checks.add(run, check);
             }
             if is_last {
@@ -122,5 +125,14 @@ impl Runtime {
     async fn latest(&self, run: RunId) -> Result<Vec<Record>> {
         self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         Ok(people::current(self.kernel.store.journal(run, 0).await?))
+    }
+}
+
+/// Which generation a journal is of. A run may go on to its next one between two looks at the store, so the journal itself
+/// is asked.
+fn generation(journal: &[Record]) -> u32 {
+    match journal.first().map(|record| &record.event) {
+        Some(Event::Continued { generation, .. }) => *generation,
+        _ => 0,
     }
 }
