@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::record::{Asked, DoubtCause, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
-use windlass::{Artifact, Content, Digest, Effect, Output, Settlement, Times, Timestamp, ToolError};
+use windlass::{Artifact, Content, Cut, Digest, Effect, Output, Settlement, Times, Timestamp, ToolError};
 use windlass_core::store::Message;
 
 /// Compares `lines` with a golden file, one JSON value a line.
@@ -97,6 +97,11 @@ fn records() -> Vec<Record> {
     records.push(record("8", None, Event::Prepared(Prepared::default())));
     let told = Some(Ok(Arc::new(Output::value(json!("redacted")))));
     records.push(record("9", None, Event::Finished(Finished { told, ..finished(Ok(Arc::new(Output::default()))) })));
+    let from = "0195c2d0-0000-7000-8000-000000000001".parse().expect("a run");
+    for cut in [Cut::Start, Cut::At("2/0".parse().expect("a path")), Cut::End] {
+        let event = Event::Forked { from, generation: 1, cut, copied: 7 };
+        records.push(record("/", Some(asked(OpKind::Call, "book")), event));
+    }
     records
 }
 

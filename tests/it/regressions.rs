@@ -382,3 +382,19 @@ fn l22_arguments_that_are_null_are_the_same_after_a_crash() {
         assert!(outcome.as_ref().is_ok_and(|outcomes| outcomes[0].value().is_some()), "{outcome:?}");
     });
 }
+
+#[test]
+fn l12_a_queued_run_that_continues_at_once_is_not_left_alone() {
+    on_every_store(|world| {
+        let rounds = Tool::durable_fn("rounds", "", |mut ctx: Ctx, args: Value| async move {
+            let round = args["round"].as_u64().unwrap_or(0);
+            if round < 3 { ctx.continue_as(json!({"round": round + 1})).await } else { Ok(json!(round)) }
+        });
+        let runtime = world.runtime([rounds]);
+        let outcome = world.run(async move {
+            let run = runtime.start_with(call("rounds"), windlass::Start::default()).await?;
+            runtime.attach(run).await
+        });
+        assert_eq!(outcome.unwrap()[0].value(), Some(&json!(3)));
+    });
+}

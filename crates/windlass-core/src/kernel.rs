@@ -353,7 +353,7 @@ impl Kernel {
     }
 
     /// What a journal says its run is.
-    fn root_of(&self, run: &Arc<Run>, scope: Scope) -> Option<Root> {
+    pub(crate) fn root_of(&self, run: &Arc<Run>, scope: Scope) -> Option<Root> {
         let root = run.standing(&Path::root(), |standing| standing.asked.clone())?;
         match root.kind {
             OpKind::Call => {

@@ -31,6 +31,12 @@ impl Path {
         path
     }
 
+    /// The place this one stands below; nothing for the root call.
+    pub fn parent(&self) -> Option<Self> {
+        let (_, above) = self.0.split_last()?;
+        Some(Self(SmallVec::from_slice(above)))
+    }
+
     /// How many calls stand above this place.
     pub fn depth(&self) -> usize {
         self.0.len()

@@ -28,8 +28,8 @@ use crate::tool::ToolError;
 pub(crate) struct Rest {
     /// Whoever waits for the end of a run, however often it is suspended until then.
     waiting: Mutex<BTreeMap<RunId, Arc<Completion>>>,
-    /// Runs that are being taken up, and whether somebody asked for that again meanwhile.
-    waking: Mutex<BTreeMap<RunId, bool>>,
+    /// Runs that are being taken up, and whether, and how, somebody asked for that again meanwhile.
+    waking: Mutex<BTreeMap<RunId, Option<Option<TakenUp>>>>,
     alarm: Mutex<Alarm>,
 }
 
@@ -133,11 +133,13 @@ impl Kernel {
         }
         let again = match self.rest.waking.lock().entry(run) {
             std::collections::btree_map::Entry::Occupied(mut entry) => {
-                entry.insert(true);
+                // A run that continues in its first poll is nobody's, whatever it was taken up as.
+                let again = entry.get().flatten().or(how);
+                entry.insert(Some(again));
                 true
             }
             std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(false);
+                entry.insert(None);
                 false
             }
         };
@@ -189,26 +191,27 @@ impl Kernel {
         tool.channels().check_signal(&tool.spec().name, name, value)
     }
 
-    async fn waking(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) {
+    async fn waking(self: &Arc<Self>, run: RunId, mut how: Option<TakenUp>) {
         loop {
             if let Err(error) = self.take_up_rested(run, how).await {
                 tracing::warn!(%run, "the run cannot be taken up: {error}");
             }
-            let over = {
+            let again = {
                 let mut waking = self.rest.waking.lock();
-                let again = waking.insert(run, false) == Some(true);
-                if !again {
+                let again = waking.insert(run, None).flatten();
+                if again.is_none() {
                     waking.remove(&run);
                 }
-                !again
+                again
             };
-            if over {
+            let Some(again) = again else {
                 // Nobody drives it here: whoever waits for it looks for themselves.
                 if !self.live.lock().contains_key(&run) {
                     self.ended(run, &RunEnd::Elsewhere);
                 }
                 return;
-            }
+            };
+            how = again;
         }
     }
 

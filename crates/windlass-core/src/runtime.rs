@@ -1,5 +1,6 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
+mod forks;
 mod people;
 mod recovery;
 
@@ -323,6 +324,7 @@ impl Runtime {
         if self.live(run).is_some() {
             return Ok(());
         }
+        self.refuse_half_imported(run).await?;
         let live = self.kernel.take_up(run, TakenUp::Resumed).await?;
         live.run.flush().await;
         Ok(())

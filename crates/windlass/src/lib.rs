@@ -29,7 +29,8 @@ pub use windlass_core::tool::{
     ToolError, ToolResult, ToolSpec, Toolbox,
 };
 pub use windlass_core::{
-    Awaited, Difference, Digest, Error, Path, Resolved, Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
+    Awaited, Change, Check, Checks, Comparison, Cut, Departure, Difference, Differs, Digest, Error, Path, Resolved,
+    Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
 };
 pub use windlass_macros::tool;
 pub use windlass_store::{Durability, SqliteStore};
@@ -203,6 +204,38 @@ impl Windlass {
     /// Ends a held run with an outcome from outside: the way out where no code will ever fit its journal.
     pub async fn finish_by_hand(&self, run: RunId, result: ToolResult<Output>, by: &str, reason: &str) -> Result<()> {
         self.runtime.finish_by_hand(run, result, by, reason).await
+    }
+
+    /// Makes a run that begins with what this one had finished before the cut, with something changed there if need be, and
+    /// goes on under the code of today. The original is not touched. Durable when it returns.
+    pub async fn fork(&self, run: RunId, at: Cut, change: Option<Change>) -> Result<RunId> {
+        self.runtime.fork(run, at, change).await
+    }
+
+    /// Where two runs differ: usually a run and a fork of it.
+    pub async fn compare(&self, a: RunId, b: RunId) -> Result<Comparison> {
+        self.runtime.compare(a, b).await
+    }
+
+    /// Runs a run's journal against the code of today, without touching the store and without performing anything.
+    pub async fn replay_check(&self, run: RunId) -> Result<Check> {
+        self.runtime.replay_check(run).await
+    }
+
+    /// The same for every run that matches.
+    pub async fn replay_check_all(&self, filter: Filter) -> Result<Checks> {
+        self.runtime.replay_check_all(filter).await
+    }
+
+    /// A run as a versioned JSON document, for another store. The run itself stays as it is.
+    pub async fn export(&self, run: RunId) -> Result<Value> {
+        self.runtime.export(run).await
+    }
+
+    /// Puts an exported run into this store, under its id: finished, or held until somebody resumes it who has made sure that
+    /// the original will not go on. Durable when it returns.
+    pub async fn import(&self, document: &str) -> Result<RunId> {
+        self.runtime.import(document).await
     }
 
     /// A run's state.

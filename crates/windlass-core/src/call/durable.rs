@@ -189,7 +189,8 @@ impl Entry {
             // Whatever else stands here was recorded for an atomic body of the same tool: entering a durable one is the
             // first thing it does.
             Decision::Perform { .. } => false,
-            Decision::InDoubt { .. } | Decision::Park { .. } | Decision::Granted(_) => {
+            Decision::Checked(left) if matches!(*left, Decision::Perform { .. }) => return None,
+            Decision::InDoubt { .. } | Decision::Park { .. } | Decision::Granted(_) | Decision::Checked(_) => {
                 let recorded = "an attempt of an atomic body that may have happened";
                 self.run.hold(Hold::changed_body(path, recorded, "a durable one"));
                 return None;
@@ -292,7 +293,8 @@ impl Entry {
         if !matches!(polled, Ok(Poll::Pending)) {
             let next = self.op.path.child(self.frame.next.load(Ordering::Acquire));
             self.run.with(|machine| machine.returned(&next));
-            if self.run.is_stopped() {
+            // What it returned is nobody's concern if its journal is only checked.
+            if self.run.is_stopped() || self.run.only_checks {
                 return Poll::Pending;
             }
         }
@@ -300,7 +302,7 @@ impl Entry {
             Ok(Poll::Ready(result)) => result,
             Ok(Poll::Pending) => {
                 self.registration.register(&self.run, cx);
-                if self.deadline_passed(cx) {
+                if !self.run.only_checks && self.deadline_passed(cx) {
                     self.frame.ended.store(true, Ordering::Release);
                     drop(body);
                     drop(key);

@@ -290,8 +290,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.run.hold(Hold::changed_body(&self.op.path, "a durable body that was entered", "an atomic one"));
                 Flow::Pending
             }
-            // Held by the machine; nobody polls this again.
-            Decision::Diverged(_) => Flow::Pending,
+            // Held by the machine, or left alone by it; nobody polls this again.
+            Decision::Diverged(_) | Decision::Checked(_) => Flow::Pending,
         }
     }
 

@@ -52,6 +52,8 @@ pub(crate) struct Ended<'a> {
 enum Phase {
     Ask,
     Waiting(Wait),
+    /// Nobody will ever answer.
+    Refused(Asked),
     Over,
 }
 
@@ -74,6 +76,16 @@ impl Parking {
         if let Phase::Ask = self.phase
             && let Some(told) = self.ask()
         {
+            return Poll::Ready(told);
+        }
+        if let Phase::Refused(asked) = &self.phase {
+            let told = self.refusal();
+            let record = Record { asked: Some(asked.clone()), ..finished(&self.path, &told) };
+            self.run.with(|machine| {
+                machine.append(record);
+                also(machine, &Ended { told: &told, expired: false });
+            });
+            self.phase = Phase::Over;
             return Poll::Ready(told);
         }
         let Phase::Waiting(wait) = &mut self.phase else { return Poll::Pending };
@@ -134,6 +146,10 @@ impl Parking {
                 self.expired = matches!(&result, Err(error) if is_expiry(error));
                 return Some(Told { result, at, times: Times::default() });
             }
+            Decision::Perform { .. } if self.is_of_original() => {
+                self.phase = Phase::Refused(asked);
+                return None;
+            }
             Decision::Perform { .. } => {
                 let until = self.plan.within.map(|within| now + within);
                 let on = self.plan.on.clone();
@@ -142,8 +158,11 @@ impl Parking {
                 (on, until, now)
             }
             Decision::Park { on, until, .. } => (on, until, past.map_or(now, |past| past.since)),
-            // Held by the machine.
+            // Held by the machine, or left alone by it.
             Decision::Diverged(_) => return None,
+            Decision::Checked(left) if matches!(*left, Decision::Perform { .. } | Decision::Park { .. }) => {
+                return None;
+            }
             _ => {
                 let recorded = "an operation of the same name that is not a park";
                 self.run.hold(Hold::changed_body(path, recorded, &asked.to_string()));
@@ -152,6 +171,19 @@ impl Parking {
         };
         self.phase = Phase::Waiting(Wait::new(on, until, since));
         None
+    }
+
+    /// Whether it waits for a run that tells only this one's original how it ends.
+    fn is_of_original(&self) -> bool {
+        matches!(self.plan.on, Blocked::Child { run } if self.run.origins.have_child(run))
+    }
+
+    fn refusal(&self) -> Told {
+        let reason = format!(
+            "run {} was spawned before this run was forked, and only its parent can wait for it; fork before the spawn",
+            self.plan.name
+        );
+        Told { result: Err(Arc::new(ToolError::failed(reason))), at: self.run.now(), times: Times::default() }
     }
 }
 

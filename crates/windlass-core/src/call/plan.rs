@@ -81,6 +81,11 @@ pub(crate) fn plan(
     let refuse = |asked, error| {
         CallFuture::refused(run.clone(), Operation::new(place.path.clone(), asked, place.written), error)
     };
+    if run.only_checks && matches!(known, Known::Nothing | Known::Accepted) {
+        // Neither middleware nor the tool is asked about a call that is not made.
+        run.with(|machine| machine.ask(&place.path, &asked));
+        return CallFuture::Held;
+    }
     let (tool, policy, is_open) = match (tool, known) {
         (Some(tool), Known::Nothing | Known::Accepted)
             if !run.kernel.middleware.is_empty() || tool.preparer().is_some() =>

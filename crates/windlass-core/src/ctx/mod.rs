@@ -64,9 +64,16 @@ impl Ctx {
         Self { run, path, scope, frame, tool, answered, versions: Vec::new(), drawn: 0 }
     }
 
-    /// The run this body belongs to.
+    /// The run this body belongs to. In a fork, until the body has passed what was copied, the run it was copied from:
+    /// recorded inputs may contain it.
     pub fn run(&self) -> RunId {
-        self.run.id
+        self.identity().0
+    }
+
+    /// Whose id and generation this body derives things from.
+    fn identity(&self) -> (RunId, u32) {
+        let next = self.frame.next.load(Ordering::Acquire);
+        self.run.origins.at(&self.path, next).unwrap_or((self.run.id, self.run.generation))
     }
 
     /// Where in the run this body stands.
@@ -136,7 +143,8 @@ impl Ctx {
         self.answered
     }
 
-    /// A random number, the same when the body is entered again.
+    /// A random number, the same when the body is entered again. A fork draws its original's numbers until it has passed
+    /// the operations that were copied, and numbers of its own from there on.
     pub fn random(&mut self) -> u64 {
         let bytes = self.draw();
         u64::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
@@ -153,7 +161,7 @@ impl Ctx {
     fn draw(&mut self) -> [u8; 32] {
         self.drawn += 1;
         let mut encoder = Encoder::new();
-        encoder.text(&format!("random {} {} {}", self.run.id, self.path, self.drawn));
+        encoder.text(&format!("random {} {} {}", self.identity().0, self.path, self.drawn));
         encoder.finish().bytes()
     }
 

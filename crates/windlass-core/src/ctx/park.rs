@@ -198,7 +198,9 @@ impl Ctx {
             // Still open, or held by the machine.
             _ => {}
         }
-        let key = self.run.reply_key(&path);
+        // A fork that has passed this wait handed out its original's key; its own is in the inbox.
+        let (run, generation) = self.identity();
+        let key = self.run.kernel.signer.sign(run, generation, &path);
         OpenWait { path, name, key, told, output: PhantomData }
     }
 

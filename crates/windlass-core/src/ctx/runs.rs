@@ -114,9 +114,10 @@ impl Ctx {
         Spawn { ctx: self, call, how: How::default() }
     }
 
-    /// Waits for the end of a run that this one spawned, and returns its outcome.
+    /// Waits for the end of a run that this one spawned, and returns its outcome. A fork that has the handle of its
+    /// original's child has the outcome its original was told, or an error.
     pub fn join<T: DeserializeOwned + 'static>(&mut self, handle: &Handle<T>) -> CtxPark<'_, T> {
-        if handle.parent != self.run.id {
+        if handle.parent != self.run.id && !self.run.origins.include(handle.parent) {
             let reason = format!(
                 "run {} was spawned by run {}, and only that one can wait for it; pass its result on instead of its handle",
                 handle.run, handle.parent

@@ -29,7 +29,7 @@ pub(crate) enum Root {
 }
 
 impl Root {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Told>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Told>> {
         match self {
             Self::Call(call) => call.poll(cx).map(|told| vec![told]),
             Self::Batch(batch) => batch.poll(cx),

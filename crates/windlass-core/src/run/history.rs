@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 use serde_json::Value;
 
+use super::origin::Origins;
 use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
 use super::state::{Blocked, Doubt};
 use crate::id::RunId;
@@ -92,6 +93,8 @@ pub(crate) struct History {
     pub(crate) revoked: Option<String>,
     /// Runs that were spawned, are to be cancelled with this one, and are not known to have ended.
     pub(crate) children: Vec<RunId>,
+    /// Where a fork's copied records come from.
+    pub(crate) origins: Origins,
 }
 
 impl History {
@@ -104,6 +107,9 @@ impl History {
 
     fn apply(&mut self, record: Record) {
         let Record { path, at, asked, event } = record;
+        if !matches!(event, Event::Forked { .. }) {
+            self.origins.note(&path);
+        }
         let mut prepared = None;
         let state = match event {
             Event::Recovered => return self.died(),
@@ -116,6 +122,10 @@ impl History {
             Event::Revoked { reason } => {
                 self.revoked = Some(reason);
                 return;
+            }
+            Event::Forked { from, generation, copied, .. } => {
+                self.origins.forked(from, generation, copied);
+                State::Accepted
             }
             Event::Accepted => State::Accepted,
             Event::Continued { children, .. } => {
@@ -163,7 +173,13 @@ impl History {
         let asked = asked.or_else(|| self.standing.get(path).map(|standing| &standing.asked));
         match (asked.map(|asked| (asked.kind, &asked.name)), result) {
             (Some((OpKind::Spawn, _)), Ok(output)) => {
-                self.children.extend(super::record::spawned(output));
+                // A fork has the handles of its original's children; they are not its own.
+                let id = |field: &str| output.value.get(field)?.as_str()?.parse::<RunId>().ok();
+                if id("parent").is_some_and(|parent| self.origins.include(parent)) {
+                    id("run").into_iter().for_each(|child| self.origins.spawned(child));
+                } else {
+                    self.children.extend(super::record::spawned(output));
+                }
             }
             (Some((OpKind::Join, name)), _) => self.children.retain(|child| child.to_string() != **name),
             _ => {}

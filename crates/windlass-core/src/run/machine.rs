@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::budget::Budget;
+use super::check::Checking;
 use super::history::{History, Standing};
 use super::labels::Labels;
 use super::outbox::Outbox;
@@ -93,7 +94,7 @@ struct Cancel {
 }
 
 pub(crate) struct Machine {
-    history: History,
+    pub(super) history: History,
     pub(super) outbox: Outbox,
     pub(super) stop: Option<Stop>,
     pub(super) doubts: Vec<Doubt>,
@@ -117,6 +118,8 @@ pub(crate) struct Machine {
     nudged: Vec<RunId>,
     past_calls: PastCalls,
     labels: Labels,
+    /// Nothing is performed: the journal is checked against the code.
+    pub(super) checking: Option<Checking>,
 }
 
 /// An attempt that must not be repeated and has not ended.
@@ -166,6 +169,7 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            checking: None,
         }
     }
 
@@ -211,6 +215,7 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            checking: None,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
@@ -257,7 +262,7 @@ impl Machine {
             at: standing.at,
             effect: standing.asked.effect,
         });
-        (past, decision)
+        (past, self.leave_alone(path, decision))
     }
 
     /// What the journal has at `path` that no body asked for yet.

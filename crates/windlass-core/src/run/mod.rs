@@ -1,11 +1,15 @@
 //! Runs: their journal, the replay decision, the machine, and what drives it.
 
 mod budget;
+pub mod check;
+pub mod compare;
 pub(crate) mod drive;
+pub mod fork;
 pub(crate) mod history;
 pub(crate) mod keep;
 mod labels;
 pub(crate) mod machine;
+pub(crate) mod origin;
 pub(crate) mod outbox;
 pub(crate) mod parks;
 pub mod record;
@@ -29,6 +33,7 @@ use crate::time::Timestamp;
 use crate::tool::ToolError;
 use history::Standing;
 use machine::Machine;
+use origin::Origins;
 use record::{Asked, Event, Record};
 use state::Hold;
 
@@ -56,6 +61,10 @@ pub(crate) struct Run {
     pub(crate) session: Option<Arc<str>>,
     /// Whether it is a turn of its session.
     pub(crate) is_turn: bool,
+    /// The runs it was forked from.
+    pub(crate) origins: Origins,
+    /// Nothing of it is performed: its journal is checked against the code.
+    pub(crate) only_checks: bool,
     interest: Mutex<Interest>,
     /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
     ahead: AtomicI64,
@@ -74,13 +83,15 @@ impl Run {
         id: RunId,
         base: (Timestamp, u64),
         (session, is_turn): (Option<Arc<str>>, bool),
-        machine: Machine,
+        mut machine: Machine,
     ) -> Arc<Self> {
         let turns = session.as_ref().map_or_else(Fifo::session, |session| kernel.sessions.turns(session));
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
         let generation = machine.generation();
+        let origins = machine.take_origins();
+        let only_checks = machine.only_checks();
         Arc::new(Self {
             id,
             kernel,
@@ -95,6 +106,8 @@ impl Run {
             generation,
             session,
             is_turn,
+            origins,
+            only_checks,
             interest: Mutex::default(),
             ahead: AtomicI64::new(ahead(base)),
         })
@@ -159,11 +172,6 @@ impl Run {
 
     pub(crate) fn origin(&self) -> Origin {
         Origin { run: self.id, generation: self.generation, signer: self.kernel.signer.clone() }
-    }
-
-    /// The key by which the outside answers the park at `path`.
-    pub(crate) fn reply_key(&self, path: &Path) -> String {
-        self.kernel.signer.sign(self.id, self.generation, path)
     }
 
     /// Another worker has the run by now, or may have: nothing more is done here.

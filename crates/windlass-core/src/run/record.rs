@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::fork::Cut;
 use super::state::Blocked;
 use crate::id::RunId;
 use crate::path::Path;
@@ -213,6 +214,18 @@ pub enum Event {
         /// Runs that are still cancelled with this one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         children: Vec<RunId>,
+    },
+    /// The run is a copy of another one up to a point, and this, or several of it, the beginning of its journal; the
+    /// first says what the run is. Stands at the root.
+    Forked {
+        /// The run it was copied from.
+        from: RunId,
+        /// Which generation of that run.
+        generation: u32,
+        /// Where it leaves that run.
+        cut: Cut,
+        /// How many of the records that follow are copied, from that run or from one before it.
+        copied: u32,
     },
     /// The reply keys handed out so far are void. Stands at the root.
     Revoked {

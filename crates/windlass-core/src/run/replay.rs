@@ -26,6 +26,9 @@ pub(crate) enum Decision {
     Enter,
     /// The journal has something else here.
     Diverged(Box<Divergence>),
+    /// Nothing: the journal is only checked, and to go on from here something would have to be done. Never said by
+    /// [`replay`].
+    Checked(Box<Decision>),
 }
 
 /// Decides. `standing` is what the journal has at `path`; `asked` is what the body asks for there.

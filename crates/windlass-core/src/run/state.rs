@@ -96,6 +96,13 @@ pub enum Hold {
         /// The body's place.
         path: Path,
     },
+    /// It was imported, and the original may still go on elsewhere.
+    Imported {
+        /// What the original was doing.
+        was: String,
+        /// How many generations of its journal are still to come.
+        missing: u32,
+    },
     /// The run asked for more operations than one run may have.
     TooLong {
         /// The limit.
@@ -104,6 +111,11 @@ pub enum Hold {
 }
 
 impl Hold {
+    /// Whether nothing but a person moves it: no code that is deployed could.
+    pub(crate) fn needs_person(&self) -> bool {
+        matches!(self, Self::CrashLoop { .. } | Self::Imported { .. })
+    }
+
     /// A tool has another kind of body than the one its call was recorded with.
     pub(crate) fn changed_body(path: &Path, recorded: &str, asked: &str) -> Self {
         let (recorded, asked) = (Some(recorded.to_owned()), Some(asked.to_owned()));
@@ -149,6 +161,14 @@ impl fmt::Display for Hold {
                 "await outside ctx: the body at {path} waits for something that is no operation of its context, which \
                  a replay could not repeat; move it into `ctx.step(…)`, deploy, then resume the run"
             ),
+            Self::Imported { was, missing: 0 } => write!(
+                f,
+                "imported: the original was {was}; make sure that it will not go on where it came from, then resume                  the run; reply keys handed out there are void, the inbox has new ones"
+            ),
+            Self::Imported { missing, .. } => write!(
+                f,
+                "the import broke off, and {missing} generations of the journal are missing; import the same document                  again"
+            ),
         }
     }
 }
@@ -177,7 +197,11 @@ impl fmt::Display for Divergence {
         if !differences.is_empty() {
             write!(f, " ({})", differences.join("; "))?;
         }
-        write!(f, "; deploy code that fits the journal, then resume the run, or finish it by hand")
+        write!(
+            f,
+            "; deploy code that fits the journal, then resume the run, or fork it at {}, or finish it by hand",
+            self.path
+        )
     }
 }
 

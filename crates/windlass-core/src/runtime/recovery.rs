@@ -13,11 +13,11 @@ use crate::run::drive::RunEnd;
 use crate::run::keep::has_keys;
 use crate::run::machine::TakenUp;
 use crate::run::record::Event;
-use crate::run::state::{Hold, RunState};
+use crate::run::state::RunState;
 use crate::store::{Filter, StoreError};
 
 impl Runtime {
-    /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops, which code
+    /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops and imports, which code
     /// that fits may now move. Returns their number once the first of them are under way; the rest follow at a bounded
     /// rate, behind new calls, and runs that a process died with before come last, one at a time. Suspended runs are taken
     /// up when they are due.
@@ -36,8 +36,8 @@ impl Runtime {
                 let page = self.kernel.store.list(filter.clone(), after, PAGE).await?;
                 after = page.last().map(|info| info.run);
                 for info in &page {
-                    let crash_loop = matches!(info.state, RunState::Held { hold: Hold::CrashLoop { .. } });
-                    if crash_loop || self.drives(info.run) || !seen.insert(info.run) {
+                    let stays = matches!(&info.state, RunState::Held { hold } if hold.needs_person());
+                    if stays || self.drives(info.run) || !seen.insert(info.run) {
                         continue;
                     }
                     // A run's first successor cannot know of an earlier death.

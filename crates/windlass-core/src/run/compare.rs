@@ -1,0 +1,177 @@
+//! Where two runs differ: what a person looks at who forked one to see what would have become of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use super::record::{Asked, Event, Record, Recorded};
+use crate::id::RunId;
+use crate::path::Path;
+use crate::value::Difference;
+use crate::value::diff::differences;
+
+/// Two runs side by side, each by the journal of its latest generation.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// The first run.
+    pub a: Side,
+    /// The second run.
+    pub b: Side,
+    /// Operations that both have, asked for alike and with the same outcome.
+    pub same: usize,
+    /// Operations that both have and that differ.
+    pub differing: usize,
+    /// Where they part first, in the order of the code; `None` if nowhere.
+    pub first: Option<Departure>,
+}
+
+/// One of two runs.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// Which run.
+    pub run: RunId,
+    /// Its operations, without the root call.
+    pub operations: usize,
+    /// Those that only it has.
+    pub alone: usize,
+    /// What it came to, if it is finished.
+    pub outcome: Option<Recorded>,
+}
+
+/// An operation in which two runs differ.
+#[derive(Clone, Debug)]
+pub struct Departure {
+    /// Where.
+    pub path: Path,
+    /// What differs there.
+    pub what: Differs,
+    /// What the first run has there; `None` if nothing.
+    pub a: Option<String>,
+    /// What the second run has there; `None` if nothing.
+    pub b: Option<String>,
+    /// The first places where the values differ; `recorded` is the first run's, `asked` the second's.
+    pub differences: Vec<Difference>,
+}
+
+/// What differs in an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Differs {
+    /// What was asked for.
+    Asked,
+    /// What came of it.
+    Outcome,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { a, b, same, differing, first } = self;
+        write!(
+            f,
+            "{same} operations alike, {differing} different, {} only in {}, {} only in {}; ",
+            a.alone, a.run, b.alone, b.run
+        )?;
+        match first {
+            Some(first) => write!(f, "{first}"),
+            None => f.write_str("no difference"),
+        }
+    }
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = |side: &Option<String>| side.clone().unwrap_or_else(|| "nothing".to_owned());
+        let what = if self.what == Differs::Asked { "asked for" } else { "outcome" };
+        write!(f, "first difference at {} ({what}): {} and {}", self.path, side(&self.a), side(&self.b))?;
+        for Difference { pointer, recorded, asked } in &self.differences {
+            let place = if pointer.is_empty() { "(whole value)" } else { pointer };
+            write!(f, "; {place}: {} and {}", side(recorded), side(asked))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a run has at one path.
+struct Op<'r> {
+    asked: &'r Asked,
+    outcome: Option<Recorded>,
+}
+
+type Ops<'r> = BTreeMap<&'r Path, Op<'r>>;
+
+fn fold(journal: &[Record]) -> Ops<'_> {
+    let mut ops: Ops<'_> = BTreeMap::new();
+    for record in journal {
+        if let Some(asked) = &record.asked {
+            ops.entry(&record.path).or_insert(Op { asked, outcome: None });
+        }
+        if let (Event::Finished(finished), Some(op)) = (&record.event, ops.get_mut(&record.path)) {
+            op.outcome = Some(finished.answer());
+        }
+    }
+    ops
+}
+
+/// Compares two journals.
+pub(crate) fn compare(a: (RunId, &[Record]), b: (RunId, &[Record])) -> Comparison {
+    let (of_a, of_b) = (fold(a.1), fold(b.1));
+    let mut departures = Vec::new();
+    let (mut same, mut differing) = (0, 0);
+    for path in of_a.keys().chain(of_b.keys().filter(|path| !of_a.contains_key(**path))) {
+        let found = departure(path, of_a.get(*path), of_b.get(*path));
+        if !path.is_root() && of_a.contains_key(*path) && of_b.contains_key(*path) {
+            if found.is_none() { same += 1 } else { differing += 1 }
+        }
+        departures.extend(found);
+    }
+    let first = departures.into_iter().min_by_key(place);
+    let side = |run, own: &Ops<'_>, other: &Ops<'_>| Side {
+        run,
+        operations: own.keys().filter(|path| !path.is_root()).count(),
+        alone: own.keys().filter(|path| !other.contains_key(**path)).count(),
+        outcome: own.get(&Path::root()).and_then(|root| root.outcome.clone()),
+    };
+    Comparison { a: side(a.0, &of_a, &of_b), b: side(b.0, &of_b, &of_a), same, differing, first }
+}
+
+/// The order of the code: what is asked for comes before what is below it, and what came of it after that.
+fn place(departure: &Departure) -> Vec<u32> {
+    let mut place = departure.path.positions().to_vec();
+    if departure.what == Differs::Outcome {
+        place.push(u32::MAX);
+    }
+    place
+}
+
+fn departure(path: &Path, a: Option<&Op<'_>>, b: Option<&Op<'_>>) -> Option<Departure> {
+    let null = Value::Null;
+    let departure = |what, texts: (Option<String>, Option<String>), values: Option<(&Value, &Value)>| {
+        let differences = values.map(|(a, b)| differences(a, b)).unwrap_or_default();
+        Some(Departure { path: path.clone(), what, a: texts.0, b: texts.1, differences })
+    };
+    let (Some(a), Some(b)) = (a, b) else {
+        let text = |op: Option<&Op<'_>>| op.map(|op| op.asked.to_string());
+        return departure(Differs::Asked, (text(a), text(b)), None);
+    };
+    let texts = || (Some(a.asked.to_string()), Some(b.asked.to_string()));
+    if !a.asked.same(b.asked) {
+        let alike = a.asked.kind == b.asked.kind && a.asked.name == b.asked.name;
+        let values = (a.asked.input.as_deref().unwrap_or(&null), b.asked.input.as_deref().unwrap_or(&null));
+        return departure(Differs::Asked, texts(), alike.then_some(values));
+    }
+    match (&a.outcome, &b.outcome) {
+        (None, None) => None,
+        (Some(Ok(a)), Some(Ok(b))) if a.value == b.value => None,
+        (Some(Ok(a)), Some(Ok(b))) => departure(Differs::Outcome, texts(), Some((&a.value, &b.value))),
+        (Some(Err(a)), Some(Err(b))) if a.to_string() == b.to_string() => None,
+        (one, other) => departure(Differs::Outcome, (Some(told(one)), Some(told(other))), None),
+    }
+}
+
+fn told(outcome: &Option<Recorded>) -> String {
+    match outcome {
+        None => "not finished".to_owned(),
+        Some(Ok(_)) => "an output".to_owned(),
+        Some(Err(error)) => format!("the error \"{error}\""),
+    }
+}

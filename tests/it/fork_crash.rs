@@ -1,0 +1,189 @@
+//! Forks and crashes: the process dies before or after every commit of a fork, and nothing of it changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use windlass::record::Record;
+use windlass::{
+    Call, Change, Ctx, Cut, Filter, Reconciled, RunId, RunInfo, Store, StoreError, Timestamp, Tool, ToolCall, ToolRef,
+};
+use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Mail, Promise};
+use windlass_core::{Runtime, WorkerId};
+
+use crate::world::{Kind, World};
+
+/// A store that hears of so many commits, and then of nothing any more: to the process it is as if it had died there.
+struct Dying {
+    inner: Arc<dyn Store>,
+    left: AtomicI64,
+    /// Whether the last commit is written, and only its answer lost.
+    written: bool,
+    graves: Mutex<Vec<Promise<()>>>,
+}
+
+impl Dying {
+    fn is_dead(&self) -> bool {
+        self.left.load(Ordering::SeqCst) < 0
+    }
+}
+
+impl Store for Dying {
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        let left = self.left.fetch_sub(1, Ordering::SeqCst);
+        if left > 0 {
+            return self.inner.commit(commit);
+        }
+        let (promise, ticket) = Promise::pair();
+        if left == 0 && self.written {
+            let written = self.inner.commit(commit);
+            let done = futures_util::FutureExt::now_or_never(written.get());
+            assert!(!matches!(done, Some(Err(_))), "{done:?}");
+        }
+        self.graves.lock().push(promise);
+        Answer::Wait(ticket)
+    }
+
+    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        self.inner.claim(run, by)
+    }
+
+    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.release(run, epoch)
+    }
+
+    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.renew(worker, until)
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+        self.inner.due(now, limit)
+    }
+
+    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
+        self.inner.info(run)
+    }
+
+    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        self.inner.journal(run, from)
+    }
+
+    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+        self.inner.feed(session, after, limit)
+    }
+
+    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
+        self.inner.mail(run, after)
+    }
+
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        self.inner.list(filter, after, limit)
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.inner.secret()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+}
+
+/// The world outside: which effects happened, under which key.
+type Ledger = Arc<Mutex<Vec<(String, String)>>>;
+
+/// A tool that must not be repeated and can find out whether it happened.
+fn once(ledger: &Ledger, name: &'static str) -> Tool {
+    let (acts, looks) = (ledger.clone(), ledger.clone());
+    Tool::with_call(name, "acts", move |call: Call, args: Value| {
+        acts.lock().push((name.to_owned(), call.idempotency_key()));
+        async move { Ok(json!(args["n"].as_i64().unwrap_or(0) + 1)) }
+    })
+    .reconcile(move |call: Call| {
+        let key = call.idempotency_key();
+        let n = call.args()["n"].as_i64().unwrap_or(0) + 1;
+        let happened = looks.lock().iter().any(|(_, other)| *other == key);
+        async move { Ok(if happened { Reconciled::Happened(json!(n)) } else { Reconciled::DidNotHappen }) }
+    })
+}
+
+fn tools(ledger: &Ledger) -> Vec<Tool> {
+    let chain = Tool::durable_fn("chain", "", |mut ctx: Ctx, _: Value| async move {
+        let mut n = 0;
+        for name in ["a", "b", "c"] {
+            n = ctx.call(ToolCall::to(ToolRef::Name(name.into()), json!({"n": n}))).await?;
+        }
+        Ok(json!(n))
+    });
+    vec![chain, once(ledger, "a"), once(ledger, "b"), once(ledger, "c")]
+}
+
+async fn fork_of(runtime: &Runtime, original: RunId) -> RunId {
+    let runs = runtime.list(Filter::All, None, 9).await.unwrap();
+    match runs.iter().find(|info| info.run != original) {
+        Some(info) => info.run,
+        None => {
+            let change = Change::Input(json!({"n": 40}));
+            runtime.fork(original, Cut::At("1".parse().unwrap()), Some(change)).await.unwrap()
+        }
+    }
+}
+
+/// Forks a finished run, dying at the commit after `commits`; returns whether it came to that.
+fn story(kind: Kind, commits: i64, written: bool) -> bool {
+    let ledger = Ledger::default();
+    let world = World::new(kind);
+    let runtime = world.runtime(tools(&ledger));
+    let first = runtime.clone();
+    let original = world.run(async move { first.call(ToolCall::new("chain", json!({}))).await }).unwrap().run;
+    drop(runtime);
+    let world = world.restart();
+    let (inner, left, graves) = (world.store.clone(), AtomicI64::new(commits), Mutex::default());
+    let dying = Arc::new(Dying { inner, left, written, graves });
+    let mut config = world.config(tools(&ledger));
+    config.store = dying.clone();
+    let runtime = Runtime::new(config);
+    let mortal = runtime.clone();
+    world.sim.block_on(async move {
+        let forked = fork_of(&mortal, original).await;
+        let _ = mortal.attach(forked).await;
+    });
+    let died = dying.is_dead();
+    drop(runtime);
+    world.sim.bury();
+    // Who waits for these answers is dead; each keeps the store open.
+    let graves = std::mem::take(&mut *dying.graves.lock());
+    drop(graves);
+    drop(dying);
+    let world = world.restart();
+    let runtime = world.runtime(tools(&ledger));
+    let (value, runs) = world.run(async move {
+        runtime.recover().await.unwrap();
+        let forked = fork_of(&runtime, original).await;
+        let outcome = runtime.attach(forked).await.unwrap().remove(0);
+        (outcome.for_model(), runtime.list(Filter::All, None, 9).await.unwrap().len())
+    });
+    let place = format!("{kind:?}, dying at commit {commits}, written: {written}");
+    assert_eq!((value, runs), (json!(42), 2), "{place}");
+    let mut effects: Vec<String> = ledger.lock().iter().map(|(name, _)| name.clone()).collect();
+    effects.sort();
+    assert_eq!(effects, ["a", "b", "b", "c", "c"], "{place}");
+    died
+}
+
+#[test]
+fn w10_w11_a_fork_survives_every_crash() {
+    for kind in [Kind::Memory, Kind::Sqlite] {
+        for written in [false, true] {
+            let deaths = (0..).take_while(|commits| story(kind, *commits, written)).count();
+            assert!(deaths >= 4, "only {deaths} commits: the fork, two intents, the end");
+        }
+    }
+}
