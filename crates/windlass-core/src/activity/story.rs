@@ -181,9 +181,7 @@ impl Telling<'_> {
             Event::Recovered => Happening::RunRecovered,
             Event::Resumed => Happening::RunResumed,
             Event::Revoked { reason } => Happening::KeysRevoked { reason: reason.clone() },
-            Event::Cancelled { by, reason } => {
-                Happening::RunCancelled { by: by.clone(), reason: reason.clone() }
-            }
+            Event::Cancelled { by, reason } => Happening::RunCancelled { by: by.clone(), reason: reason.clone() },
             Event::Finished(finished) => return self.finished(record, finished, open),
         };
         smallvec![(record.at, what)]

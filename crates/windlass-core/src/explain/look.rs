@@ -152,9 +152,10 @@ impl Looker<'_> {
             None => Why::AtWork { operation, since: open.since },
         };
         let timeout = match open.asked.kind {
-            OpKind::Call if !open.entered => self.toolbox.by_id(&open.asked.name).map(|tool| {
-                Resolved::of(&self.kernel.policy, tool.spec(), open.asked.limits.as_deref()).timeout
-            }),
+            OpKind::Call if !open.entered => self
+                .toolbox
+                .by_id(&open.asked.name)
+                .map(|tool| Resolved::of(&self.kernel.policy, tool.spec(), open.asked.limits.as_deref()).timeout),
             _ => None,
         };
         let sentence = sentence::at_work(path, &why, timeout, self.now);

@@ -123,9 +123,11 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
             when(*until, now)
         ),
         Why::Held { hold } => hold.to_string(),
-        Why::Elsewhere => "nobody here drives it: whoever owns it goes on with it, or take it up here with `recover` or \
+        Why::Elsewhere => {
+            "nobody here drives it: whoever owns it goes on with it, or take it up here with `recover` or \
                            `resume`"
-            .to_owned(),
+                .to_owned()
+        }
     }
 }
 

@@ -15,6 +15,8 @@ impl Runtime {
     /// A watch that goes on at the [`cursor`](Watch::cursor) of an earlier one, in this process or another, misses nothing
     /// and sees nothing twice. Refused for a run that is not in the store.
     pub async fn watch(&self, run: RunId, from: Cursor) -> Result<Watch> {
+        // Listening begins first, so that nothing is missed while the run is looked for.
+        let watch = Watch::new(self.kernel.clone(), self.toolbox.clone(), Whom::Run(run), from);
         // One that was started a moment ago may still be on its way to the store.
         if let Some(live) = self.live(run) {
             live.run.flush().await;
@@ -24,7 +26,7 @@ impl Runtime {
                 "there is no run {run} to watch; start it first, and watch it by the id that `start` returned"
             )));
         }
-        Ok(Watch::new(self.kernel.clone(), self.toolbox.clone(), Whom::Run(run), from))
+        Ok(watch)
     }
 
     /// Watches every run of a session, in the order in which the store took their records. It has no end; of a session
