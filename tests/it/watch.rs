@@ -188,15 +188,18 @@ fn l23_a_session_is_watched_in_one_order_over_all_its_runs() {
                 runs.push(starting.start_with(call("job"), Start::session("s")).await.unwrap());
             }
             starting.start_with(call("job"), Start::session("another")).await.unwrap();
-            let (mut all, mut cursors, mut ended) = (Vec::new(), Vec::new(), 0);
+            let (mut all, mut cursors, mut ended, mut said) = (Vec::new(), Vec::new(), 0, 0);
             while ended < 2 {
                 let activity = watch.next().await.unwrap().unwrap();
                 ended += u32::from(matches!(activity.what, Happening::RunFinished { .. }));
-                if activity.position != Position::Live {
+                if activity.position == Position::Live {
+                    said += u32::from(format!("{:?}", activity.what).contains("woken"));
+                } else {
                     all.push(activity);
                     cursors.push(watch.cursor());
                 }
             }
+            assert_eq!(said, 2, "what is said live is heard too");
             (runs, all, cursors)
         });
         for run in &runs {
@@ -437,4 +440,39 @@ fn l23_errors_are_shown_as_anyone_may_see_them() {
         let said = serde_json::to_string(&all).unwrap();
         assert!(said.contains("correlation id") && !said.contains("hunter2"), "{said}");
     });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l23_on_real_threads_every_watcher_sees_every_run_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let [job, slow] = [hasty(), slow()];
+    let windlass = windlass::Windlass::open(dir.path().join("watch.db")).tool(job).tool(slow).await.unwrap();
+    let watchers = (0..20).map(|_| {
+        let windlass = windlass.clone();
+        tokio::spawn(async move {
+            let run = windlass.start(call("hasty")).unwrap();
+            let watch = windlass.watch(run, Cursor::START).await.unwrap();
+            let all: Vec<_> = futures_util::StreamExt::collect(watch.stream()).await;
+            let all: Vec<Activity> = all.into_iter().map(Result::unwrap).collect();
+            let again = windlass.trace(run).await.unwrap();
+            assert_eq!(recorded(&all), again.activities);
+            kinds(&again.activities).pop()
+        })
+    });
+    for watcher in watchers.collect::<Vec<_>>() {
+        assert_eq!(watcher.await.unwrap().as_deref(), Some("run_finished"));
+    }
+    windlass.shutdown().await.unwrap();
+}
+
+/// A few steps and calls, without a rest.
+fn hasty() -> Tool {
+    Tool::durable_fn("hasty", "does not wait", |mut ctx: Ctx, _: Value| async move {
+        for n in 0..5 {
+            ctx.step("count", move |_| async move { Ok(n) }).await?;
+            ctx.progress("counted");
+            let _: Value = ctx.call(call("slow")).await?;
+        }
+        Ok(json!(null))
+    })
 }

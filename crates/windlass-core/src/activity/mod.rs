@@ -47,7 +47,8 @@ pub struct Activity {
 pub enum Position {
     /// Derived from the journal: the same for every reader, for ever.
     Recorded(Cursor),
-    /// Said to whoever watches at that moment, and kept nowhere.
+    /// Said to whoever watches at that moment, and kept nowhere: it may run ahead of what is durable, and what does not
+    /// reach a watcher is lost. It comes after what the store had when it was said, and before the end of whoever said it.
     Live,
 }
 

@@ -38,13 +38,23 @@ impl Trace {
     /// Every activity of the tree; those of a run come where the activity that started it stands.
     pub fn flat(&self) -> Vec<&Activity> {
         let mut flat: Vec<&Activity> = self.activities.iter().collect();
+        // From the last one on, so that each finds its place among this run's own.
         for child in self.children.iter().rev() {
-            let at = child.parent.as_ref().map(|parent| &parent.1);
-            let place = flat.iter().rposition(|activity| activity.run == self.run && Some(&activity.path) == at);
-            let place = place.map_or(flat.len(), |place| place + 1);
+            let place = self.place_of(child, &flat);
             flat.splice(place..place, child.flat());
         }
         flat
+    }
+
+    /// Behind what was last said where the child was started; of one that an outcome started, behind that outcome.
+    fn place_of(&self, child: &Self, flat: &[&Activity]) -> usize {
+        let at = child.parent.as_ref().map_or(&[][..], |parent| parent.1.positions());
+        let said = |positions: &[u32]| {
+            let there = |activity: &&Activity| activity.run == self.run && activity.path.positions() == positions;
+            flat.iter().rposition(there)
+        };
+        let nearest = (0..=at.len()).rev().find_map(|depth| said(&at[..depth]));
+        nearest.map_or(flat.len(), |place| place + 1)
     }
 }
 

@@ -97,7 +97,9 @@ impl Looker<'_> {
             };
             moves.push(self.say(park.path.clone(), why));
         }
-        for wait in self.kernel.keys.waits_of(run) {
+        // Places that are kept for runs nobody drives yet say nothing about what those wait for.
+        let live = self.kernel.live.lock().contains_key(&run);
+        for wait in if live { self.kernel.keys.waits_of(run) } else { Vec::new() } {
             // A doubt that queues for its key again does not wait for it.
             if moves.iter().all(|other: &Move| other.path != wait.path) {
                 moves.push(self.say(wait.path, Why::Key { key: wait.key, holder: wait.holder }));

@@ -158,3 +158,69 @@ fn moved_by(on: &Blocked, until: Option<Timestamp>, child: Option<&str>, now: Ti
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::RunId;
+    use crate::run::record::DoubtCause;
+    use crate::run::state::{Divergence, Hold};
+
+    fn all_holds() -> Vec<Hold> {
+        let path = Path::root().child(2);
+        let divergence = Divergence { path: path.clone(), recorded: None, asked: None, differences: Vec::new() };
+        vec![
+            Hold::Diverged(divergence),
+            Hold::CrashLoop { path: path.clone(), deaths: 3 },
+            Hold::ToolMissing { path: path.clone(), tool: "gone".into() },
+            Hold::Undecodable { path: path.clone(), problem: "a number".into() },
+            Hold::Abandoned { path, operation: "step \"pay\"".into() },
+            Hold::TooLong { operations: 7 },
+        ]
+    }
+
+    fn says(why: &Why, words: &[&str]) {
+        let text = of(&Path::root().child(2), why, Timestamp::from_micros(1_790_000_000_000_000));
+        words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text:?}"));
+    }
+
+    #[test]
+    fn w12_every_hold_says_the_way_out() {
+        for hold in all_holds() {
+            let text = of(&Path::root(), &Why::Held { hold }, Timestamp::default());
+            assert!(text.contains("then resume the run") || text.contains("split the work"), "{text}");
+        }
+    }
+
+    #[test]
+    fn w12_times_are_said_in_words_and_exactly() {
+        let now = Timestamp::from_micros(1_790_000_000_000_000);
+        assert_eq!(when(now, now), "now (2026-09-21T14:13:20Z)");
+        assert_eq!(when(now + Duration::from_secs(90), now), "in 1 min 30 s (2026-09-21T14:14:50Z)");
+        assert_eq!(when(now, now + Duration::from_secs(7_200)), "2 h ago (2026-09-21T14:13:20Z)");
+    }
+
+    #[test]
+    fn w12_every_reason_says_who_or_what_changes_it() {
+        let at = Timestamp::from_micros(1_790_000_060_000_000);
+        let run = RunId::from_bytes([7; 16]);
+        let waits = |on| Why::Waits { operation: "it".into(), on, since: at, until: Some(at), child: None };
+        says(&waits(Blocked::Time), &["it at 2 waits", "goes on by itself in 1 min"]);
+        says(&waits(Blocked::Retry), &["attempted again in 1 min"]);
+        says(&waits(Blocked::Input { name: "boss".into(), at: None }), &["reply key", "\"boss\"", "gives up in 1 min"]);
+        says(&waits(Blocked::Signal { name: "stop".into() }), &["signal \"stop\"", "gives up in 1 min"]);
+        says(&waits(Blocked::Child { run }), &["goes on when run 07070707", "gives up in 1 min"]);
+        let (tool, digest, why) = ("pay".into(), String::new(), "it is dear".into());
+        says(&waits(Blocked::Approval { tool, digest, why }), &["approve or deny", "`pay`", "it is dear", "denied in"]);
+        says(&waits(Blocked::Connection { provider: "gmail".into() }), &["connect gmail", "the call fails in 1 min"]);
+        let (operation, cause) = ("it".to_owned(), DoubtCause::WorkerLost);
+        let doubt = Why::InDoubt { operation, attempt: 2, cause, over_by: at };
+        says(&doubt, &["attempt 2 of it at 2", "settle it", "the second is believed in 1 min"]);
+        says(&Why::Key { key: "till".into(), holder: None }, &["key `till`, which another call has", "goes on when"]);
+        says(&Why::Queued { session: None, behind: Vec::new() }, &["starts when a worker takes it up"]);
+        let behind = vec![run, run, run];
+        says(&Why::Queued { session: Some("s".into()), behind }, &["session `s`", "open are run 0707", "and 2 more"]);
+        says(&Why::Suspect, &["driven alone", "starts when"]);
+        says(&Why::Elsewhere, &["nobody here drives it", "take it up"]);
+    }
+}

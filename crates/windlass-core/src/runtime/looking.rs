@@ -17,10 +17,7 @@ impl Runtime {
     pub async fn watch(&self, run: RunId, from: Cursor) -> Result<Watch> {
         // Listening begins first, so that nothing is missed while the run is looked for.
         let watch = Watch::new(self.kernel.clone(), self.toolbox.clone(), Whom::Run(run), from);
-        // One that was started a moment ago may still be on its way to the store.
-        if let Some(live) = self.live(run) {
-            live.run.flush().await;
-        }
+        self.arrived(run).await;
         if self.kernel.store.info(run).await?.is_none() {
             return Err(Error::Refused(format!(
                 "there is no run {run} to watch; start it first, and watch it by the id that `start` returned"
@@ -42,7 +39,15 @@ impl Runtime {
 
     /// Where a run stands and what would move it; of a finished one, how it ended.
     pub async fn explain(&self, run: RunId) -> Result<Explanation> {
+        self.arrived(run).await;
         let looker = Looker { kernel: &self.kernel, toolbox: &self.toolbox, now: self.kernel.clock.now() };
         looker.explain(run, 0).await
+    }
+
+    /// What was started a moment ago may still be on its way to the store.
+    async fn arrived(&self, run: RunId) {
+        if let Some(live) = self.live(run) {
+            live.run.flush().await;
+        }
     }
 }

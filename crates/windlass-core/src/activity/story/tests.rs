@@ -135,7 +135,7 @@ fn e12_lines_ride_on_calls_and_secrets_are_in_neither() {
 
 #[test]
 fn e03_an_internal_error_is_shown_by_its_correlation_id() {
-    let mut error = ToolError::from(std::io::Error::other("password=hunter2"));
+    let mut error = ToolError::internal("password=hunter2");
     if let ToolError::Internal(internal) = &mut error {
         internal.correlation = "c-1".to_owned();
     }
