@@ -476,3 +476,33 @@ fn hasty() -> Tool {
         Ok(json!(null))
     })
 }
+
+#[test]
+fn b12_sequences_go_on_over_generations_and_a_batch_is_one_run() {
+    on_every_store(|world| {
+        let rounds = Tool::durable_fn("rounds", "goes round", |mut ctx: Ctx, args: Value| async move {
+            let n = args["n"].as_i64().unwrap_or(0);
+            ctx.step("count", move |_| async move { Ok(n) }).await?;
+            if n < 2 { ctx.continue_as(json!({"n": n + 1})).await } else { Ok(json!(n)) }
+        });
+        let runtime = world.runtime([rounds, slow()]);
+        let run = runtime.start(ToolCall::new("rounds", json!({"n": 0}))).unwrap();
+        let all = recorded(&world.run(read(runtime.clone(), run, Cursor::START)));
+        assert_eq!(kinds(&all).iter().filter(|kind| *kind == "run_continued").count(), 2);
+        assert_eq!(kinds(&all).iter().filter(|kind| *kind == "run_started").count(), 1);
+        assert!(all.windows(2).all(|pair| place(&pair[0]) < place(&pair[1])), "in order, each once");
+        for (seen, activity) in all.iter().enumerate() {
+            assert_eq!(world.run(read(runtime.clone(), run, place(activity))), all[seen..]);
+        }
+        let calling = runtime.clone();
+        let outcomes = world.run(async move { calling.batch(vec![call("slow"), call("slow")], false).await }).unwrap();
+        let all = world.run(read(runtime, outcomes[0].run, Cursor::START));
+        let ended: Vec<String> = all
+            .iter()
+            .filter(|activity| matches!(activity.what, Happening::CallFinished { .. }))
+            .map(|activity| activity.path.to_string())
+            .collect();
+        assert_eq!(ended, ["0", "1"], "each call at its path");
+        assert_eq!(kinds(&all).last().unwrap(), "run_finished");
+    });
+}
