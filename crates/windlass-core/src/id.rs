@@ -22,7 +22,7 @@ impl RunId {
     }
 
     /// The id a store kept as bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::Attempt;
 use crate::call::batch::Batch;
@@ -79,6 +80,8 @@ pub(crate) struct Kernel {
     /// Signs reply keys.
     pub(crate) signer: Arc<Signer>,
     pub(crate) closed: AtomicBool,
+    /// Who is told when there is something new to see.
+    pub(crate) watchers: Arc<Watchers>,
     /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
 }

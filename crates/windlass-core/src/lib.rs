@@ -8,10 +8,12 @@
 //! - what a failure looks like from outside: [`tool::view`];
 //! - who may write to a run: [`store`].
 
+pub mod activity;
 mod admit;
 pub mod call;
 pub mod ctx;
 mod error;
+pub mod explain;
 mod id;
 mod kernel;
 pub mod limits;

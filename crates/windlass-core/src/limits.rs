@@ -65,6 +65,24 @@ pub const TAKE_UP_PATIENCE: usize = 100;
 /// When suspended runs are looked for again after the store could not say which are due.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// Records a watcher reads from the store at a time: enough to catch up quickly, few enough to hold.
+pub const WATCH_PAGE: usize = 256;
+
+/// What attempts and bodies say while they run is kept this far for a watcher that is busy; then the oldest is forgotten.
+pub const LIVE_KEPT: usize = 64;
+
+/// Runs of a session whose past a watcher remembers; what it forgot it reads again.
+pub const STORIES_KEPT: usize = 256;
+
+/// Most activities in one trace: more than a person reads.
+pub const TRACE_ACTIVITIES: usize = 10_000;
+
+/// How far an explanation follows runs that wait for one another.
+pub const EXPLAINED_DEPTH: usize = 8;
+
+/// How often a watcher looks for what another worker wrote: soon enough for a person who looks on.
+pub const WATCH_LOOK: Duration = Duration::from_secs(1);
+
 /// How long one poll of a body may take before the watchdog names it. A well-behaved body yields within microseconds.
 pub const WATCHDOG: Duration = Duration::from_secs(2);
 

@@ -124,6 +124,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         worker: WorkerId::default(),
         lease: Lease::new(None),
         sessions: Default::default(),
+        watchers: kernel.watchers.clone(),
         live: Default::default(),
         letters: Default::default(),
         queued: Default::default(),

@@ -1,6 +1,7 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
 mod forks;
+mod looking;
 mod people;
 mod recovery;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
 use crate::call::plan::{asked, resolve};
@@ -132,6 +134,7 @@ impl Runtime {
             worker: mint.worker(),
             lease: Lease::new(config.lease),
             sessions: Default::default(),
+            watchers: Arc::new(Watchers::new(config.clock.clone())),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
@@ -223,6 +226,7 @@ impl Runtime {
         let at = self.kernel.clock.now();
         let run = self.kernel.mint.run(at);
         let asked = asked(&call, tool.as_ref());
+        let session = how.session.clone();
         let creation = Creation {
             tool: asked.name.clone(),
             at,
@@ -234,7 +238,10 @@ impl Runtime {
         let records = vec![Record { path: Path::root(), at, asked: Some(asked), event: Event::Accepted }];
         let changes = vec![Change::Start { run, creation, records }];
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
-            Ok(()) => self.kernel.wake_up(run),
+            Ok(()) => {
+                self.kernel.watchers.changed(run, session.as_ref());
+                self.kernel.wake_up(run);
+            }
             Err(StoreError::KeyTaken { run }) => return Ok(run),
             Err(error) => return Err(error.into()),
         }

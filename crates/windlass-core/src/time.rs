@@ -37,6 +37,44 @@ impl std::ops::Add<Duration> for Timestamp {
     }
 }
 
+/// In UTC, to the second: `2026-09-21T14:13:20Z`.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.div_euclid(1_000_000);
+        let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    }
+}
+
+/// Year, month and day of a day counted from 1970-01-01. Years begin in March here, so that the day that is sometimes
+/// missing is the last of a year, and all eras of 400 years are alike.
+fn civil(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let shifted = if month < 10 { month + 3 } else { month - 9 };
+    let new_year = i64::from(shifted <= 2);
+    (era * 400 + year + new_year, shifted, day - (153 * month + 2) / 5 + 1)
+}
+
+/// A duration as people say it, in its two largest units: `2 h 59 min`.
+pub(crate) fn words(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let units = [("d", seconds / 86_400), ("h", seconds / 3_600 % 24), ("min", seconds / 60 % 60), ("s", seconds % 60)];
+    let said: Vec<String> = units
+        .iter()
+        .skip_while(|(_, count)| *count == 0)
+        .take(2)
+        .filter(|(_, count)| *count > 0)
+        .map(|(unit, count)| format!("{count} {unit}"))
+        .collect();
+    if said.is_empty() { format!("{} ms", duration.as_millis()) } else { said.join(" ") }
+}
+
 impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}µs", self.0)
@@ -64,4 +102,40 @@ pub struct Times {
     pub running: u64,
     /// Nanoseconds from being asked to having an outcome. Never less than the other two together.
     pub total: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn w12_instants_are_written_as_people_write_them() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_790_000_000, "2026-09-21T14:13:20Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(Timestamp::from_micros(seconds * 1_000_000).to_string(), text);
+        }
+        assert!(!Timestamp::from_micros(i64::MAX).to_string().is_empty() && i64::MIN < 0);
+    }
+
+    #[test]
+    fn w12_durations_are_said_in_their_two_largest_units() {
+        for (millis, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1 s"),
+            (61_000, "1 min 1 s"),
+            (3_600_000, "1 h"),
+            (3_605_000, "1 h"),
+            (10_740_000, "2 h 59 min"),
+            (200_000_000, "2 d 7 h"),
+        ] {
+            assert_eq!(words(Duration::from_millis(millis)), text);
+        }
+    }
 }

@@ -104,7 +104,7 @@ impl Drop for Watched {
 mod tests {
     fn origin() -> crate::call::Origin {
         let signer = std::sync::Arc::new(crate::run::reply::Signer::new([0; 32]));
-        crate::call::Origin { run: crate::id::RunId::from_bytes([1; 16]), generation: 0, signer }
+        crate::call::Origin::for_test(crate::id::RunId::from_bytes([1; 16]), 0, signer)
     }
 
     use super::*;

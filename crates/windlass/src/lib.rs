@@ -13,10 +13,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use open::{Builder, OpenError};
+pub use windlass_core::activity::{self, Activity, Cursor, Happening, Position, Trace, Watch};
 pub use windlass_core::call::{
     Attempt, Call, Command, Incoming, Middleware, Outcome, Outgoing, Preparation, ToolCall, ToolRef, batch_identity,
 };
 pub use windlass_core::ctx::{Ctx, First2, First3, First4, Handle, OpenWait, Step, park, step};
+pub use windlass_core::explain::{self, Explanation};
 pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
@@ -251,6 +253,27 @@ impl Windlass {
     /// A run's journal: every record, in order.
     pub async fn journal(&self, run: RunId) -> Result<Vec<record::Record>> {
         self.runtime.journal(run).await
+    }
+
+    /// Watches a run: what it did from a place on, then what it does, in order, without gaps, to its end. Watching goes on
+    /// after a restart at the [`cursor`](Watch::cursor) of an earlier watch.
+    pub async fn watch(&self, run: RunId, from: Cursor) -> Result<Watch> {
+        self.runtime.watch(run, from).await
+    }
+
+    /// Watches every run of a session, in one order.
+    pub fn watch_session(&self, session: impl Into<Arc<str>>, from: Cursor) -> Watch {
+        self.runtime.watch_session(session, from)
+    }
+
+    /// Everything recorded about a run and the runs it started, as a tree.
+    pub async fn trace(&self, run: RunId) -> Result<Trace> {
+        self.runtime.trace(run).await
+    }
+
+    /// Why a run does not go on, and what would move it; of a finished one, how it ended.
+    pub async fn explain(&self, run: RunId) -> Result<Explanation> {
+        self.runtime.explain(run).await
     }
 
     /// A piece of what the operation at `path` returned, as text: at most `limit` bytes from `offset` on. What a model is

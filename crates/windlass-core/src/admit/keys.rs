@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::fifo::{Fifo, Turn};
+use crate::id::RunId;
+use crate::path::Path;
 
 /// The keys held by a durable body and the bodies around it: what its descendants need not wait for again. Those of them
 /// that share such a key wait for one another only, in a queue below the body.
@@ -33,7 +35,25 @@ pub(crate) struct Keys(Mutex<State>);
 struct State {
     queues: FxHashMap<Arc<str>, Arc<Fifo>>,
     waits: Vec<Wait>,
+    /// Who queues where, as far as they said.
+    places: FxHashMap<u64, Place>,
     next: u64,
+}
+
+/// Somebody in the queue of a key.
+struct Place {
+    queue: Arc<str>,
+    key: Arc<str>,
+    who: (RunId, Path),
+    holds: bool,
+}
+
+/// A call that waits for a key.
+pub(crate) struct KeyWait {
+    pub(crate) path: Path,
+    pub(crate) key: Arc<str>,
+    /// Who has it.
+    pub(crate) holder: Option<(RunId, Path)>,
 }
 
 /// Somebody who holds keys waits for another one.
@@ -63,7 +83,23 @@ impl Keys {
             id
         });
         drop(state);
-        Ok(KeyTurn { keys: self.clone(), key, queue: name, turn: Some(turn), wait })
+        Ok(KeyTurn { keys: self.clone(), key, queue: name, turn: Some(turn), wait, place: None, holds: false })
+    }
+
+    /// What calls of a run wait for, and who has it.
+    pub(crate) fn waits_of(&self, run: RunId) -> Vec<KeyWait> {
+        let state = self.0.lock();
+        let holder = |queue: &str| state.places.values().find(|place| place.holds && *place.queue == *queue);
+        let waiting = state.places.values().filter(|place| !place.holds && place.who.0 == run);
+        let mut waits: Vec<KeyWait> = waiting
+            .map(|place| KeyWait {
+                path: place.who.1.clone(),
+                key: place.key.clone(),
+                holder: holder(&place.queue).map(|place| place.who.clone()),
+            })
+            .collect();
+        waits.sort_by(|a, b| a.path.cmp(&b.path));
+        waits
     }
 }
 
@@ -105,14 +141,33 @@ pub(crate) struct KeyTurn {
     queue: Arc<str>,
     turn: Option<Turn>,
     wait: Option<u64>,
+    place: Option<u64>,
+    holds: bool,
 }
 
 impl KeyTurn {
+    /// Says whose place it is, so that those behind it can be told.
+    pub(crate) fn of(mut self, run: RunId, path: &Path) -> Self {
+        let mut state = self.keys.0.lock();
+        let id = state.number();
+        let (queue, key) = (self.queue.clone(), self.key.clone());
+        state.places.insert(id, Place { queue, key, who: (run, path.clone()), holds: self.holds });
+        drop(state);
+        self.place = Some(id);
+        self
+    }
+
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         if let Some(turn) = &mut self.turn {
             std::task::ready!(turn.poll(cx));
         }
         self.stop_waiting();
+        if !std::mem::replace(&mut self.holds, true)
+            && let Some(id) = self.place
+            && let Some(place) = self.keys.0.lock().places.get_mut(&id)
+        {
+            place.holds = true;
+        }
         Poll::Ready(())
     }
 
@@ -136,6 +191,9 @@ impl Drop for KeyTurn {
         self.stop_waiting();
         self.turn = None;
         let mut state = self.keys.0.lock();
+        if let Some(id) = self.place {
+            state.places.remove(&id);
+        }
         if state.queues.get(&self.queue).is_some_and(|queue| queue.is_idle()) {
             state.queues.remove(&self.queue);
         }

@@ -9,6 +9,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::activity::Happening;
+use crate::activity::watchers::Watchers;
 use crate::id::{RunId, ToolId};
 use crate::path::Path;
 use crate::run::reply::Signer;
@@ -22,7 +24,17 @@ pub struct Attempt(Arc<Inner>);
 pub(crate) struct Origin {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
+    pub(crate) session: Option<Arc<str>>,
     pub(crate) signer: Arc<Signer>,
+    pub(crate) watchers: Arc<Watchers>,
+}
+
+#[cfg(test)]
+impl Origin {
+    pub(crate) fn for_test(run: RunId, generation: u32, signer: Arc<Signer>) -> Self {
+        let watchers = Arc::new(Watchers::new(Arc::new(crate::testing::Sim::new(1))));
+        Self { run, generation, session: None, signer, watchers }
+    }
 }
 
 struct Inner {
@@ -111,9 +123,13 @@ impl Attempt {
         self.0.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Reports progress to the log of the run; counts as a heartbeat.
+    /// Says how far it is, to whoever [watches](crate::Runtime::watch) the run at this moment, and to the log. Kept
+    /// nowhere. Counts as a heartbeat.
     pub fn progress(&self, message: &str) {
         self.heartbeat();
+        let Origin { run, session, watchers, .. } = &self.0.origin;
+        let what = || Happening::Progress { message: message.to_owned() };
+        watchers.say(*run, session.as_ref(), &self.0.path, what);
         tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
 
@@ -251,7 +267,7 @@ mod tests {
     fn l17_one_key_for_all_attempts_of_a_call_and_another_for_every_other() {
         let run = RunId::from_bytes([7; 16]);
         let path: Path = "2/0".parse().unwrap();
-        let origin = |generation| Origin { run, generation, signer: Arc::new(Signer::new([0; 32])) };
+        let origin = |generation| Origin::for_test(run, generation, Arc::new(Signer::new([0; 32])));
         let attempt = |n| Attempt::new(origin(0), path.clone(), "t".into(), n, 3);
         let next = Attempt::new(origin(1), path.clone(), "t".into(), 1, 3);
         assert_ne!(next.key(), attempt(1).key(), "another generation does things anew");

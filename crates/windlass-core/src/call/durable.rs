@@ -216,7 +216,9 @@ impl Entry {
         };
         let kernel = &self.run.kernel;
         let kept = kernel.kept.take(self.run.id, &self.op.path);
-        match kept.map_or_else(|| kernel.keys.request(key, self.scope.held.as_ref()), Ok) {
+        let (run, path) = (self.run.id, &self.op.path);
+        let asked = || kernel.keys.request(key, self.scope.held.as_ref()).map(|turn| turn.of(run, path));
+        match kept.map_or_else(asked, Ok) {
             Ok(turn) => {
                 self.scope.held = Some(turn.hold(self.scope.held.take()));
                 self.phase = Phase::Key { key: turn, again };

@@ -90,7 +90,7 @@ impl Queue {
                 Some(turn) => turn,
                 None => match run.kernel.kept.take(run.id, path) {
                     Some(turn) => turn,
-                    None => run.kernel.keys.request(key.clone(), self.held.as_ref())?,
+                    None => run.kernel.keys.request(key.clone(), self.held.as_ref())?.of(run.id, path),
                 },
             };
             if self.key.insert(turn).poll(cx).is_pending() {

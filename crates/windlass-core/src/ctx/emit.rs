@@ -1,12 +1,14 @@
 //! Events of a body, and its next generation.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Ctx;
+use crate::activity::Happening;
 use crate::call::execute::Told;
 use crate::call::park::finished;
 use crate::call::plan::asked;
@@ -31,6 +33,30 @@ impl Ctx {
             self.run.pump_if_due();
         }
         Ok(())
+    }
+
+    /// Says how far the body is, to whoever [watches](crate::Runtime::watch) the run at this moment. Kept nowhere; not said
+    /// again while recorded operations are answered.
+    pub fn progress(&self, message: &str) {
+        self.say(|| Happening::Progress { message: message.to_owned() });
+    }
+
+    /// Says something to whoever watches the run at this moment, and to the log. Kept nowhere; not said again while recorded
+    /// operations are answered.
+    pub fn log(&self, message: &str) {
+        if self.say(|| Happening::Logged { message: message.to_owned() }) {
+            tracing::info!(run = %self.run.id, path = %self.path, "{message}");
+        }
+    }
+
+    /// Whether it was said: what comes before a recorded operation was said when that was performed.
+    fn say(&self, what: impl FnOnce() -> Happening) -> bool {
+        let next = self.path.child(self.frame.next.load(Ordering::Acquire));
+        let fresh = self.run.standing(&next, |_| ()).is_none();
+        if fresh {
+            self.run.kernel.watchers.say(self.run.id, self.run.session.as_ref(), &self.path, what);
+        }
+        fresh
     }
 
     /// Ends this generation of the run and goes on with other arguments and a fresh journal, under the same id. For

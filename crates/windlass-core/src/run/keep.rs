@@ -32,7 +32,7 @@ impl Kept {
                 continue;
             }
             if let Ok(turn) = keys.request(key.clone(), None) {
-                self.0.lock().insert((run, path.clone()), turn);
+                self.0.lock().insert((run, path.clone()), turn.of(run, &path));
                 held.push((path, key));
             }
         }

@@ -171,7 +171,13 @@ impl Run {
     }
 
     pub(crate) fn origin(&self) -> Origin {
-        Origin { run: self.id, generation: self.generation, signer: self.kernel.signer.clone() }
+        Origin {
+            run: self.id,
+            generation: self.generation,
+            session: self.session.clone(),
+            signer: self.kernel.signer.clone(),
+            watchers: self.kernel.watchers.clone(),
+        }
     }
 
     /// Another worker has the run by now, or may have: nothing more is done here.
@@ -265,6 +271,7 @@ impl Run {
             machine.take_nudged()
         });
         nudged.into_iter().for_each(|run| self.kernel.nudge(run));
+        self.kernel.watchers.changed(self.id, self.session.as_ref());
         self.wake();
     }
 

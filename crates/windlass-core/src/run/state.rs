@@ -153,7 +153,7 @@ impl fmt::Display for Hold {
             ),
             Self::TooBig { bytes } => write!(
                 f,
-                "the results of the run take more than {bytes} bytes; continue in a new generation \
+                "the results of the run take more than {bytes} bytes; split the work, or continue in a new generation \
                  (`ctx.continue_as`), and return references instead of large content"
             ),
             Self::Outside { path } => write!(
@@ -163,11 +163,13 @@ impl fmt::Display for Hold {
             ),
             Self::Imported { was, missing: 0 } => write!(
                 f,
-                "imported: the original was {was}; make sure that it will not go on where it came from, then resume                  the run; reply keys handed out there are void, the inbox has new ones"
+                "imported: the original was {was}; make sure that it will not go on where it came from, then resume \
+                 the run; reply keys handed out there are void, the inbox has new ones"
             ),
             Self::Imported { missing, .. } => write!(
                 f,
-                "the import broke off, and {missing} generations of the journal are missing; import the same document                  again"
+                "the import broke off, and {missing} generations of the journal are missing; import the same document \
+                 again"
             ),
         }
     }

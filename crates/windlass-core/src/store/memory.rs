@@ -381,6 +381,11 @@ impl Store for MemoryStore {
         ready(self.find(run, |entry| entry.records.get(from..).map(<[Record]>::to_vec).unwrap_or_default()))
     }
 
+    fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        ready(self.find(run, |entry| entry.records.iter().skip(from).take(limit).cloned().collect()))
+    }
+
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Logged>, StoreError>> {
         ready(Ok(self.inner.lock().feed(&session, after, limit)))
     }

@@ -440,6 +440,16 @@ pub trait Store: Send + Sync + 'static {
     /// A run's journal from the record `from` on, over all generations.
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>>;
 
+    /// The same, at most `limit` records. A store that can read less than the whole of a journal does.
+    fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        let journal = self.journal(run, from);
+        Box::pin(async move {
+            let mut records = journal.await?;
+            records.truncate(limit);
+            Ok(records)
+        })
+    }
+
     /// What was recorded after `position` for the runs of a session, at most `limit` entries.
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>>;
 

@@ -35,6 +35,10 @@ macro_rules! delegate_reads {
             $how(self.$inner.journal(run, from))
         }
 
+        fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+            $how(self.$inner.page(run, from, limit))
+        }
+
         fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
             $how(self.$inner.mail(run, after))
         }

@@ -89,6 +89,7 @@ behaviours! {
     generations {
         a_new_generation_has_a_fresh_journal,
         a_generation_may_begin_and_sleep_in_one_commit,
+        b12_a_journal_is_read_in_pages,
     }
     sessions {
         turns_wait_for_the_turns_before_them,

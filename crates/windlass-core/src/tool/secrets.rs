@@ -68,6 +68,14 @@ impl<'s> Secrets<'s> {
     }
 }
 
+impl super::Tool {
+    /// Arguments as others may see them; nothing where the schema that knows the secrets cannot be had.
+    pub(crate) fn without_secrets(&self, args: &Value) -> Option<Value> {
+        let root = self.contract().ok()?.input();
+        Some(Secrets { root }.redact(args, &[root]).unwrap_or_else(|| args.clone()))
+    }
+}
+
 /// What a schema says about the property `key`.
 pub(crate) fn places<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
     match schema.get("properties").and_then(|properties| properties.get(key)) {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::budget;
@@ -48,6 +48,25 @@ impl<'a> ErrorView<'a> {
             violations: if let ToolError::InvalidArguments { violations } = error { violations } else { &[] },
             retryable: matches!(error, ToolError::Failed { retry: Retryable::Yes | Retryable::After(_), .. }),
         }
+    }
+}
+
+/// The same, to be kept and sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The kind, such as `timed_out`.
+    pub kind: String,
+    /// One bounded sentence.
+    pub message: String,
+    /// Whether calling again may help without changing anything.
+    pub retryable: bool,
+}
+
+impl Failure {
+    /// The outside of `error`.
+    pub fn of(error: &ToolError) -> Self {
+        let view = ErrorView::of(error);
+        Self { kind: view.kind.to_owned(), message: view.message.into_owned(), retryable: view.retryable }
     }
 }
 

@@ -150,6 +150,10 @@ impl Store for SqliteStore {
         Box::pin(async move { self.readers.journal(run, from) })
     }
 
+    fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        Box::pin(async move { self.readers.page(run, from, limit) })
+    }
+
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
         Box::pin(async move { self.readers.feed(&session, after, limit) })
     }

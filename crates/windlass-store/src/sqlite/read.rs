@@ -89,7 +89,14 @@ impl Readers {
     pub(super) fn journal(&self, run: RunId, from: u64) -> Result<Vec<Record>, StoreError> {
         self.with(|connection| {
             let id = find(connection, run)?;
-            records(connection, id, signed(from))
+            records(connection, id, signed(from), EVERY)
+        })
+    }
+
+    pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
+        self.with(|connection| {
+            let id = find(connection, run)?;
+            records(connection, id, signed(from), size(limit))
         })
     }
 
@@ -113,7 +120,7 @@ impl Readers {
             Ok(Contents {
                 generation: row.get(1)?,
                 base: base.unsigned_abs(),
-                records: records(&transaction, id, base)?,
+                records: records(&transaction, id, base, EVERY)?,
                 mail: mail(&transaction, id, 0)?,
                 session: row.get(3)?,
                 parent: parent(row, 4)?,
@@ -247,9 +254,13 @@ fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
         .ok_or(ReadError::Refused(StoreError::NoSuchRun(run)))
 }
 
-fn records(connection: &Connection, id: i64, from: i64) -> Result<Vec<Record>, ReadError> {
-    let mut statement = connection.prepare_cached("SELECT body FROM log WHERE run = ?1 AND seq >= ?2 ORDER BY seq")?;
-    let mut rows = statement.query([id, from])?;
+/// No limit, to SQLite.
+const EVERY: i64 = -1;
+
+fn records(connection: &Connection, id: i64, from: i64, limit: i64) -> Result<Vec<Record>, ReadError> {
+    let sql = "SELECT body FROM log WHERE run = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([id, from, limit])?;
     let mut records = Vec::new();
     while let Some(row) = rows.next()? {
         records.push(decode(text(row, 0)?)?);

@@ -46,3 +46,16 @@ pub(super) fn a_generation_may_begin_and_sleep_in_one_commit(store: &dyn Store) 
     assert_eq!((claimed.generation, claimed.seq, claimed.records.len()), (1, 2, 1));
     owner.append(json!("goes on at the right place"));
 }
+
+pub(super) fn b12_a_journal_is_read_in_pages(store: &dyn Store) {
+    let mut owner = Owner::create(store, 1);
+    owner.append(json!("old"));
+    owner.write(vec![Change::Append(vec![record(2, json!("new"))]), Change::Continue]);
+    let all = owner.journal();
+    let page = |from, limit| texts(&must(block_on(store.page(run(1), from, limit))));
+    assert_eq!([page(0, 2), page(2, 2)].concat(), all, "over all generations");
+    assert_eq!(page(1, 1), all[1..2]);
+    assert_eq!(page(0, usize::MAX), all);
+    assert!(page(0, 0).is_empty() && page(3, 10).is_empty() && page(u64::MAX, 10).is_empty());
+    assert!(block_on(store.page(run(2), 0, 10)).is_err(), "there is no such run");
+}
