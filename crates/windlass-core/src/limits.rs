@@ -80,6 +80,9 @@ pub const TRACE_ACTIVITIES: usize = 10_000;
 /// How far an explanation follows runs that wait for one another.
 pub const EXPLAINED_DEPTH: usize = 8;
 
+/// Shortest lease of a worker: a pause of a busy machine must not look like a death.
+pub const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
 /// How often a watcher looks for what another worker wrote: soon enough for a person who looks on.
 pub const WATCH_LOOK: Duration = Duration::from_secs(1);
 

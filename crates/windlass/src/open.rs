@@ -31,6 +31,9 @@ pub struct Builder {
     in_flight: usize,
     watchdog: Duration,
     locale: String,
+    attended: bool,
+    suspend_after: Duration,
+    lease: Option<Duration>,
 }
 
 enum Source {
@@ -59,6 +62,9 @@ impl Builder {
             in_flight: limits::ATTEMPTS_IN_FLIGHT,
             watchdog: limits::WATCHDOG,
             locale: "en".to_owned(),
+            attended: false,
+            suspend_after: limits::SUSPEND_AFTER,
+            lease: None,
         }
     }
 
@@ -111,6 +117,26 @@ impl Builder {
         self
     }
 
+    /// Says that somebody is there to be asked; conditions see it as `session.attended`, and
+    /// [`unattended`](Policy::unattended) no longer applies.
+    pub fn attended(mut self) -> Self {
+        self.attended = true;
+        self
+    }
+
+    /// How long a run only waits before it is suspended to the store, instead of [`limits::SUSPEND_AFTER`].
+    pub fn suspend_after(mut self, time: Duration) -> Self {
+        self.suspend_after = time;
+        self
+    }
+
+    /// Makes this one of several runtimes that share a store, trusted to be alive for this long after its last word. Only
+    /// for stores that can be shared.
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.lease = Some(length);
+        self
+    }
+
     /// The language people are told things in, such as `de-CH`; English unless set.
     pub fn locale(mut self, locale: impl Into<String>) -> Self {
         self.locale = locale.into();
@@ -122,6 +148,10 @@ impl Builder {
             return Err(Error::Refused("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
         }
         self.policy.check().map_err(|problem| Error::Refused(problem.to_string()))?;
+        if self.lease.is_some_and(|lease| lease < limits::SHORTEST_LEASE) {
+            let least = limits::SHORTEST_LEASE;
+            return Err(Error::Refused(format!("a lease shorter than {least:?} ends between two renewals; use more")));
+        }
         for tool in self.tools {
             self.toolbox.insert(tool)?;
         }
@@ -139,6 +169,9 @@ impl Builder {
         config.policy = self.policy;
         config.middleware = self.middleware;
         config.locale = self.locale;
+        config.attended = self.attended;
+        config.suspend_after = self.suspend_after;
+        config.lease = self.lease;
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)
             .map_err(|error| Error::Refused(format!("the watchdog's thread cannot be started: {error}")))?;
