@@ -10,6 +10,8 @@ mod bad_input;
 mod calls;
 mod cpu;
 mod crash;
+mod crash_parks;
+mod crash_runs;
 mod doubts;
 mod golden;
 mod holds;

@@ -71,7 +71,7 @@ mod sim;
 pub mod store_suite;
 mod watched;
 
-pub use crash::{CrashMatrix, Disk, Ledger, MemoryDisk, Report};
+pub use crash::{CrashMatrix, Disk, Ledger, MemoryDisk, Outside, Report};
 pub use faulty::{Fault, FaultyStore};
 pub use sim::{Sim, block_on};
 pub use watched::Watched;

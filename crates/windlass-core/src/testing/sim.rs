@@ -1,8 +1,7 @@
 //! A single-thread executor that is seeded and whose clock is virtual: the same seed runs the same way again, and time
 //! moves only when nothing else can.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,10 +26,10 @@ pub struct Sim(Arc<Inner>);
 
 struct Inner {
     tasks: Mutex<Tasks>,
-    ready: Mutex<Vec<u64>>,
-    timers: Mutex<BinaryHeap<Reverse<(u64, u64)>>>,
-    sleepers: Mutex<BTreeMap<u64, Waker>>,
-    nanos: AtomicU64,
+    ready: Mutex<Ready>,
+    /// By time, and then by age.
+    timers: Mutex<BTreeMap<(u64, u64), Waker>>,
+    nanos: Arc<AtomicU64>,
     /// Answers that other threads owe, in the order they were asked for; time stands still until they come, and they are
     /// delivered in that order, so that another thread's speed decides nothing.
     owed: Mutex<BTreeMap<u64, Option<Delivery>>>,
@@ -47,11 +46,35 @@ struct Tasks {
     all: BTreeMap<u64, BoxFuture<'static, ()>>,
 }
 
+/// Tasks that want to be polled: in no order that matters, each once.
+#[derive(Default)]
+struct Ready {
+    tasks: Vec<u64>,
+    known: BTreeSet<u64>,
+}
+
+impl Ready {
+    fn add(&mut self, task: u64) {
+        if self.known.insert(task) {
+            self.tasks.push(task);
+        }
+    }
+
+    fn take(&mut self, choice: u64) -> Option<u64> {
+        let index = usize::try_from(choice % (self.tasks.len() as u64).max(1)).unwrap_or(0);
+        let task = (index < self.tasks.len()).then(|| self.tasks.swap_remove(index))?;
+        self.known.remove(&task);
+        Some(task)
+    }
+}
+
 /// What brought a [`Sim::run`] to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     /// The condition holds.
     Done,
+    /// Nothing can move any more unless time does.
+    Quiet,
     /// Nothing can move any more.
     Stuck,
     /// It was killed.
@@ -61,12 +84,27 @@ pub(crate) enum Idle {
 impl Sim {
     /// An executor whose choices follow from `seed`.
     pub fn new(seed: u64) -> Self {
+        Self::with_clock(seed, Arc::default())
+    }
+
+    /// The executor of a later process: its clock goes on from here.
+    #[must_use]
+    pub fn later(&self, seed: u64) -> Self {
+        Self::with_clock(seed, Arc::new(AtomicU64::new(self.ticks())))
+    }
+
+    /// The executor of another process at the same time: they share the clock.
+    #[must_use]
+    pub(crate) fn beside(&self, seed: u64) -> Self {
+        Self::with_clock(seed, self.0.nanos.clone())
+    }
+
+    fn with_clock(seed: u64, nanos: Arc<AtomicU64>) -> Self {
         Self(Arc::new(Inner {
             tasks: Mutex::default(),
             ready: Mutex::default(),
             timers: Mutex::default(),
-            sleepers: Mutex::default(),
-            nanos: AtomicU64::new(0),
+            nanos,
             owed: Mutex::default(),
             random: Mutex::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             thread: Mutex::default(),
@@ -88,7 +126,17 @@ impl Sim {
 
     /// Runs tasks until `done` says so or nothing can move.
     pub(crate) fn run(&self, done: impl Fn() -> bool) -> Idle {
-        *self.0.thread.lock() = Some(std::thread::current());
+        loop {
+            match self.run_now(&done) {
+                Idle::Quiet if self.advance() => {}
+                Idle::Quiet => return Idle::Stuck,
+                idle => return idle,
+            }
+        }
+    }
+
+    /// The same, as far as it goes without time passing.
+    pub(crate) fn run_now(&self, done: impl Fn() -> bool) -> Idle {
         loop {
             if self.0.killed.load(Ordering::Acquire) {
                 return Idle::Killed;
@@ -96,23 +144,32 @@ impl Sim {
             if done() {
                 return Idle::Done;
             }
-            if let Some(id) = self.pick() {
-                self.poll(id);
-            } else if let Some(delivery) = self.oldest_owed() {
-                delivery();
-            } else if !self.advance() {
-                return Idle::Stuck;
+            if !self.step() {
+                return Idle::Quiet;
             }
         }
     }
 
+    /// Does one thing, if there is one that can be done now.
+    pub(crate) fn step(&self) -> bool {
+        *self.0.thread.lock() = Some(std::thread::current());
+        if let Some(id) = self.pick() {
+            self.poll(id);
+        } else if let Some(delivery) = self.oldest_owed() {
+            delivery();
+        } else {
+            return false;
+        }
+        true
+    }
+
     fn pick(&self) -> Option<u64> {
         let mut ready = self.0.ready.lock();
-        if ready.is_empty() {
+        if ready.tasks.is_empty() {
             return None;
         }
-        let index = usize::try_from(self.random() % ready.len() as u64).unwrap_or(0);
-        Some(ready.swap_remove(index))
+        let choice = self.random();
+        ready.take(choice)
     }
 
     fn random(&self) -> u64 {
@@ -132,13 +189,21 @@ impl Sim {
     }
 
     /// Moves time to the next timer.
-    fn advance(&self) -> bool {
-        let Some(Reverse((at, id))) = self.0.timers.lock().pop() else { return false };
+    pub(crate) fn advance(&self) -> bool {
+        let Some(((at, _), waker)) = self.0.timers.lock().pop_first() else { return false };
         self.0.nanos.fetch_max(at, Ordering::AcqRel);
-        if let Some(waker) = self.0.sleepers.lock().remove(&id) {
-            waker.wake();
-        }
+        waker.wake();
         true
+    }
+
+    /// When the next timer rings.
+    pub(crate) fn next_timer(&self) -> Option<u64> {
+        self.0.timers.lock().first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Moves time, unless it is later already.
+    pub(crate) fn pass_to(&self, nanos: u64) {
+        self.0.nanos.fetch_max(nanos, Ordering::AcqRel);
     }
 
     /// Stops everything where it stands: no task is ever polled again.
@@ -231,10 +296,7 @@ struct TaskWaker {
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        let mut ready = self.sim.ready.lock();
-        if !ready.contains(&self.id) {
-            ready.push(self.id);
-        }
+        self.sim.ready.lock().add(self.id);
     }
 }
 
@@ -247,7 +309,7 @@ impl Spawn for Sim {
             tasks.all.insert(id, task);
             id
         };
-        self.0.ready.lock().push(id);
+        self.0.ready.lock().add(id);
     }
 
     fn spawn_cpu(&self, task: BoxFuture<'static, ()>) {
@@ -288,14 +350,11 @@ impl Future for Sleep {
             None => {
                 let mut tasks = self.sim.tasks.lock();
                 tasks.next += 1;
-                let id = tasks.next;
-                drop(tasks);
-                self.sim.timers.lock().push(Reverse((self.at, id)));
-                self.id = Some(id);
-                id
+                tasks.next
             }
         };
-        self.sim.sleepers.lock().insert(id, cx.waker().clone());
+        self.id = Some(id);
+        self.sim.timers.lock().insert((self.at, id), cx.waker().clone());
         Poll::Pending
     }
 }
@@ -303,8 +362,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.sim.sleepers.lock().remove(&id);
-            self.sim.timers.lock().retain(|Reverse((_, timer))| *timer != id);
+            self.sim.timers.lock().remove(&(self.at, id));
         }
     }
 }
