@@ -28,10 +28,13 @@ use crate::tool::ToolError;
 pub(crate) struct Rest {
     /// Whoever waits for the end of a run, however often it is suspended until then.
     waiting: Mutex<BTreeMap<RunId, Arc<Completion>>>,
-    /// Runs that are being taken up, and whether somebody asked for that again meanwhile.
-    waking: Mutex<BTreeMap<RunId, bool>>,
+    /// Runs that are being taken up, and whether and how somebody asked for that again meanwhile.
+    waking: Mutex<BTreeMap<RunId, Option<Again>>>,
     alarm: Mutex<Alarm>,
 }
+
+/// How a run is to be taken up once more; see [`Kernel::wake_up_as`].
+type Again = Option<TakenUp>;
 
 /// When the next suspended run is due.
 #[derive(Default)]
@@ -124,11 +127,13 @@ impl Kernel {
         }
         let again = match self.rest.waking.lock().entry(run) {
             std::collections::btree_map::Entry::Occupied(mut entry) => {
-                entry.insert(true);
+                // Whoever knows that the run is nobody's may not be overruled by whoever does not.
+                let known = entry.get().flatten();
+                entry.insert(Some(how.or(known)));
                 true
             }
             std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(false);
+                entry.insert(None);
                 false
             }
         };
@@ -180,15 +185,19 @@ impl Kernel {
         tool.channels().check_signal(&tool.spec().name, name, value)
     }
 
-    async fn waking(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) {
+    async fn waking(self: &Arc<Self>, run: RunId, how: Again) {
+        let mut how = how;
         loop {
             if let Err(error) = self.take_up_rested(run, how).await {
                 tracing::warn!(%run, "the run cannot be taken up: {error}");
             }
             let mut waking = self.rest.waking.lock();
-            if waking.insert(run, false) != Some(true) {
-                waking.remove(&run);
-                return;
+            match waking.insert(run, None).flatten() {
+                Some(again) => how = again,
+                None => {
+                    waking.remove(&run);
+                    return;
+                }
             }
         }
     }

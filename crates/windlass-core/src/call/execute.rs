@@ -367,7 +367,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.clock.stop_by = Some(stop_by);
                 Event::Intended { attempt, over_by: stop_by + self.rules.grace }
             }
-            _ if suspect => Event::Attempting { attempt },
+            // What does not act kills nobody; announced, a refusal would look like an attempt that was let through.
+            _ if suspect && S::ACTS => Event::Attempting { attempt },
             Effect::Readonly => return self.start(),
             Effect::Idempotent if self.run.with(|machine| machine.outbox().exists()) => {
                 let mark = self.run.with(|machine| machine.outbox().written());

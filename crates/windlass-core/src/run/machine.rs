@@ -407,7 +407,8 @@ impl Machine {
 
     /// Something for the run arrived from outside.
     pub(crate) fn deliver(&mut self, mail: Mail, now: Timestamp) {
-        if mail.position <= self.seen {
+        // What comes after the run was suspended was not examined: it must wake the run again.
+        if mail.position <= self.seen || self.stop.is_some() {
             return;
         }
         self.seen = mail.position;
