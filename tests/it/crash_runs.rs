@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::{Ctx, Handle, Output, Policy, RunId, Settlement, Tool, ToolCall, ToolError, ToolRef};
+use windlass::{Ctx, Handle, Output, Policy, Reconciled, RunId, Settlement, Tool, ToolCall, ToolError, ToolRef};
 
 use crate::crash::once;
 use crate::crash_parks::{HOUR, call, check_parked};
@@ -239,14 +239,23 @@ fn l12_three_generations_each_act_once_whatever_crashes() {
 #[test]
 fn l11_events_and_l25_commands_happen_with_the_outcome_or_not_at_all() {
     let tools = |ledger: &Ledger| {
-        let ledger_ = ledger.clone();
+        let (acting, asked) = (ledger.clone(), ledger.clone());
+        let output = |to: &Value| -> windlass::ToolResult<Output> {
+            let to: RunId = serde_json::from_value(to.clone())?;
+            let started = ToolCall::new("double", json!({"n": 3}));
+            Ok(Output::value(json!("done")).signal(to, "number", json!(5)).start(started).emit("acted", json!(1)))
+        };
         let act = Tool::with_call("cause", "causes work", move |call: windlass::Call, args: Value| {
-            let ledger = ledger_.clone();
+            let ledger = acting.clone();
             async move {
                 ledger.once("cause", &call.idempotency_key()).await;
-                let to: RunId = serde_json::from_value(args["to"].clone())?;
-                let started = ToolCall::new("double", json!({"n": 3}));
-                Ok(Output::value(json!("done")).signal(to, "number", json!(5)).start(started).emit("acted", json!(1)))
+                output(&args["to"])
+            }
+        });
+        let act = act.reconcile(move |call| {
+            let happened = asked.happened(&call.idempotency_key());
+            async move {
+                Ok(if happened { Reconciled::Happened(output(&call.args()["to"])?) } else { Reconciled::DidNotHappen })
             }
         });
         let listener = Tool::durable_fn("ear", "hears one", |mut ctx: Ctx, _: Value| async move {
@@ -264,15 +273,7 @@ fn l11_events_and_l25_commands_happen_with_the_outcome_or_not_at_all() {
         let outer = outer.event::<i64>("begun");
         vec![outer, act.event::<Value>("acted"), listener.signal::<i64>("number"), double(), once(ledger, "act")]
     };
-    let report = check_parked(|| {
-        CrashMatrix::new(tools).call(call("outer")).person(|ledger, key, _| {
-            // A person can say that it did not happen; that it did would leave its commands undone.
-            match ledger.happened(key) {
-                false => Settlement::DidNotHappen,
-                true => Settlement::GiveUp,
-            }
-        })
-    });
+    let report = check_parked(|| CrashMatrix::new(tools).call(call("outer")));
     assert_eq!(report.outcome, json!([["done", 5]]));
     assert_eq!((report.effects["cause"], report.effects["act"]), (1, 2));
 }

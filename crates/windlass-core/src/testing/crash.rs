@@ -294,8 +294,12 @@ impl CrashMatrix {
                 }
                 _ if has_ended() => return result.lock().take(),
                 Idle::Done => {}
-                Idle::Quiet | Idle::Stuck if self.turn(outside()) || life.is_dead() || life.sim.advance() => {}
-                Idle::Quiet | Idle::Stuck => self.settle(life, &runtime, ledger),
+                _ if self.turn(outside()) || self.settle(life, &runtime, ledger) || life.is_dead() => {}
+                _ if life.sim.advance() => {}
+                _ => {
+                    let journals = block_on(journals(&runtime));
+                    panic!("the scenario is stuck, nothing can move:\n  {}\n{journals}", life.told());
+                }
             }
         }
         panic!("it goes on and on:\n  {}", life.told());
@@ -324,26 +328,23 @@ impl CrashMatrix {
         outside.acted.get()
     }
 
-    /// A person looks at the inbox.
-    fn settle(&self, life: &Life, runtime: &Runtime, ledger: &Ledger) {
-        let doubts = block_on(runtime.doubts()).unwrap_or_default();
-        let Some(person) = self.person.as_ref().filter(|_| !doubts.is_empty()) else {
-            let (count, journals) = (doubts.len(), block_on(journals(runtime)));
-            panic!("the scenario is stuck: {count} doubts, nothing can move:\n  {}\n{journals}", life.told())
-        };
-        for (run, doubt) in doubts {
+    /// A person looks at the doubts, before time passes; true if any could be settled.
+    fn settle(&self, life: &Life, runtime: &Runtime, ledger: &Ledger) -> bool {
+        let Some(person) = &self.person else { return false };
+        let mut settled = false;
+        for (run, doubt) in block_on(runtime.doubts()).unwrap_or_default() {
             let info = block_on(runtime.info(run)).ok().flatten();
             let generation = info.map_or(0, |info| info.generation);
             let key = crate::call::idempotency_key(run, generation, &doubt.path);
             let settlement = person(ledger, &key, &doubt);
             let runtime = runtime.clone();
-            let settled = life.sim.block_on(async move {
+            let told = life.sim.block_on(async move {
                 runtime.settle(run, &doubt.path, settlement, "the matrix", "as the ledger says").await
             });
-            if let Some(Err(error)) = settled {
-                panic!("the settlement was refused: {error}\n  {}", life.told());
-            }
+            // Refused where an attempt may still be running: looked at again later.
+            settled |= matches!(told, Some(Ok(())));
         }
+        settled
     }
 }
 
