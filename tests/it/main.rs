@@ -21,6 +21,7 @@ mod loops;
 mod mayhem;
 mod middleware;
 mod owners;
+mod parked;
 mod parks;
 mod policy;
 mod prepare;
