@@ -145,9 +145,8 @@ fn l05_a_cancelled_body_undoes_each_step_once_whatever_crashes() {
 
 #[test]
 fn l05_cancelling_a_parent_cancels_its_children_over_every_crash() {
-    let report = check_parked(|| {
-        CrashMatrix::new(parent).call(call("parent")).outside(|outside| outside.cancel("enough"))
-    });
+    let report =
+        check_parked(|| CrashMatrix::new(parent).call(call("parent")).outside(|outside| outside.cancel("enough")));
     assert!(report.outcome[0].to_string().contains("enough"), "{report:?}");
     assert!(!report.effects.contains_key("act"), "{report:?}");
 }
@@ -202,9 +201,8 @@ fn e06_a_connection_is_made_whatever_crashes() {
         });
         vec![mail, both]
     };
-    let report = check_parked(|| {
-        CrashMatrix::new(tools).call(call("both")).outside(|outside| outside.connect("post", None))
-    });
+    let report =
+        check_parked(|| CrashMatrix::new(tools).call(call("both")).outside(|outside| outside.connect("post", None)));
     assert_eq!(report.outcome, json!([[{"done": "mail"}, {"done": "mail"}]]));
     assert_eq!(report.effects["mail"], 2);
     let report = check_parked(|| {

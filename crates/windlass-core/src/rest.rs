@@ -110,7 +110,10 @@ impl Kernel {
             match kernel.store.mail(id, seen).await {
                 Ok(mail) if mail.is_empty() => {}
                 Ok(_) => kernel.wake_up(id),
-                Err(error) => tracing::warn!(run = %id, "its mailbox cannot be read: {error}"),
+                Err(error) => {
+                    tracing::warn!(run = %id, "its mailbox cannot be read: {error}");
+                    kernel.wake_up(id);
+                }
             }
         }));
     }
@@ -189,7 +192,10 @@ impl Kernel {
         let mut how = how;
         loop {
             if let Err(error) = self.take_up_rested(run, how).await {
-                tracing::warn!(%run, "the run cannot be taken up: {error}");
+                tracing::warn!(%run, "the run cannot be taken up yet: {error}");
+                // Whoever woke it will not do so again.
+                self.clock.sleep(limits::LOOK_AGAIN).await;
+                continue;
             }
             let mut waking = self.rest.waking.lock();
             match waking.insert(run, None).flatten() {
@@ -276,6 +282,7 @@ impl Kernel {
                     && let Err(error) = self.take_up_rested(*run, Some(TakenUp::Found)).await
                 {
                     tracing::warn!(%run, "the run cannot be taken up: {error}");
+                    self.wake_up_as(*run, Some(TakenUp::Found));
                 }
             }
             before = fresh;

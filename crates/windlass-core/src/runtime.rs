@@ -228,8 +228,19 @@ impl Runtime {
         let changes = vec![Change::Start { run, creation, records }];
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => self.kernel.wake_up(run),
-            Err(StoreError::KeyTaken { run }) => return Ok(run),
-            Err(error) => return Err(error.into()),
+            Err(StoreError::KeyTaken { run }) => {
+                // Whoever started it may not have been told, and then nobody has taken it up.
+                let info = self.kernel.store.info(run).await?;
+                if info.is_some_and(|info| info.state == RunState::Queued) {
+                    self.kernel.wake_up(run);
+                }
+                return Ok(run);
+            }
+            Err(error) => {
+                // It may be there all the same.
+                self.kernel.wake_up(run);
+                return Err(error.into());
+            }
         }
         Ok(run)
     }
@@ -337,7 +348,10 @@ impl Runtime {
                         Ok(live) => taken.push(live.run),
                         Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
                         // One run that cannot be read must not keep the others from going on.
-                        Err(error) => tracing::error!(run = %info.run, "the run cannot be taken up: {error}"),
+                        Err(error) => {
+                            tracing::error!(run = %info.run, "the run cannot be taken up: {error}");
+                            self.kernel.wake_up_as(info.run, Some(TakenUp::Found));
+                        }
                     }
                 }
                 if page.len() < PAGE {
@@ -398,7 +412,10 @@ impl Runtime {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
                     Ok(live) => runtime.survived(run, live.completion.wait()).await,
                     Err(StoreError::Finished(_) | StoreError::NoSuchRun(_)) => {}
-                    Err(error) => tracing::warn!(%run, "the run cannot be taken up: {error}"),
+                    Err(error) => {
+                        tracing::warn!(%run, "the run cannot be taken up: {error}");
+                        runtime.kernel.wake_up_as(run, Some(TakenUp::Found));
+                    }
                 }
             }
         }));
@@ -540,6 +557,16 @@ pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
 }
 
 impl Runtime {
+    /// Who owns the runs this runtime drives.
+    pub(crate) fn worker(&self) -> crate::id::WorkerId {
+        self.kernel.worker
+    }
+
+    /// Takes up what is due, as a worker among others does now and then.
+    pub(crate) async fn look_for_due(&self) {
+        self.kernel.take_up_due().await;
+    }
+
     /// One call as a run of its own, several as a batch.
     pub(crate) async fn batch_or_call(&self, mut calls: Vec<ToolCall>) -> Result<Vec<Outcome>> {
         match calls.len() {

@@ -577,7 +577,11 @@ impl Machine {
                 tracing::warn!("the run is lost: {error}");
                 self.stop = Some(Stop::Lost);
             }
-            Err(error) => self.stop = Some(Stop::Reload(error)),
+            Err(error) => {
+                // It may have happened: whoever was written to has a look.
+                self.nudged.extend(self.outbox.take_telling());
+                self.stop = Some(Stop::Reload(error));
+            }
         }
     }
 }

@@ -259,6 +259,8 @@ impl CrashMatrix {
             ledger.lives(None);
             sim.bury();
             log.append(&mut life.close());
+            // Whoever is told that no answer comes may want to do something about it.
+            sim.bury();
             if let Some(outcome) = outcome {
                 return Story { outcome, effects: ledger.effects(), log, deaths: died };
             }

@@ -163,6 +163,11 @@ impl Sim {
         true
     }
 
+    /// Whether anything can be done now.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.0.ready.lock().tasks.is_empty() || !self.0.owed.lock().is_empty()
+    }
+
     fn pick(&self) -> Option<u64> {
         let mut ready = self.0.ready.lock();
         if ready.tasks.is_empty() {
@@ -196,6 +201,16 @@ impl Sim {
         true
     }
 
+    /// Rings every timer whose time has come.
+    pub(crate) fn ring(&self) {
+        let now = self.ticks();
+        let mut timers = self.0.timers.lock();
+        let later = timers.split_off(&(now + 1, 0));
+        let due = std::mem::replace(&mut *timers, later);
+        drop(timers);
+        due.into_values().for_each(Waker::wake);
+    }
+
     /// When the next timer rings.
     pub(crate) fn next_timer(&self) -> Option<u64> {
         self.0.timers.lock().first_key_value().map(|((at, _), _)| *at)
@@ -219,17 +234,31 @@ impl Sim {
     /// Drops all tasks where they stand.
     pub fn bury(&self) {
         *self.0.thread.lock() = Some(std::thread::current());
-        let tasks = std::mem::take(&mut self.0.tasks.lock().all);
-        drop(tasks);
-        // What other threads still owe is waited for and thrown away, so that nothing of this process is left in them.
-        while let Some(delivery) = self.oldest_owed() {
-            drop(delivery);
+        loop {
+            let tasks = std::mem::take(&mut self.0.tasks.lock().all);
+            let none = tasks.is_empty();
+            // What is dropped may spawn, and what is spawned may keep all of it alive.
+            drop(tasks);
+            // What other threads still owe is waited for and thrown away, so that nothing of this process is left in them.
+            match self.oldest_owed() {
+                Some(delivery) => drop(delivery),
+                None if none => return,
+                None => {}
+            }
         }
     }
 
     /// The store as tasks of this executor must see it: answers from other threads come in a fixed order.
     pub fn attach(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        Arc::new(Attached { store, sim: self.clone() })
+        Arc::new(Attached { store: Caught { store, sim: self.clone() } })
+    }
+
+    /// Waits until every answer that is owed is there, delivered or not.
+    fn catch_up(&self) {
+        *self.0.thread.lock() = Some(std::thread::current());
+        while self.0.owed.lock().values().any(Option::is_none) {
+            std::thread::park();
+        }
     }
 
     /// Waits for the oldest answer that is owed.
@@ -269,15 +298,30 @@ impl Sim {
 
 /// See [`Sim::attach`].
 struct Attached {
+    store: Caught,
+}
+
+/// A store that has written everything it was told to by the time it is looked at: what a look finds does not depend on
+/// how fast another thread is.
+struct Caught {
     store: Arc<dyn Store>,
     sim: Sim,
 }
 
+impl std::ops::Deref for Caught {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        self.sim.catch_up();
+        &*self.store
+    }
+}
+
 impl Store for Attached {
     fn commit(&self, commit: Commit) -> Answer<()> {
-        match self.store.commit(commit) {
+        match self.store.store.commit(commit) {
             Answer::Ready(answer) => Answer::Ready(answer),
-            Answer::Wait(ticket) => Answer::Wait(self.sim.owe(ticket)),
+            Answer::Wait(ticket) => Answer::Wait(self.store.sim.owe(ticket)),
         }
     }
 
