@@ -192,7 +192,9 @@ mod tests {
         config.toolbox.insert(patient(Arc::default())).unwrap();
         let runtime = Runtime::new(config);
         for _ in 0..RUNS / 200 {
-            (0..200).for_each(|_| drop(runtime.start(ToolCall::new("patient", json!({}))).unwrap()));
+            for _ in 0..200 {
+                runtime.start(ToolCall::new("patient", json!({}))).unwrap();
+            }
             let clock = sim.clone();
             sim.block_on(async move { clock.sleep(Duration::from_millis(1)).await }).unwrap();
         }
