@@ -84,11 +84,27 @@ fn main() -> windlass::Result<()> {
         println!("    {point}");
     }
     print("a trip, two crashes each", &trip().crashes(2).run());
+    print("a question, with its answer", &question().run());
 
     let folder = tempfile::tempdir().map_err(|error| windlass::Error::Refused(error.to_string()))?;
     print("a charge, on SQLite", &charge().disk(fresh(folder.path().join("charge"))).run());
     print("a trip, on SQLite", &trip().disk(fresh(folder.path().join("trip"))).run());
     Ok(())
+}
+
+/// A body that waits needs somebody to answer it: the outside, which is asked whenever nothing else can move.
+fn question() -> CrashMatrix {
+    CrashMatrix::new(|ledger| {
+        let ask = |mut ctx: Ctx, _: Value| async move {
+            let yes: bool = ctx.wait("manager").within(std::time::Duration::from_secs(3_600)).await?;
+            if yes { ctx.call_json("charge", json!({})).await } else { Ok(json!("not charged")) }
+        };
+        let mut tools = tools(ledger);
+        tools.push(Tool::durable_fn("ask", "Ask the manager, then charge.", ask));
+        tools
+    })
+    .call(ToolCall::new("ask", json!({})))
+    .outside(|outside| outside.answer("manager", json!(true)))
 }
 
 /// A new file for every history; every life within one history opens the same file.

@@ -178,6 +178,7 @@ fn w11_crash_matrix_runs_on_tools_of_ones_own() {
         "a charge, in memory",
         "a trip, in memory",
         "a trip, two crashes each",
+        "a question, with its answer",
         "a charge, on SQLite",
         "a trip, on SQLite",
     ];
@@ -187,7 +188,8 @@ fn w11_crash_matrix_runs_on_tools_of_ones_own() {
         let numbers: Vec<u32> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
         assert!(matches!(numbers[..], [points, runs] if points >= 6 && runs >= points), "{line}");
     }
-    assert_eq!(printed.matches("  charge: 1\n").count(), 5, "{printed}");
+    assert_eq!(printed.matches("  charge: 1\n").count(), 6, "{printed}");
+    assert!(printed.contains("  outcome: [\"receipt 1\"]\n"), "{printed}");
     assert_eq!(printed.matches("  seat: 1\n").count(), 3, "{printed}");
     let outcome = r#"  outcome: [{"fare":120,"receipt":"receipt 1","seat":"12A"}]"#;
     assert_eq!(printed.matches(outcome).count(), 3, "{printed}");

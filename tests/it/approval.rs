@@ -166,6 +166,13 @@ fn w02_a_grant_expires_and_is_asked_for_again() {
         world.pass(MOMENT);
         assert!(is_suspended(&world, &deciding, run), "the grant is void");
         assert_eq!(charged.get(), 0);
+        drop(deciding);
+        // Also after another restart: what was decided before was decided about the first time it asked.
+        let world = world.restart();
+        world.pass(3 * HOUR);
+        let deciding = make(&world);
+        let again = deciding.clone();
+        world.run(async move { again.recover().await }).unwrap();
         let item = inbox(&world, &deciding).remove(0);
         decide(&world, &deciding, &item, true).unwrap();
         assert_eq!(outcome(&world, &deciding, run).unwrap(), json!({"charged": 500}));

@@ -11,18 +11,23 @@ use windlass::{Call, Ctx, Effect, Reconciled, Settlement, Tool, ToolCall, ToolEr
 /// Runs a matrix in memory and on SQLite; both must see the same.
 fn check(matrix: impl Fn() -> CrashMatrix) -> Report {
     let memory = matrix().disk(MemoryDisk::default).run();
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let next = std::sync::atomic::AtomicU32::new(0);
-    let path = dir.path().to_owned();
-    let sqlite = matrix()
-        .disk(move || {
-            let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            SqliteDisk::new(path.join(format!("{n}.db")))
-        })
-        .run();
+    let sqlite = on_sqlite(matrix());
     assert_eq!(memory.outcome, sqlite.outcome);
     assert_eq!(memory.effects, sqlite.effects);
     memory
+}
+
+/// Runs a matrix on files, one for each history.
+pub(crate) fn on_sqlite(matrix: CrashMatrix) -> Report {
+    // The process dies here, the machine does not: files in memory will do, and cost no waiting for a disk.
+    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory");
+    let next = std::sync::atomic::AtomicU32::new(0);
+    let path = dir.path().to_owned();
+    let disk = move || {
+        let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        SqliteDisk::new(path.join(format!("{n}.db")))
+    };
+    matrix.disk(disk).run()
 }
 
 fn readonly(ledger: &Ledger, name: &'static str) -> Tool {
@@ -50,7 +55,7 @@ fn idempotent(ledger: &Ledger, name: &'static str) -> Tool {
 }
 
 /// A tool that must not be repeated and can find out whether it happened.
-fn once(ledger: &Ledger, name: &'static str) -> Tool {
+pub(crate) fn once(ledger: &Ledger, name: &'static str) -> Tool {
     let unsettled = once_unsettled(ledger, name);
     let ledger = ledger.clone();
     unsettled.reconcile(move |call| {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use windlass::testing::{CrashMatrix, Ledger};
+use windlass::testing::{Chaos, CrashMatrix, Ledger};
 use windlass::{Call, Ctx, Effect, Reconciled, Tool, ToolCall, step};
 
 use crate::kill;
@@ -52,6 +52,34 @@ fn w11_seeds() {
         let matrix = CrashMatrix::new(tools).seed(seed);
         calls.iter().fold(matrix, |matrix, name| matrix.call(ToolCall::new(*name, json!({})))).run();
     }
+}
+
+/// A share of the simulator's stories: four tests, so that they run side by side. `WINDLASS_SIM_FIRST` tells later ones.
+fn stories(share: u64) {
+    let first = from_env("WINDLASS_SIM_FIRST", 1);
+    for seed in (first..first + from_env("WINDLASS_SIM_SEEDS", 1_000)).filter(|seed| seed % 4 == share) {
+        Chaos::seed(seed).run();
+    }
+}
+
+#[test]
+fn w11_stories_first_share() {
+    stories(0);
+}
+
+#[test]
+fn w11_stories_second_share() {
+    stories(1);
+}
+
+#[test]
+fn w11_stories_third_share() {
+    stories(2);
+}
+
+#[test]
+fn w11_stories_fourth_share() {
+    stories(3);
 }
 
 #[test]

@@ -20,7 +20,8 @@ Usage: cargo xtask <command>
   rows [--json]                       which row of the contract is proven by which test
   deny                                check licences, bans and sources of all dependencies
   bench [--json] [--peers] [filter]   benchmarks; --peers measures other systems beside ours
-  soak [--seeds N] [--minutes M]      the long tests: many seeds, kills by time
+  soak [--seeds N] [--stories N] [--minutes M]
+                                      the long tests: many seeds, many stories of the simulator, kills by time
   help                                this text
 ";
 

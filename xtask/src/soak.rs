@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: the tests of module `soak`, for as long as asked.
 //!
-//! They are ordinary tests that do a little in every test run; two environment variables make them do a lot.
+//! They are ordinary tests that do a little in every test run; three environment variables make them do a lot.
 
 use anyhow::{Result, ensure};
 
@@ -12,12 +12,17 @@ const FILTER: &str = "soak::";
 
 /// Enough seeds to reach orderings that one test run never sees, in minutes on a laptop.
 const DEFAULT_SEEDS: u64 = 2_000;
+/// Stories of the simulator, a few milliseconds each.
+const DEFAULT_STORIES: u64 = 100_000;
 /// Long enough for some thousand kills by time.
 const DEFAULT_MINUTES: u64 = 10;
 
 #[derive(Debug, PartialEq)]
 struct Options {
+    /// Of the crash matrix.
     seeds: u64,
+    /// Of the simulator.
+    stories: u64,
     minutes: u64,
 }
 
@@ -35,11 +40,12 @@ fn invocation(options: &Options) -> Cargo {
     Cargo::new(TESTS)
         .args(["--nocapture", FILTER])
         .env("WINDLASS_SOAK_SEEDS", options.seeds.to_string())
+        .env("WINDLASS_SIM_SEEDS", options.stories.to_string())
         .env("WINDLASS_SOAK_MINUTES", options.minutes.to_string())
 }
 
 fn parse(args: &[String]) -> Result<Options, Misuse> {
-    let mut options = Options { seeds: DEFAULT_SEEDS, minutes: DEFAULT_MINUTES };
+    let mut options = Options { seeds: DEFAULT_SEEDS, stories: DEFAULT_STORIES, minutes: DEFAULT_MINUTES };
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
         let (flag, value) = match arg.split_once('=') {
@@ -48,6 +54,7 @@ fn parse(args: &[String]) -> Result<Options, Misuse> {
         };
         let field = match flag {
             "--seeds" => &mut options.seeds,
+            "--stories" => &mut options.stories,
             "--minutes" => &mut options.minutes,
             _ => return Err(Misuse(format!("`soak` takes no argument `{arg}`"))),
         };
@@ -71,8 +78,9 @@ mod tests {
 
     #[test]
     fn flags_are_read_in_both_spellings() {
-        assert_eq!(parsed(""), Ok(Options { seeds: DEFAULT_SEEDS, minutes: DEFAULT_MINUTES }));
-        assert_eq!(parsed("--minutes=3 --seeds 7"), Ok(Options { seeds: 7, minutes: 3 }));
+        let (seeds, stories, minutes) = (DEFAULT_SEEDS, DEFAULT_STORIES, DEFAULT_MINUTES);
+        assert_eq!(parsed(""), Ok(Options { seeds, stories, minutes }));
+        assert_eq!(parsed("--minutes=3 --stories 9 --seeds 7"), Ok(Options { seeds: 7, stories: 9, minutes: 3 }));
     }
 
     #[test]
@@ -86,8 +94,8 @@ mod tests {
     #[test]
     fn the_tests_are_told_by_environment() {
         assert_eq!(
-            invocation(&Options { seeds: 7, minutes: 3 }).to_string(),
-            "WINDLASS_SOAK_SEEDS=7 WINDLASS_SOAK_MINUTES=3 \
+            invocation(&Options { seeds: 7, stories: 9, minutes: 3 }).to_string(),
+            "WINDLASS_SOAK_SEEDS=7 WINDLASS_SIM_SEEDS=9 WINDLASS_SOAK_MINUTES=3 \
              cargo test --release -p windlass-tests --test it -- --nocapture soak::"
         );
     }

@@ -14,6 +14,7 @@ use std::{
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
+static FREED: AtomicU64 = AtomicU64::new(0);
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -26,6 +27,13 @@ impl Counting {
         if COUNTING.load(Relaxed) {
             ALLOCATIONS.fetch_add(1, Relaxed);
             BYTES.fetch_add(bytes as u64, Relaxed);
+        }
+    }
+
+    #[inline]
+    fn note_freed(bytes: usize) {
+        if COUNTING.load(Relaxed) {
+            FREED.fetch_add(bytes as u64, Relaxed);
         }
     }
 }
@@ -46,11 +54,13 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         Self::note(new_size.saturating_sub(layout.size()));
+        Self::note_freed(layout.size().saturating_sub(new_size));
         // SAFETY: the caller keeps the contract of `realloc`.
         unsafe { System.realloc(pointer, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        Self::note_freed(layout.size());
         // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -61,15 +71,25 @@ unsafe impl GlobalAlloc for Counting {
 pub(crate) struct Allocated {
     pub(crate) allocations: u64,
     pub(crate) bytes: u64,
+    /// What was given back meanwhile, whenever it was allocated.
+    pub(crate) freed: u64,
 }
 
 /// Runs `work` and counts the allocations of the whole process meanwhile. Not to be nested.
 pub(crate) fn count<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
-    let (allocations, bytes) = (ALLOCATIONS.load(Relaxed), BYTES.load(Relaxed));
+    let before = now();
     COUNTING.store(true, Relaxed);
     let output = work();
     COUNTING.store(false, Relaxed);
-    let allocated =
-        Allocated { allocations: ALLOCATIONS.load(Relaxed) - allocations, bytes: BYTES.load(Relaxed) - bytes };
+    let after = now();
+    let allocated = Allocated {
+        allocations: after.allocations - before.allocations,
+        bytes: after.bytes - before.bytes,
+        freed: after.freed - before.freed,
+    };
     (output, allocated)
+}
+
+fn now() -> Allocated {
+    Allocated { allocations: ALLOCATIONS.load(Relaxed), bytes: BYTES.load(Relaxed), freed: FREED.load(Relaxed) }
 }

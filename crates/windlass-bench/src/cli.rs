@@ -6,6 +6,7 @@ use windlass_core::tool::Contract;
 use crate::{
     Contender, Scenario, baseline, instructions,
     measure::{Plan, measure},
+    parked,
     report::{self, Report},
     scenario,
 };
@@ -14,10 +15,12 @@ const USAGE: &str = "\
 What one tool call costs, and one operation of a durable body.
 
 Usage: PROGRAM [--json] [--instructions] [--rounds N] [FILTER]
+       PROGRAM [--json] --parked N
 
   --json          print JSON instead of a table
   --instructions  also count instructions, with valgrind's callgrind
   --rounds N      rounds to take the median of
+  --parked N      park so many runs on SQLite instead, a million say, and report what they cost
   FILTER          measure only contenders and scenarios whose name contains this, and the baseline
 ";
 
@@ -28,6 +31,7 @@ struct Options {
     json: bool,
     instructions: bool,
     rounds: Option<usize>,
+    parked: Option<usize>,
     filter: Option<String>,
     counted: Counted,
 }
@@ -50,6 +54,12 @@ pub fn run(mut contenders: Vec<Box<dyn Contender>>, mut scenarios: Vec<Box<dyn S
     let options = parse(std::env::args().skip(1))?;
     if options.help {
         print!("{USAGE}");
+        return Ok(());
+    }
+    if let Some(runs) = options.parked {
+        let parked = parked::park(runs)?;
+        let text = if options.json { serde_json::to_string_pretty(&parked)? } else { parked.to_string() };
+        println!("{text}");
         return Ok(());
     }
     let counted = &options.counted;
@@ -117,6 +127,7 @@ fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options>
             "--json" => options.json = true,
             "--instructions" => options.instructions = true,
             "--rounds" => options.rounds = Some(positive(&argument, &value()?)?),
+            "--parked" => options.parked = Some(positive(&argument, &value()?)?),
             "--contender" => options.counted.contender = Some(value()?),
             "--scenario" => options.counted.scenario = Some(value()?),
             "--batch" => options.counted.batch = positive(&argument, &value()?)?,
@@ -164,5 +175,6 @@ mod tests {
         assert!(message("a b").contains("\"b\""));
         assert!(message("--rounds").contains("needs a value"));
         assert!(message("--rounds 0").contains("positive"));
+        assert!(message("--parked few").contains("positive"));
     }
 }

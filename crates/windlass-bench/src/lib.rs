@@ -15,6 +15,7 @@ pub mod drive;
 pub mod fixture;
 pub mod instructions;
 pub mod measure;
+pub mod parked;
 pub mod replay;
 pub mod report;
 pub mod scenario;

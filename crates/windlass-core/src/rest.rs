@@ -28,10 +28,13 @@ use crate::tool::ToolError;
 pub(crate) struct Rest {
     /// Whoever waits for the end of a run, however often it is suspended until then.
     waiting: Mutex<BTreeMap<RunId, Arc<Completion>>>,
-    /// Runs that are being taken up, and whether, and how, somebody asked for that again meanwhile.
-    waking: Mutex<BTreeMap<RunId, Option<Option<TakenUp>>>>,
+    /// Runs that are being taken up, and whether and how somebody asked for that again meanwhile.
+    waking: Mutex<BTreeMap<RunId, Option<Again>>>,
     alarm: Mutex<Alarm>,
 }
+
+/// How a run is to be taken up once more; see [`Kernel::wake_up_as`].
+type Again = Option<TakenUp>;
 
 /// When the next suspended run is due.
 #[derive(Default)]
@@ -117,7 +120,10 @@ impl Kernel {
             match kernel.store.mail(id, seen).await {
                 Ok(mail) if mail.is_empty() => {}
                 Ok(_) => kernel.wake_up(id),
-                Err(error) => tracing::warn!(run = %id, "its mailbox cannot be read: {error}"),
+                Err(error) => {
+                    tracing::warn!(run = %id, "its mailbox cannot be read: {error}");
+                    kernel.wake_up(id);
+                }
             }
         }));
     }
@@ -134,9 +140,9 @@ impl Kernel {
         }
         let again = match self.rest.waking.lock().entry(run) {
             std::collections::btree_map::Entry::Occupied(mut entry) => {
-                // A run that continues in its first poll is nobody's, whatever it was taken up as.
-                let again = entry.get().flatten().or(how);
-                entry.insert(Some(again));
+                // Whoever knows that the run is nobody's may not be overruled by whoever does not.
+                let known = entry.get().flatten();
+                entry.insert(Some(how.or(known)));
                 true
             }
             std::collections::btree_map::Entry::Vacant(entry) => {
@@ -192,10 +198,14 @@ impl Kernel {
         tool.channels().check_signal(&tool.spec().name, name, value)
     }
 
-    async fn waking(self: &Arc<Self>, run: RunId, mut how: Option<TakenUp>) {
+    async fn waking(self: &Arc<Self>, run: RunId, how: Again) {
+        let mut how = how;
         loop {
             if let Err(error) = self.take_up_rested(run, how).await {
-                tracing::warn!(%run, "the run cannot be taken up: {error}");
+                tracing::warn!(%run, "the run cannot be taken up yet: {error}");
+                // Whoever woke it will not do so again.
+                self.clock.sleep(limits::LOOK_AGAIN).await;
+                continue;
             }
             let again = {
                 let mut waking = self.rest.waking.lock();
@@ -290,6 +300,7 @@ impl Kernel {
                     && let Err(error) = self.take_up_rested(*run, Some(TakenUp::Found)).await
                 {
                     tracing::warn!(%run, "the run cannot be taken up: {error}");
+                    self.wake_up_as(*run, Some(TakenUp::Found));
                 }
             }
             before = fresh;

@@ -242,8 +242,19 @@ impl Runtime {
                 self.kernel.watchers.changed(run, session.as_ref());
                 self.kernel.wake_up(run);
             }
-            Err(StoreError::KeyTaken { run }) => return Ok(run),
-            Err(error) => return Err(error.into()),
+            Err(StoreError::KeyTaken { run }) => {
+                // Whoever started it may not have been told, and then nobody has taken it up.
+                let info = self.kernel.store.info(run).await?;
+                if info.is_some_and(|info| info.state == RunState::Queued) {
+                    self.kernel.wake_up(run);
+                }
+                return Ok(run);
+            }
+            Err(error) => {
+                // It may be there all the same.
+                self.kernel.wake_up(run);
+                return Err(error.into());
+            }
         }
         Ok(run)
     }
@@ -447,6 +458,16 @@ pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
 }
 
 impl Runtime {
+    /// Who owns the runs this runtime drives.
+    pub(crate) fn worker(&self) -> crate::id::WorkerId {
+        self.kernel.worker
+    }
+
+    /// Takes up what is due, as a worker among others does now and then.
+    pub(crate) async fn look_for_due(&self) {
+        self.kernel.take_up_due().await;
+    }
+
     /// One call as a run of its own, several as a batch.
     pub(crate) async fn batch_or_call(&self, mut calls: Vec<ToolCall>) -> Result<Vec<Outcome>> {
         match calls.len() {

@@ -138,7 +138,8 @@ impl Guarded {
         if past.is_some() {
             operation.is_written();
         }
-        let since = past.map_or_else(|| self.run.now(), |past| past.since);
+        // Since it was asked for last: a decision about an earlier time is another one.
+        let since = past.map_or_else(|| self.run.now(), |past| past.at);
         Ok(match decision {
             Decision::Answer { result, at } => return Err(Told { result, at, times: Times::default() }),
             Decision::Park { on: on @ (Blocked::Approval { .. } | Blocked::Connection { .. }), until, .. } => {

@@ -14,6 +14,7 @@ use crate::activity::watchers::Watchers;
 use crate::id::{RunId, ToolId};
 use crate::path::Path;
 use crate::run::reply::Signer;
+use crate::testing::chaos::{Plant, planted};
 
 /// One attempt of a call or step. Cloning shares it.
 #[derive(Clone)]
@@ -183,6 +184,7 @@ impl Token {
 
 /// The key of the operation at `path`. Readable, so that a person who finds it at a payment provider finds the call.
 pub(crate) fn idempotency_key(run: RunId, generation: u32, path: &Path) -> String {
+    let generation = if planted(Plant::ReuseKeys) { 0 } else { generation };
     let mut key = format!("{run}.{generation}");
     for position in path.positions() {
         key.push('.');

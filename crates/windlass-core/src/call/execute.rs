@@ -18,10 +18,11 @@ use super::running::{Ended, Running, panic_message};
 use super::wait::Wait;
 use crate::path::Path;
 use crate::run::machine::Past;
-use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Recorded, Settled};
+use crate::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Recorded, Settled, Settler};
 use crate::run::replay::Decision;
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
+use crate::testing::chaos::{Plant, planted};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
 use crate::value::digest::Encoder;
@@ -362,12 +363,14 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let suspect = self.run.suspect();
         let attempt = self.attempt;
         let event = match self.rules.effect {
+            Effect::Once if planted(Plant::SkipIntent) => return self.start(),
             Effect::Once => {
                 let stop_by = self.run.now() + self.rules.timeout;
                 self.clock.stop_by = Some(stop_by);
                 Event::Intended { attempt, over_by: stop_by + self.rules.grace }
             }
-            _ if suspect => Event::Attempting { attempt },
+            // What does not act kills nobody; announced, a refusal would look like an attempt that was let through.
+            _ if suspect && S::ACTS => Event::Attempting { attempt },
             Effect::Readonly => return self.start(),
             Effect::Idempotent if self.run.with(|machine| machine.outbox().exists()) => {
                 let mark = self.run.with(|machine| machine.outbox().written());
@@ -390,8 +393,22 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         // Cancelled while it waited: it did not begin, and need not.
         match self.run.cancellation(self.heeds_cancel) {
             Some(error) => self.finish(Err(error)),
+            None if self.is_overdue() => self.intend_again(),
             None => self.start(),
         }
+    }
+
+    /// Whether others may take the attempt for over: this process stood still for so long. No zombie doubles.
+    fn is_overdue(&self) -> bool {
+        self.clock.stop_by.is_some_and(|stop_by| self.run.now() >= stop_by + self.rules.grace)
+    }
+
+    /// It did not begin in its time; whether it still may is for the store to say, which knows whose run it is.
+    fn intend_again(&mut self) -> Flow {
+        let (attempt, by) = (self.attempt, Settler::Tool);
+        self.append(Event::Settled { attempt, by, reason: "it was not begun in its time".to_owned() });
+        self.attempt += 1;
+        self.prepare()
     }
 
     fn start(&mut self) -> Flow {
@@ -418,6 +435,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn running(&mut self, cx: &mut Context<'_>, mut running: Running<'a>) -> Flow {
+        if self.is_overdue() {
+            let started = running.started;
+            drop(running);
+            return self.conclude(started, Ended::TimedOut("the process stood still beyond its time".to_owned()));
+        }
         let left = self.left();
         let cancelled = self.run.is_cancelled();
         match running.poll(cx, &self.run.kernel, &self.rules, left, cancelled) {

@@ -19,6 +19,7 @@ use crate::call::execute::Told;
 use crate::limits::CLEAN_UP;
 use crate::path::Path;
 use crate::store::StoreError;
+use crate::testing::chaos::{Plant, planted};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Output, ToolError};
 
@@ -115,7 +116,7 @@ impl Drive {
                     }
                 },
                 Phase::Flush(mark, told) => {
-                    if self.run.is_durable(mark) {
+                    if self.run.is_durable(mark) || planted(Plant::AnswerEarly) {
                         return Poll::Ready(RunEnd::Finished(told));
                     }
                     self.registration.register(&self.run, cx);

@@ -422,7 +422,8 @@ impl Machine {
 
     /// Something for the run arrived from outside.
     pub(crate) fn deliver(&mut self, mail: Mail, now: Timestamp) {
-        if mail.position <= self.seen {
+        // What comes after the run was suspended was not examined: it must wake the run again.
+        if mail.position <= self.seen || self.stop.is_some() {
             return;
         }
         self.seen = mail.position;
@@ -589,7 +590,11 @@ impl Machine {
                 tracing::warn!("the run is lost: {error}");
                 self.stop = Some(Stop::Lost);
             }
-            Err(error) => self.stop = Some(Stop::Reload(error)),
+            Err(error) => {
+                // It may have happened: whoever was written to has a look.
+                self.nudged.extend(self.outbox.take_telling());
+                self.stop = Some(Stop::Reload(error));
+            }
         }
     }
 }

@@ -197,6 +197,11 @@ impl Outbox {
     pub(crate) fn accepted(&mut self) -> Vec<RunId> {
         self.seq += self.marks.in_flight.take().unwrap_or(0);
         self.marks.durable = self.marks.sent;
+        self.take_telling()
+    }
+
+    /// The other runs that the commit on its way writes to.
+    pub(crate) fn take_telling(&mut self) -> Vec<RunId> {
         std::mem::take(&mut self.telling)
     }
 

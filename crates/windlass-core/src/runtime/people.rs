@@ -100,7 +100,12 @@ impl Runtime {
         dedupe: Option<Arc<str>>,
     ) -> std::result::Result<(), StoreError> {
         let changes = vec![Change::Mail { run, message, dedupe }];
-        self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await?;
+        let answer = self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await;
+        if let Err(StoreError::Unknown(_)) = &answer {
+            // It may be there all the same.
+            self.kernel.nudge(run);
+        }
+        answer?;
         match self.kernel.notify(run) {
             Some(live) => live.run.fetch_mail().await?,
             None => self.kernel.wake_up(run),

@@ -95,7 +95,8 @@ impl Runtime {
             Err(StoreError::Finished(_) | StoreError::NoSuchRun(_) | StoreError::Leased { .. }) => None,
             // One run that cannot be read must not keep the others from going on.
             Err(error) => {
-                tracing::error!(%run, "the run cannot be taken up: {error}");
+                tracing::error!(%run, "the run cannot be taken up yet: {error}");
+                self.kernel.wake_up_as(run, Some(TakenUp::Found));
                 None
             }
         }

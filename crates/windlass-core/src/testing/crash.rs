@@ -2,9 +2,13 @@
 //! time: before and after every commit, before and after every effect. The disk survives, everything else dies. The
 //! outcome and the number of effects must not change.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod ledger;
+mod life;
+mod outside;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -15,11 +19,16 @@ use crate::call::ToolCall;
 use crate::error::Error;
 use crate::run::state::Doubt;
 use crate::runtime::{Config, Runtime};
-use crate::store::{Answer, Commit, MemoryStore, Promise, Settlement, Store, Ticket};
+use crate::store::{MemoryStore, Settlement, Store};
 use crate::tool::Tool;
+use ledger::Effects;
+use life::{Life, Mortal};
 
-/// Most rounds of settling doubts in one life; more means that settling moves nothing.
-const SETTLE_ROUNDS: usize = 100;
+pub use ledger::Ledger;
+pub use outside::Outside;
+
+/// Most turns of the outside and moves of time in one life; more means that none of them brings it to its end.
+const ROUNDS: usize = 10_000;
 
 /// What survives a crash: opened once for every life of the process.
 pub trait Disk {
@@ -38,148 +47,10 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// The world outside: counts effects, and outlives the process.
-#[derive(Clone)]
-pub struct Ledger(Arc<Outside>);
-
-struct Outside {
-    effects: Mutex<BTreeMap<String, Effects>>,
-    keys: Mutex<BTreeSet<String>>,
-    life: Mutex<Option<Arc<Life>>>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Effects {
-    once: bool,
-    count: u32,
-}
-
-impl Ledger {
-    fn new() -> Self {
-        Self(Arc::new(Outside { effects: Mutex::default(), keys: Mutex::default(), life: Mutex::new(None) }))
-    }
-
-    /// An effect that must happen exactly as often as in the undisturbed run, done under an idempotency key.
-    pub async fn once(&self, name: &str, key: &str) {
-        self.effect(name, Some(key)).await;
-    }
-
-    /// An effect that may be repeated when a crash falls between its start and its record.
-    pub async fn repeatable(&self, name: &str) {
-        self.effect(name, None).await;
-    }
-
-    async fn effect(&self, name: &str, key: Option<&str>) {
-        let life = self.0.life.lock().clone();
-        if let Some(life) = &life {
-            life.pass(&format!("before effect {name}")).await;
-        }
-        self.note(name, key);
-        if let Some(life) = &life {
-            life.pass(&format!("after effect {name}")).await;
-        }
-    }
-
-    fn note(&self, name: &str, key: Option<&str>) {
-        let mut effects = self.0.effects.lock();
-        let entry = effects.entry(name.to_owned()).or_default();
-        entry.once |= key.is_some();
-        entry.count += 1;
-        self.0.keys.lock().extend(key.map(str::to_owned));
-    }
-
-    /// Whether a once effect happened under this key: what a tool's `reconcile` asks the outside for.
-    pub fn happened(&self, key: &str) -> bool {
-        self.0.keys.lock().contains(key)
-    }
-
-    /// How often an effect has happened so far.
-    pub fn count(&self, name: &str) -> u32 {
-        self.0.effects.lock().get(name).map_or(0, |effects| effects.count)
-    }
-}
-
-/// One life of the process.
-struct Life {
-    sim: Sim,
-    die_at: Option<usize>,
-    passed: AtomicUsize,
-    dead: AtomicBool,
-    buried: AtomicBool,
-    log: Mutex<Vec<String>>,
-    /// Answers that never come.
-    graves: Mutex<Vec<Promise<()>>>,
-}
-
-impl Life {
-    /// Counts a point; true if the process dies at it.
-    fn dies(&self, what: &str) -> bool {
-        if self.dead.load(Ordering::Acquire) {
-            // The poll in which the process died cannot be cut short, but nothing in it reaches the outside any more.
-            // Whatever comes after that poll is a ghost.
-            if self.buried.load(Ordering::Acquire) {
-                self.log.lock().push(format!("AFTER DEATH: {what}"));
-            }
-            return true;
-        }
-        let index = self.passed.fetch_add(1, Ordering::AcqRel);
-        self.log.lock().push(what.to_owned());
-        if self.die_at != Some(index) {
-            return false;
-        }
-        self.dead.store(true, Ordering::Release);
-        self.sim.kill();
-        true
-    }
-
-    async fn pass(&self, what: &str) {
-        if self.dies(what) {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    fn never(&self) -> Ticket<()> {
-        let (promise, ticket) = Promise::pair();
-        self.graves.lock().push(promise);
-        ticket
-    }
-}
-
-/// The store as a process sees it whose life may end at any commit.
-struct Mortal {
-    inner: Arc<dyn Store>,
-    life: Arc<Life>,
-}
-
-impl Store for Mortal {
-    fn commit(&self, commit: Commit) -> Answer<()> {
-        // After its death a process still unwinds here; what it says no longer reaches the disk.
-        if self.life.dead.load(Ordering::Acquire) || self.life.dies("before commit") {
-            return Answer::Wait(self.life.never());
-        }
-        match self.inner.commit(commit) {
-            Answer::Ready(_) if self.life.dies("after commit") => Answer::Wait(self.life.never()),
-            Answer::Ready(answer) => Answer::Ready(answer),
-            Answer::Wait(ticket) => {
-                let (promise, outer) = Promise::pair();
-                let life = self.life.clone();
-                ticket.then(move |answer| {
-                    if life.dead.load(Ordering::Acquire) || life.dies("after commit") {
-                        life.graves.lock().push(promise);
-                    } else {
-                        promise.answer(answer);
-                    }
-                });
-                Answer::Wait(outer)
-            }
-        }
-    }
-
-    delegate_reads!(inner, std::convert::identity);
-}
-
 type Tools = dyn Fn(&Ledger) -> Vec<Tool>;
 type Person = dyn Fn(&Ledger, &str, &Doubt) -> Settlement;
+type Script = dyn Fn(&Outside<'_>);
+type Settings = dyn Fn(&mut Config);
 
 /// Runs a scenario of your own tools through every crash.
 ///
@@ -201,11 +72,27 @@ type Person = dyn Fn(&Ledger, &str, &Doubt) -> Settlement;
 /// .call(ToolCall::new("charge", json!({})))
 /// .run();
 /// ```
+///
+/// Where a body waits, somebody outside has to answer:
+///
+/// ```
+/// # use windlass_core::testing::CrashMatrix;
+/// # use windlass_core::{call::ToolCall, ctx::Ctx, tool::Tool};
+/// # use serde_json::{Value, json};
+/// let body = |mut ctx: Ctx, _: Value| async move { ctx.wait::<String>("manager").await };
+/// let report = CrashMatrix::new(move |_| vec![Tool::durable_fn("ask", "Asks the manager", body)])
+///     .call(ToolCall::new("ask", json!({})))
+///     .outside(|outside| outside.answer("manager", json!("yes")))
+///     .run();
+/// assert_eq!(report.outcome, json!(["yes"]));
+/// ```
 pub struct CrashMatrix {
     tools: Box<Tools>,
     calls: Vec<ToolCall>,
     disk: Box<dyn Fn() -> Box<dyn Disk>>,
     person: Option<Box<Person>>,
+    outside: Option<Box<Script>>,
+    settings: Option<Box<Settings>>,
     crashes: usize,
     seed: u64,
 }
@@ -241,6 +128,8 @@ impl CrashMatrix {
             calls: Vec::new(),
             disk: Box::new(|| Box::new(MemoryDisk::default())),
             person: None,
+            outside: None,
+            settings: None,
             crashes: 1,
             seed: 1,
         }
@@ -264,6 +153,21 @@ impl CrashMatrix {
     #[must_use]
     pub fn person(mut self, person: impl Fn(&Ledger, &str, &Doubt) -> Settlement + 'static) -> Self {
         self.person = Some(Box::new(person));
+        self
+    }
+
+    /// What the world outside does: it is asked whenever nothing can move without time passing, in every life again. If it
+    /// does nothing new, time moves on.
+    #[must_use]
+    pub fn outside(mut self, script: impl Fn(&Outside<'_>) + 'static) -> Self {
+        self.outside = Some(Box::new(script));
+        self
+    }
+
+    /// Changes how the runtime is made: its policy, what it is connected to, how soon it suspends.
+    #[must_use]
+    pub fn config(mut self, settings: impl Fn(&mut Config) + 'static) -> Self {
+        self.settings = Some(Box::new(settings));
         self
     }
 
@@ -346,97 +250,103 @@ impl CrashMatrix {
         let ledger = Ledger::new();
         let mut log = Vec::new();
         let mut died = 0;
-        for life in 0.. {
+        let mut sim = Sim::new(self.seed);
+        loop {
             let store = disk.open();
-            let sim = Sim::new(self.seed);
-            let life = Arc::new(Life {
-                sim: sim.clone(),
-                die_at: deaths.get(life).copied(),
-                passed: AtomicUsize::new(0),
-                dead: AtomicBool::new(false),
-                buried: AtomicBool::new(false),
-                log: Mutex::default(),
-                graves: Mutex::default(),
-            });
-            *ledger.0.life.lock() = Some(life.clone());
-            let outcome = self.live(&sim, &life, store, &ledger);
-            *ledger.0.life.lock() = None;
+            let life = Arc::new(Life::new(sim.clone(), deaths.get(died).copied()));
+            ledger.lives(Some(life.clone()));
+            let outcome = self.live(&life, store, &ledger);
+            ledger.lives(None);
             sim.bury();
-            log.append(&mut life.log.lock());
-            life.graves.lock().clear();
-            match outcome {
-                Some(outcome) => {
-                    let effects = ledger.0.effects.lock().clone();
-                    return Story { outcome, effects, log, deaths: died };
-                }
-                None => {
-                    died += 1;
-                    log.push("-- the process died --".to_owned());
-                }
+            log.append(&mut life.close());
+            // Whoever is told that no answer comes may want to do something about it.
+            sim.bury();
+            if let Some(outcome) = outcome {
+                return Story { outcome, effects: ledger.effects(), log, deaths: died };
             }
+            died += 1;
+            log.push("-- the process died --".to_owned());
+            sim = sim.later(self.seed);
         }
-        unreachable!("a life without a death to come ends with an outcome")
     }
 
     /// One life; `None` if it ended in death.
-    fn live(&self, sim: &Sim, life: &Arc<Life>, store: Arc<dyn Store>, ledger: &Ledger) -> Option<Value> {
-        let mortal: Arc<dyn Store> = Arc::new(Mortal { inner: sim.attach(store.clone()), life: life.clone() });
-        let mut config = Config::new(mortal, Arc::new(sim.clone()), Arc::new(sim.clone()));
+    fn live(&self, life: &Arc<Life>, store: Arc<dyn Store>, ledger: &Ledger) -> Option<Value> {
+        let runtime = self.runtime(life, store, ledger);
+        let result = Arc::new(Mutex::new(None));
+        let main = {
+            let (runtime, calls, slot) = (runtime.clone(), self.calls.clone(), result.clone());
+            let known = block_on(outside::root(&runtime));
+            async move {
+                let outcome = perform(&runtime, known, calls).await;
+                *slot.lock() = Some(outcome);
+            }
+        };
+        crate::spawn::Spawn::spawn(&life.sim, Box::pin(main));
+        let said = RefCell::default();
+        for _ in 0..ROUNDS {
+            let outside = || Outside { life, runtime: &runtime, ledger, said: &said, acted: Cell::new(false) };
+            // Once the outcome is there, the runs that were started on the way end too.
+            let has_ended = || result.lock().is_some() && block_on(all_ended(&runtime));
+            let done = result.lock().is_none();
+            match life.sim.run_now(|| done && result.lock().is_some()) {
+                Idle::Killed => {
+                    life.over();
+                    return None;
+                }
+                _ if has_ended() => return result.lock().take(),
+                Idle::Done => {}
+                _ if self.turn(outside()) || self.settle(life, &runtime, ledger) || life.is_dead() => {}
+                _ if life.sim.advance() => {}
+                _ => {
+                    let journals = block_on(journals(&runtime));
+                    panic!("the scenario is stuck, nothing can move:\n  {}\n{journals}", life.told());
+                }
+            }
+        }
+        panic!("it goes on and on:\n  {}", life.told());
+    }
+
+    fn runtime(&self, life: &Arc<Life>, store: Arc<dyn Store>, ledger: &Ledger) -> Runtime {
+        let sim = Arc::new(life.sim.clone());
+        let mortal: Arc<dyn Store> = Arc::new(Mortal { inner: sim.attach(store), life: life.clone() });
+        let mut config = Config::new(mortal, sim.clone(), sim);
         config.seed = Some(self.seed);
         for tool in (self.tools)(ledger) {
             if let Err(error) = config.toolbox.insert(tool) {
                 panic!("{error}");
             }
         }
-        let runtime = Runtime::new(config);
-        let main = {
-            let (runtime, calls) = (runtime.clone(), self.calls.clone());
-            let known = block_on(store.list(Filter::All, None, 2)).unwrap_or_default();
-            assert!(known.len() < 2, "a scenario is one run; its tools started others");
-            let known = known.first().map(|info| info.run);
-            async move { perform(&runtime, known, calls).await }
-        };
-        let result = Arc::new(Mutex::new(None));
-        let slot = result.clone();
-        crate::spawn::Spawn::spawn(
-            sim,
-            Box::pin(async move {
-                let outcome = main.await;
-                *slot.lock() = Some(outcome);
-            }),
-        );
-        for _ in 0..SETTLE_ROUNDS {
-            match sim.run(|| result.lock().is_some()) {
-                Idle::Killed => {
-                    life.buried.store(true, Ordering::Release);
-                    return None;
-                }
-                Idle::Done => return result.lock().take(),
-                Idle::Stuck => self.settle(sim, life, &runtime, ledger),
-            }
+        if let Some(settings) = &self.settings {
+            settings(&mut config);
         }
-        panic!("settling the doubts moved nothing:\n  {}", life.log.lock().join("\n  "));
+        Runtime::new(config)
     }
 
-    /// A person looks at the inbox.
-    fn settle(&self, sim: &Sim, life: &Life, runtime: &Runtime, ledger: &Ledger) {
-        let doubts = block_on(runtime.doubts()).unwrap_or_default();
-        let log = || life.log.lock().join("\n  ");
-        let Some(person) = self.person.as_ref().filter(|_| !doubts.is_empty()) else {
-            let journals = block_on(journals(runtime));
-            panic!("the scenario is stuck: {} doubts, nothing can move:\n  {}\n{journals}", doubts.len(), log())
-        };
-        for (run, doubt) in doubts {
-            let key = crate::call::idempotency_key(run, 0, &doubt.path);
+    /// The outside has a turn; true if it said anything new.
+    fn turn(&self, outside: Outside<'_>) -> bool {
+        let Some(script) = &self.outside else { return false };
+        script(&outside);
+        outside.acted.get()
+    }
+
+    /// A person looks at the doubts, before time passes; true if any could be settled.
+    fn settle(&self, life: &Life, runtime: &Runtime, ledger: &Ledger) -> bool {
+        let Some(person) = &self.person else { return false };
+        let mut settled = false;
+        for (run, doubt) in block_on(runtime.doubts()).unwrap_or_default() {
+            let info = block_on(runtime.info(run)).ok().flatten();
+            let generation = info.map_or(0, |info| info.generation);
+            let key = crate::call::idempotency_key(run, generation, &doubt.path);
             let settlement = person(ledger, &key, &doubt);
             let runtime = runtime.clone();
-            let settled = sim.block_on(async move {
+            let told = life.sim.block_on(async move {
                 runtime.settle(run, &doubt.path, settlement, "the matrix", "as the ledger says").await
             });
-            if let Some(Err(error)) = settled {
-                panic!("the settlement was refused: {error}\n  {}", log());
-            }
+            // Refused where an attempt may still be running: looked at again later.
+            settled |= matches!(told, Some(Ok(())));
         }
+        settled
     }
 }
 
@@ -456,6 +366,16 @@ async fn perform(runtime: &Runtime, known: Option<RunId>, calls: Vec<ToolCall>) 
         Err(Error::Held { hold, .. }) => Value::String(format!("held: {hold}")),
         Err(error) => Value::String(error.to_string()),
     }
+}
+
+/// Whether every run is over, one way or another.
+async fn all_ended(runtime: &Runtime) -> bool {
+    for filter in [Filter::Queued, Filter::Running, Filter::Suspended] {
+        if runtime.list(filter, None, 1).await.is_ok_and(|runs| !runs.is_empty()) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Every run with its journal, for a person who has to find out why nothing moves.

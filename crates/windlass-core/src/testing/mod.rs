@@ -69,13 +69,15 @@ mod reads {
     pub(super) use crate::time::Timestamp;
 }
 
+pub(crate) mod chaos;
 mod crash;
 mod faulty;
 mod sim;
 pub mod store_suite;
 mod watched;
 
-pub use crash::{CrashMatrix, Disk, Ledger, MemoryDisk, Report};
+pub use chaos::{Chaos, Story};
+pub use crash::{CrashMatrix, Disk, Ledger, MemoryDisk, Outside, Report};
 pub use faulty::{Fault, FaultyStore};
 pub use sim::{Sim, block_on};
 pub use watched::Watched;

@@ -1,8 +1,7 @@
 //! A single-thread executor that is seeded and whose clock is virtual: the same seed runs the same way again, and time
 //! moves only when nothing else can.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,10 +26,10 @@ pub struct Sim(Arc<Inner>);
 
 struct Inner {
     tasks: Mutex<Tasks>,
-    ready: Mutex<Vec<u64>>,
-    timers: Mutex<BinaryHeap<Reverse<(u64, u64)>>>,
-    sleepers: Mutex<BTreeMap<u64, Waker>>,
-    nanos: AtomicU64,
+    ready: Mutex<Ready>,
+    /// By time, and then by age.
+    timers: Mutex<BTreeMap<(u64, u64), Waker>>,
+    nanos: Arc<AtomicU64>,
     /// Answers that other threads owe, in the order they were asked for; time stands still until they come, and they are
     /// delivered in that order, so that another thread's speed decides nothing.
     owed: Mutex<BTreeMap<u64, Option<Delivery>>>,
@@ -47,11 +46,35 @@ struct Tasks {
     all: BTreeMap<u64, BoxFuture<'static, ()>>,
 }
 
+/// Tasks that want to be polled: in no order that matters, each once.
+#[derive(Default)]
+struct Ready {
+    tasks: Vec<u64>,
+    known: BTreeSet<u64>,
+}
+
+impl Ready {
+    fn add(&mut self, task: u64) {
+        if self.known.insert(task) {
+            self.tasks.push(task);
+        }
+    }
+
+    fn take(&mut self, choice: u64) -> Option<u64> {
+        let index = usize::try_from(choice % (self.tasks.len() as u64).max(1)).unwrap_or(0);
+        let task = (index < self.tasks.len()).then(|| self.tasks.swap_remove(index))?;
+        self.known.remove(&task);
+        Some(task)
+    }
+}
+
 /// What brought a [`Sim::run`] to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
     /// The condition holds.
     Done,
+    /// Nothing can move any more unless time does.
+    Quiet,
     /// Nothing can move any more.
     Stuck,
     /// It was killed.
@@ -61,12 +84,27 @@ pub(crate) enum Idle {
 impl Sim {
     /// An executor whose choices follow from `seed`.
     pub fn new(seed: u64) -> Self {
+        Self::with_clock(seed, Arc::default())
+    }
+
+    /// The executor of a later process: its clock goes on from here.
+    #[must_use]
+    pub fn later(&self, seed: u64) -> Self {
+        Self::with_clock(seed, Arc::new(AtomicU64::new(self.ticks())))
+    }
+
+    /// The executor of another process at the same time: they share the clock.
+    #[must_use]
+    pub(crate) fn beside(&self, seed: u64) -> Self {
+        Self::with_clock(seed, self.0.nanos.clone())
+    }
+
+    fn with_clock(seed: u64, nanos: Arc<AtomicU64>) -> Self {
         Self(Arc::new(Inner {
             tasks: Mutex::default(),
             ready: Mutex::default(),
             timers: Mutex::default(),
-            sleepers: Mutex::default(),
-            nanos: AtomicU64::new(0),
+            nanos,
             owed: Mutex::default(),
             random: Mutex::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             thread: Mutex::default(),
@@ -88,7 +126,17 @@ impl Sim {
 
     /// Runs tasks until `done` says so or nothing can move.
     pub(crate) fn run(&self, done: impl Fn() -> bool) -> Idle {
-        *self.0.thread.lock() = Some(std::thread::current());
+        loop {
+            match self.run_now(&done) {
+                Idle::Quiet if self.advance() => {}
+                Idle::Quiet => return Idle::Stuck,
+                idle => return idle,
+            }
+        }
+    }
+
+    /// The same, as far as it goes without time passing.
+    pub(crate) fn run_now(&self, done: impl Fn() -> bool) -> Idle {
         loop {
             if self.0.killed.load(Ordering::Acquire) {
                 return Idle::Killed;
@@ -96,23 +144,37 @@ impl Sim {
             if done() {
                 return Idle::Done;
             }
-            if let Some(id) = self.pick() {
-                self.poll(id);
-            } else if let Some(delivery) = self.oldest_owed() {
-                delivery();
-            } else if !self.advance() {
-                return Idle::Stuck;
+            if !self.step() {
+                return Idle::Quiet;
             }
         }
     }
 
+    /// Does one thing, if there is one that can be done now.
+    pub(crate) fn step(&self) -> bool {
+        *self.0.thread.lock() = Some(std::thread::current());
+        if let Some(id) = self.pick() {
+            self.poll(id);
+        } else if let Some(delivery) = self.oldest_owed() {
+            delivery();
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Whether anything can be done now.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.0.ready.lock().tasks.is_empty() || !self.0.owed.lock().is_empty()
+    }
+
     fn pick(&self) -> Option<u64> {
         let mut ready = self.0.ready.lock();
-        if ready.is_empty() {
+        if ready.tasks.is_empty() {
             return None;
         }
-        let index = usize::try_from(self.random() % ready.len() as u64).unwrap_or(0);
-        Some(ready.swap_remove(index))
+        let choice = self.random();
+        ready.take(choice)
     }
 
     fn random(&self) -> u64 {
@@ -132,13 +194,31 @@ impl Sim {
     }
 
     /// Moves time to the next timer.
-    fn advance(&self) -> bool {
-        let Some(Reverse((at, id))) = self.0.timers.lock().pop() else { return false };
+    pub(crate) fn advance(&self) -> bool {
+        let Some(((at, _), waker)) = self.0.timers.lock().pop_first() else { return false };
         self.0.nanos.fetch_max(at, Ordering::AcqRel);
-        if let Some(waker) = self.0.sleepers.lock().remove(&id) {
-            waker.wake();
-        }
+        waker.wake();
         true
+    }
+
+    /// Rings every timer whose time has come.
+    pub(crate) fn ring(&self) {
+        let now = self.ticks();
+        let mut timers = self.0.timers.lock();
+        let later = timers.split_off(&(now + 1, 0));
+        let due = std::mem::replace(&mut *timers, later);
+        drop(timers);
+        due.into_values().for_each(Waker::wake);
+    }
+
+    /// When the next timer rings.
+    pub(crate) fn next_timer(&self) -> Option<u64> {
+        self.0.timers.lock().first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Moves time, unless it is later already.
+    pub(crate) fn pass_to(&self, nanos: u64) {
+        self.0.nanos.fetch_max(nanos, Ordering::AcqRel);
     }
 
     /// Stops everything where it stands: no task is ever polled again.
@@ -154,17 +234,31 @@ impl Sim {
     /// Drops all tasks where they stand.
     pub fn bury(&self) {
         *self.0.thread.lock() = Some(std::thread::current());
-        let tasks = std::mem::take(&mut self.0.tasks.lock().all);
-        drop(tasks);
-        // What other threads still owe is waited for and thrown away, so that nothing of this process is left in them.
-        while let Some(delivery) = self.oldest_owed() {
-            drop(delivery);
+        loop {
+            let tasks = std::mem::take(&mut self.0.tasks.lock().all);
+            let none = tasks.is_empty();
+            // What is dropped may spawn, and what is spawned may keep all of it alive.
+            drop(tasks);
+            // What other threads still owe is waited for and thrown away, so that nothing of this process is left in them.
+            match self.oldest_owed() {
+                Some(delivery) => drop(delivery),
+                None if none => return,
+                None => {}
+            }
         }
     }
 
     /// The store as tasks of this executor must see it: answers from other threads come in a fixed order.
     pub fn attach(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        Arc::new(Attached { store, sim: self.clone() })
+        Arc::new(Attached { store: Caught { store, sim: self.clone() } })
+    }
+
+    /// Waits until every answer that is owed is there, delivered or not.
+    fn catch_up(&self) {
+        *self.0.thread.lock() = Some(std::thread::current());
+        while self.0.owed.lock().values().any(Option::is_none) {
+            std::thread::park();
+        }
     }
 
     /// Waits for the oldest answer that is owed.
@@ -204,15 +298,30 @@ impl Sim {
 
 /// See [`Sim::attach`].
 struct Attached {
+    store: Caught,
+}
+
+/// A store that has written everything it was told to by the time it is looked at: what a look finds does not depend on
+/// how fast another thread is.
+struct Caught {
     store: Arc<dyn Store>,
     sim: Sim,
 }
 
+impl std::ops::Deref for Caught {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        self.sim.catch_up();
+        &*self.store
+    }
+}
+
 impl Store for Attached {
     fn commit(&self, commit: Commit) -> Answer<()> {
-        match self.store.commit(commit) {
+        match self.store.store.commit(commit) {
             Answer::Ready(answer) => Answer::Ready(answer),
-            Answer::Wait(ticket) => Answer::Wait(self.sim.owe(ticket)),
+            Answer::Wait(ticket) => Answer::Wait(self.store.sim.owe(ticket)),
         }
     }
 
@@ -231,10 +340,7 @@ struct TaskWaker {
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        let mut ready = self.sim.ready.lock();
-        if !ready.contains(&self.id) {
-            ready.push(self.id);
-        }
+        self.sim.ready.lock().add(self.id);
     }
 }
 
@@ -247,7 +353,7 @@ impl Spawn for Sim {
             tasks.all.insert(id, task);
             id
         };
-        self.0.ready.lock().push(id);
+        self.0.ready.lock().add(id);
     }
 
     fn spawn_cpu(&self, task: BoxFuture<'static, ()>) {
@@ -288,14 +394,11 @@ impl Future for Sleep {
             None => {
                 let mut tasks = self.sim.tasks.lock();
                 tasks.next += 1;
-                let id = tasks.next;
-                drop(tasks);
-                self.sim.timers.lock().push(Reverse((self.at, id)));
-                self.id = Some(id);
-                id
+                tasks.next
             }
         };
-        self.sim.sleepers.lock().insert(id, cx.waker().clone());
+        self.id = Some(id);
+        self.sim.timers.lock().insert((self.at, id), cx.waker().clone());
         Poll::Pending
     }
 }
@@ -303,8 +406,7 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.sim.sleepers.lock().remove(&id);
-            self.sim.timers.lock().retain(|Reverse((_, timer))| *timer != id);
+            self.sim.timers.lock().remove(&(self.at, id));
         }
     }
 }

@@ -1,0 +1,274 @@
+//! What connects a worker with the world: it may be cut at any moment, and the store behind it may fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::dice::Dice;
+use super::model::Model;
+use super::plant::{Plant, planted};
+use crate::spawn::Spawn;
+use crate::store::{Answer, Commit, Guard, MemoryStore, Promise, Store, Ticket};
+use crate::testing::reads::*;
+use crate::testing::sim::Sim;
+use crate::time::Clock;
+
+/// The lifeline of one worker.
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) sim: Sim,
+    pub(super) model: Arc<Model>,
+    dice: Mutex<Dice>,
+    dead: AtomicBool,
+    calm: AtomicBool,
+    /// The store cannot be reached until then.
+    down_until: Mutex<u64>,
+    /// Answers that never come.
+    graves: Mutex<Vec<Promise<()>>>,
+}
+
+/// What becomes of a commit.
+enum Fate {
+    Fine,
+    /// Written at once or later, and answered later.
+    Slow {
+        written_late: bool,
+        nap: Duration,
+    },
+    Refused,
+    AnswerLost,
+}
+
+impl Line {
+    pub(super) fn new(name: String, sim: Sim, model: Arc<Model>, dice: Dice) -> Self {
+        Self {
+            name,
+            sim,
+            model,
+            dice: Mutex::new(dice),
+            dead: AtomicBool::new(false),
+            calm: AtomicBool::new(false),
+            down_until: Mutex::new(0),
+            graves: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    pub(super) fn cut(&self) {
+        self.dead.store(true, Ordering::Release);
+    }
+
+    /// Nothing fails any more.
+    pub(super) fn calm_down(&self) {
+        self.calm.store(true, Ordering::Release);
+        *self.down_until.lock() = 0;
+    }
+
+    pub(super) fn fail_until(&self, ticks: u64) {
+        *self.down_until.lock() = ticks;
+    }
+
+    /// Lets go of whoever waits for an answer.
+    pub(super) fn close(&self) {
+        self.graves.lock().clear();
+    }
+
+    /// Rolls the dice, unless it is calm.
+    fn rolls(&self, one_in: u64) -> bool {
+        !self.calm.load(Ordering::Acquire) && self.dice.lock().one_in(one_in)
+    }
+
+    /// Whether the worker dies here. Whoever is told so does nothing more.
+    fn dies(&self, what: &str) -> bool {
+        if self.is_dead() {
+            return true;
+        }
+        if self.rolls(60) {
+            self.model.say(format!("{} dies {what}", self.name));
+            self.cut();
+        }
+        self.is_dead()
+    }
+
+    fn never(&self) -> Ticket<()> {
+        let (promise, ticket) = Promise::pair();
+        self.graves.lock().push(promise);
+        ticket
+    }
+
+    fn fate(&self) -> Fate {
+        if self.calm.load(Ordering::Acquire) {
+            return Fate::Fine;
+        }
+        let mut dice = self.dice.lock();
+        match dice.below(40) {
+            0 => Fate::Refused,
+            1 => Fate::AnswerLost,
+            2..=13 => Fate::Slow { written_late: dice.one_in(2), nap: Duration::from_micros(dice.below(3_000)) },
+            _ => Fate::Fine,
+        }
+    }
+
+    fn is_down(&self) -> bool {
+        self.sim.ticks() < *self.down_until.lock()
+    }
+
+    /// An effect outside, around which anything may happen.
+    pub(super) async fn effect(&self, name: &str, key: &str, once: bool) {
+        self.pause().await;
+        if self.dies(&format!("before the effect {name}")) {
+            std::future::pending::<()>().await;
+        }
+        self.model.effect(&self.name, name, key, once);
+        if self.dies(&format!("after the effect {name}")) {
+            std::future::pending::<()>().await;
+        }
+        self.pause().await;
+    }
+
+    async fn pause(&self) {
+        let nap = match self.dice.lock().below(60) {
+            0..=19 => Duration::from_millis(5),
+            20 if !self.calm.load(Ordering::Acquire) => Duration::from_secs(50),
+            21 if !self.calm.load(Ordering::Acquire) => Duration::from_secs(300),
+            _ => return,
+        };
+        self.sim.sleep(nap).await;
+    }
+}
+
+/// The store at the other end of a line.
+pub(super) struct Wire {
+    pub(super) store: MemoryStore,
+    pub(super) line: Arc<Line>,
+}
+
+impl Wire {
+    fn write(store: &MemoryStore, model: &Model, name: &str, mut commit: Commit) -> Result<(), StoreError> {
+        let asked = commit.clone();
+        if planted(Plant::StaleEpoch)
+            && let Guard::Owner { run, epoch, expected_seq } = &mut commit.guard
+            && let Some((current, seq)) = model.owner(*run)
+            && *epoch < current
+        {
+            (*epoch, *expected_seq) = (current, seq);
+        }
+        let answer = match store.commit(commit) {
+            Answer::Ready(answer) => answer,
+            Answer::Wait(_) => Err(StoreError::Unknown("memory does not wait".to_owned())),
+        };
+        model.written(name, &asked, &answer);
+        answer
+    }
+
+    fn unless_down<'a, T: Send + 'a>(
+        &self,
+        answer: BoxFuture<'a, Result<T, StoreError>>,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        match self.line.is_down() || self.line.is_dead() {
+            true => Box::pin(std::future::ready(Err(StoreError::Unavailable("the line is down".to_owned())))),
+            false => answer,
+        }
+    }
+}
+
+impl Store for Wire {
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        let line = &self.line;
+        if line.dies("before a commit") {
+            return Answer::Wait(line.never());
+        }
+        let lost = |why: &str| Answer::Ready(Err(StoreError::Unknown(why.to_owned())));
+        if line.is_down() {
+            return lost("the line is down");
+        }
+        match line.fate() {
+            Fate::Refused => lost("a fault was asked for"),
+            Fate::AnswerLost => {
+                drop(Self::write(&self.store, &line.model, &line.name, commit));
+                lost("the answer was lost")
+            }
+            Fate::Fine => {
+                let answer = Self::write(&self.store, &line.model, &line.name, commit);
+                if line.dies("after a commit") { Answer::Wait(line.never()) } else { Answer::Ready(answer) }
+            }
+            Fate::Slow { written_late, nap } => {
+                let (promise, ticket) = Promise::pair();
+                let (store, line, sim) = (self.store.clone(), self.line.clone(), self.line.sim.clone());
+                let early = (!written_late).then(|| Self::write(&store, &line.model, &line.name, commit.clone()));
+                self.line.sim.spawn(Box::pin(async move {
+                    sim.sleep(nap).await;
+                    let late = || Self::write(&store, &line.model, &line.name, commit);
+                    let answer = early.unwrap_or_else(late);
+                    if line.dies("after a slow commit") {
+                        line.graves.lock().push(promise);
+                    } else {
+                        promise.answer(answer);
+                    }
+                }));
+                Answer::Wait(ticket)
+            }
+        }
+    }
+
+    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        if self.line.is_down() || self.line.is_dead() {
+            return self.unless_down(Box::pin(std::future::pending()));
+        }
+        let claim = crate::testing::sim::block_on(self.store.claim(run, by));
+        if let Ok(claimed) = &claim {
+            self.line.model.claimed(&self.line.name, run, claimed);
+        }
+        Box::pin(std::future::ready(claim))
+    }
+
+    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.unless_down(self.store.release(run, epoch))
+    }
+
+    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.unless_down(self.store.renew(worker, until))
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+        self.unless_down(self.store.due(now, limit))
+    }
+
+    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
+        self.unless_down(self.store.info(run))
+    }
+
+    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        self.unless_down(self.store.journal(run, from))
+    }
+
+    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
+        self.unless_down(self.store.feed(session, after, limit))
+    }
+
+    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
+        self.unless_down(self.store.mail(run, after))
+    }
+
+    fn list(
+        &self,
+        filter: Filter,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        self.unless_down(self.store.list(filter, after, limit))
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.store.secret()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
+    }
+}

@@ -1,0 +1,122 @@
+//! One life of a process, and the store as it sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::store::{Answer, Commit, Promise, Store, Ticket};
+use crate::testing::reads::*;
+use crate::testing::sim::Sim;
+
+/// One life of the process.
+pub(super) struct Life {
+    pub(super) sim: Sim,
+    die_at: Option<usize>,
+    passed: AtomicUsize,
+    dead: AtomicBool,
+    buried: AtomicBool,
+    pub(super) log: Mutex<Vec<String>>,
+    /// Answers that never come.
+    graves: Mutex<Vec<Promise<()>>>,
+}
+
+impl Life {
+    /// A life that ends at this point, or by itself.
+    pub(super) fn new(sim: Sim, die_at: Option<usize>) -> Self {
+        Self {
+            sim,
+            die_at,
+            passed: AtomicUsize::new(0),
+            dead: AtomicBool::new(false),
+            buried: AtomicBool::new(false),
+            log: Mutex::default(),
+            graves: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// The poll in which it died is over.
+    pub(super) fn over(&self) {
+        self.buried.store(true, Ordering::Release);
+    }
+
+    /// What happened in it so far.
+    pub(super) fn told(&self) -> String {
+        self.log.lock().join("\n  ")
+    }
+
+    /// Nobody will ever be answered; returns what happened.
+    pub(super) fn close(&self) -> Vec<String> {
+        self.graves.lock().clear();
+        std::mem::take(&mut self.log.lock())
+    }
+
+    /// Counts a point; true if the process dies at it.
+    fn dies(&self, what: &str) -> bool {
+        if self.dead.load(Ordering::Acquire) {
+            // The poll in which the process died cannot be cut short, but nothing in it reaches the outside any more.
+            // Whatever comes after that poll is a ghost.
+            if self.buried.load(Ordering::Acquire) {
+                self.log.lock().push(format!("AFTER DEATH: {what}"));
+            }
+            return true;
+        }
+        let index = self.passed.fetch_add(1, Ordering::AcqRel);
+        self.log.lock().push(what.to_owned());
+        if self.die_at != Some(index) {
+            return false;
+        }
+        self.dead.store(true, Ordering::Release);
+        self.sim.kill();
+        true
+    }
+
+    pub(super) async fn pass(&self, what: &str) {
+        if self.dies(what) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn never(&self) -> Ticket<()> {
+        let (promise, ticket) = Promise::pair();
+        self.graves.lock().push(promise);
+        ticket
+    }
+}
+
+/// The store as a process sees it whose life may end at any commit.
+pub(super) struct Mortal {
+    pub(super) inner: Arc<dyn Store>,
+    pub(super) life: Arc<Life>,
+}
+
+impl Store for Mortal {
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        // After its death a process still unwinds here; what it says no longer reaches the disk.
+        if self.life.dead.load(Ordering::Acquire) || self.life.dies("before commit") {
+            return Answer::Wait(self.life.never());
+        }
+        match self.inner.commit(commit) {
+            Answer::Ready(_) if self.life.dies("after commit") => Answer::Wait(self.life.never()),
+            Answer::Ready(answer) => Answer::Ready(answer),
+            Answer::Wait(ticket) => {
+                let (promise, outer) = Promise::pair();
+                let life = self.life.clone();
+                ticket.then(move |answer| {
+                    if life.dead.load(Ordering::Acquire) || life.dies("after commit") {
+                        life.graves.lock().push(promise);
+                    } else {
+                        promise.answer(answer);
+                    }
+                });
+                Answer::Wait(outer)
+            }
+        }
+    }
+
+    delegate_reads!(inner, std::convert::identity);
+}
