@@ -164,38 +164,46 @@ impl Kernel {
         }
     }
 
-    /// Writes to a run for another one. The mailbox takes it once.
+    /// Writes to a run for another one. The mailbox takes it once. The inner result is what the other one is told.
     pub(crate) async fn tell(
         self: &Arc<Self>,
         run: RunId,
         message: Message,
         dedupe: Arc<str>,
-    ) -> Result<(), ToolError> {
-        if let Message::Signal { name, value } = &message {
-            self.check_signal(run, name, value).await?;
+    ) -> Result<Result<(), ToolError>, StoreError> {
+        if let Message::Signal { name, value } = &message
+            && let Err(error) = self.check_signal(run, name, value).await?
+        {
+            return Ok(Err(error));
         }
         let changes = vec![Change::Mail { run, message, dedupe: Some(dedupe) }];
         match self.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) | Err(StoreError::Duplicate { .. }) => {
                 self.nudge(run);
-                Ok(())
+                Ok(Ok(()))
             }
             Err(error @ (StoreError::Finished(_) | StoreError::NoSuchRun(_))) => {
-                Err(ToolError::rejected("run_over", format!("{error}: it takes nothing any more")))
+                Ok(Err(ToolError::rejected("run_over", format!("{error}: it takes nothing any more"))))
             }
-            Err(error) => Err(ToolError::retryable(error.to_string())),
+            Err(error) => Err(error),
         }
     }
 
-    /// Checks a signal against what the run's tool declared.
-    pub(crate) async fn check_signal(&self, run: RunId, name: &str, value: &Value) -> Result<(), ToolError> {
-        let unavailable = |error: StoreError| ToolError::retryable(error.to_string());
-        let gone = || ToolError::rejected("run_over", format!("there is no run {run}"));
-        let info = self.store.info(run).await.map_err(unavailable)?.ok_or_else(gone)?;
-        let missing =
-            || ToolError::unavailable(format!("the tool `{}` of run {run} is not registered here", info.tool));
-        let tool = self.toolbox.by_id(&info.tool).ok_or_else(missing)?;
-        tool.channels().check_signal(&tool.spec().name, name, value)
+    /// Checks a signal against what the run's tool declared. The inner result is for whoever sends it.
+    pub(crate) async fn check_signal(
+        &self,
+        run: RunId,
+        name: &str,
+        value: &Value,
+    ) -> Result<Result<(), ToolError>, StoreError> {
+        let Some(info) = self.store.info(run).await? else {
+            return Ok(Err(ToolError::rejected("run_over", format!("there is no run {run}"))));
+        };
+        let Some(tool) = self.toolbox.by_id(&info.tool) else {
+            let message = format!("the tool `{}` of run {run} is not registered here", info.tool);
+            return Ok(Err(ToolError::unavailable(message)));
+        };
+        Ok(tool.channels().check_signal(&tool.spec().name, name, value))
     }
 
     async fn waking(self: &Arc<Self>, run: RunId, how: Again) {

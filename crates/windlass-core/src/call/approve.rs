@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::child::CallFuture;
-use super::execute::{Operation, Told};
+use super::execute::Told;
+use super::operation::Operation;
 use super::plan::{Ready, Scope};
 use super::wait::{Sleeper, Wait, Woken};
 use crate::policy::{Facts, Resolved, Session, Unattended};

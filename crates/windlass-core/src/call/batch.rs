@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use super::child::CallFuture;
-use super::execute::{Operation, Told, Written};
+use super::execute::Told;
+use super::operation::{Operation, Written};
 use super::plan::{Place, Scope, asked, plan, resolve};
 use super::request::ToolCall;
 use super::rules::{Session, session_of};

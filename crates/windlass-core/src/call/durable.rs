@@ -13,9 +13,10 @@ use serde_json::Value;
 
 use super::attempt::Attempt;
 use super::child::{broken_promise, narrate};
-use super::execute::{Operation, Told, seal};
+use super::execute::{Told, seal};
 use super::loops::Loops;
 use super::middleware::Passing;
+use super::operation::Operation;
 use super::plan::Scope;
 use super::request::ToolCall;
 use super::rules::key_of;

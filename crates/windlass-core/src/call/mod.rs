@@ -10,6 +10,7 @@ pub(crate) mod durable;
 pub(crate) mod execute;
 pub(crate) mod loops;
 mod middleware;
+pub(crate) mod operation;
 pub(crate) mod park;
 mod parked;
 pub(crate) mod plan;

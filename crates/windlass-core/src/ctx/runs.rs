@@ -163,10 +163,19 @@ impl Ctx {
         input: serde_json::Value,
         message: Message,
     ) -> BoxFuture<'_, ToolResult<()>> {
-        let kernel = self.run.kernel.clone();
+        let run = self.run.clone();
         let step = self.step(to.to_string(), move |attempt| {
-            let (kernel, message, dedupe) = (kernel.clone(), message.clone(), attempt.key());
-            async move { kernel.tell(to, message, dedupe.into()).await }
+            let (run, message, dedupe) = (run.clone(), message.clone(), attempt.key());
+            async move {
+                match run.kernel.tell(to, message, dedupe.into()).await {
+                    Ok(told) => told,
+                    // A body never sees that the store failed: the journal is reloaded, and replay decides.
+                    Err(error) => {
+                        run.failed(error);
+                        std::future::pending().await
+                    }
+                }
+            }
         });
         Box::pin(step.idempotent().input(&input).of_kind(kind).into_future())
     }

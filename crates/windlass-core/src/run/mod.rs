@@ -275,6 +275,12 @@ impl Run {
         self.wake();
     }
 
+    /// The store failed where no commit of the run was on its way.
+    pub(crate) fn failed(&self, error: StoreError) {
+        self.with(|machine| machine.answered(Err(error)));
+        self.wake();
+    }
+
     /// Waits until everything that is known of the run so far is durable, or nobody can say any more.
     pub(crate) async fn flush(self: &Arc<Self>) {
         let mut registration = Registration::default();

@@ -116,7 +116,7 @@ impl Runtime {
     /// Sends a signal that the run's tool declared. The Nth signal of a name answers the Nth receive. With a `key`, sending
     /// it again is harmless: it arrives once. Durable when it returns; refused by a finished run.
     pub async fn signal(&self, run: RunId, name: &str, value: Value, key: Option<&str>) -> Result<()> {
-        self.kernel.check_signal(run, name, &value).await.map_err(Error::Tool)?;
+        self.kernel.check_signal(run, name, &value).await?.map_err(Error::Tool)?;
         let message = Message::Signal { name: name.into(), value: Arc::new(value) };
         let dedupe = key.map(|key| format!("signal {key}").into());
         match self.post(run, message, dedupe).await {
