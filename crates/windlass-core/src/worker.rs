@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::kernel::{Kernel, Live};
+use crate::time::Clock;
 
 /// The lease of this worker.
 pub(crate) struct Lease {
@@ -28,8 +29,8 @@ impl Lease {
         self.length.map(|length| length / 3)
     }
 
-    pub(crate) fn is_over(&self, ticks: u64) -> bool {
-        ticks >= self.over.load(Ordering::Acquire)
+    pub(crate) fn is_over(&self, clock: &dyn Clock) -> bool {
+        self.length.is_some() && clock.ticks() >= self.over.load(Ordering::Acquire)
     }
 }
 

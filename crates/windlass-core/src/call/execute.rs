@@ -295,9 +295,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let event = match self.rules.effect {
             Effect::Once if planted(Plant::SkipIntent) => return self.start(),
             Effect::Once => {
-                let stop_by = self.run.now() + self.rules.timeout;
+                let now = self.run.now();
+                let stop_by = now + self.rules.timeout;
                 self.clock.stop_by = Some(stop_by);
-                Event::Intended { attempt, over_by: stop_by + self.rules.grace }
+                let event = Event::Intended { attempt, over_by: stop_by + self.rules.grace };
+                let mark = self.append_at(now, event);
+                return self.go(Phase::Durable(mark));
             }
             // What does not act kills nobody; announced, a refusal would look like an attempt that was let through.
             _ if suspect && S::ACTS => Event::Attempting { attempt },
@@ -330,7 +333,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Whether others may take the attempt for over: this process stood still for so long. No zombie doubles.
     fn is_overdue(&self) -> bool {
-        self.clock.stop_by.is_some_and(|stop_by| self.run.now() >= stop_by + self.rules.grace)
+        // One that has not waited for anything was begun, or goes on, where it was intended.
+        self.queue.waited() && self.clock.stop_by.is_some_and(|stop_by| self.run.now() >= stop_by + self.rules.grace)
     }
 
     /// It did not begin in its time; whether it still may is for the store to say, which knows whose run it is.
@@ -343,7 +347,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     fn start(&mut self) -> Flow {
         // The last moment at which nothing has left the process.
-        if self.run.kernel.lease.is_over(self.run.kernel.clock.ticks()) {
+        if self.run.kernel.lease.is_over(&*self.run.kernel.clock) {
             self.run.lose();
             return self.stay(Phase::Over);
         }
@@ -370,9 +374,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             drop(running);
             return self.conclude(started, Ended::TimedOut("the process stood still beyond its time".to_owned()));
         }
-        let left = self.left();
         let cancelled = self.run.is_cancelled();
-        match running.poll(cx, &self.run.kernel, &self.rules, left, cancelled) {
+        match running.poll(cx, &self.run.kernel, &self.rules, || self.left(), cancelled) {
             Poll::Ready(ended) => {
                 let started = running.started;
                 drop(running);
@@ -465,7 +468,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     pub(crate) fn append(&mut self, event: Event) -> u64 {
-        let at = self.run.now();
+        self.append_at(self.run.now(), event)
+    }
+
+    fn append_at(&mut self, at: Timestamp, event: Event) -> u64 {
         let asked = self.op.asked.take();
         self.run.append(&self.op.path, at, asked, event)
     }

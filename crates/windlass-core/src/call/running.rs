@@ -78,14 +78,14 @@ impl<'a> Running<'a> {
         cx: &mut Context<'_>,
         kernel: &Kernel,
         rules: &Rules,
-        left: Option<Duration>,
+        left: impl FnOnce() -> Option<Duration>,
         cancelled: bool,
     ) -> Poll<Ended> {
         if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
             return Poll::Ready(ended);
         }
         if self.stopping.is_none() {
-            let overdue = self.poll_timers(cx, &*kernel.clock, rules, left);
+            let overdue = self.poll_timers(cx, &*kernel.clock, rules, left());
             if overdue.is_some() || (cancelled && self.heeds_cancel) {
                 self.attempt.cancel();
                 self.stopping = Some(Stopping { grace: kernel.clock.sleep(rules.grace), timed_out: overdue });

@@ -170,7 +170,7 @@ mod tests {
         let path = Path::root().child(2);
         let divergence = Divergence { path: path.clone(), recorded: None, asked: None, differences: Vec::new() };
         vec![
-            Hold::Diverged(divergence),
+            Hold::Diverged(Box::new(divergence)),
             Hold::CrashLoop { path: path.clone(), deaths: 3 },
             Hold::ToolMissing { path: path.clone(), tool: "gone".into() },
             Hold::Undecodable { path: path.clone(), problem: "a number".into() },

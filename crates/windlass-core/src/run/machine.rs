@@ -240,16 +240,15 @@ impl Machine {
             self.hold(hold);
         }
         let standing = self.history.take(path);
-        if standing.is_some() {
-            self.labels.keep(path, asked);
-        }
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
             self.past_calls.answered(asked, result);
             self.budget.has(result);
+        } else if standing.is_some() {
+            self.labels.keep(path, asked);
         }
         match &mut decision {
-            Decision::Diverged(divergence) => self.hold(Hold::Diverged((**divergence).clone())),
+            Decision::Diverged(divergence) => self.hold(Hold::Diverged(divergence.clone())),
             // The fence proves the old owner gone, or only time does.
             Decision::InDoubt { over_by, recorded: false, .. } if self.budget.owners_dead => {
                 *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
@@ -274,7 +273,7 @@ impl Machine {
     pub(crate) fn returned(&mut self, next: &Path) {
         if let Some(standing) = self.history.get(next) {
             let divergence: Divergence = replay::unasked(next, standing);
-            self.hold(Hold::Diverged(divergence));
+            self.hold(Hold::Diverged(Box::new(divergence)));
         }
     }
 

@@ -57,7 +57,7 @@ pub enum Ending {
 #[non_exhaustive]
 pub enum Hold {
     /// The code asks for something else than the journal has.
-    Diverged(Divergence),
+    Diverged(Box<Divergence>),
     /// The process died again and again at the same place.
     CrashLoop {
         /// Where.
@@ -119,7 +119,7 @@ impl Hold {
     /// A tool has another kind of body than the one its call was recorded with.
     pub(crate) fn changed_body(path: &Path, recorded: &str, asked: &str) -> Self {
         let (recorded, asked) = (Some(recorded.to_owned()), Some(asked.to_owned()));
-        Self::Diverged(Divergence { path: path.clone(), recorded, asked, differences: Vec::new() })
+        Self::Diverged(Box::new(Divergence { path: path.clone(), recorded, asked, differences: Vec::new() }))
     }
 }
 
