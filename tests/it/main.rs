@@ -28,6 +28,7 @@ mod owners;
 mod parked;
 mod parks;
 mod policy;
+mod policy_people;
 mod prepare;
 mod projection;
 mod promise;

@@ -8,7 +8,7 @@ use windlass::{Call, Ctx, First2, Reply, Resolution, Resolved, RunId, RunState, 
 use windlass_core::Runtime;
 use windlass_core::time::Clock;
 
-use crate::world::{Counter, World, on_every_store};
+use crate::world::{Counter, Kind, World, on_every_store};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const MOMENT: Duration = Duration::from_secs(1);
@@ -372,5 +372,31 @@ fn w03_a_deadline_around_a_wait_wakes_the_suspended_run() {
         let run = start(&world, &runtime, "outer");
         assert!(is_suspended(&world, &runtime, run));
         assert_eq!(outcome(&world, &runtime, run).unwrap(), json!("timed_out"));
+    });
+}
+
+#[test]
+fn l08_closing_a_session_revokes_its_keys_and_unknown_keys_are_told_apart() {
+    on_every_store(|world| {
+        let runtime = world.runtime([approval(&Counter::default())]);
+        let started = runtime.clone();
+        let run = world.run(async move {
+            let how = windlass::Start::session("office");
+            started.start_with(call("approval"), how).await.unwrap()
+        });
+        world.pass(MOMENT);
+        let office = key(&world, &runtime);
+        let closing = runtime.clone();
+        assert_eq!(world.run(async move { closing.close_session("office", "closing time").await }).unwrap(), 1);
+        let error = outcome(&world, &runtime, run).unwrap_err().to_string();
+        assert!(error.contains("revoked") && error.contains("closing time"), "{error}");
+        let late = resolve(&world, &runtime, &office, ok(json!("late")));
+        assert!(matches!(&late, Resolved::Revoked { reason } if reason.contains("closing time")), "{late:?}");
+        // A key that was signed here, of a run that is not here.
+        let other = World::new(Kind::Memory);
+        let elsewhere = other.runtime([approval(&Counter::default())]);
+        let (again, text) = (elsewhere.clone(), office.clone());
+        let forged = other.run(async move { again.resolve(&text, ok(json!(1))).await }).unwrap_err().to_string();
+        assert!(forged.contains("not a reply key of this store"), "{forged}");
     });
 }

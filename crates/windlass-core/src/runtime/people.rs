@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{PAGE, Runtime};
 use crate::error::{Error, Result};
 use crate::id::RunId;
+use crate::limits;
 use crate::path::Path;
 use crate::policy;
 use crate::run::parks;
@@ -207,11 +209,7 @@ impl Runtime {
                 "the call at {path} of run {run} has other arguments than those decided about; look at them and decide again"
             )));
         }
-        let snapshot = self.toolbox.snapshot();
-        let valid = match snapshot.by_name(tool) {
-            Some(tool) => policy::Resolved::of(&self.kernel.policy, tool.spec(), None).grant_valid,
-            None => crate::limits::GRANT_VALID,
-        };
+        let valid = self.grant_valid(run, path, tool).await?;
         let message = Message::Decide {
             path: path.clone(),
             digest: digest.to_owned(),
@@ -227,6 +225,18 @@ impl Runtime {
             ))),
             posted => posted.map_err(Error::from),
         }
+    }
+
+    /// How long a grant for this call is valid: what the call itself says is in its record.
+    async fn grant_valid(&self, run: RunId, path: &Path, tool: &str) -> Result<Duration> {
+        let journal = current(self.kernel.store.journal(run, 0).await?);
+        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
+        let own = asked.and_then(|asked| asked.limits.as_deref());
+        let snapshot = self.toolbox.snapshot();
+        Ok(match snapshot.by_name(tool) {
+            Some(tool) => policy::Resolved::of(&self.kernel.policy, tool.spec(), own).grant_valid,
+            None => own.and_then(|own| own.grant_valid).unwrap_or(limits::GRANT_VALID),
+        })
     }
 
     /// Says that a provider is connected now, or that it will not be, to every run that waits for it. Returns how many.
