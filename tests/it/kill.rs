@@ -19,10 +19,10 @@ pub(crate) const DIR: &str = "WINDLASS_TEST_CHILD_DIR";
 /// Set for a child that does not report and does not wait.
 pub(crate) const FREE: &str = "WINDLASS_TEST_CHILD_FREE";
 /// More points than any scenario has.
-const MOST_POINTS: usize = 300;
+pub(crate) const MOST_POINTS: usize = 300;
 
 /// Reports a point to the parent and waits for its word. A child that is to die never comes back from here.
-fn report(point: &str) {
+pub(crate) fn report(point: &str) {
     static LINE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
     if std::env::var_os(FREE).is_some() {
         return;
@@ -36,21 +36,21 @@ fn report(point: &str) {
 
 /// The world outside: a file that only grows.
 #[derive(Clone)]
-struct LedgerFile(PathBuf);
+pub(crate) struct LedgerFile(pub(crate) PathBuf);
 
 impl LedgerFile {
-    fn effect(&self, name: &str, key: &str) {
+    pub(crate) fn effect(&self, name: &str, key: &str) {
         report(&format!("before effect {name}"));
         let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
         file.write_all(format!("{name} {key}\n").as_bytes()).expect("the ledger is written");
         report(&format!("after effect {name}"));
     }
 
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         std::fs::read_to_string(&self.0).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    fn happened(&self, name: &str, key: &str) -> bool {
+    pub(crate) fn happened(&self, name: &str, key: &str) -> bool {
         self.lines().contains(&format!("{name} {key}"))
     }
 }
@@ -150,9 +150,9 @@ async fn work_until_killed(windlass: &Windlass, dir: &Path) {
 }
 
 /// Starts this test binary as a child.
-pub(crate) fn spawn(dir: &Path, free: bool) -> Child {
+pub(crate) fn spawn(child: &str, dir: &Path, free: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
-    command.args(["--exact", "kill::child", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", child, "--nocapture", "--test-threads=1"]);
     command.env(DIR, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     if free {
         command.env(FREE, "1").stdout(Stdio::null());
@@ -161,8 +161,8 @@ pub(crate) fn spawn(dir: &Path, free: bool) -> Child {
 }
 
 /// Runs a child, killing it at the point with this number. Returns its result unless it was killed, and the points.
-fn run_child(dir: &Path, kill_at: Option<usize>) -> (Option<Value>, Vec<String>) {
-    let mut child = spawn(dir, false);
+pub(crate) fn run_child(test: &str, dir: &Path, kill_at: Option<usize>) -> (Option<Value>, Vec<String>) {
+    let mut child = spawn(test, dir, false);
     let mut words = child.stdin.take().expect("its input");
     let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
     let (mut points, mut result) = (Vec::new(), None);
@@ -187,19 +187,19 @@ fn run_child(dir: &Path, kill_at: Option<usize>) -> (Option<Value>, Vec<String>)
 #[test]
 fn e08_l09_l17_l21_l22_w01_every_kill_leaves_one_charge_and_the_same_result() {
     let reference = tempfile::tempdir().expect("a directory");
-    let (expected, points) = run_child(reference.path(), None);
+    let (expected, points) = run_child("kill::child", reference.path(), None);
     let expected = expected.expect("the undisturbed run ends");
     assert_eq!(expected, json!([3, "reserved", "charged", "seen", "charged"]));
     assert!(points.len() > 12, "{points:?}");
     for kill_at in 0..MOST_POINTS {
         let dir = tempfile::tempdir().expect("a directory");
-        let (first, before) = run_child(dir.path(), Some(kill_at));
+        let (first, before) = run_child("kill::child", dir.path(), Some(kill_at));
         if first.is_some() {
             assert!(kill_at >= 12, "the child must be killed somewhere");
             return;
         }
         let place = before.last().cloned().unwrap_or_default();
-        let (second, after) = run_child(dir.path(), None);
+        let (second, after) = run_child("kill::child", dir.path(), None);
         assert_eq!(second.as_ref(), Some(&expected), "killed at {kill_at} ({place}); then {after:?}");
         let ledger = LedgerFile(ledger_path(dir.path())).lines();
         let charges: Vec<_> = ledger.iter().filter(|line| line.starts_with("charge ")).collect();

@@ -20,6 +20,7 @@ mod forks;
 mod golden;
 mod holds;
 mod kill;
+mod kill_people;
 mod log;
 mod loops;
 mod mayhem;

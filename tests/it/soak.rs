@@ -91,7 +91,7 @@ fn kills_by_time() {
     let mut pause = 7u64;
     while lives < 3 || Instant::now() < end {
         lives += 1;
-        let mut child = kill::spawn(dir.path(), true);
+        let mut child = kill::spawn("kill::child", dir.path(), true);
         pause = pause.wrapping_mul(6_364_136_223_846_793_005) % 997;
         // Death by time is the point here; the deterministic deaths are in `kill`.
         std::thread::park_timeout(Duration::from_millis(20 + pause % 400));
@@ -99,7 +99,7 @@ fn kills_by_time() {
         child.wait().expect("it ends");
     }
     std::fs::write(dir.path().join("drain"), "").expect("the sign to drain");
-    let ended = kill::spawn(dir.path(), true).wait().expect("it ends");
+    let ended = kill::spawn("kill::child", dir.path(), true).wait().expect("it ends");
     assert!(ended.success(), "the last life ends by itself");
     let runs = kill::check_drained(dir.path());
     println!("{lives} lives, {runs} runs, nothing lost, nothing doubled");
