@@ -118,6 +118,7 @@ fn records_are_written_as_ever_and_read_back_the_same() {
 #[test]
 fn messages_are_written_as_ever_and_read_back_the_same() {
     let settle = |settlement| Message::Settle {
+        generation: 0,
         path: "2/0".parse().expect("a path"),
         attempt: 1,
         settlement,

@@ -491,6 +491,7 @@ fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
         world.run(async move {
             second.resume(run).await.unwrap();
             let message = windlass_core::store::Message::Settle {
+                generation: 0,
                 path: windlass::Path::root(),
                 attempt: 1,
                 settlement: Settlement::DidNotHappen,

@@ -422,3 +422,45 @@ fn l12_wrong_use_is_refused_with_a_way_out() {
         }
     });
 }
+
+#[test]
+fn w01_a_settlement_of_one_generation_settles_nothing_in_the_next() {
+    on_every_store(|world| {
+        let acted = Counter::default();
+        let make = || {
+            let acted = acted.clone();
+            let lasting = Tool::durable_fn("lasting", "acts in each generation", move |mut ctx: Ctx, args: Value| {
+                let acted = acted.clone();
+                async move {
+                    ctx.step("act", |_| async { Ok(acted.add()) }).await?;
+                    ctx.sleep(HOUR).await?;
+                    if args["n"] == 1 { Ok(json!("done")) } else { ctx.continue_as(json!({"n": 1})).await }
+                }
+            });
+            [lasting]
+        };
+        let runtime = world.runtime(make());
+        let run = runtime.start(call("lasting", json!({"n": 0}))).unwrap();
+        world.pass(MOMENT);
+        // Said about an attempt that had been settled otherwise by then, so nobody took it.
+        let settlement = windlass::Settlement::Happened(Ok(Arc::new(json!(99).into())));
+        let message = windlass_core::store::Message::Settle {
+            path: "0".parse().unwrap(),
+            generation: 0,
+            attempt: 1,
+            settlement,
+            by: "ada".into(),
+            reason: "late".into(),
+        };
+        let change = windlass_core::store::Change::Mail { run, message, dedupe: None };
+        let commit =
+            windlass_core::store::Commit { guard: windlass_core::store::Guard::Outsider, changes: vec![change] };
+        let store = world.store.clone();
+        world.run(async move { store.commit(commit).get().await }).unwrap();
+        assert_eq!(outcome(&world, &runtime, run).unwrap(), json!("done"));
+        assert_eq!(acted.get(), 2, "both generations acted");
+        let store = world.store.clone();
+        let mail = world.run(async move { store.mail(run, 0).await }).unwrap();
+        assert!(mail.is_empty(), "it is void, and forgotten: {mail:?}");
+    });
+}

@@ -211,6 +211,10 @@ impl Runtime {
         let (mut drive, _) = self.kernel.start_call(&self.toolbox, call)?;
         let run = drive.run.id;
         drive.accept();
+        // A store that is overloaded says so at once: then nothing was accepted.
+        if let Some(Stop::Reload(error)) = drive.run.with(|machine| machine.stop().cloned()) {
+            return Err(error.into());
+        }
         self.kernel.detach(drive);
         Ok(run)
     }

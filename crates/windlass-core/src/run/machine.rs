@@ -436,7 +436,11 @@ impl Machine {
                 return self.revoke(reason, now);
             }
             // Meant for a generation that is over.
-            Message::Resolve { generation, .. } if generation != self.generation => {
+            Message::Resolve { generation, .. }
+            | Message::Settle { generation, .. }
+            | Message::Decide { generation, .. }
+                if generation != self.generation =>
+            {
                 return self.outbox.consumed(mail.position);
             }
             message => self.mail.push_back(Mail { position: mail.position, message }),

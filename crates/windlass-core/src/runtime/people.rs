@@ -77,6 +77,7 @@ impl Runtime {
         }
         let message = Message::Settle {
             path: path.clone(),
+            generation: info.generation,
             attempt: doubt.attempt,
             settlement,
             by: by.to_owned(),
@@ -212,6 +213,7 @@ impl Runtime {
         let valid = self.grant_valid(run, path, tool).await?;
         let message = Message::Decide {
             path: path.clone(),
+            generation: info.generation,
             digest: digest.to_owned(),
             granted,
             by: by.to_owned(),

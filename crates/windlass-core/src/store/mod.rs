@@ -202,6 +202,9 @@ pub enum Message {
     Settle {
         /// Where.
         path: Path,
+        /// In which generation: paths begin anew in each.
+        #[serde(default, skip_serializing_if = "is_first")]
+        generation: u32,
         /// Which attempt.
         attempt: u32,
         /// How.
@@ -246,6 +249,9 @@ pub enum Message {
     Decide {
         /// Where.
         path: Path,
+        /// In which generation: paths begin anew in each.
+        #[serde(default, skip_serializing_if = "is_first")]
+        generation: u32,
         /// The arguments the decision is about, by their digest.
         digest: String,
         /// Whether the call may be made.
@@ -269,6 +275,10 @@ pub enum Message {
         /// Why.
         reason: String,
     },
+}
+
+fn is_first(generation: &u32) -> bool {
+    *generation == 0
 }
 
 /// How the outside answers a park.

@@ -57,7 +57,7 @@ fn a_finished_run_is_forgotten_only_when_its_doubts_are_settled() {
     flood(1);
     assert!(block_on(store.info(run(0))).unwrap().is_some());
     let (by, reason) = ("ada".to_owned(), "the bank says no".to_owned());
-    let message = Message::Settle { path, attempt: 1, settlement: Settlement::DidNotHappen, by, reason };
+    let message = Message::Settle { path, generation: 0, attempt: 1, settlement: Settlement::DidNotHappen, by, reason };
     let changes = vec![Change::Mail { run: run(0), message, dedupe: None }];
     block_on(store.commit(Commit { guard: Guard::Outsider, changes }).get()).unwrap();
     flood(10_000);

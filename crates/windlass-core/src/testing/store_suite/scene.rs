@@ -123,7 +123,14 @@ pub(super) fn doubt(place: u32, attempt: u32) -> Doubt {
 
 pub(super) fn settle(place: u32, attempt: u32) -> Message {
     let (by, reason) = ("ada".to_owned(), "the bank says no".to_owned());
-    Message::Settle { path: Path::root().child(place), attempt, settlement: Settlement::DidNotHappen, by, reason }
+    Message::Settle {
+        path: Path::root().child(place),
+        generation: 0,
+        attempt,
+        settlement: Settlement::DidNotHappen,
+        by,
+        reason,
+    }
 }
 
 pub(super) fn cancel(reason: &str) -> Message {
