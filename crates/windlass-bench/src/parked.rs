@@ -17,6 +17,8 @@ use windlass::{Ctx, RunId, Tool, ToolCall, Windlass};
 const ON_THEIR_WAY: usize = 10_000;
 /// Runs started between two looks.
 const CHUNK: usize = 500;
+/// How long to wait for a store that has enough to do.
+const PAUSE: Duration = Duration::from_millis(1);
 /// How many are woken in the end.
 const WOKEN: usize = 1_000;
 
@@ -127,8 +129,19 @@ pub fn park(runs: usize) -> anyhow::Result<Parked> {
 
 fn start(executor: &Runtime, windlass: &Windlass, ids: &mut Vec<RunId>, count: usize) -> anyhow::Result<()> {
     let _entered = executor.enter();
-    for _ in 0..count {
-        ids.push(windlass.start(ToolCall::new("patient", json!({})))?);
+    let mut started = 0;
+    while started < count {
+        match windlass.start(ToolCall::new("patient", json!({}))) {
+            Ok(run) => {
+                ids.push(run);
+                started += 1;
+            }
+            // More than the store takes at once: it has said so, and nothing was started.
+            Err(windlass::Error::Store(windlass::StoreError::Unavailable(_))) => {
+                executor.block_on(async { tokio::time::sleep(PAUSE).await });
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }

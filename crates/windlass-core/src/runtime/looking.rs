@@ -55,7 +55,7 @@ impl Runtime {
     }
 
     /// What was started a moment ago may still be on its way to the store.
-    async fn arrived(&self, run: RunId) {
+    pub(super) async fn arrived(&self, run: RunId) {
         if let Some(live) = self.live(run) {
             live.run.flush().await;
         }

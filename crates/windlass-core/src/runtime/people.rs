@@ -102,6 +102,8 @@ impl Runtime {
         message: Message,
         dedupe: Option<Arc<str>>,
     ) -> std::result::Result<(), StoreError> {
+        // A run that was started a moment ago may not be in the store yet.
+        self.arrived(run).await;
         let changes = vec![Change::Mail { run, message, dedupe }];
         let answer = self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await;
         if let Err(StoreError::Unknown(_)) = &answer {
@@ -119,6 +121,7 @@ impl Runtime {
     /// Sends a signal that the run's tool declared. The Nth signal of a name answers the Nth receive. With a `key`, sending
     /// it again is harmless: it arrives once. Durable when it returns; refused by a finished run.
     pub async fn signal(&self, run: RunId, name: &str, value: Value, key: Option<&str>) -> Result<()> {
+        self.arrived(run).await;
         self.kernel.check_signal(run, name, &value).await?.map_err(Error::Tool)?;
         let message = Message::Signal { name: name.into(), value: Arc::new(value) };
         let dedupe = key.map(|key| format!("signal {key}").into());
