@@ -40,6 +40,7 @@ mod runs;
 mod soak;
 mod threads;
 mod transfer;
+mod upgrade;
 mod watch;
 mod workers;
 mod world;
