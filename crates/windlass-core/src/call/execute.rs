@@ -480,7 +480,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.queue.release();
         let mut told = self.source.told(&self.run, &self.op.path, &result);
         let commands = match &result {
-            Ok(output) if !output.commands.is_empty() && !matches!(told, Some(Err(_))) => {
+            // Also if the body is told something else: what is recorded is that it happened.
+            Ok(output) if !output.commands.is_empty() => {
                 let at = self.run.at(ticks);
                 let ready = self.source.commands(&self.run, &self.op.path, output, at);
                 ready.unwrap_or_else(|error| {
