@@ -30,6 +30,7 @@ use crate::id::RunId;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind, Recorded};
+use crate::run::replay::Decision;
 use crate::run::state::Hold;
 use crate::time::Timestamp;
 use crate::tool::{Effect, Tool, ToolResult, from_output};
@@ -128,9 +129,7 @@ impl Ctx {
         let new = recorded.unwrap_or(true);
         if new {
             self.frame.next.store(index + 1, Ordering::Release);
-            let known = recorded.is_some();
-            self.run.with(|machine| machine.ask(&path, &asked));
-            if !known {
+            if let Decision::Perform { .. } = self.run.with(|machine| machine.ask(&path, &asked)) {
                 self.run.append(&path, self.run.now(), Some(asked), Event::Entered);
             }
         }
