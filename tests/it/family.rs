@@ -229,3 +229,57 @@ fn l05_a_cancelled_run_does_not_escape_into_its_next_generation() {
         assert_eq!(result(&world, &runtime, run).unwrap_err().kind(), "cancelled");
     });
 }
+
+#[test]
+fn l12_every_generation_draws_random_numbers_of_its_own() {
+    on_every_store(|world| {
+        let drawing = Tool::durable_fn("drawing", "", |mut ctx: Ctx, args: Value| async move {
+            let mut drawn = args["drawn"].as_array().cloned().unwrap_or_default();
+            drawn.push(json!(ctx.uuid()));
+            drawn.push(json!(ctx.random()));
+            if drawn.len() == 6 { Ok(json!(drawn)) } else { ctx.continue_as(json!({ "drawn": drawn })).await }
+        });
+        let runtime = world.runtime([drawing]);
+        let run = runtime.start(call("drawing", json!({}))).unwrap();
+        let drawn = result(&world, &runtime, run).unwrap();
+        let distinct: std::collections::BTreeSet<String> =
+            drawn.as_array().unwrap().iter().map(Value::to_string).collect();
+        assert_eq!(distinct.len(), 6, "{drawn}");
+    });
+}
+
+#[test]
+fn l05_a_body_is_told_of_a_cancellation_although_the_attempt_it_interrupted_happened() {
+    on_every_store(|world| {
+        let undone = Counter::default();
+        let act = Tool::new("act", "", |_: Value| async {
+            std::future::pending::<()>().await;
+            Ok(json!(1))
+        })
+        .reconcile(|_| async { Ok(windlass::Reconciled::Happened(json!(1))) });
+        let body = {
+            let undone = undone.clone();
+            Tool::durable_fn("body", "", move |mut ctx: Ctx, _: Value| {
+                let undone = undone.clone();
+                async move {
+                    ctx.step("book", |_| async { Ok(1) })
+                        .undo(move |_: i64, _| {
+                            undone.add();
+                            async { Ok(()) }
+                        })
+                        .await?;
+                    ctx.call(call("act", json!({}))).await?;
+                    ctx.sleep(HOUR).await?;
+                    Ok(json!(null))
+                }
+            })
+        };
+        let runtime = world.runtime([act, body]);
+        let run = runtime.start(call("body", json!({}))).unwrap();
+        world.pass(MOMENT);
+        let again = runtime.clone();
+        world.run(async move { again.cancel(run, "ada", "enough").await }).unwrap();
+        let error = result(&world, &runtime, run).unwrap_err().to_string();
+        assert_eq!((error.as_str(), undone.get()), ("cancelled: enough", 1));
+    });
+}

@@ -412,9 +412,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 let phase = doubt(DoubtCause::TimedOut);
                 return self.go(phase);
             }
+            // The body is told by its next operation: this one may have happened.
             Ended::Cancelled if self.rules.effect == Effect::Once => {
                 let phase = doubt(DoubtCause::Cancelled);
-                self.run.with(|machine| machine.cancellation());
                 return self.go(phase);
             }
             Ended::TimedOut(message) => ToolError::TimedOut { message },

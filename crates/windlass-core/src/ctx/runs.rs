@@ -198,7 +198,7 @@ impl Ctx {
         guard.over();
         let result = match self.run.with(|machine| machine.ask(&path, &own)) {
             Decision::Answer { result, at } => {
-                self.answered = at;
+                self.passed(at);
                 result
             }
             Decision::Perform { .. } => {
@@ -229,7 +229,7 @@ impl Ctx {
         how: How,
     ) -> crate::run::record::Recorded {
         let at = self.run.now();
-        self.answered = at;
+        self.passed(at);
         let id = child_id(&self.run, path, at);
         let result = match refused {
             Some(error) => Err(Arc::new(error)),
