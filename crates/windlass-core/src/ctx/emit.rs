@@ -66,7 +66,7 @@ impl Ctx {
 
     /// Ends this generation of the run and goes on with other arguments and a fresh journal, under the same id. For
     /// bodies that go on for ever: a journal has bounds. Mail that was not received yet stays. Only the body at the root
-    /// of a run can do this; returns only if it cannot.
+    /// of a run can do this, and not once the run is cancelled; returns only if it cannot.
     pub fn continue_as<T>(&mut self, args: Value) -> BoxFuture<'_, ToolResult<T>> {
         Box::pin(async move {
             if !self.path.is_root() {

@@ -116,7 +116,8 @@ impl Ctx {
         Spawn { ctx: self, call, how: How::default() }
     }
 
-    /// Waits for the end of a run that this one spawned, and returns its outcome. A fork that has the handle of its
+    /// Waits for the end of a run that this one spawned, and returns its outcome; again, if it is asked for again in the
+    /// same generation. A fork that has the handle of its
     /// original's child has the outcome its original was told, or an error.
     pub fn join<T: DeserializeOwned + 'static>(&mut self, handle: &Handle<T>) -> CtxPark<'_, T> {
         let park = handle.park();
