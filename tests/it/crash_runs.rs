@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::{Ctx, Handle, Output, Policy, Reconciled, RunId, Settlement, Tool, ToolCall, ToolError, ToolRef};
+use windlass::{
+    Ctx, Handle, Output, Policy, Reconciled, RunId, Settlement, Tool, ToolCall, ToolError, ToolRef, ToolResult,
+};
 
 use crate::crash::once;
 use crate::crash_parks::{HOUR, call, check_parked};
@@ -274,4 +277,71 @@ fn l11_events_and_l25_commands_happen_with_the_outcome_or_not_at_all() {
     let report = check_parked(|| CrashMatrix::new(tools).call(call("outer")));
     assert_eq!(report.outcome, json!([["done", 5]]));
     assert_eq!((report.effects["cause"], report.effects["act"]), (1, 2));
+}
+
+/// Books one leg of a trip; the second one fails afterwards.
+fn leg(ledger: &Ledger) -> Tool {
+    let ledger = ledger.clone();
+    let leg = Tool::durable_fn("leg", "books a leg", move |mut ctx: Ctx, args: Value| {
+        let ledger = ledger.clone();
+        async move {
+            let name = args["name"].as_str().unwrap_or_default().to_owned();
+            ctx.emit("booking", &name)?;
+            book(&ledger, &name, |step| ctx.steps_all([step])).await?;
+            let child = ctx.spawn(call("nap")).await?;
+            if name == "b" { Err(ToolError::failed("full")) } else { ctx.join(&child).await }
+        }
+    });
+    leg.event::<String>("booking")
+}
+
+type BoxedStep = windlass::Step<Box<dyn FnMut(windlass::Attempt) -> BoxFuture<'static, ToolResult<String>> + Send>>;
+
+/// A step that can be undone, each in one effect.
+fn book<R>(ledger: &Ledger, name: &str, make: impl FnOnce(BoxedStep) -> R) -> R {
+    let (done, undone, name) = (ledger.clone(), ledger.clone(), name.to_owned());
+    let attempt: Box<dyn FnMut(windlass::Attempt) -> BoxFuture<'static, ToolResult<String>> + Send> = {
+        let name = name.clone();
+        Box::new(move |a: windlass::Attempt| {
+            let (done, name) = (done.clone(), name.clone());
+            Box::pin(async move {
+                done.once(&name, &a.key()).await;
+                Ok(name)
+            })
+        })
+    };
+    make(windlass::step(name, attempt).undo(move |what: String, a| {
+        let undone = undone.clone();
+        async move {
+            undone.once(&format!("no {what}"), &a.key()).await;
+            Ok(())
+        }
+    }))
+}
+
+#[test]
+fn l05_nested_and_parallel_bodies_undo_what_is_theirs_once_whatever_crashes() {
+    let tools = |ledger: &Ledger| {
+        let own = ledger.clone();
+        let trip = Tool::durable_fn("trip", "books a trip", move |mut ctx: Ctx, _: Value| {
+            let ledger = own.clone();
+            async move {
+                let leg = |name: &str| ToolCall::new("leg", json!({ "name": name }));
+                let legs = ctx.call_all([leg("a"), leg("b")]).settled().await;
+                assert!(legs[0].is_ok() && legs[1].is_err());
+                let steps = [book(&ledger, "c", |step| step), book(&ledger, "d", |step| step)];
+                ctx.steps_all(steps).await?;
+                Err::<Value, _>(ToolError::failed("rain"))
+            }
+        });
+        let nap = Tool::durable_fn("nap", "sleeps", |mut ctx: Ctx, _: Value| async move {
+            ctx.sleep(HOUR).await?;
+            Ok(json!(null))
+        });
+        vec![trip, leg(ledger), nap]
+    };
+    let report = check_parked(|| CrashMatrix::new(tools).call(call("trip")).person(books));
+    let expected: Vec<(String, u32)> =
+        ["a", "b", "c", "d", "no b", "no c", "no d"].iter().map(|name| ((*name).to_owned(), 1)).collect();
+    assert_eq!(report.effects.into_iter().collect::<Vec<_>>(), expected);
 }

@@ -186,3 +186,40 @@ fn w04_a_check_asks_neither_middleware_nor_reconcile_nor_people() {
         assert_eq!(everything(&world, &runtime, run), before);
     });
 }
+
+#[test]
+fn w04_whoever_watches_a_run_hears_nothing_of_a_check() {
+    on_every_store(|world| {
+        let teller = |says: bool| {
+            let teller = Tool::durable_fn("teller", "", move |mut ctx: Ctx, _: Value| async move {
+                ctx.emit("n", &1)?;
+                if says {
+                    ctx.emit("n", &2)?;
+                    ctx.progress("from the check");
+                }
+                std::future::pending::<()>().await;
+                Ok(json!(null))
+            });
+            teller.event::<i64>("n")
+        };
+        let runtime = world.runtime([teller(false)]);
+        let run = runtime.start(ToolCall::new("teller", json!({}))).unwrap();
+        world.pass(Duration::from_secs(1));
+        let said = world.run(async move {
+            let mut watch = runtime.watch(run, windlass::Cursor::START).await.unwrap();
+            let mut said = String::new();
+            while !said.contains("run_held") {
+                said += &serde_json::to_string(&watch.next().await.unwrap().unwrap()).unwrap();
+            }
+            runtime.toolbox().insert(teller(true)).unwrap();
+            runtime.replay_check(run).await.unwrap();
+            let by_hand = Err(windlass::ToolError::failed("no"));
+            runtime.finish_by_hand(run, by_hand, "ada", "enough").await.unwrap();
+            while let Some(activity) = watch.next().await {
+                said += &serde_json::to_string(&activity.unwrap()).unwrap();
+            }
+            said
+        });
+        assert!(said.contains("run_finished") && !said.contains("from the check"), "{said}");
+    });
+}

@@ -278,3 +278,69 @@ fn w10_the_document_is_what_it_always_was() {
     }
     assert_eq!(found, std::fs::read_to_string(&path).unwrap());
 }
+
+/// Every place in a document.
+fn places(value: &Value, at: &str, all: &mut Vec<String>) {
+    all.push(at.to_owned());
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| places(value, &format!("{at}/{key}"), all)),
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(index, value)| places(value, &format!("{at}/{index}"), all));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn w10_a_document_with_nonsense_anywhere_is_refused_or_harmless() {
+    let body = || {
+        Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
+            ctx.step("one", |_| async { Ok(1) }).await?;
+            let child = ctx.spawn(ToolCall::new("leaf", json!({}))).await?;
+            ctx.join(&child).await?;
+            ctx.call_all([ToolCall::new("leaf", json!({})), ToolCall::new("leaf", json!({}))]).await?;
+            let _: Value = ctx.wait("somebody").within(Duration::from_secs(60)).await?;
+            Ok(json!(null))
+        })
+    };
+    let leaf = || crate::world::tool("leaf", |_| async { Ok(json!({"x": 1.5})) });
+    let world = World::new(Kind::Memory);
+    let runtime = world.runtime([body(), leaf()]);
+    let run = runtime.start(ToolCall::new("body", json!({"a": [1, null]}))).unwrap();
+    world.pass(Duration::from_secs(1));
+    let document = world.run(async move {
+        runtime.signal(run, "nobody", json!(1), None).await.ok();
+        runtime.export(run).await.unwrap()
+    });
+    let mut all = Vec::new();
+    places(&document, "", &mut all);
+    let nonsense = [json!(null), json!(-1), json!("x"), json!([]), json!({}), json!(1e300), json!(u64::MAX)];
+    let mut taken = 0;
+    for place in &all {
+        for (number, other) in nonsense.iter().enumerate() {
+            let mut changed = document.clone();
+            *changed.pointer_mut(place).unwrap() = other.clone();
+            if changed == document {
+                continue;
+            }
+            let world = World::new(Kind::Memory);
+            let runtime = world.runtime([body(), leaf()]);
+            let text = changed.to_string();
+            let importing = runtime.clone();
+            let Ok(run) = world.run(async move { importing.import(&text).await }) else { continue };
+            taken += 1;
+            world.run(async move {
+                let _ = runtime.explain(run).await;
+                let _ = runtime.trace(run).await;
+                let _ = runtime.inbox().await;
+                let _ = runtime.replay_check(run).await;
+                let _ = runtime.fork(run, windlass::Cut::End, None).await;
+                let _ = runtime.export(run).await;
+                let _ = runtime.resume(run).await;
+            });
+            world.pass(Duration::from_secs(100));
+            let _ = number;
+        }
+    }
+    assert!(taken > 0);
+}

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{Activity, Call, Ctx, Cursor, Happening, Position, RunId, Start, Tool, ToolCall, ToolError};
+use windlass::{
+    Activity, Call, Ctx, Cursor, Happening, Output, Position, RunId, Start, Tool, ToolCall, ToolError, ToolResult,
+};
 use windlass_core::Runtime;
 
 use crate::world::{Kind, World, on_every_store};
@@ -439,6 +441,31 @@ fn l23_errors_are_shown_as_anyone_may_see_them() {
         let all = world.run(read(runtime, run, Cursor::START));
         let said = serde_json::to_string(&all).unwrap();
         assert!(said.contains("correlation id") && !said.contains("hunter2"), "{said}");
+    });
+}
+
+#[test]
+fn e12_an_error_about_a_secret_does_not_tell_it() {
+    on_every_store(|world| {
+        struct Nothing;
+        impl windlass::Atomic for Nothing {
+            fn attempt(&self, _: windlass::Call) -> futures_util::future::BoxFuture<'static, ToolResult<Output>> {
+                Box::pin(std::future::ready(Ok(Output::default())))
+            }
+        }
+        let pin = json!({"type": "integer", "writeOnly": true});
+        let open = json!({"type": "integer"});
+        let login = json!({"type": "object", "properties": {"pin": pin, "n": open}, "required": ["pin"]});
+        let schemas = windlass::Schemas::input(json!({"type": "object", "properties": {"login": login}}));
+        let runtime = world.runtime([Tool::atomic(windlass::ToolSpec::new("login", ""), schemas, Nothing)]);
+        let args = json!({"login": {"pin": "hunter2", "n": "five"}});
+        let run = runtime.start(ToolCall::new("login", args)).unwrap();
+        let all = world.run(read(runtime.clone(), run, Cursor::START));
+        let said = serde_json::to_string(&all).unwrap();
+        assert!(said.contains("/login/pin") && said.contains("five") && !said.contains("hunter2"), "{said}");
+        let run = runtime.start(ToolCall::new("login", json!({"login": [{"pin": "hunter2"}]}))).unwrap();
+        let said = serde_json::to_string(&world.run(read(runtime, run, Cursor::START))).unwrap();
+        println!("{said}");
     });
 }
 

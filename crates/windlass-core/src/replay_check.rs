@@ -7,6 +7,7 @@ use std::task::{Context, Wake, Waker};
 
 use futures_util::future::BoxFuture;
 
+use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::plan::Scope;
 use crate::id::{Mint, RunId, WorkerId};
@@ -124,7 +125,8 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         worker: WorkerId::default(),
         lease: Lease::new(None),
         sessions: Default::default(),
-        watchers: kernel.watchers.clone(),
+        // Whoever watches the run itself hears nothing of a check.
+        watchers: Arc::new(Watchers::new(kernel.clock.clone())),
         live: Default::default(),
         letters: Default::default(),
         queued: Default::default(),

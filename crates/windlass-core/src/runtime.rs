@@ -366,6 +366,9 @@ impl Runtime {
             return Err(Error::Refused(format!("run {run} is not held; only a held run is finished by hand")));
         }
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
+        if let Ok(output) = &result {
+            output.clone().plain("a person").map_err(|error| Error::Refused(error.to_string()))?;
+        }
         let result = result.map(Arc::new).map_err(Arc::new);
         let run = self.kernel.finish_by_hand(run, result, settled).await?;
         run.flush().await;

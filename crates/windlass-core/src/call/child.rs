@@ -128,6 +128,10 @@ impl Source<'static> for Answer {
         self.source.told(run, path, result)
     }
 
+    fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<Ready>, ToolError> {
+        self.source.commands(run, path, output, at)
+    }
+
     const ACTS: bool = false;
 }
 

@@ -10,9 +10,10 @@ use super::execute::Told;
 use super::park::finished;
 use super::plan::{asked, resolve};
 use super::request::{ToolCall, ToolRef};
-use crate::ctx::runs::{Started, child_id, started};
+use crate::ctx::runs::{Started, child_id, refuse_start, started};
 use crate::id::RunId;
 use crate::path::Path;
+use crate::policy::Policy;
 use crate::run::Run;
 use crate::run::machine::Machine;
 use crate::run::record::{Asked, OpKind, Record};
@@ -27,10 +28,19 @@ use crate::tool::{Effect, Output, Tool, ToolError, Toolbox};
 pub enum Command {
     /// Starts a run.
     Start {
-        /// The tool's name.
+        /// The tool's name, or its id.
         tool: Arc<str>,
+        /// Whether that is its id.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_id: bool,
         /// Its arguments.
         args: Arc<Value>,
+        /// The call's own policy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        policy: Option<Box<Policy>>,
+        /// Why the arguments could not be taken; such a run is not started.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        broken: Option<Arc<str>>,
     },
     /// Signals a run.
     Signal {
@@ -61,7 +71,12 @@ impl Output {
     /// Starts a run together with this outcome.
     #[must_use]
     pub fn start<T>(mut self, call: ToolCall<T>) -> Self {
-        self.commands.push(Command::Start { tool: call.tool().into(), args: call.args().clone() });
+        let ToolCall { tool, args, limits: policy, broken, .. } = call.untyped().bounded();
+        let (tool, by_id) = match tool {
+            ToolRef::Name(name) => (name, false),
+            ToolRef::Id(id) => (id.as_str().into(), true),
+        };
+        self.commands.push(Command::Start { tool, by_id, args, policy, broken });
         self
     }
 
@@ -116,14 +131,16 @@ fn one(
     at: Timestamp,
 ) -> Result<Ready, ToolError> {
     Ok(match command {
-        Command::Start { tool: name, args } => {
-            let call = ToolCall::<Value>::to(ToolRef::Name(name.clone()), args.clone()).bounded();
+        Command::Start { tool: name, by_id, args, policy, broken } => {
+            let tool = if *by_id { ToolRef::Id((**name).into()) } else { ToolRef::Name(name.clone()) };
+            let mut call = ToolCall::<Value>::to(tool, args.clone());
+            (call.limits, call.broken) = (policy.clone(), broken.clone());
             let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
-            let unknown = || ToolError::internal(format!("the outcome starts `{name}`, and there is no such tool"));
-            let found = found.ok_or_else(unknown)?;
-            found.contract()?.check_arguments(&call.args)?;
+            // Not the caller's mistake, so not the caller's error.
+            refuse_start(found.as_deref(), &call)
+                .map_or(Ok(()), |error| Err(ToolError::internal(format!("the outcome starts `{name}`: {error}"))))?;
             let id = child_id(run, path, at);
-            Ready::Start(started(run, path, asked(&call, Some(&found)), id, at))
+            Ready::Start(started(run, path, asked(&call, found.as_ref()), id, at))
         }
         Command::Signal { run, name, value } => {
             Ready::Mail(*run, Message::Signal { name: name.clone(), value: value.clone() })

@@ -273,7 +273,8 @@ impl Entry {
             let _watched = self.run.kernel.watchdog.enter(&label);
             let _span =
                 tracing::debug_span!("body", run = %self.run.id, path = %self.op.path, name = %self.op.name).entered();
-            std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
+            let plain = |result: ToolResult<Output>| result.and_then(|output| output.plain("a durable body"));
+            std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx).map(plain)))
         };
 
         if self.run.is_stopped() {

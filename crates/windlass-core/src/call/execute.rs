@@ -415,9 +415,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 let phase = doubt(DoubtCause::TimedOut);
                 return self.go(phase);
             }
+            // The body is told by its next operation: this one may have happened.
             Ended::Cancelled if self.rules.effect == Effect::Once => {
                 let phase = doubt(DoubtCause::Cancelled);
-                self.run.with(|machine| machine.cancellation());
                 return self.go(phase);
             }
             Ended::TimedOut(message) => ToolError::TimedOut { message },
@@ -486,7 +486,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.queue.release();
         let mut told = self.source.told(&self.run, &self.op.path, &result);
         let commands = match &result {
-            Ok(output) if !output.commands.is_empty() && !matches!(told, Some(Err(_))) => {
+            // Also if the body is told something else: what is recorded is that it happened.
+            Ok(output) if !output.commands.is_empty() => {
                 let at = self.run.at(ticks);
                 let ready = self.source.commands(&self.run, &self.op.path, output, at);
                 ready.unwrap_or_else(|error| {

@@ -187,6 +187,11 @@ impl<'a> Passing<'a> {
         match call.told {
             // The body decodes what it is told: that must keep the tool's promise too.
             Some(Ok(output)) => {
+                let caused = result.as_ref().map_or(&[][..], |output| &output.commands);
+                if !output.commands.is_empty() && output.commands != caused {
+                    let problem = "middleware cannot cause work after the call: return it from the tool";
+                    return Some(Err(ToolError::internal(problem)));
+                }
                 let told = Ok(output);
                 Some(broken_promise(self.tool, &told).unwrap_or(told))
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::execute::Told;
 use super::wait::{Sleeper, Wait, Woken};
+use crate::id::RunId;
 use crate::path::Path;
 use crate::run::machine::Machine;
 use crate::run::parks::{Answer, OUTSIDE_TIMED_OUT};
@@ -23,6 +24,17 @@ pub(crate) struct ParkPlan {
     pub(crate) name: Arc<str>,
     pub(crate) on: Blocked,
     pub(crate) within: Option<Duration>,
+    /// Of which run's handle it was made.
+    pub(crate) child: Option<Child>,
+}
+
+/// What a handle says of the run it stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Child {
+    pub(crate) run: RunId,
+    pub(crate) parent: RunId,
+    /// Whether it is a turn of the session both belong to.
+    pub(crate) turn: bool,
 }
 
 impl ParkPlan {

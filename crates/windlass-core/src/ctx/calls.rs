@@ -327,7 +327,7 @@ impl Ctx {
 
     pub(super) fn note_answers(&mut self, told: &[Told]) {
         if let Some(latest) = told.iter().map(|told| told.at).max() {
-            self.answered = latest;
+            self.passed(latest);
         }
     }
 }

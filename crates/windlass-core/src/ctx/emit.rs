@@ -32,6 +32,11 @@ impl Ctx {
             self.run.with(|machine| machine.append(Record { asked: Some(asked), ..finished(&path, &told) }));
             self.run.pump_if_due();
         }
+        // Nothing is awaited here, so this is what keeps a body from going on that nobody drives any more. Whatever it makes
+        // of the error is not recorded.
+        if self.run.is_halted() {
+            return Err(ToolError::unavailable("the run is stopped, and its body with it"));
+        }
         Ok(())
     }
 
@@ -61,14 +66,15 @@ impl Ctx {
 
     /// Ends this generation of the run and goes on with other arguments and a fresh journal, under the same id. For
     /// bodies that go on for ever: a journal has bounds. Mail that was not received yet stays. Only the body at the root
-    /// of a run can do this; returns only if it cannot.
+    /// of a run can do this, and not once the run is cancelled; returns only if it cannot.
     pub fn continue_as<T>(&mut self, args: Value) -> BoxFuture<'_, ToolResult<T>> {
         Box::pin(async move {
             if !self.path.is_root() {
                 let why = "only the body at the root of a run can continue as its next generation; return to it first";
                 return Err(ToolError::failed(why));
             }
-            if let Some(error) = self.run.cancellation(self.run.heeds_cancel()) {
+            // A next generation would know nothing of it.
+            if let Some(error) = self.run.cancellation(true) {
                 return Err(error);
             }
             self.tool.contract()?.check_arguments(&args)?;
@@ -77,15 +83,25 @@ impl Ctx {
             // A generation begins with nothing of the one before it on its way.
             self.frame.set_busy(true);
             self.run.flush().await;
-            self.run.with(|machine| {
+            let cancelled = self.run.with(|machine| {
+                if machine.is_cancelled() {
+                    return Some(machine.cancellation());
+                }
                 let generation = machine.generation() + 1;
                 let children = machine.children().to_vec();
                 let event = Event::Continued { generation, children };
                 let at = self.run.now();
                 machine.continue_as(Record { path: crate::path::Path::root(), at, asked: Some(asked), event });
+                None
             });
-            // The run stops here; its next generation is entered from the start.
-            std::future::pending().await
+            match cancelled {
+                Some(error) => {
+                    self.frame.set_busy(false);
+                    Err(error)
+                }
+                // The run stops here; its next generation is entered from the start.
+                None => std::future::pending().await,
+            }
         })
     }
 }

@@ -156,6 +156,9 @@ impl<S: FirstSet> Future for FirstFuture<'_, S> {
         if let State::Built(_) = this.state
             && let State::Built(plans) = std::mem::replace(&mut this.state, State::Over)
         {
+            if let Some(error) = plans.iter().find_map(|plan| this.ctx.deaf_to(plan)) {
+                return Poll::Ready(Err(error));
+            }
             match enter(this.ctx, plans) {
                 Entered::Racing(parkings, path, guard) => this.state = State::Racing(parkings, path, guard),
                 Entered::Known(path, index, told) => return this.came(&path, index, &told),

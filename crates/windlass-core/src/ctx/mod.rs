@@ -30,6 +30,7 @@ use crate::id::RunId;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind, Recorded};
+use crate::run::replay::Decision;
 use crate::run::state::Hold;
 use crate::time::Timestamp;
 use crate::tool::{Effect, Tool, ToolResult, from_output};
@@ -128,9 +129,7 @@ impl Ctx {
         let new = recorded.unwrap_or(true);
         if new {
             self.frame.next.store(index + 1, Ordering::Release);
-            let known = recorded.is_some();
-            self.run.with(|machine| machine.ask(&path, &asked));
-            if !known {
+            if let Decision::Perform { .. } = self.run.with(|machine| machine.ask(&path, &asked)) {
                 self.run.append(&path, self.run.now(), Some(asked), Event::Entered);
             }
         }
@@ -138,7 +137,8 @@ impl Ctx {
         new
     }
 
-    /// The time at which the last operation was answered, or the body first entered: the same when it is entered again.
+    /// The time at which the last operation was answered, or the body first entered: the same when it is entered again. It
+    /// never goes back, also where a clock did.
     pub fn now(&self) -> Timestamp {
         self.answered
     }
@@ -160,8 +160,13 @@ impl Ctx {
 
     fn draw(&mut self) -> [u8; 32] {
         self.drawn += 1;
+        let (run, generation) = self.identity();
         let mut encoder = Encoder::new();
-        encoder.text(&format!("random {} {} {}", self.identity().0, self.path, self.drawn));
+        encoder.text(&format!("random {run} {} {}", self.path, self.drawn));
+        // Each generation draws numbers of its own.
+        if generation > 0 {
+            encoder.text(&format!("generation {generation}"));
+        }
         encoder.finish().bytes()
     }
 
@@ -174,8 +179,13 @@ impl Ctx {
         (path, Guard { run, frame, index, parent: self.path.clone(), kind, name, over: false })
     }
 
+    /// Time as a body sees it never goes back, whatever the clocks of its processes do.
+    fn passed(&mut self, at: Timestamp) {
+        self.answered = self.answered.max(at);
+    }
+
     fn answer_at<T: DeserializeOwned + 'static>(&mut self, path: &Path, told: &Told) -> Option<ToolResult<T>> {
-        self.answered = told.at;
+        self.passed(told.at);
         decode(&self.run, path, &told.result)
     }
 }

@@ -47,7 +47,7 @@ pub fn receive<T>(name: impl Into<Arc<str>>) -> Park<T> {
 
 impl<T> Park<T> {
     pub(super) fn new(kind: OpKind, name: Arc<str>, on: Blocked) -> Self {
-        Self { plan: ParkPlan { kind, name, on, within: None }, output: PhantomData }
+        Self { plan: ParkPlan { kind, name, on, within: None, child: None }, output: PhantomData }
     }
 
     /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, whatever

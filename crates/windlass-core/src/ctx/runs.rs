@@ -14,7 +14,7 @@ use super::park::{CtxPark, Park};
 use super::{Ctx, decode};
 use crate::call::ToolCall;
 use crate::call::execute::Told;
-use crate::call::park::finished;
+use crate::call::park::{Child, ParkPlan, finished};
 use crate::call::plan::{asked, resolve};
 use crate::id::RunId;
 use crate::path::Path;
@@ -59,7 +59,9 @@ impl<T> Handle<T> {
 
     /// Its end, as part of a [`Ctx::first`]. Losing does not stop the run.
     pub fn park(&self) -> Park<T> {
-        Park::new(OpKind::Join, self.run.to_string().into(), Blocked::Child { run: self.run })
+        let mut park = Park::new(OpKind::Join, self.run.to_string().into(), Blocked::Child { run: self.run });
+        park.plan.child = Some(Child { run: self.run, parent: self.parent, turn: self.turn });
+        park
     }
 }
 
@@ -114,26 +116,34 @@ impl Ctx {
         Spawn { ctx: self, call, how: How::default() }
     }
 
-    /// Waits for the end of a run that this one spawned, and returns its outcome. A fork that has the handle of its
+    /// Waits for the end of a run that this one spawned, and returns its outcome; again, if it is asked for again in the
+    /// same generation. A fork that has the handle of its
     /// original's child has the outcome its original was told, or an error.
     pub fn join<T: DeserializeOwned + 'static>(&mut self, handle: &Handle<T>) -> CtxPark<'_, T> {
-        if handle.parent != self.run.id && !self.run.origins.include(handle.parent) {
-            let reason = format!(
-                "run {} was spawned by run {}, and only that one can wait for it; pass its result on instead of its handle",
-                handle.run, handle.parent
-            );
-            return CtxPark::refused(self, ToolError::failed(reason));
+        let park = handle.park();
+        match self.deaf_to(&park.plan) {
+            Some(error) => CtxPark::refused(self, error),
+            None => CtxPark::new(self, park),
         }
-        if handle.turn && self.run.is_turn {
+    }
+
+    /// Why this run would never hear of the end of the child that a park waits for.
+    pub(super) fn deaf_to(&self, plan: &ParkPlan) -> Option<ToolError> {
+        let Child { run, parent, turn } = plan.child?;
+        if parent != self.run.id && !self.run.origins.include(parent) {
+            return Some(ToolError::failed(format!(
+                "run {run} was spawned by run {parent}, and only that one can wait for it; pass its result on instead of \
+                 its handle"
+            )));
+        }
+        if turn && self.run.is_turn {
             let session = self.run.session.as_deref().unwrap_or_default();
-            let reason = format!(
-                "run {} is a turn of session {session}, which waits for this very turn to end; do not wait for it, or \
-                 start it without `turn`",
-                handle.run
-            );
-            return CtxPark::refused(self, ToolError::failed(reason));
+            return Some(ToolError::failed(format!(
+                "run {run} is a turn of session {session}, which waits for this very turn to end; do not wait for it, or \
+                 start it without `turn`"
+            )));
         }
-        CtxPark::new(self, handle.park())
+        None
     }
 
     /// Sends a signal to another run. Answered with an error if that run is finished. A signal that is sent again after a
@@ -189,7 +199,7 @@ impl Ctx {
         guard.over();
         let result = match self.run.with(|machine| machine.ask(&path, &own)) {
             Decision::Answer { result, at } => {
-                self.answered = at;
+                self.passed(at);
                 result
             }
             Decision::Perform { .. } => {
@@ -205,20 +215,10 @@ impl Ctx {
         if let Some(error) = self.run.cancellation(self.run.heeds_cancel()) {
             return Some(error);
         }
-        let Some(tool) = tool else {
-            return Some(ToolError::unavailable(format!("there is no tool `{}`", call.tool.as_str())));
-        };
-        if tool.spec().guards.background == Background::Never {
-            let name = &tool.spec().name;
-            return Some(ToolError::denied(format!("`{name}` does not run in the background: call it and wait")));
-        }
         if how.turn && self.run.session.is_none() {
             return Some(ToolError::failed("only a run in a session can spawn a turn; start this one in a session"));
         }
-        if let Some(message) = &call.broken {
-            return Some(ToolError::invalid("", message.to_string()));
-        }
-        tool.contract().and_then(|contract| contract.check_arguments(&call.args)).err()
+        refuse_start(tool, call)
     }
 
     fn start_child(
@@ -230,7 +230,7 @@ impl Ctx {
         how: How,
     ) -> crate::run::record::Recorded {
         let at = self.run.now();
-        self.answered = at;
+        self.passed(at);
         let id = child_id(&self.run, path, at);
         let result = match refused {
             Some(error) => Err(Arc::new(error)),
@@ -256,6 +256,21 @@ impl Ctx {
         self.run.pump_if_due();
         result
     }
+}
+
+/// Why this call cannot become a run of its own.
+pub(crate) fn refuse_start(tool: Option<&Tool>, call: &ToolCall) -> Option<ToolError> {
+    let Some(tool) = tool else {
+        return Some(ToolError::unavailable(format!("there is no tool `{}`", call.tool.as_str())));
+    };
+    if tool.spec().guards.background == Background::Never {
+        let name = &tool.spec().name;
+        return Some(ToolError::denied(format!("`{name}` does not run in the background: call it and wait")));
+    }
+    if let Some(message) = &call.broken {
+        return Some(ToolError::invalid("", message.to_string()));
+    }
+    tool.contract().and_then(|contract| contract.check_arguments(&call.args)).err()
 }
 
 /// A run that another one starts, and the beginning of its journal.

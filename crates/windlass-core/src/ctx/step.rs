@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::undo::UndoPlan;
 use super::{Ctx, Guard};
 use crate::call::Attempt;
+use crate::call::commands::Ready;
 use crate::call::execute::{Execution, Source};
 use crate::call::operation::{Operation, Written};
 use crate::call::queue::Queue;
@@ -22,8 +23,9 @@ use crate::call::rules::Rules;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, OpKind};
+use crate::time::Timestamp;
 use crate::tool::spec::{OnDoubt, Retry};
-use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
+use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, to_output};
 
 /// A step that is not part of a body yet: what [`Ctx::steps_all`] takes.
 #[must_use = "a step does nothing until it is awaited"]
@@ -123,7 +125,7 @@ impl<F> Step<F> {
     where
         F: FnMut(Attempt) -> Fut + Send + 'c,
         Fut: Future<Output = ToolResult<T>> + Send + 'c,
-        T: Serialize + 'c,
+        T: Serialize + 'static,
     {
         let (input, broken) = match self.input {
             Some(Ok(value)) => (Some(Arc::new(value)), None),
@@ -148,18 +150,23 @@ impl<'c, F, Fut, T> Source<'c> for StepSource<F, T>
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + 'c,
+    T: Serialize + 'static,
 {
     fn attempt(&mut self, _: &Run, attempt: Attempt) -> BoxFuture<'c, ToolResult<Output>> {
         if let Some(error) = self.broken.take() {
             return Box::pin(std::future::ready(Err(ToolError::from(error))));
         }
         let attempt = (self.f)(attempt);
-        Box::pin(async move { Ok(Output::value(serde_json::to_value(attempt.await?)?)) })
+        Box::pin(async move { to_output(attempt.await?) })
     }
 
     fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
         None
+    }
+
+    /// Only whoever settles a doubt about the step could have thought of any.
+    fn commands(&self, _: &Run, _: &Path, output: &Output, _: Timestamp) -> Result<Vec<Ready>, ToolError> {
+        output.clone().plain("a step").map(|_| Vec::new())
     }
 }
 

@@ -36,7 +36,7 @@ impl<'c, F, Fut, T> Progress for Execution<'c, StepSource<F, T>>
 where
     F: FnMut(Attempt) -> Fut + Send + 'c,
     Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + 'c,
+    T: Serialize + 'static,
 {
     fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<ToldBox> {
         self.poll(cx).map(ToldBox)
@@ -59,7 +59,7 @@ impl Place {
     where
         F: FnMut(Attempt) -> Fut + Send + 'c,
         Fut: Future<Output = ToolResult<T>> + Send + 'c,
-        T: Serialize + 'c,
+        T: Serialize + 'static,
     {
         self.undos.lock().extend(step.take_undo().map(|undo| (index, undo)));
         Box::new(step.begin(self.run.clone(), self.path.child(index as u32)))

@@ -36,11 +36,14 @@ impl Machine {
         self.checking.is_some()
     }
 
-    /// Leaves an operation alone that could only go on by doing something.
+    /// Leaves an operation alone that could only go on by doing something, where nothing may be done: the journal is only
+    /// checked, or the run is stopped. Some operations are over before their body could be stopped.
     pub(super) fn leave_alone(&mut self, path: &Path, decision: Decision) -> Decision {
         match (&mut self.checking, decision) {
+            (_, decision @ Decision::Diverged(_)) => decision,
+            (_, decision) if self.stop.is_some() => Decision::Checked(Box::new(decision)),
             (None, decision) => decision,
-            (_, decision @ (Decision::Answer { .. } | Decision::Enter | Decision::Diverged(_))) => decision,
+            (_, decision @ (Decision::Answer { .. } | Decision::Enter)) => decision,
             (Some(checking), decision) => {
                 checking.unknown.push(path.clone());
                 Decision::Checked(Box::new(decision))

@@ -340,6 +340,12 @@ impl Forking {
                     "{asked} at {path} of run {run} has no outcome of its own; fork at one of its parts"
                 ));
             }
+            Change::Outcome { result: Ok(output), .. } if !output.commands.is_empty() => {
+                return Err(format!(
+                    "the outcome for {path} of run {run} comes with work to be committed, and nobody would do it; leave \
+                     it out, and start that work yourself"
+                ));
+            }
             Change::Outcome { result, by, reason } => {
                 let settled = Some(Box::new(Settled { by: Settler::Person(by), reason }));
                 let result = result.map(Arc::new).map_err(Arc::new);

@@ -85,14 +85,18 @@ pub(crate) struct History {
     parked: Vec<Path>,
     /// Deaths since anything was achieved.
     idle_deaths: u32,
-    /// Somebody cancelled the run and no operation has been told yet.
-    pub(crate) cancel_pending: Option<String>,
+    /// Why somebody cancelled the run.
+    pub(crate) cancel_reason: Option<String>,
+    /// No operation has been told of the cancellation yet.
+    pub(crate) cancel_pending: bool,
     /// When somebody cancelled the run.
     pub(crate) cancelled: Option<Timestamp>,
     /// Why the reply keys handed out so far are void.
     pub(crate) revoked: Option<String>,
     /// Runs that were spawned, are to be cancelled with this one, and are not known to have ended.
     pub(crate) children: Vec<RunId>,
+    /// What became of the spawned runs that were waited for to their end.
+    pub(crate) joined: FxHashMap<RunId, Recorded>,
     /// Where a fork's copied records come from.
     pub(crate) origins: Origins,
 }
@@ -116,7 +120,8 @@ impl History {
             Event::Resumed => return self.forgive(),
             Event::Cancelled { reason, .. } => {
                 self.cancelled = Some(at);
-                self.cancel_pending = Some(reason);
+                self.cancel_reason = Some(reason);
+                self.cancel_pending = true;
                 return;
             }
             Event::Revoked { reason } => {
@@ -181,9 +186,26 @@ impl History {
                     self.children.extend(super::record::spawned(output));
                 }
             }
-            (Some((OpKind::Join, name)), _) => self.children.retain(|child| child.to_string() != **name),
+            (Some((OpKind::Join, name)), result) => {
+                // Who ran out of patience, or was cancelled, has not heard of the child's end.
+                let gave_up = match result.as_ref().map_err(|error| &**error) {
+                    Err(ToolError::TimedOut { message }) => message.starts_with(&format!("join of run {name}: ")),
+                    Err(error) => self.is_own_cancellation(error),
+                    Ok(_) => false,
+                };
+                if let (false, Ok(child)) = (gave_up, name.parse()) {
+                    self.children.retain(|other| *other != child);
+                    self.joined.insert(child, result.clone());
+                }
+            }
             _ => {}
         }
+    }
+
+    /// Whether an operation with this error was told that the run is cancelled. Other runs are cancelled too, and so are
+    /// waits that lost a race.
+    fn is_own_cancellation(&self, error: &ToolError) -> bool {
+        matches!((error, &self.cancel_reason), (ToolError::Cancelled { reason }, Some(own)) if reason == own)
     }
 
     fn note_progress(&mut self, path: &Path, state: &State) {
@@ -200,9 +222,9 @@ impl History {
             self.parked.push(path.clone());
         }
         if let State::Finished { result: Err(error) } = state
-            && matches!(**error, ToolError::Cancelled { .. })
+            && self.is_own_cancellation(error)
         {
-            self.cancel_pending = None;
+            self.cancel_pending = false;
         }
     }
 
@@ -315,5 +337,19 @@ mod tests {
         let error = std::sync::Arc::new(ToolError::failed("x"));
         records.push(record("0", true, Event::Failed { attempt: 1, error, retry_at }));
         assert_eq!(History::fold(records).crash_loop(3), None);
+    }
+
+    #[test]
+    fn l05_only_the_runs_own_cancellation_counts_as_told() {
+        let told = |reason: &str| {
+            let result = Err(std::sync::Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
+            let told = crate::call::execute::Told { result, at: Timestamp::default(), times: Default::default() };
+            let asked = Asked::operation(OpKind::Wait, "w".into(), None, Effect::Readonly);
+            Record { asked: Some(asked), ..crate::call::park::finished(&"0".parse().unwrap(), &told) }
+        };
+        let cancelled = || record("/", false, Event::Cancelled { by: "ada".to_owned(), reason: "enough".to_owned() });
+        let pending = |reason| History::fold(vec![record("/", true, Event::Entered), cancelled(), told(reason)]);
+        assert!(pending("revoked: another branch of `first` came first").cancel_pending);
+        assert!(!pending("enough").cancel_pending);
     }
 }

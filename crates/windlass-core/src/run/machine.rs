@@ -174,7 +174,6 @@ impl Machine {
     }
 
     /// A run taken over from an earlier owner.
-    ///
     pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, how: TakenUp) -> Self {
         let mut records = claimed.records;
         let mut outbox = Outbox::existing(run, claimed.epoch, claimed.seq);
@@ -190,10 +189,8 @@ impl Machine {
             outbox.append(note);
         }
         let mut history = History::fold(records);
-        let cancel = history.cancelled.map(|at| match history.cancel_pending.take() {
-            Some(reason) => Cancel { reason, delivered: false, at },
-            None => Cancel { reason: String::new(), delivered: true, at },
-        });
+        let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
+        let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
         let parks = Parks::of_past(history.revoked.take(), how == TakenUp::Woken);
         let children = std::mem::take(&mut history.children);
         let mut machine = Self {
@@ -443,7 +440,10 @@ impl Machine {
             {
                 return self.outbox.consumed(mail.position);
             }
-            message => self.mail.push_back(Mail { position: mail.position, message }),
+            message => {
+                parks::forget_ended(&mut self.children, &message);
+                self.mail.push_back(Mail { position: mail.position, message });
+            }
         }
         if !self.abandoned.is_empty() {
             self.annotate(now);

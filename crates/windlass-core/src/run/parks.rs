@@ -104,7 +104,9 @@ impl Machine {
     /// Takes the answer to a park out of the mailbox. The mailbox forgets it only in the commit that has the next record of
     /// the operation that took it.
     pub(crate) fn take_answer(&mut self, looks: &Looks<'_>) -> Option<Answer> {
-        let index = self.mail.iter().position(|mail| answers(&mail.message, looks))?;
+        let Some(index) = self.mail.iter().position(|mail| answers(&mail.message, looks)) else {
+            return self.joined_before(looks);
+        };
         // A connection is there for every call that needs it, so its message stays.
         if let Message::Connect { .. } = self.mail[index].message {
             let latest = self.mail.iter().rev().find(|mail| answers(&mail.message, looks))?;
@@ -119,10 +121,19 @@ impl Machine {
                 let output = Output::value(Arc::unwrap_or_clone(value));
                 Some(Answer::Result(Ok(Arc::new(output))))
             }
-            Message::Ended { result, .. } => Some(Answer::Result(result)),
+            Message::Ended { run, result } => {
+                self.history.joined.insert(run, result.clone());
+                Some(Answer::Result(result))
+            }
             Message::Decide { granted, by, reason, until, .. } => Some(Answer::Decided { granted, by, reason, until }),
             _ => None,
         }
+    }
+
+    /// A child says once how it ended; whoever waits for it again is told the same.
+    fn joined_before(&self, looks: &Looks<'_>) -> Option<Answer> {
+        let Blocked::Child { run } = looks.on else { return None };
+        self.history.joined.get(run).cloned().map(Answer::Result)
     }
 
     /// Suspends the run if all it does is wait: the commit says up to where its mailbox was examined.
@@ -187,6 +198,13 @@ pub(crate) fn resolved(resolution: Resolution) -> Recorded {
         Resolution::Err { code, message } => Err(Arc::new(ToolError::rejected(code, message))),
         Resolution::Timeout => Err(Arc::new(ToolError::TimedOut { message: OUTSIDE_TIMED_OUT.to_owned() })),
         Resolution::Cancelled { reason } => Err(Arc::new(ToolError::Cancelled { reason })),
+    }
+}
+
+/// A child that has ended need not be cancelled, nor carried along to the next generation.
+pub(super) fn forget_ended(children: &mut Vec<RunId>, message: &Message) {
+    if let Message::Ended { run, .. } = message {
+        children.retain(|child| child != run);
     }
 }
 

@@ -7,6 +7,7 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::error::{ToolError, Violation};
+use super::secrets::Secrets;
 use super::spec::ToolSpec;
 
 /// How many violations are worth telling a model about.
@@ -83,12 +84,18 @@ impl Schema {
         &self.json
     }
 
+    /// What does not fit. A message quotes the value it is about, unless there is a secret in it: errors are recorded, and
+    /// shown to whoever watches.
     pub(super) fn violations(&self, value: &Value) -> Vec<Violation> {
-        self.validator
-            .iter_errors(value)
-            .take(MOST_VIOLATIONS)
-            .map(|error| Violation { pointer: error.instance_path().to_string(), message: error.to_string() })
-            .collect()
+        let shown = Secrets { root: &self.json }.redact(value, &[&self.json]);
+        let hides =
+            |pointer: &str| shown.as_ref().is_some_and(|shown| shown.pointer(pointer) != value.pointer(pointer));
+        let violation = |error: jsonschema::ValidationError<'_>| {
+            let pointer = error.instance_path().to_string();
+            let message = if hides(&pointer) { error.masked().to_string() } else { error.to_string() };
+            Violation { pointer, message }
+        };
+        self.validator.iter_errors(value).take(MOST_VIOLATIONS).map(violation).collect()
     }
 }
 

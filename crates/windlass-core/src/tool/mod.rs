@@ -31,7 +31,7 @@ pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
 pub use output::{Artifact, Content, IntoOutput, Output, Reply};
-pub(crate) use output::{Later, from_output};
+pub(crate) use output::{Later, from_output, to_output};
 pub use projection::IntoContent;
 use projection::Projector;
 pub use spec::{Concurrency, Effect, ToolSpec};

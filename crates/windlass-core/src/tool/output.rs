@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::call::Command;
+use crate::tool::ToolError;
 
 /// A successful result: a JSON value, native content blocks beside it, and the raw artifact the value was made from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -108,6 +109,24 @@ impl Output {
     }
 }
 
+impl Output {
+    /// Refuses what only an atomic tool can return: elsewhere it would be lost.
+    pub(crate) fn plain(self, who: &str) -> Result<Self, ToolError> {
+        if !self.commands.is_empty() {
+            return Err(ToolError::internal(format!(
+                "{who} returned work to be committed with its outcome, which only an atomic tool can; use the operations \
+                 of `ctx`, or call a tool that returns it"
+            )));
+        }
+        if self.later.is_some() {
+            return Err(ToolError::internal(format!(
+                "{who} said that its answer comes later, which only an atomic tool can; use `ctx.wait`"
+            )));
+        }
+        Ok(self)
+    }
+}
+
 impl From<Value> for Output {
     fn from(value: Value) -> Self {
         Self::value(value)
@@ -187,9 +206,19 @@ fn decode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Er
 pub(crate) fn from_output<T: serde::de::DeserializeOwned + 'static>(output: &Output) -> Result<T, serde_json::Error> {
     let mut whole = None::<T>;
     if let Some(whole) = (&mut whole as &mut dyn std::any::Any).downcast_mut::<Option<Output>>() {
-        *whole = Some(output.clone());
+        // What it caused has happened, and must not happen again where it is passed on.
+        *whole = Some(Output { commands: Vec::new(), ..output.clone() });
     }
     whole.map_or_else(|| T::deserialize(&output.value), Ok)
+}
+
+/// What a step returned: its value, or the whole output where that is what `T` is.
+pub(crate) fn to_output<T: Serialize + 'static>(value: T) -> Result<Output, ToolError> {
+    let mut value = Some(value);
+    match (&mut value as &mut dyn std::any::Any).downcast_mut::<Option<Output>>().and_then(Option::take) {
+        Some(whole) => whole.plain("a step"),
+        None => Ok(Output::value(serde_json::to_value(&value)?)),
+    }
 }
 
 /// What a body may return: anything that serialises and has a schema, or an [`Output`] built by hand.

@@ -10,6 +10,9 @@ const HIDDEN: &str = "•••";
 /// Where schemas keep further schemas for the same value.
 const ALSO: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
+/// The same for schemas that hold for some values only.
+const SOMETIMES: [&str; 3] = ["if", "then", "else"];
+
 /// Finds secrets by the schema they belong to.
 pub(crate) struct Secrets<'s> {
     /// Where local references lead.
@@ -36,7 +39,9 @@ impl<'s> Secrets<'s> {
                 changed.map(Value::Object)
             }
             Value::Array(items) => {
-                let below: Vec<&Value> = all.iter().filter_map(|schema| schema.get("items")).collect();
+                let every = ["items", "unevaluatedItems", "contains"];
+                let below = all.iter().flat_map(|schema| every.iter().filter_map(|key| schema.get(key)));
+                let below: Vec<&Value> = below.collect();
                 let mut changed = None;
                 for (index, item) in items.iter().enumerate() {
                     let mut below = below.clone();
@@ -62,7 +67,11 @@ impl<'s> Secrets<'s> {
         if let Some(target) = target.and_then(|pointer| self.root.pointer(pointer)) {
             self.collect(target, all, depth);
         }
-        for further in ALSO.iter().filter_map(|key| schema.get(key)?.as_array()).flatten() {
+        let lists = ALSO.iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
+        let single = SOMETIMES.iter().filter_map(|key| schema.get(key));
+        let by_property =
+            schema.get("dependentSchemas").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
+        for further in lists.chain(single).chain(by_property) {
             self.collect(further, all, depth);
         }
     }
@@ -80,7 +89,13 @@ impl super::Tool {
 pub(crate) fn places<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
     match schema.get("properties").and_then(|properties| properties.get(key)) {
         Some(own) => vec![own],
-        None => schema.get("additionalProperties").into_iter().collect(),
+        // Which pattern a name fits is not looked at: rather one value too many is hidden than one too few.
+        None => {
+            let patterns =
+                schema.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
+            let rest = ["additionalProperties", "unevaluatedProperties"].into_iter().filter_map(|key| schema.get(key));
+            patterns.chain(rest).collect()
+        }
     }
 }
 
@@ -108,6 +123,10 @@ mod tests {
             check(nested, json!({"in": {"a": {"x": 1}, "b": 2}}), json!({"in": clean}));
             let listed = json!({"properties": {"l": {"items": mark}}});
             check(listed, json!({"l": [1, 2]}), json!({"l": ["•••", "•••"]}));
+            let pattern = json!({"patternProperties": {"^a": mark}, "properties": {"b": {}}});
+            check(pattern, json!({"a": 1, "b": 2}), clean.clone());
+            let sometimes = json!({"if": {"required": ["b"]}, "then": {"properties": {"a": mark}}});
+            check(sometimes, json!({"a": 1, "b": 2}), clean.clone());
             let map = json!({"additionalProperties": mark, "properties": {"b": {}}});
             check(map, json!({"a": 1, "b": 2}), clean.clone());
             let by_reference = json!({"$defs": {"s": {"$ref": "#/$defs/t"}, "t": mark},

@@ -8,7 +8,7 @@ use crate::tool::{Effect, ToolSpec};
 
 fn args() -> Value {
     json!({
-        "cents": 20_000, "zero": 0, "huge": u64::MAX, "least": i64::MIN, "half": 1.5, "name": "Ann", "nothing": null,
+        "cents": 20_000, "zero": 0, "huge": u64::MAX, "least": i64::MIN, "half": 1.5, "one": 1.0, "name": "Ann", "nothing": null,
         "list": [1, 2, 3], "nested": {"deep": {"n": 7}},
     })
 }
@@ -44,6 +44,7 @@ mod with_cel {
             ("args.half < 1", false),
             ("args.huge > 5 && args.least < 0", true),
             ("args.nothing == null", true),
+            ("args.one == 1 && args.one in [1, 2] && !(args.one != 1)", true),
             ("has(args.missing)", false),
             ("!has(args.missing) || args.missing > 1", true),
             ("args['cents'] >= 20000", true),
