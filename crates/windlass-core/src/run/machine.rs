@@ -32,6 +32,8 @@ pub(crate) enum Stop {
     Reload(StoreError),
     /// Another owner has it.
     Lost,
+    /// The lease is over: another owner may have it, or nobody.
+    Lapsed,
     /// This process lets go of it; another owner goes on.
     Released,
     /// All it does is wait: it is, or is being, suspended to the store.
@@ -174,7 +176,6 @@ impl Machine {
     }
 
     /// A run taken over from an earlier owner.
-    ///
     pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, how: TakenUp) -> Self {
         let mut records = claimed.records;
         let mut outbox = Outbox::existing(run, claimed.epoch, claimed.seq);
@@ -194,7 +195,7 @@ impl Machine {
             Some(reason) => Cancel { reason, delivered: false, at },
             None => Cancel { reason: String::new(), delivered: true, at },
         });
-        let parks = Parks::of_past(history.revoked.take(), how == TakenUp::Woken);
+        let parks = Parks::of_past(history.revoked.take());
         let children = std::mem::take(&mut history.children);
         let mut machine = Self {
             history,
@@ -405,7 +406,7 @@ impl Machine {
     pub(crate) fn lose(&mut self) {
         if self.stop.is_none() {
             tracing::warn!("the lease is over, and with it this worker's part in the run");
-            self.stop = Some(Stop::Lost);
+            self.stop = Some(Stop::Lapsed);
         }
     }
 
@@ -516,9 +517,9 @@ impl Machine {
 
     /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
     fn decided(&mut self, path: &Path) {
-        let (decided, open) = std::mem::take(&mut self.undecided).into_iter().partition(|(other, _)| other == path);
+        let said = std::mem::take(&mut self.undecided).into_iter();
+        let (decided, open): (Vec<_>, _) = said.partition(|(other, _)| other == path);
         self.undecided = open;
-        let decided: Vec<(Path, u64)> = decided;
         decided.into_iter().for_each(|(_, position)| self.outbox.consumed(position));
     }
 
@@ -532,7 +533,6 @@ impl Machine {
         self.cancel.as_ref().map(|cancel| cancel.at)
     }
 
-    /// Whether the run was cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.is_some()
     }
@@ -566,7 +566,7 @@ impl Machine {
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
         match self.stop {
-            Some(Stop::Lost | Stop::Reload(_)) => None,
+            Some(Stop::Lost | Stop::Lapsed | Stop::Reload(_)) => None,
             _ => {
                 self.publish_parks();
                 self.outbox.take()
