@@ -211,6 +211,8 @@ impl Kernel {
         loop {
             if let Err(error) = self.take_up_rested(run, how).await {
                 tracing::warn!(%run, "the run cannot be taken up yet: {error}");
+                // It may have been claimed all the same, for nobody who knows of it.
+                how = how.or(Some(TakenUp::Woken));
                 // Whoever woke it will not do so again.
                 self.clock.sleep(limits::LOOK_AGAIN).await;
                 continue;
