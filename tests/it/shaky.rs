@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use windlass::record::Record;
 use windlass::{Filter, RunId, RunInfo, Store, StoreError, Timestamp};
 use windlass_core::WorkerId;
 use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Mail};
+use windlass_core::testing::Sim;
+use windlass_core::time::Clock;
 
 /// A store whose reads, claims or renewals fail so many times.
 pub(crate) struct Shaky {
@@ -18,6 +21,8 @@ pub(crate) struct Shaky {
     /// Claims that happen, and whose answer is lost.
     pub(crate) claim: AtomicU32,
     pub(crate) renew: AtomicU32,
+    /// Answers to claims take this long on their way.
+    pub(crate) slow: parking_lot::Mutex<Option<(Sim, Duration)>>,
     /// Until when leases were taken.
     pub(crate) leases: parking_lot::Mutex<Vec<Timestamp>>,
 }
@@ -30,6 +35,7 @@ impl Shaky {
             mail: 0.into(),
             claim: 0.into(),
             renew: 0.into(),
+            slow: Default::default(),
             leases: Default::default(),
         })
     }
@@ -49,6 +55,10 @@ impl Store for Shaky {
     fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
         Box::pin(async move {
             let claimed = self.inner.claim(run, by).await;
+            let slow = self.slow.lock().clone();
+            if let Some((sim, time)) = slow {
+                sim.sleep(time).await;
+            }
             Self::fails(&self.claim).map_or(claimed, Err)
         })
     }

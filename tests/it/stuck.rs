@@ -452,3 +452,16 @@ fn w06_a_durable_call_that_its_batch_held_back_has_all_its_time_after_a_crash() 
     });
     assert_eq!(outcomes[1].value(), Some(&json!("done")), "{outcomes:?}");
 }
+
+#[test]
+fn attaching_to_a_run_that_is_being_taken_up_waits_for_its_end() {
+    on_every_store(|world| {
+        let (runtime, store) = shaky(&world, [sleeper(&Counter::default())], None);
+        let run = start(&world, &runtime, "sleeper");
+        *store.slow.lock() = Some((world.sim.clone(), 5 * MOMENT));
+        // Its time has come, and the store has not answered the claim yet.
+        world.pass(61 * MOMENT);
+        let outcomes = world.run(async move { runtime.attach(run).await }).unwrap();
+        assert_eq!(outcomes[0].value(), Some(&json!(1)));
+    });
+}

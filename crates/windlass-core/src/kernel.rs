@@ -294,6 +294,7 @@ impl Kernel {
 
     /// Claims a run and drives it from its journal.
     pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, how: TakenUp) -> std::result::Result<Live, StoreError> {
+        let _taking = self.taking(id);
         let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
         let session = claimed.session.clone();
