@@ -22,7 +22,7 @@ use crate::rest::Rest;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::keep::Kept;
-use crate::run::machine::{Machine, TakenUp};
+use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::reply::Signer;
 use crate::run::state::{Ending, Hold};
@@ -100,8 +100,10 @@ impl Kernel {
         let live = known.get(&run).cloned();
         if live.is_none() {
             let mut letters = self.letters.lock();
-            if letters.len() < LETTERS_KEPT {
-                letters.insert(run);
+            letters.insert(run);
+            // A run that is about to be known is a young one.
+            if letters.len() > LETTERS_KEPT {
+                letters.pop_first();
             }
         }
         live
@@ -225,9 +227,11 @@ impl Kernel {
     }
 
     /// What follows the end of driving a run.
-    fn after(self: &Arc<Self>, run: &Arc<Run>, end: &RunEnd) {
+    pub(crate) fn after(self: &Arc<Self>, run: &Arc<Run>, end: &RunEnd) {
         let (kernel, id) = (self.clone(), run.id);
         self.kept.forget(id);
+        // Whatever follows reads its mailbox anew.
+        self.letters.lock().remove(&id);
         match end {
             RunEnd::Unknown(_) if !self.closed.load(Ordering::Acquire) => {
                 // Whoever attaches to the run meanwhile waits for what becomes of it.
@@ -248,6 +252,10 @@ impl Kernel {
             }
             RunEnd::Suspended { wake } => self.after_suspension(run, *wake),
             RunEnd::Continued => self.wake_up_as(id, Some(TakenUp::Woken)),
+            RunEnd::Elsewhere if run.has_lapsed() => {
+                self.ended(id, end);
+                self.try_again_with_a_lease(id);
+            }
             _ => self.ended(id, end),
         }
     }
@@ -263,7 +271,13 @@ impl Kernel {
             }
             match self.take_up(run, TakenUp::Reloaded).await {
                 // Nothing of it was ever recorded, it has ended, or somebody else has it.
-                Ok(_) | Err(StoreError::NoSuchRun(_) | StoreError::Finished(_) | StoreError::Stale { .. }) => return,
+                Ok(_)
+                | Err(
+                    StoreError::NoSuchRun(_)
+                    | StoreError::Finished(_)
+                    | StoreError::Stale { .. }
+                    | StoreError::Leased { .. },
+                ) => return,
                 Err(error) => tracing::warn!(%run, "the run cannot be taken up yet: {error}"),
             }
             delay = (delay * 2).min(RELOAD_DELAYS.1);
@@ -280,6 +294,7 @@ impl Kernel {
 
     /// Claims a run and drives it from its journal.
     pub(crate) async fn take_up(self: &Arc<Self>, id: RunId, how: TakenUp) -> std::result::Result<Live, StoreError> {
+        let _taking = self.taking(id);
         let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
         let session = claimed.session.clone();
@@ -324,7 +339,13 @@ impl Kernel {
             machine.finish(Ending::Lost, &result)
         });
         run.flush().await;
-        let (end, completion) = (RunEnd::Finished(vec![told]), Arc::new(Completion::default()));
+        // Nobody is told of an end that may not be there.
+        let end = match run.with(|machine| machine.stop().cloned()) {
+            Some(Stop::Reload(error)) => RunEnd::Unknown(error),
+            Some(_) => RunEnd::Elsewhere,
+            None => RunEnd::Finished(vec![told]),
+        };
+        let completion = Arc::new(Completion::default());
         self.after(&run, &end);
         completion.complete(end);
         Live { run, completion }

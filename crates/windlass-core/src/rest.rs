@@ -30,6 +30,8 @@ pub(crate) struct Rest {
     waiting: Mutex<BTreeMap<RunId, Arc<Completion>>>,
     /// Runs that are being taken up, and whether and how somebody asked for that again meanwhile.
     waking: Mutex<BTreeMap<RunId, Option<Again>>>,
+    /// Runs that are claimed, or about to be, and not driven yet; how often.
+    taking: Mutex<BTreeMap<RunId, usize>>,
     alarm: Mutex<Alarm>,
 }
 
@@ -64,7 +66,35 @@ impl Drop for Outlasting<'_> {
     }
 }
 
+/// Held while a run is claimed and not driven yet: to everybody else it looks like somebody else's.
+pub(crate) struct Taking<'k> {
+    kernel: &'k Kernel,
+    run: RunId,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        {
+            let mut taking = self.kernel.rest.taking.lock();
+            match taking.get_mut(&self.run) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(taking.remove(&self.run)),
+            }
+        }
+        // Nobody drives it here: whoever waits for it looks for themselves.
+        if !self.kernel.live.lock().contains_key(&self.run) {
+            self.kernel.ended(self.run, &RunEnd::Elsewhere);
+        }
+    }
+}
+
 impl Kernel {
+    /// The run is being taken up until the guard is dropped.
+    pub(crate) fn taking(&self, run: RunId) -> Taking<'_> {
+        *self.rest.taking.lock().entry(run).or_default() += 1;
+        Taking { kernel: self, run }
+    }
+
     /// Waits until a run at rest has ended or is held, however often it is taken up until then, or until this runtime has
     /// nothing more to do with it.
     pub(crate) async fn outlast(self: &Arc<Self>, run: RunId) -> Result<(), StoreError> {
@@ -89,7 +119,7 @@ impl Kernel {
 
     /// Whether the run is being taken up.
     pub(crate) fn is_waking(&self, run: RunId) -> bool {
-        self.rest.waking.lock().contains_key(&run)
+        self.rest.waking.lock().contains_key(&run) || self.rest.taking.lock().contains_key(&run)
     }
 
     /// This runtime has nothing more to do with any run.
@@ -211,6 +241,8 @@ impl Kernel {
         loop {
             if let Err(error) = self.take_up_rested(run, how).await {
                 tracing::warn!(%run, "the run cannot be taken up yet: {error}");
+                // It may have been claimed all the same, for nobody who knows of it.
+                how = how.or(Some(TakenUp::Woken));
                 // Whoever woke it will not do so again.
                 self.clock.sleep(limits::LOOK_AGAIN).await;
                 continue;

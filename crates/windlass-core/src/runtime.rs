@@ -212,7 +212,9 @@ impl Runtime {
         let run = drive.run.id;
         drive.accept();
         // A store that is overloaded says so at once: then nothing was accepted.
-        if let Some(Stop::Reload(error)) = drive.run.with(|machine| machine.stop().cloned()) {
+        if let Some(Stop::Reload(error @ StoreError::Unavailable(_))) =
+            drive.run.with(|machine| machine.stop().cloned())
+        {
             return Err(error.into());
         }
         self.kernel.detach(drive);
@@ -286,6 +288,8 @@ impl Runtime {
             if let Some(live) = self.live(run) {
                 match live.completion.wait().await {
                     RunEnd::Finished(_) => {}
+                    // Somebody else may have it by now, perhaps in this very process.
+                    RunEnd::Elsewhere if !self.kernel.closed.load(Ordering::Acquire) => {}
                     end if end.is_rest() => {}
                     end => return finished(run, end).map(|_| Vec::new()),
                 }
@@ -375,8 +379,12 @@ impl Runtime {
         let stop = run.with(|machine| machine.stop().cloned());
         match stop {
             Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source }),
-            Some(Stop::Lost) => Err(Error::Elsewhere { run: run.id }),
-            _ => Ok(()),
+            Some(Stop::Lost | Stop::Lapsed) => Err(Error::Elsewhere { run: run.id }),
+            _ => {
+                // Whoever waits behind it, such as the next turn of its session, waits no longer.
+                self.kernel.after(&run, &RunEnd::Finished(Vec::new()));
+                Ok(())
+            }
         }
     }
 

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::id::RunId;
 use crate::kernel::{Kernel, Live};
+use crate::run::machine::TakenUp;
+use crate::store::StoreError;
 use crate::time::Clock;
 
 /// The lease of this worker.
@@ -35,34 +38,58 @@ impl Lease {
 }
 
 impl Kernel {
-    /// Renews the lease, and goes on renewing it until this runtime is shut down.
-    pub(crate) async fn begin_lease(self: &Arc<Self>) {
-        let Some(look) = self.lease.look() else { return };
-        self.renew().await;
+    /// Renews the lease, and goes on renewing it until this runtime is shut down. An error says that there is none: others
+    /// would take this worker for dead while it takes itself for alive.
+    pub(crate) async fn begin_lease(self: &Arc<Self>) -> Result<(), StoreError> {
+        let Some(look) = self.lease.look() else { return Ok(()) };
+        self.renew().await?;
+        // Apart from each other: however much there is to look at, the lease does not wait for it.
+        self.every(look, |kernel| async move {
+            if let Err(error) = kernel.renew().await {
+                tracing::warn!("the lease was not renewed: {error}");
+            }
+        });
+        self.every(look, |kernel| async move { kernel.look_around().await });
+        Ok(())
+    }
+
+    /// Does something now and then until this runtime is shut down.
+    fn every<F>(self: &Arc<Self>, pause: Duration, work: impl Fn(Arc<Self>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let (kernel, clock) = (Arc::downgrade(self), self.clock.clone());
         self.spawn.spawn(Box::pin(async move {
             loop {
-                clock.sleep(look).await;
+                clock.sleep(pause).await;
                 let Some(kernel) = kernel.upgrade().filter(|kernel| !kernel.closed.load(Ordering::Acquire)) else {
                     return;
                 };
-                kernel.renew().await;
-                kernel.look_around().await;
+                work(kernel).await;
             }
         }));
     }
 
-    async fn renew(self: &Arc<Self>) {
-        let Some(length) = self.lease.length else { return };
+    /// A run was let go of because its lease was over. If nobody else takes it, nobody drives it: once there is a lease
+    /// again, this worker tries.
+    pub(crate) fn try_again_with_a_lease(self: &Arc<Self>, run: RunId) {
+        let (Some(look), kernel) = (self.lease.look(), self.clone()) else { return };
+        self.spawn.spawn(Box::pin(async move {
+            while kernel.lease.is_over(&*kernel.clock) && !kernel.closed.load(Ordering::Acquire) {
+                kernel.clock.sleep(look).await;
+            }
+            kernel.wake_up_as(run, Some(TakenUp::Reloaded));
+        }));
+    }
+
+    async fn renew(self: &Arc<Self>) -> Result<(), StoreError> {
+        let Some(length) = self.lease.length else { return Ok(()) };
         // Counted from before the request: whatever it took, nobody else counts from earlier.
         let (now, ticks) = (self.clock.now(), self.clock.ticks());
-        match self.store.renew(self.worker, now + length).await {
-            Ok(()) => {
-                let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-                self.lease.over.store(ticks.saturating_add(nanos), Ordering::Release);
-            }
-            Err(error) => tracing::warn!("the lease was not renewed: {error}"),
-        }
+        self.store.renew(self.worker, now + length).await?;
+        let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        self.lease.over.store(ticks.saturating_add(nanos), Ordering::Release);
+        Ok(())
     }
 
     /// What others wrote meanwhile: mail for runs of this worker, runs that are due, runs whose worker is gone.

@@ -16,7 +16,7 @@ use super::request::ToolCall;
 use super::rules::{Session, session_of};
 use crate::path::Path;
 use crate::run::record::Event;
-use crate::run::{Awake, Registration, Run};
+use crate::run::{Awake, Polling, Registration, Run};
 use crate::tool::projection::Lens;
 use crate::tool::{Effect, Tool, ToolError};
 
@@ -320,6 +320,7 @@ impl Future for Task {
         if this.run.is_stopped() || this.shared.lock().dropped {
             return Poll::Ready(());
         }
+        let _polling = Polling::new(&this.run);
         let Poll::Ready(told) = this.future.poll(cx) else {
             return if this.run.is_stopped() { Poll::Ready(()) } else { Poll::Pending };
         };

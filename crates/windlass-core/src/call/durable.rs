@@ -75,6 +75,8 @@ pub(crate) struct Entry {
     heeds_cancel: bool,
     registration: Registration,
     awake: Awake,
+    /// Whether a batch may have held it back before it began.
+    in_batch: bool,
 }
 
 struct Timing {
@@ -123,7 +125,14 @@ impl Entry {
             heeds_cancel,
             registration: Registration::default(),
             awake: Awake::default(),
+            in_batch: false,
         }
+    }
+
+    /// It stands in a batch: its time begins when it does, not when the batch was accepted.
+    pub(crate) fn in_batch(mut self, in_batch: bool) -> Self {
+        self.in_batch = in_batch;
+        self
     }
 
     /// It was asked for then; its time and its deadline count from there.
@@ -203,7 +212,8 @@ impl Entry {
         if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
             return Some(self.finish(Err(error)));
         }
-        let from = past.map_or_else(|| self.run.at(self.timing.asked), |past| past.since);
+        let began = past.and_then(|past| if self.in_batch { past.begun } else { Some(past.since) });
+        let from = began.unwrap_or_else(|| self.run.at(self.timing.asked));
         let policy = Resolved::of(&self.run.kernel.policy, self.tool.spec(), self.call.limits.as_deref());
         if let Some(deadline) = policy.deadline {
             let at = from + deadline;

@@ -290,6 +290,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Makes durable what must be before the attempt leaves the process.
     fn prepare(&mut self) -> Flow {
+        // Before anything says that it may have happened: an attempt that is not begun leaves no doubt.
+        if self.has_lost_its_lease() {
+            return self.stay(Phase::Over);
+        }
         let suspect = self.run.suspect();
         let attempt = self.attempt;
         let event = match self.rules.effect {
@@ -347,8 +351,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     fn start(&mut self) -> Flow {
         // The last moment at which nothing has left the process.
-        if self.run.kernel.lease.is_over(&*self.run.kernel.clock) {
-            self.run.lose();
+        if self.has_lost_its_lease() {
             return self.stay(Phase::Over);
         }
         // The body around it may have been dropped while this was polled on another thread.
@@ -366,6 +369,15 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Ok(body) => self.go(Phase::Running(Running::new(body, attempt, started, heeds_cancel))),
             Err(panic) => self.conclude(started, Ended::Panicked(panic_message(&*panic))),
         }
+    }
+
+    /// Whether others may take this worker for dead; if so it has no part in the run any more.
+    fn has_lost_its_lease(&self) -> bool {
+        let is_over = self.run.kernel.lease.is_over(&*self.run.kernel.clock);
+        if is_over {
+            self.run.lose();
+        }
+        is_over
     }
 
     fn running(&mut self, cx: &mut Context<'_>, mut running: Running<'a>) -> Flow {

@@ -9,7 +9,7 @@ use super::wait::{Sleeper, Wait, Woken};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::machine::Machine;
-use crate::run::parks::{Answer, OUTSIDE_TIMED_OUT};
+use crate::run::parks::Answer;
 use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded};
 use crate::run::replay::Decision;
 use crate::run::state::{Blocked, Hold};
@@ -26,6 +26,8 @@ pub(crate) struct ParkPlan {
     pub(crate) within: Option<Duration>,
     /// Of which run's handle it was made.
     pub(crate) child: Option<Child>,
+    /// Whether the body can take an answer from outside, which nobody checked before.
+    pub(crate) fits: Option<Fits>,
 }
 
 /// What a handle says of the run it stands for.
@@ -37,7 +39,18 @@ pub(crate) struct Child {
     pub(crate) turn: bool,
 }
 
+/// Says why a body cannot take an answer.
+pub(crate) type Fits = fn(&Output) -> Result<(), String>;
+
 impl ParkPlan {
+    /// The open wait whose answer it waits for.
+    fn open(&self) -> Option<&Path> {
+        match &self.on {
+            Blocked::Input { at, .. } => at.as_ref(),
+            _ => None,
+        }
+    }
+
     fn asked(&self) -> Asked {
         Asked::operation(self.kind, self.name.clone(), None, Effect::Readonly)
     }
@@ -51,14 +64,6 @@ pub(crate) struct Parking {
     heeds_cancel: bool,
     registration: Registration,
     phase: Phase,
-    expired: bool,
-}
-
-/// How a park ended.
-pub(crate) struct Ended<'a> {
-    pub(crate) told: &'a Told,
-    /// Nothing came in time.
-    pub(crate) expired: bool,
 }
 
 enum Phase {
@@ -72,16 +77,11 @@ enum Phase {
 impl Parking {
     pub(crate) fn new(run: Arc<Run>, path: Path, plan: ParkPlan) -> Self {
         let heeds_cancel = run.heeds_cancel();
-        Self { run, path, plan, heeds_cancel, registration: Registration::default(), phase: Phase::Ask, expired: false }
-    }
-
-    /// Whether it ended because nothing came in time.
-    pub(crate) fn has_expired(&self) -> bool {
-        self.expired
+        Self { run, path, plan, heeds_cancel, registration: Registration::default(), phase: Phase::Ask }
     }
 
     /// `also` may add records to the one that ends the park; they are durable together or not at all.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, also: impl FnOnce(&mut Machine, &Ended<'_>)) -> Poll<Told> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, also: impl FnOnce(&mut Machine, &Told)) -> Poll<Told> {
         if self.run.is_stopped() {
             return Poll::Pending;
         }
@@ -95,7 +95,16 @@ impl Parking {
             let record = Record { asked: Some(asked.clone()), ..finished(&self.path, &told) };
             self.run.with(|machine| {
                 machine.append(record);
-                also(machine, &Ended { told: &told, expired: false });
+                also(machine, &told);
+            });
+            self.phase = Phase::Over;
+            return Poll::Ready(told);
+        }
+        if let Some(result) = self.answered_before() {
+            let told = Told { result, at: self.run.now(), times: Times::default() };
+            self.run.with(|machine| {
+                machine.append(finished(&self.path, &told));
+                also(machine, &told);
             });
             self.phase = Phase::Over;
             return Poll::Ready(told);
@@ -104,12 +113,16 @@ impl Parking {
         let (run, path, plan) = (&self.run, &self.path, &self.plan);
         let operation = || plan.asked().to_string();
         let who = Sleeper { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
-        let expired = &mut self.expired;
         let ended = wait.poll(cx, &mut self.registration, &who, |machine, woken| {
-            *expired = matches!(woken, Woken::Expired);
+            let expired = matches!(woken, Woken::Expired);
             let told = Told { result: outcome(plan, woken), at: run.now(), times: Times::default() };
             machine.append(finished(path, &told));
-            also(machine, &Ended { told: &told, expired: *expired });
+            // The open wait ends with the operation that took its answer, unless that merely ran out of patience.
+            if let (Some(open), false) = (plan.open(), expired) {
+                machine.append(finished(open, &told));
+                machine.answered_open(open.clone(), told.result.clone());
+            }
+            also(machine, &told);
             told
         });
         match ended {
@@ -124,20 +137,15 @@ impl Parking {
         }
     }
 
+    /// What the open wait it waits for came to, by another operation of this body.
+    fn answered_before(&self) -> Option<Recorded> {
+        let (Phase::Waiting(_), Some(open)) = (&self.phase, self.plan.open()) else { return None };
+        self.run.with(|machine| machine.open_answer(open).cloned())
+    }
+
     /// What the journal says it came to.
     pub(crate) fn recorded(&mut self) -> Option<Told> {
         self.ask()
-    }
-
-    /// Ends with an answer that is known already.
-    pub(crate) fn known(&mut self, told: &Told) -> Told {
-        if let Some(recorded) = self.ask() {
-            return recorded;
-        }
-        self.phase = Phase::Over;
-        let told = Told { at: self.run.now(), ..told.clone() };
-        self.run.with(|machine| machine.append(finished(&self.path, &told)));
-        told
     }
 
     /// The record of a park that lost and whose key is void from now on.
@@ -155,7 +163,6 @@ impl Parking {
         let now = self.run.now();
         let (on, until, since) = match decision {
             Decision::Answer { result, at } => {
-                self.expired = matches!(&result, Err(error) if is_expiry(error));
                 return Some(Told { result, at, times: Times::default() });
             }
             Decision::Perform { .. } if self.is_of_original() => {
@@ -199,10 +206,6 @@ impl Parking {
     }
 }
 
-fn is_expiry(error: &ToolError) -> bool {
-    matches!(error, ToolError::TimedOut { message } if message != OUTSIDE_TIMED_OUT)
-}
-
 pub(crate) fn finished(path: &Path, told: &Told) -> Record {
     let result = told.result.clone();
     let finished = Finished { result, told: None, attempts: 1, times: told.times, settled: None };
@@ -211,7 +214,15 @@ pub(crate) fn finished(path: &Path, told: &Told) -> Record {
 
 fn outcome(plan: &ParkPlan, woken: Woken) -> Recorded {
     match woken {
-        Woken::Answer(Answer::Result(result)) => result,
+        Woken::Answer(Answer::Result(Ok(output))) => match plan.fits.map_or(Ok(()), |fits| fits(&output)) {
+            Ok(()) => Ok(output),
+            // Not a reason to hold the run: whoever answers does not know what the body can take.
+            Err(problem) => {
+                let message = format!("the answer to {} is not what was asked for: {problem}", plan.asked());
+                Err(Arc::new(ToolError::rejected("bad_answer", message)))
+            }
+        },
+        Woken::Answer(Answer::Result(Err(error))) => Err(error),
         Woken::Answer(_) => Err(Arc::new(ToolError::internal("a park got an answer of another kind"))),
         Woken::Stopped(error) => Err(Arc::new(error)),
         Woken::Expired if plan.kind == OpKind::Sleep => Ok(Arc::new(Output::default())),

@@ -150,7 +150,7 @@ impl Ready {
         let Self { tool, call, payload, barrier, policy } = self;
         if tool.is_durable() {
             let entry = Entry::new(run.clone(), operation, tool, call, scope.clone(), payload);
-            return CallFuture::Durable(Box::new(entry));
+            return CallFuture::Durable(Box::new(entry.in_batch(barrier.is_some())));
         }
         let rules = Rules::of_tool(&tool, &call.args, &policy);
         let source = ToolSource { tool, args: call.args, id: call.id, payload };

@@ -23,7 +23,7 @@ use super::running::panic_message;
 use crate::limits;
 use crate::policy::Resolved;
 use crate::run::record::{Event, Prepared};
-use crate::run::{Registration, Run};
+use crate::run::{Awake, Registration, Run};
 use crate::tool::{Output, Tool, ToolError, ToolResult};
 use crate::value::size;
 
@@ -72,6 +72,7 @@ pub(crate) struct Preparing {
     heeds_cancel: bool,
     waited: bool,
     registration: Registration,
+    awake: Awake,
     stage: Stage,
 }
 
@@ -101,9 +102,9 @@ impl Preparing {
         call: ToolCall,
     ) -> Self {
         let (since, heeds_cancel) = (run.kernel.clock.ticks(), run.heeds_cancel());
-        let (registration, stage) = (Registration::default(), Stage::Before(operation));
+        let (registration, awake, stage) = (Registration::default(), Awake::default(), Stage::Before(operation));
         let policy = Resolved::of(&run.kernel.policy, tool.spec(), call.limits.as_deref());
-        Self { run, scope, barrier, tool, call, policy, since, heeds_cancel, waited: false, registration, stage }
+        Self { run, scope, barrier, tool, call, policy, since, heeds_cancel, waited: false, registration, awake, stage }
     }
 
     pub(crate) fn accept(&mut self) {
@@ -128,11 +129,15 @@ impl Preparing {
                         operation.accept(&self.run);
                         self.stage = Stage::Prepare(operation, work);
                         self.run.pump();
+                        // What the tool does meanwhile must not be dropped because another branch only waits.
+                        self.awake.set(&self.run, true);
                         return Poll::Pending;
                     }
                 },
                 Stage::Ready(mut call) => {
                     let polled = call.poll(cx);
+                    // Whatever it became says for itself whether it only waits.
+                    self.awake.set(&self.run, false);
                     self.stage = Stage::Ready(call);
                     return polled;
                 }

@@ -18,7 +18,7 @@ use crate::run::record::{Asked, Event, OpKind};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
 use crate::time::Times;
-use crate::tool::{Effect, Output, ToolResult};
+use crate::tool::{Effect, Output, ToolError, ToolResult};
 
 /// Several parks of which the first counts: a tuple for several types, a vector for one.
 pub trait FirstSet {
@@ -53,7 +53,7 @@ impl<T: DeserializeOwned + 'static> FirstSet for Vec<Park<T>> {
     type Output = (usize, T);
 
     fn plans(self) -> Plans {
-        Plans(self.into_iter().map(|park| park.plan).collect())
+        Plans(self.into_iter().map(Park::plan).collect())
     }
 
     fn decode(came: Came<'_>) -> Option<ToolResult<Self::Output>> {
@@ -78,7 +78,7 @@ macro_rules! first_sets {
             #[allow(non_snake_case)]
             fn plans(self) -> Plans {
                 let ($($name,)+) = self;
-                Plans(vec![$($name.plan),+])
+                Plans(vec![$($name.plan()),+])
             }
 
             fn decode(came: Came<'_>) -> Option<ToolResult<Self::Output>> {
@@ -159,6 +159,11 @@ impl<S: FirstSet> Future for FirstFuture<'_, S> {
             if let Some(error) = plans.iter().find_map(|plan| this.ctx.deaf_to(plan)) {
                 return Poll::Ready(Err(error));
             }
+            if plans.is_empty() {
+                return Poll::Ready(Err(ToolError::failed(
+                    "`first` was given nothing to wait for, and nothing ever comes",
+                )));
+            }
             match enter(this.ctx, plans) {
                 Entered::Racing(parkings, path, guard) => this.state = State::Racing(parkings, path, guard),
                 Entered::Known(path, index, told) => return this.came(&path, index, &told),
@@ -169,14 +174,14 @@ impl<S: FirstSet> Future for FirstFuture<'_, S> {
         for index in 0..parkings.len() {
             let losers = revocations(parkings, index);
             let group = path.clone();
-            let polled = parkings[index].poll(cx, |machine, ended| {
+            let polled = parkings[index].poll(cx, |machine, told| {
                 for mut record in losers {
-                    record.at = ended.told.at;
+                    record.at = told.at;
                     machine.unpark(&record.path);
                     machine.append(record);
                 }
                 let choice = Output::value(json!({ "first": index }));
-                let chosen = Told { result: Ok(Arc::new(choice)), at: ended.told.at, times: Times::default() };
+                let chosen = Told { result: Ok(Arc::new(choice)), at: told.at, times: Times::default() };
                 machine.append(finished(&group, &chosen));
             });
             if let Poll::Ready(told) = polled {

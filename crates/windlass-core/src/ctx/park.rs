@@ -10,15 +10,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::{Ctx, Guard};
-use crate::call::execute::Told;
-use crate::call::park::{Ended, ParkPlan, Parking, finished};
+use crate::call::park::{Fits, ParkPlan, Parking};
 use crate::path::Path;
-use crate::run::machine::Machine;
 use crate::run::record::{Asked, Event, OpKind};
 use crate::run::replay::Decision;
 use crate::run::state::Blocked;
-use crate::time::Times;
-use crate::tool::{Effect, ToolError, ToolResult};
+use crate::tool::{Effect, ToolError, ToolResult, from_output};
 
 /// Something to wait for that is not part of a body yet: what [`Ctx::first`] takes.
 #[must_use = "a park does nothing until it is awaited"]
@@ -47,7 +44,7 @@ pub fn receive<T>(name: impl Into<Arc<str>>) -> Park<T> {
 
 impl<T> Park<T> {
     pub(super) fn new(kind: OpKind, name: Arc<str>, on: Blocked) -> Self {
-        Self { plan: ParkPlan { kind, name, on, within: None, child: None }, output: PhantomData }
+        Self { plan: ParkPlan { kind, name, on, within: None, child: None, fits: None }, output: PhantomData }
     }
 
     /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, whatever
@@ -55,6 +52,15 @@ impl<T> Park<T> {
     pub fn within(mut self, time: Duration) -> Self {
         self.plan.within = Some(time);
         self
+    }
+}
+
+impl<T: DeserializeOwned + 'static> Park<T> {
+    /// What to wait for, by a body that takes `T`. Signals and the outcomes of runs are checked before they are sent.
+    pub(super) fn plan(self) -> ParkPlan {
+        let fits: Fits = |output| from_output::<T>(output).map(drop).map_err(|problem| problem.to_string());
+        let asks = matches!(self.plan.kind, OpKind::Wait | OpKind::Answer);
+        ParkPlan { fits: asks.then_some(fits), ..self.plan }
     }
 }
 
@@ -89,7 +95,7 @@ impl<'c, T: DeserializeOwned + 'static> IntoFuture for CtxPark<'c, T> {
 
     fn into_future(self) -> Self::IntoFuture {
         let state = match self.park {
-            Ok(park) => State::Built(park.plan),
+            Ok(park) => State::Built(park.plan()),
             Err(error) => State::Refused(error),
         };
         ParkFuture { ctx: self.ctx, state, output: PhantomData }
@@ -143,7 +149,6 @@ pub struct OpenWait<T> {
     path: Path,
     name: Arc<str>,
     key: String,
-    told: Option<Told>,
     output: PhantomData<fn() -> T>,
 }
 
@@ -187,21 +192,20 @@ impl Ctx {
         let (path, mut guard) = self.next(OpKind::Wait, name.clone());
         guard.over();
         let asked = Asked::operation(OpKind::Wait, name.clone(), None, Effect::Readonly);
-        let mut told = None;
         match self.run.with(|machine| machine.ask(&path, &asked)) {
             Decision::Perform { .. } => {
                 let on = Blocked::Input { name: name.clone(), at: None };
                 let event = Event::Parked { on, until: None, attempt: 0 };
                 self.run.append(&path, self.run.now(), Some(asked), event);
             }
-            Decision::Answer { result, at } => told = Some(Told { result, at, times: Times::default() }),
+            Decision::Answer { result, .. } => self.run.with(|machine| machine.answered_open(path.clone(), result)),
             // Still open, or held by the machine.
             _ => {}
         }
         // A fork that has passed this wait handed out its original's key; its own is in the inbox.
         let (run, generation) = self.identity();
         let key = self.run.kernel.signer.sign(run, generation, &path);
-        OpenWait { path, name, key, told, output: PhantomData }
+        OpenWait { path, name, key, output: PhantomData }
     }
 
     /// Waits for the answer to an open wait. Once it is there, it stays there.
@@ -233,32 +237,16 @@ impl<'c, T: DeserializeOwned + Send + 'static> IntoFuture for Answer<'c, T> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let Self { ctx, open, within } = self;
-            let mut plan = open.park().plan;
+            let mut plan = open.park().plan();
             plan.within = within;
             let (path, mut guard) = ctx.next(plan.kind, plan.name.clone());
             let mut parking = Parking::new(ctx.run.clone(), path.clone(), plan);
-            let told = match &open.told {
-                // Answered before: the operation keeps its place and needs no mail.
-                Some(told) => parking.known(told),
-                None => {
-                    std::future::poll_fn(|cx| parking.poll(cx, |machine, ended| settle(machine, open, ended))).await
-                }
-            };
+            let told = std::future::poll_fn(|cx| parking.poll(cx, |_, _| {})).await;
             guard.over();
-            if !parking.has_expired() {
-                open.told.get_or_insert_with(|| told.clone());
-            }
             match ctx.answer_at(&path, &told) {
                 Some(result) => result,
                 None => std::future::pending().await,
             }
         })
-    }
-}
-
-/// The open wait ends with the operation that took its answer, unless that merely ran out of patience.
-fn settle<T>(machine: &mut Machine, open: &OpenWait<T>, ended: &Ended<'_>) {
-    if !ended.expired {
-        machine.append(finished(&open.path, ended.told));
     }
 }

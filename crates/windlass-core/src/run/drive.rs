@@ -152,14 +152,15 @@ impl Drive {
     fn suspend_if_idle(&mut self, cx: &mut Context<'_>) {
         if !self.run.is_asleep() {
             self.idle = None;
-            return;
+            return self.run.wake_when_unpolled(cx);
         }
         let (run, kernel) = (&self.run, &self.run.kernel);
         let over = kernel.suspend_after.is_zero()
             || self.idle.get_or_insert_with(|| kernel.clock.sleep(kernel.suspend_after)).poll_unpin(cx).is_ready();
         if over {
             self.idle = None;
-            run.with(|machine| machine.try_suspend(run.now()));
+            // Under the lock that every branch needs to go on: one that is polled from now on finds the run suspended.
+            run.with(|machine| run.is_asleep() && machine.try_suspend(run.now()));
         }
     }
 
@@ -244,7 +245,7 @@ impl Drive {
             Some(Stop::Suspended { wake }) => self.flushed(cx, RunEnd::Suspended { wake }),
             Some(Stop::Continued) => self.flushed(cx, RunEnd::Continued),
             Some(Stop::Reload(error)) => Poll::Ready(RunEnd::Unknown(error)),
-            Some(Stop::Lost | Stop::Released) | None => Poll::Ready(RunEnd::Elsewhere),
+            Some(Stop::Lost | Stop::Lapsed | Stop::Released) | None => Poll::Ready(RunEnd::Elsewhere),
         }
     }
 }

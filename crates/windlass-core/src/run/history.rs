@@ -44,8 +44,11 @@ impl Standing {
 
     /// Whether it waits for a connection or an approval, or has just got it.
     pub(crate) fn is_asking(&self) -> bool {
-        let asks = |on: &Blocked| matches!(on, Blocked::Approval { .. } | Blocked::Connection { .. });
-        matches!(&self.state, State::Parked { on, .. } if asks(on)) || matches!(self.state, State::Granted(_))
+        self.waits_for_leave() || matches!(self.state, State::Granted(_))
+    }
+
+    fn waits_for_leave(&self) -> bool {
+        waits_for_leave(&self.state)
     }
 
     /// The doubt it leaves if nobody goes on with it, and whether it is recorded as one.
@@ -156,6 +159,11 @@ impl History {
         match self.standing.entry(path) {
             Entry::Occupied(mut standing) => {
                 let standing = standing.get_mut();
+                if standing.waits_for_leave() && !waits_for_leave(&state) {
+                    // A person's time is not the call's: its own begins here.
+                    standing.since = at;
+                    standing.begun = None;
+                }
                 standing.begun = standing.begun.or_else(|| begun(&state, at));
                 standing.state = state;
                 standing.at = at;
@@ -221,6 +229,7 @@ impl History {
         if let State::Failed { .. } | State::Doubted { .. } | State::Parked { .. } = state {
             self.parked.push(path.clone());
         }
+        // Told of this cancellation, not of another's: a wait that was revoked, or an answer that says so.
         if let State::Finished { result: Err(error) } = state
             && self.is_own_cancellation(error)
         {
@@ -293,6 +302,11 @@ impl History {
     }
 }
 
+/// Whether an operation waits for a connection or an approval.
+fn waits_for_leave(state: &State) -> bool {
+    matches!(state, State::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. })
+}
+
 fn begun(state: &State, at: Timestamp) -> Option<Timestamp> {
     (!matches!(state, State::Accepted)).then_some(at)
 }
@@ -300,6 +314,8 @@ fn begun(state: &State, at: Timestamp) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::record::Finished;
+    use crate::time::Times;
 
     fn record(path: &str, asked: bool, event: Event) -> Record {
         let name = "s".into();
@@ -326,6 +342,23 @@ mod tests {
         records.push(record("/", false, Event::Doubted { attempt, cause, over_by }));
         records.extend((0..9).map(|_| record("/", false, Event::Recovered)));
         assert_eq!(History::fold(records).crash_loop(3), None);
+    }
+
+    #[test]
+    fn l05_a_wait_that_was_revoked_was_not_told_of_a_cancellation() {
+        let told = |reason: &str| {
+            let result = Err(std::sync::Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
+            let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
+            let cancelled = Event::Cancelled { by: "ada".to_owned(), reason: "enough".to_owned() };
+            let records = vec![
+                record("/", true, Event::Entered),
+                record("/", false, cancelled),
+                record("0/1", true, Event::Finished(finished)),
+            ];
+            History::fold(records).cancel_pending
+        };
+        assert!(told("revoked: another branch of `first` came first"), "somebody else's");
+        assert!(!told("enough"));
     }
 
     #[test]

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use super::budget::Budget;
 use super::check::Checking;
 use super::history::{History, Standing};
+use super::intent::Intent;
 use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
-use super::record::{Asked, DoubtCause, Event, Finished, OpKind, Record, Recorded, Settled, Settler};
+use super::record::{Asked, Event, Finished, Record, Recorded, Settled, Settler};
 use super::replay::{self, Decision, replay};
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::call::execute::Told;
@@ -32,6 +33,8 @@ pub(crate) enum Stop {
     Reload(StoreError),
     /// Another owner has it.
     Lost,
+    /// The lease is over: another owner may have it, or nobody.
+    Lapsed,
     /// This process lets go of it; another owner goes on.
     Released,
     /// All it does is wait: it is, or is being, suspended to the store.
@@ -122,30 +125,6 @@ pub(crate) struct Machine {
     pub(super) checking: Option<Checking>,
 }
 
-/// An attempt that must not be repeated and has not ended.
-struct Intent {
-    path: Path,
-    attempt: u32,
-    operation: Option<(OpKind, Arc<str>)>,
-    over_by: Timestamp,
-    since: Timestamp,
-}
-
-impl Intent {
-    /// The doubt it becomes if the run ends around it.
-    fn doubt(self) -> Doubt {
-        let describe = |(kind, name)| Asked::operation(kind, name, None, Effect::Once).to_string();
-        Doubt {
-            path: self.path,
-            attempt: self.attempt,
-            operation: self.operation.map(describe).unwrap_or_default(),
-            cause: DoubtCause::Cancelled,
-            over_by: self.over_by,
-            since: self.since,
-        }
-    }
-}
-
 impl Machine {
     /// A run that does not exist yet.
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
@@ -191,7 +170,7 @@ impl Machine {
         let mut history = History::fold(records);
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
-        let parks = Parks::of_past(history.revoked.take(), how == TakenUp::Woken);
+        let parks = Parks::of_past(history.revoked.take());
         let children = std::mem::take(&mut history.children);
         let mut machine = Self {
             history,
@@ -401,7 +380,7 @@ impl Machine {
     pub(crate) fn lose(&mut self) {
         if self.stop.is_none() {
             tracing::warn!("the lease is over, and with it this worker's part in the run");
-            self.stop = Some(Stop::Lost);
+            self.stop = Some(Stop::Lapsed);
         }
     }
 
@@ -519,9 +498,9 @@ impl Machine {
 
     /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
     fn decided(&mut self, path: &Path) {
-        let (decided, open) = std::mem::take(&mut self.undecided).into_iter().partition(|(other, _)| other == path);
+        let said = std::mem::take(&mut self.undecided).into_iter();
+        let (decided, open): (Vec<_>, _) = said.partition(|(other, _)| other == path);
         self.undecided = open;
-        let decided: Vec<(Path, u64)> = decided;
         decided.into_iter().for_each(|(_, position)| self.outbox.consumed(position));
     }
 
@@ -535,7 +514,6 @@ impl Machine {
         self.cancel.as_ref().map(|cancel| cancel.at)
     }
 
-    /// Whether the run was cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancel.is_some()
     }
@@ -569,7 +547,7 @@ impl Machine {
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
         match self.stop {
-            Some(Stop::Lost | Stop::Reload(_)) => None,
+            Some(Stop::Lost | Stop::Lapsed | Stop::Reload(_)) => None,
             _ => {
                 self.publish_parks();
                 self.outbox.take()

@@ -6,6 +6,7 @@ pub mod compare;
 pub(crate) mod drive;
 pub mod fork;
 pub(crate) mod history;
+mod intent;
 pub(crate) mod keep;
 mod labels;
 pub(crate) mod machine;
@@ -27,12 +28,13 @@ use crate::admit::Fifo;
 use crate::call::Origin;
 use crate::id::RunId;
 use crate::kernel::Kernel;
+use crate::limits;
 use crate::path::Path;
 use crate::store::{Answer, StoreError};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 use history::Standing;
-use machine::Machine;
+use machine::{Machine, Stop};
 use origin::Origins;
 use record::{Asked, Event, Record};
 use state::Hold;
@@ -53,8 +55,14 @@ pub(crate) struct Run {
     cancelled: AtomicBool,
     /// Operations and bodies that stand still for another reason than a park.
     awake: AtomicUsize,
+    /// Branches that another thread is at this very moment polling: whether they only wait is known when it is done.
+    polled: AtomicUsize,
+    /// Whoever drives the run, if it could not tell whether the run only waits.
+    driver: Mutex<Option<Waker>>,
     /// Whether anything in it ever waited for the mailbox or for a time: without that it is never suspended.
     waited: AtomicBool,
+    /// Whether somebody is about to read its mailbox, which could not be read.
+    looks_again: AtomicBool,
     /// Which generation of the run this is.
     pub(crate) generation: u32,
     /// The session it belongs to.
@@ -102,7 +110,10 @@ impl Run {
             quiet: AtomicBool::new(false),
             cancelled,
             awake: AtomicUsize::new(0),
+            polled: AtomicUsize::new(0),
+            driver: Mutex::default(),
             waited: AtomicBool::new(false),
+            looks_again: AtomicBool::new(false),
             generation,
             session,
             is_turn,
@@ -185,6 +196,11 @@ impl Run {
         self.with(Machine::lose);
     }
 
+    /// Whether this worker let go of it because its lease was over.
+    pub(crate) fn has_lapsed(&self) -> bool {
+        self.with(|machine| matches!(machine.stop(), Some(Stop::Lapsed)))
+    }
+
     pub(crate) fn hold(&self, hold: Hold) {
         self.with(|machine| machine.hold(hold));
     }
@@ -249,9 +265,29 @@ impl Run {
         }
     }
 
-    /// Whether everything in it that stands still is parked.
+    /// Whether everything in it stands still and is parked.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.waited.load(Ordering::Acquire) && self.awake.load(Ordering::Acquire) == 0
+        self.waited.load(Ordering::Acquire)
+            && self.polled.load(Ordering::Acquire) == 0
+            && self.awake.load(Ordering::Acquire) == 0
+    }
+
+    /// Whoever drives the run is woken when no other thread polls any branch of it, unless none does now.
+    pub(crate) fn wake_when_unpolled(&self, cx: &Context<'_>) {
+        if self.polled.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        *self.driver.lock() = Some(cx.waker().clone());
+        if self.polled.load(Ordering::Acquire) == 0 {
+            self.wake_driver();
+        }
+    }
+
+    fn wake_driver(&self) {
+        let driver = self.driver.lock().take();
+        if let Some(driver) = driver {
+            driver.wake();
+        }
     }
 
     /// Something in it waits for the mailbox or for a time.
@@ -288,8 +324,8 @@ impl Run {
             registration.register(self, cx);
             let mark = self.with(|machine| machine.outbox().written());
             let lost =
-                self.with(|machine| matches!(machine.stop(), Some(machine::Stop::Lost | machine::Stop::Reload(_))));
-            if lost || self.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                |machine: &mut Machine| matches!(machine.stop(), Some(Stop::Lost | Stop::Lapsed | Stop::Reload(_)));
+            if self.with(lost) || self.is_durable(mark) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;
     }
@@ -303,21 +339,53 @@ impl Run {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Fetches new mail where nobody waits for the answer; whatever wakes the run next looks again.
-    pub(crate) async fn look_for_mail(&self) {
-        if let Err(error) = self.fetch_mail().await {
-            tracing::warn!(run = %self.id, "its mailbox cannot be read: {error}");
+    /// Fetches new mail. If it cannot be read now it is read later: whoever wrote it does not write again, and a run that
+    /// is not suspended has no other way to learn of it.
+    pub(crate) async fn look_for_mail(self: &Arc<Self>) {
+        let Err(error) = self.fetch_mail().await else { return };
+        tracing::warn!(run = %self.id, "its mailbox cannot be read yet: {error}");
+        if self.looks_again.swap(true, Ordering::AcqRel) {
+            return;
         }
+        let run = self.clone();
+        self.kernel.spawn.spawn(Box::pin(async move {
+            while !run.is_halted() {
+                run.kernel.clock.sleep(limits::LOOK_AGAIN).await;
+                run.looks_again.store(false, Ordering::Release);
+                if run.fetch_mail().await.is_ok() || run.looks_again.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        }));
     }
 
     /// Fetches new mail and wakes whoever waits for it.
-    pub(crate) async fn fetch_mail(&self) -> Result<(), StoreError> {
+    async fn fetch_mail(&self) -> Result<(), StoreError> {
         let seen = self.with(|machine| machine.seen());
         let mail = self.kernel.store.mail(self.id, seen).await?;
         let now = self.now();
         self.with(|machine| mail.into_iter().for_each(|mail| machine.deliver(mail, now)));
         self.wake();
         Ok(())
+    }
+}
+
+/// Held while a branch with a task of its own is polled. Between two of its operations it holds nothing else, and is far
+/// from standing still.
+pub(crate) struct Polling(Arc<Run>);
+
+impl Polling {
+    pub(crate) fn new(run: &Arc<Run>) -> Self {
+        run.polled.fetch_add(1, Ordering::AcqRel);
+        Self(run.clone())
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        if self.0.polled.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.wake_driver();
+        }
     }
 }
 

@@ -25,12 +25,14 @@ pub(super) struct Parks {
     deadlines: BTreeMap<Path, Timestamp>,
     /// Why reply keys are void.
     revoked: Option<String>,
+    /// Answers to open waits, which may be asked for again.
+    answers: BTreeMap<Path, Recorded>,
 }
 
 impl Parks {
     /// Those of a run that is taken up: what the store knows of them was true before.
-    pub(super) fn of_past(revoked: Option<String>, known: bool) -> Self {
-        Self { revoked, changed: known, ..Self::default() }
+    pub(super) fn of_past(revoked: Option<String>) -> Self {
+        Self { revoked, changed: true, ..Self::default() }
     }
 }
 
@@ -69,6 +71,8 @@ impl Machine {
         let before = self.parks.open.len();
         self.parks.open.retain(|at, _| !at.positions().starts_with(path.positions()));
         self.parks.changed |= self.parks.open.len() != before;
+        // Nor must any of it end by a certain time.
+        self.parks.deadlines.retain(|at, _| !at.positions().starts_with(path.positions()));
     }
 
     /// A body must end by then, whatever its operations wait for.
@@ -84,6 +88,16 @@ impl Machine {
         if std::mem::take(&mut self.parks.changed) {
             self.outbox.parks(self.parks.open.values().cloned().collect());
         }
+    }
+
+    /// An open wait has its answer, for whoever else waits for it.
+    pub(crate) fn answered_open(&mut self, path: Path, result: Recorded) {
+        self.parks.answers.insert(path, result);
+    }
+
+    /// The answer to an open wait.
+    pub(crate) fn open_answer(&self, path: &Path) -> Option<&Recorded> {
+        self.parks.answers.get(path)
     }
 
     /// Why the reply keys of this run are void.
@@ -189,7 +203,7 @@ fn answers(message: &Message, looks: &Looks<'_>) -> bool {
 }
 
 /// What tells an answer "it timed out" from nobody having answered in time.
-pub(crate) const OUTSIDE_TIMED_OUT: &str = "whoever was to answer ran out of time";
+const OUTSIDE_TIMED_OUT: &str = "whoever was to answer ran out of time";
 
 /// What a body is told of an answer.
 pub(crate) fn resolved(resolution: Resolution) -> Recorded {

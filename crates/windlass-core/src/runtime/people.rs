@@ -112,7 +112,7 @@ impl Runtime {
         }
         answer?;
         match self.kernel.notify(run) {
-            Some(live) => live.run.fetch_mail().await?,
+            Some(live) => live.run.look_for_mail().await,
             None => self.kernel.wake_up(run),
         }
         Ok(())

@@ -22,7 +22,7 @@ impl Runtime {
     /// rate, behind new calls, and runs that a process died with before come last, one at a time. Suspended runs are taken
     /// up when they are due.
     pub async fn recover(&self) -> Result<usize> {
-        self.kernel.begin_lease().await;
+        self.kernel.begin_lease().await?;
         if has_keys(&self.kernel.toolbox) {
             self.keep_keys().await?;
         }
