@@ -52,25 +52,18 @@ impl fmt::Display for Parked {
     }
 }
 
-/// Counts bodies that are in memory.
+/// Counts bodies that were let go of: those that were started and not counted yet are on their way.
 struct Inside(Arc<AtomicUsize>);
-
-impl Inside {
-    fn enter(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Relaxed);
-        Self(count.clone())
-    }
-}
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        self.0.fetch_add(1, Relaxed);
     }
 }
 
-fn patient(inside: Arc<AtomicUsize>) -> Tool {
+fn patient(left: Arc<AtomicUsize>) -> Tool {
     let body = move |mut ctx: Ctx, _: Value| {
-        let inside = Inside::enter(&inside);
+        let inside = Inside(left.clone());
         async move {
             let n: u64 = ctx.receive("go").await?;
             drop(inside);
@@ -89,8 +82,8 @@ pub fn park(runs: usize) -> anyhow::Result<Parked> {
     let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
     let executor = executor.context("cannot start a tokio runtime")?;
     let folder = tempfile::tempdir()?;
-    let inside = Arc::new(AtomicUsize::new(0));
-    let opened = Windlass::open(folder.path().join("bench.db")).tool(patient(inside.clone()));
+    let left = Arc::new(AtomicUsize::new(0));
+    let opened = Windlass::open(folder.path().join("bench.db")).tool(patient(left.clone()));
     let windlass = executor.block_on(async { opened.await })?;
 
     let begin = Instant::now();
@@ -100,13 +93,13 @@ pub fn park(runs: usize) -> anyhow::Result<Parked> {
     while ids.len() < runs {
         let count = CHUNK.min(runs - ids.len());
         start(&executor, &windlass, &mut ids, count)?;
-        wait_for(&executor, || inside.load(Relaxed) < ON_THEIR_WAY)?;
+        wait_for(&executor, || left.load(Relaxed) + ON_THEIR_WAY > ids.len())?;
         if first.is_none() && ids.len() >= head {
-            wait_for(&executor, || inside.load(Relaxed) == 0)?;
+            wait_for(&executor, || left.load(Relaxed) >= ids.len())?;
             first = resident().map(|bytes| (ids.len(), bytes));
         }
     }
-    wait_for(&executor, || inside.load(Relaxed) == 0)?;
+    wait_for(&executor, || left.load(Relaxed) >= ids.len())?;
     let took = begin.elapsed();
     let resident_bytes_per_run = first.zip(resident()).map(|((before, then), now)| {
         let grown = now as f64 - then as f64 - (std::mem::size_of::<RunId>() * (runs - before)) as f64;
