@@ -9,7 +9,7 @@ use windlass::{Ctx, RunId, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 use windlass_core::testing::Sim;
 
-use crate::world::{Kind, World};
+use crate::world::{Kind, World, on_every_store};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const RUNS: usize = 20_000;
@@ -69,4 +69,22 @@ fn w03_twenty_thousand_parked_runs_are_no_tasks_and_are_taken_up_a_few_at_a_time
     assert_eq!(ends.timed_out.load(Ordering::Relaxed), RUNS - chosen.len());
     let most = ends.most_tasks.load(Ordering::Relaxed);
     assert!(most < 200, "{most} tasks at once");
+}
+
+#[test]
+fn w03_a_runtime_that_is_shut_down_leaves_no_task_behind_for_its_timers() {
+    on_every_store(|world| {
+        let sleeper = Tool::durable_fn("sleeper", "sleeps long", |mut ctx: Ctx, _: Value| async move {
+            ctx.sleep(Duration::from_secs(86_400)).await?;
+            Ok(json!(null))
+        });
+        let runtime = world.runtime([sleeper]);
+        runtime.start(ToolCall::new("sleeper", json!({}))).unwrap();
+        world.pass(Duration::from_secs(1));
+        let closing = runtime.clone();
+        world.run(async move { closing.shutdown(Duration::ZERO).await }).unwrap();
+        world.pass(Duration::from_secs(120));
+        assert_eq!(world.sim.tasks(), 0, "somebody who still holds the runtime must not keep it busy");
+        drop(runtime);
+    });
 }

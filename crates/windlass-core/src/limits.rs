@@ -62,6 +62,9 @@ pub const TAKE_UP_PAUSE: Duration = Duration::from_millis(1);
 /// Most such pauses in a row while all attempts there may be are under way: runs that were left must get on too.
 pub const TAKE_UP_PATIENCE: usize = 100;
 
+/// Longest time the alarm of suspended runs sleeps without a look at the wall clock, which may have jumped meanwhile.
+pub const ALARM_LOOK: Duration = Duration::from_secs(60);
+
 /// When suspended runs are looked for again after the store could not say which are due.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 

@@ -304,8 +304,12 @@ impl Kernel {
             self.spawn.spawn(Box::pin(async move {
                 loop {
                     let Some(strong) = kernel.upgrade() else { return };
+                    if strong.closed.load(Ordering::Acquire) {
+                        return;
+                    }
                     let Some(at) = strong.rest.next_alarm() else { return };
-                    let timer = clock.sleep(at.since(clock.now()));
+                    // The wall clock may jump, as a laptop's does that slept: it is looked at now and then.
+                    let timer = clock.sleep(at.since(clock.now()).min(limits::ALARM_LOOK));
                     let rung = Ringing { kernel: kernel.clone(), at, timer };
                     drop(strong);
                     if rung.await {
@@ -386,7 +390,7 @@ impl Rest {
     }
 }
 
-/// Waits for the alarm; true once it rings, false if it was set to another time.
+/// Waits for the alarm; true once it rings, false if it was set to another time, or if it is time to look at the clock.
 struct Ringing {
     kernel: std::sync::Weak<Kernel>,
     at: Timestamp,
@@ -402,7 +406,10 @@ impl Future for Ringing {
             return Poll::Ready(false);
         }
         std::task::ready!(self.timer.poll_unpin(cx));
-        kernel.rest.rang(self.at);
-        Poll::Ready(true)
+        let rings = kernel.clock.now() >= self.at;
+        if rings {
+            kernel.rest.rang(self.at);
+        }
+        Poll::Ready(rings)
     }
 }

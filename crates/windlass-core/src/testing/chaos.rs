@@ -31,8 +31,8 @@ pub(crate) use plant::{Plant, planted};
 
 /// Things that happen before it calms down.
 const TURNS: u64 = 160;
-/// Turns it has to come to an end once nothing fails any more. Many of them are no longer than a pause in taking up runs.
-const CALM_TURNS: usize = 5_000;
+/// Turns it has to come to an end once nothing fails any more.
+const CALM_TURNS: usize = 300;
 /// How often a worker among others looks for runs that somebody left, in nanoseconds.
 const LOOK_AROUND: u64 = 3_000_000_000;
 /// How long a worker that says nothing keeps its runs.
