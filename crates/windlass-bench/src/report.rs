@@ -244,6 +244,7 @@ mod tests {
             runs: 1,
             steps_per_run: 20,
             steps_per_s,
+            rounds: vec![steps_per_s],
             p50_us: 300.0,
             p99_us: 900.0,
             cpu_us_per_step,

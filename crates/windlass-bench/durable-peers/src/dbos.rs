@@ -19,7 +19,7 @@ const CONNECTIONS: u32 = 32;
 struct Dbos {
     executor: Runtime,
     dbos: DBOS,
-    workflow: WorkflowRef<u32, u64, dbos::Error>,
+    workflow: WorkflowRef<u32, u64>,
     marks: Marks,
     /// Ends after what uses it.
     postgres: Postgres,

@@ -84,7 +84,10 @@ fn make_home(folder: &Path, home: &Path, root: bool) -> anyhow::Result<()> {
     let opened = Command::new("chmod").arg("711").arg(folder).status().context("cannot start chmod")?;
     let made = Command::new("install").args(["-d", "-m", "700", "-o", USER]).arg(home).status();
     let made = made.context("cannot start install")?;
-    ensure!(opened.success() && made.success(), "no folder could be made for the user {USER}; install PostgreSQL's package");
+    ensure!(
+        opened.success() && made.success(),
+        "no folder could be made for the user {USER}; install PostgreSQL's package"
+    );
     Ok(())
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use hyper::body::Bytes;
-use restate_sdk::prelude::{Context, ContextSideEffects as _, Endpoint, HandlerResult, HttpServer, RunFuture as _, service};
+use restate_sdk::prelude::{
+    Context, ContextSideEffects as _, Endpoint, HandlerResult, HttpServer, RunFuture as _, service,
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpSocket};

@@ -67,7 +67,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         let levels = vec![1, 16, 64, 256, 1_024];
-        Self { rounds: 3, turn: Duration::from_millis(1_500), levels, warm_up: 400, firsts: 100 }
+        Self { rounds: 5, turn: Duration::from_secs(1), levels, warm_up: 400, firsts: 100 }
     }
 }
 
@@ -88,6 +88,8 @@ pub struct StepRow {
     pub steps_per_run: u32,
     /// Steps per second in all, the median of all rounds, as is everything below.
     pub steps_per_s: f64,
+    /// The same of every round.
+    pub rounds: Vec<f64>,
     /// From asking for a step to its answer: half of all steps take no longer.
     pub p50_us: f64,
     /// 99 of 100 steps take no longer.
@@ -117,14 +119,16 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// How many times as many steps a second one engine makes as another, with so many runs at once.
+    /// How many times as many steps a second one engine makes as another, with so many runs at once: the median of the
+    /// ratios of all rounds, so that slow drifts of the machine cancel out.
     #[must_use]
     pub fn ratio(&self, (one, other): (&str, &str), runs: usize) -> Option<f64> {
-        let rate = |engine: &str| {
+        let rounds = |engine: &str| {
             let row = self.rows.iter().find(|row| row.engine == engine && row.runs == runs);
-            row.map(|row| row.steps_per_s)
+            row.map(|row| &row.rounds)
         };
-        Some(rate(one)? / rate(other)?)
+        let ratios = rounds(one)?.iter().zip(rounds(other)?).map(|(one, other)| one / other).collect();
+        Some(median(ratios))
     }
 }
 
@@ -177,12 +181,13 @@ fn turn(engine: &mut dyn Engine, runs: usize, steps: u32) -> anyhow::Result<Step
     let laps: Vec<Duration> = taken.iter().flat_map(Run::laps).collect();
     ensure!(!laps.is_empty(), "{name}: nothing was done");
     let count = runs as f64 * f64::from(steps);
-    let laps = Sorted::new(laps);
+    let (laps, steps_per_s) = (Sorted::new(laps), count / elapsed.as_secs_f64());
     Ok(StepRow {
         engine: name,
         runs,
         steps_per_run: steps,
-        steps_per_s: count / elapsed.as_secs_f64(),
+        steps_per_s,
+        rounds: vec![steps_per_s],
         p50_us: laps.us(50.0),
         p99_us: laps.us(99.0),
         cpu_us_per_step: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / count),
@@ -198,6 +203,7 @@ fn middle(rows: &[StepRow]) -> StepRow {
         runs: rows.first().map_or(0, |row| row.runs),
         steps_per_run: rows.first().map_or(0, |row| row.steps_per_run),
         steps_per_s: of(|row| row.steps_per_s),
+        rounds: rows.iter().map(|row| row.steps_per_s).collect(),
         p50_us: of(|row| row.p50_us),
         p99_us: of(|row| row.p99_us),
         cpu_us_per_step: cpu.map(median),
@@ -239,13 +245,33 @@ mod tests {
             runs: 4,
             steps_per_run: 20,
             steps_per_s: rate,
+            rounds: vec![rate],
             p50_us: rate,
             p99_us: 2.0 * rate,
             cpu_us_per_step: cpu,
         };
         let all = middle(&[row(3.0, Some(1.0)), row(1.0, Some(5.0)), row(2.0, Some(3.0))]);
         assert_eq!((all.steps_per_s, all.p99_us, all.cpu_us_per_step), (2.0, 4.0, Some(3.0)));
+        assert_eq!(all.rounds, [3.0, 1.0, 2.0]);
         assert_eq!(middle(&[row(1.0, None), row(2.0, Some(1.0))]).cpu_us_per_step, None);
+    }
+
+    #[test]
+    fn engines_are_compared_round_by_round() {
+        let row = |engine: &str, rounds: [f64; 3]| StepRow {
+            engine: engine.to_owned(),
+            runs: 1,
+            steps_per_run: 20,
+            steps_per_s: rounds[0],
+            rounds: rounds.to_vec(),
+            p50_us: 1.0,
+            p99_us: 1.0,
+            cpu_us_per_step: None,
+        };
+        let steps = Steps { rows: vec![row("a", [2.0, 40.0, 600.0]), row("b", [1.0, 10.0, 200.0])], first: Vec::new() };
+        assert_eq!(steps.ratio(("a", "b"), 1), Some(3.0));
+        assert_eq!(steps.ratio(("a", "c"), 1), None);
+        assert_eq!(steps.ratio(("a", "b"), 2), None);
     }
 
     #[test]
