@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
-use windlass::{Ctx, RunId, Tool, ToolCall, Windlass};
+use windlass::{Ctx, RunId, RunState, Tool, ToolCall, Windlass};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "patient";
@@ -72,7 +72,18 @@ pub(crate) fn park(
         start(executor, windlass, ids, count)?;
         wait_for(executor, || left.count() + ON_THEIR_WAY > ids.len())?;
     }
-    wait_for(executor, || left.count() >= ids.len())
+    wait_for(executor, || left.count() >= ids.len())?;
+    // Their bodies are gone, but for the last ones that may not be durable yet.
+    let last = ids.len().saturating_sub(ON_THEIR_WAY + CHUNK);
+    for &run in &ids[last..] {
+        wait_for(executor, || executor.block_on(is_suspended(windlass, run)))?;
+    }
+    Ok(())
+}
+
+async fn is_suspended(windlass: &Windlass, run: RunId) -> bool {
+    let info = windlass.info(run).await;
+    info.is_ok_and(|info| info.is_some_and(|info| matches!(info.state, RunState::Suspended { .. })))
 }
 
 fn start(executor: &Runtime, windlass: &Windlass, ids: &mut Vec<RunId>, count: usize) -> anyhow::Result<()> {

@@ -12,13 +12,20 @@ use super::{Engine, marks::Run};
 use crate::cpu;
 
 /// A plain file.
-pub const SYNC: &str = "fdatasync of 4 KiB";
+///
+/// It grows with every append, so every sync writes the file's size too: a log that is written over again, as SQLite's is
+/// after its first checkpoint, may be faster.
+pub const SYNC: &str = "fdatasync of 4 KiB appends";
 
 /// A table that only grows, with one row for each of as many runs in every commit. With one run: single-row commits.
 pub const SQLITE: &str = "bare SQLite";
 
 /// What is appended before each sync: a page.
 const PAGE: usize = 4_096;
+
+/// Commits that fill the log to where it is checkpointed and written over again. An engine that has run for a while has
+/// such a log; growing a new one costs more with every sync, and would flatter whoever is compared with it.
+const WARM_UP: usize = 1_100;
 
 /// What a row holds: about as much as the record of a small step.
 const ROW: usize = 256;
@@ -95,8 +102,13 @@ impl Engine for Rows {
         self.folder = tempfile::tempdir()?;
         let connection = Connection::open(self.folder.path().join("bare.db"))?;
         connection.pragma_update(None, "journal_mode", "wal")?;
-        connection.pragma_update(None, "synchronous", "full")?;
         connection.execute("create table log (position integer primary key, run integer, body blob) strict", [])?;
+        connection.pragma_update(None, "synchronous", "off")?;
+        for _ in 0..WARM_UP {
+            connection.execute("insert into log (run, body) values (0, zeroblob(?1))", [ROW as i64])?;
+        }
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.query_row("pragma wal_checkpoint(restart)", [], |_| Ok(()))?;
         self.connection = Some(connection);
         Ok(())
     }
