@@ -4,7 +4,6 @@
 //! moving it to another thread would cost. Readers never wait for the writer, nor it for them, and a reader that starts
 //! after a commit was answered sees it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,7 +17,8 @@ use windlass_core::time::Timestamp;
 use windlass_core::{BadPath, Path, RunId};
 
 use super::decide::NEVER;
-use super::open;
+use super::fault::Fault;
+use super::place::Place;
 
 /// Selects runs as lists show them.
 macro_rules! infos {
@@ -43,7 +43,7 @@ macro_rules! page {
 const IDLE: usize = 8;
 
 pub(super) struct Readers {
-    path: PathBuf,
+    place: Place,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -52,6 +52,8 @@ pub(super) struct Readers {
 pub(super) enum ReadError {
     #[error("{0}")]
     Sql(#[from] rusqlite::Error),
+    #[error("{}", .0.cause())]
+    Fault(Fault),
     #[error("what it holds cannot be read: {0}")]
     Decode(#[from] serde_json::Error),
     #[error("what it holds cannot be read: {0}")]
@@ -71,8 +73,8 @@ pub(super) struct Contents {
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, idle: Mutex::default() }
+    pub(super) fn new(place: Place) -> Self {
+        Self { place, idle: Mutex::default() }
     }
 
     pub(super) fn close(&self) {
@@ -184,11 +186,11 @@ impl Readers {
 
     /// Reads on an idle connection, or on a new one. A connection that failed is not used again.
     fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
-        let failed = |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.path.display()));
+        let failed = |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display()));
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => open::reader(&self.path).map_err(|error| failed(error.into()))?,
+            None => self.place.reader().map_err(|fault| failed(ReadError::Fault(fault)))?,
         };
         let result = match read(&mut connection) {
             Ok(value) => Ok(value),

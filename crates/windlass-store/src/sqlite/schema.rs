@@ -8,7 +8,8 @@ pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 /// The schema this build reads and writes.
 pub(super) const VERSION: i32 = 1;
 
-/// - `file` is one row: how often the file was opened, and what reply keys are signed with.
+/// - `file` is one row: how often the file was opened, what reply keys are signed with, and whether the last to open it
+///   closed it in good order.
 /// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id, and runs created
 ///   together lie together, so that appends to many runs touch few pages. It grows, so it is also the order in which
 ///   turns arrived.
@@ -25,7 +26,7 @@ pub(super) const VERSION: i32 = 1;
 /// - `log` is only ever appended to, in the order of `position`, which is never used twice.
 /// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys come back.
 const V1: &str = "
-CREATE TABLE file (openings INTEGER NOT NULL, secret BLOB NOT NULL) STRICT;
+CREATE TABLE file (openings INTEGER NOT NULL, secret BLOB NOT NULL, clean INTEGER NOT NULL DEFAULT 1) STRICT;
 INSERT INTO file (openings, secret) VALUES (0, randomblob(32));
 
 CREATE TABLE workers (
@@ -95,6 +96,29 @@ CREATE UNIQUE INDEX mail_by_dedupe ON mail (run, dedupe) WHERE dedupe IS NOT NUL
 CREATE INDEX mail_unread ON mail (run, position) WHERE body IS NOT NULL;
 ";
 
+/// Questions about what was written last, each answered by a few reads; whatever one finds is wrong, as its sentence says.
+pub(super) const TAIL: [(&str, &str); 2] = [
+    (
+        "the last record is of no run",
+        "SELECT 1 FROM log WHERE position = (SELECT max(position) FROM log)
+             AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)",
+    ),
+    (
+        "positions would be used twice",
+        "SELECT 1 FROM log WHERE position > (SELECT seq FROM sqlite_sequence WHERE name = 'log') LIMIT 1",
+    ),
+];
+
+/// The same about all that there is.
+pub(super) const WHOLE: [(&str, &str); 3] = [
+    ("a record is of no run", "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) LIMIT 1"),
+    (
+        "a journal has a gap",
+        "SELECT 1 FROM log GROUP BY run HAVING count(*) != max(seq) - min(seq) + 1 LIMIT 1",
+    ),
+    ("a message is of no run", "SELECT 1 FROM mail WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = mail.run) LIMIT 1"),
+];
+
 /// Whose file it is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Identity {
@@ -139,10 +163,25 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
 pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i64, [u8; 32])> {
     let transaction = connection.transaction()?;
     transaction.execute("DELETE FROM workers", [])?;
-    let sql = "UPDATE file SET openings = openings + 1 RETURNING openings, secret";
+    let sql = "UPDATE file SET openings = openings + 1, clean = 0 RETURNING openings, secret";
     let counted = transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     transaction.commit()?;
     Ok(counted)
+}
+
+/// Whether whoever opened the file last closed it in good order.
+pub(super) fn is_clean(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT clean FROM file", [], |row| row.get(0))
+}
+
+/// Says that the file is closed in good order.
+pub(super) fn mark_clean(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE file SET clean = 1", []).map(|_| ())
+}
+
+/// Writes one page that is there already, to see whether the file can be written.
+pub(super) fn touch(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "user_version", VERSION)
 }
 
 #[cfg(test)]

@@ -6,16 +6,20 @@ use std::sync::mpsc;
 use rusqlite::Connection;
 use windlass_core::store::{Answer, Promise, Ticket};
 
+use super::super::check::Shared;
 use super::super::job::{Job, Write};
 use super::super::queue::{self, Queue};
-use super::super::writer::Writer;
-use super::super::{OpenError, open};
+use super::super::read::Readers;
+use super::super::writer::{Others, Writer};
+use super::super::{Health, OpenError, open};
 use super::*;
 
 /// A writer without a thread, so that a test says what is in a group.
 fn writer(path: &std::path::Path) -> Writer {
     let opened = open::open(path, Durability::Full).unwrap();
-    Writer::new(opened, Durability::Full, Arc::new(Queue::new(queue::BOUNDS))).unwrap()
+    let readers = Arc::new(Readers::new(opened.place.clone()));
+    let others = Others { readers, check: Shared::new(Health::Fine) };
+    Writer::new(opened, Durability::Full, Arc::new(Queue::new(queue::BOUNDS)), others).unwrap()
 }
 
 fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {
