@@ -93,8 +93,8 @@ impl Fault {
             ),
             Self::Disk(said) => (
                 format!("reading, writing or syncing it failed ({said})"),
-                "check the disk, the quota and the limit on the size of files; it is tried again every second, and \
-                 nothing that was accepted is lost",
+                "check the disk, the quota, the limit on the size of files, and whether its file system has become \
+                 read-only; it is tried again every second, and nothing that was accepted is lost",
             ),
             Self::Other(said) => (said.clone(), "it is tried again every second; nothing that was accepted is lost"),
         }

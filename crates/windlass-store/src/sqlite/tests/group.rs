@@ -15,14 +15,14 @@ use super::super::{Health, OpenError, open};
 use super::*;
 
 /// A writer without a thread, so that a test says what is in a group.
-fn writer(path: &std::path::Path) -> Writer {
+pub(super) fn writer(path: &std::path::Path) -> Writer {
     let opened = open::open(path, Durability::Full).unwrap();
     let readers = Arc::new(Readers::new(opened.place.clone()));
     let others = Others { readers, check: Shared::new(Health::Fine) };
     Writer::new(opened, Durability::Full, Arc::new(Queue::new(queue::BOUNDS)), others).unwrap()
 }
 
-fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {
+pub(super) fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {
     let (mut jobs, tickets): (Vec<Job>, Vec<Ticket<()>>) = commits
         .into_iter()
         .map(|commit| {

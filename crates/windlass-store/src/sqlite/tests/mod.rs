@@ -3,6 +3,7 @@
 mod crash;
 mod group;
 mod opening;
+mod outage;
 mod reopening;
 
 use std::path::PathBuf;
