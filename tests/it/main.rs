@@ -29,6 +29,7 @@ mod log;
 mod loops;
 mod mayhem;
 mod middleware;
+mod opening;
 mod owners;
 mod parked;
 mod parks;

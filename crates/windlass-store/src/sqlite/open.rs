@@ -10,7 +10,7 @@ use super::lock::{self, FileLock};
 use super::place::Place;
 use super::refusal::OpenError;
 use super::schema::{self, Identity};
-use super::{check, network, reopen};
+use super::{check, network, refusal, reopen};
 
 /// How long a statement waits for a lock. Our own connections never make one another wait; this is for people who look
 /// into the file with other programs.
@@ -55,6 +55,9 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenEr
     let path = resolve(path)?;
     if let Some(kind) = path.parent().and_then(network::kind) {
         return Err(OpenError::Network { path, kind });
+    }
+    if let Some(problem) = refusal::denied(&path) {
+        return Err(OpenError::NoAccess { path, problem });
     }
     let failed = |error: rusqlite::Error| OpenError::sql(&path, error);
     // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …

@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::fault::Fault;
+#[cfg(unix)]
+use super::place::beside;
 
 /// Why a database was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -150,30 +152,26 @@ impl OpenError {
     }
 }
 
-/// What this user may not do with the file. Asked without opening it: closing a file gives up all locks that this process
-/// has on it.
+/// What this user may not do with the file, or with those beside it. Asked without opening any: closing a file gives up
+/// all locks that this process has on it, and SQLite would leave files beside it that nobody may write.
 #[cfg(unix)]
-fn denied(path: &Path) -> Option<String> {
+pub(super) fn denied(path: &Path) -> Option<String> {
     use rustix::fs::{Access, access};
     use rustix::io::Errno;
     let directory = path.parent()?;
-    if let Err(Errno::ACCESS) = access(directory, Access::WRITE_OK | Access::EXEC_OK) {
-        return Some(format!("this user may not create files in {}", directory.display()));
-    }
-    for (how, name) in [(Access::READ_OK, "read"), (Access::WRITE_OK, "write")] {
-        match access(path, how) {
-            Err(Errno::ACCESS) => return Some(format!("this user may not {name} the file")),
-            Err(Errno::ROFS) => return Some("its file system is read-only".to_owned()),
-            _ => {}
-        }
-    }
-    match access(directory, Access::WRITE_OK) {
+    let may = |path: &Path, how: Access, what: &str| match access(path, how) {
+        Err(Errno::ACCESS) => Some(format!("this user may not {what} {}", path.display())),
         Err(Errno::ROFS) => Some("its file system is read-only".to_owned()),
         _ => None,
-    }
+    };
+    let files = ["", "-wal", "-shm", "-lock"].map(|suffix| beside(path, suffix));
+    may(directory, Access::WRITE_OK | Access::EXEC_OK, "create files in").or_else(|| {
+        let both = [(Access::READ_OK, "read"), (Access::WRITE_OK, "write")];
+        files.iter().find_map(|file| both.iter().find_map(|(how, what)| may(file, *how, what)))
+    })
 }
 
 #[cfg(not(unix))]
-fn denied(_: &Path) -> Option<String> {
+pub(super) fn denied(_: &Path) -> Option<String> {
     None
 }
