@@ -8,6 +8,7 @@ mod architecture;
 mod attempts;
 mod bad_input;
 mod calls;
+mod clock;
 mod commands;
 mod cpu;
 mod crash;

@@ -98,6 +98,11 @@ impl Shared {
         self.tell(if pause { Word::Pause } else { Word::Go });
     }
 
+    /// Ends the check for good.
+    pub(super) fn stop(&self) {
+        self.tell(Word::Stop);
+    }
+
     fn tell(&self, word: Word) {
         let mut told = self.word.lock();
         if *told != Word::Stop {
@@ -139,7 +144,7 @@ impl Check {
     }
 
     pub(super) fn stop(&self) {
-        self.shared.tell(Word::Stop);
+        self.shared.stop();
         let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the check of the file had panicked");
@@ -147,7 +152,7 @@ impl Check {
     }
 }
 
-fn conclude(place: &Place, shared: &Arc<Shared>) {
+pub(super) fn conclude(place: &Place, shared: &Arc<Shared>) {
     let path = place.path.display();
     let found = match through(place, shared) {
         Ok(None) => {
@@ -185,7 +190,7 @@ fn through(place: &Place, shared: &Arc<Shared>) -> Result<Option<String>, Fault>
 }
 
 /// Does something again for as long as it was only interrupted.
-fn patiently<T>(shared: &Shared, work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+pub(super) fn patiently<T>(shared: &Shared, work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     loop {
         match work() {
             Err(error)
