@@ -44,6 +44,11 @@ impl Fault {
         matches!(self, Self::Gone | Self::Replaced | Self::LogGone)
     }
 
+    /// Whether it would be back at once if only the file was opened again.
+    pub(super) fn is_of_the_disk(&self) -> bool {
+        matches!(self, Self::Full | Self::ReadOnly | Self::Busy | Self::NoAccess(_) | Self::Disk(_))
+    }
+
     /// What is told to whoever wants to write, and to whoever looks after the store.
     pub(super) fn sentence(&self, path: &Path) -> String {
         let (cause, way_out) = self.words();

@@ -50,7 +50,8 @@ impl Outage {
         place.check()?;
         moved?;
         self.kept = None;
-        if self.fault == Fault::Full && !place.has_room() {
+        // Other things fail too on a full disk, and say less.
+        if matches!(self.fault, Fault::Full | Fault::Disk(_)) && !place.has_room() {
             return Err(Fault::Full);
         }
         let fault = |error: rusqlite::Error| Fault::of(&error);

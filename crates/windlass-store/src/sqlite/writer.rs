@@ -234,8 +234,11 @@ impl Writer {
         self.tell();
     }
 
+    /// A disk that fails again right after it was opened again gets a pause. What fails for a reason of its own does not
+    /// keep the others waiting.
     fn may_try(&self) -> bool {
-        self.tried.is_none_or(|tried| tried.elapsed() >= PACE)
+        let pause = self.link.as_ref().is_err_and(|outage| outage.fault.is_of_the_disk());
+        !pause || self.tried.is_none_or(|tried| tried.elapsed() >= PACE)
     }
 
     /// Tries to go on after a failure.
