@@ -8,4 +8,4 @@
 
 mod sqlite;
 
-pub use sqlite::{Durability, Health, OpenError, SqliteStore};
+pub use sqlite::{Durability, Health, OpenError, Options, SqliteStore};

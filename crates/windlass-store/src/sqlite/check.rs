@@ -14,6 +14,41 @@ use super::schema;
 /// How many of SQLite's own steps a check goes on before it looks whether somebody wants it to stop: some milliseconds.
 const STEPS: i32 = 10_000;
 
+/// Questions about what was written last, each answered by a few reads; whatever one finds is wrong, as its sentence says.
+const TAIL: [(&str, &str); 2] = [
+    (
+        "the last record is of no run",
+        "SELECT 1 FROM log WHERE position = (SELECT max(position) FROM log)
+             AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)",
+    ),
+    (
+        "positions would be used twice",
+        "SELECT 1 FROM file WHERE packed < (SELECT max(position) FROM segments)",
+    ),
+];
+
+/// The same about all that there is. Nothing is sorted: a file may be larger than what is free beside it.
+const WHOLE: [(&str, &str); 5] = [
+    ("a record is of no run", "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) LIMIT 1"),
+    (
+        "a packed record is of no run",
+        "SELECT 1 FROM segments WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = segments.run) LIMIT 1",
+    ),
+    ("a message is of no run", "SELECT 1 FROM mail WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = mail.run) LIMIT 1"),
+    (
+        "a journal has a gap",
+        "SELECT 1 FROM log AS row LEFT JOIN log AS hot ON hot.position = row.previous
+             LEFT JOIN segments AS packed ON packed.position = row.previous
+         WHERE row.previous != 0 AND coalesce(hot.seq + hot.count, packed.seq + packed.count, -1) != row.seq LIMIT 1",
+    ),
+    (
+        "a packed journal has a gap",
+        "SELECT 1 FROM segments AS row LEFT JOIN log AS hot ON hot.position = row.previous
+             LEFT JOIN segments AS packed ON packed.position = row.previous
+         WHERE row.previous != 0 AND coalesce(hot.seq + hot.count, packed.seq + packed.count, -1) != row.seq LIMIT 1",
+    ),
+];
+
 /// How the store is, for whoever looks after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -35,7 +70,7 @@ pub(super) fn at_once(connection: &Connection) -> Result<(), String> {
     if let Some(table) = missing(connection).map_err(said)?.first() {
         return Err(format!("the table {table} is missing"));
     }
-    ask(connection, &schema::TAIL).map_err(said)?.map_or(Ok(()), Err)
+    ask(connection, &TAIL).map_err(said)?.map_or(Ok(()), Err)
 }
 
 /// The tables a file of ours has and this one has not.
@@ -186,7 +221,7 @@ fn through(place: &Place, shared: &Arc<Shared>) -> Result<Option<String>, Fault>
             return Ok(Some(format!("{table}: {problem}")));
         }
     }
-    patiently(shared, || ask(&connection, &schema::WHOLE)).map_err(fault)
+    patiently(shared, || ask(&connection, &WHOLE)).map_err(fault)
 }
 
 /// Does something again for as long as it was only interrupted.

@@ -10,8 +10,10 @@ mod decide;
 mod fault;
 mod job;
 mod lock;
+mod log;
 mod network;
 mod open;
+mod pack;
 mod place;
 mod queue;
 mod read;
@@ -37,12 +39,13 @@ use windlass_core::{RunId, WorkerId};
 
 use check::Check;
 use job::{Job, Write};
+use log::Tails;
 use queue::Queue;
 use read::Readers;
 use writer::{Others, Writer};
 
 pub use check::Health;
-pub use open::Durability;
+pub use open::{Durability, Options};
 pub use refusal::OpenError;
 
 /// Runs in one SQLite file, which one process owns while the store is open.
@@ -64,18 +67,21 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, creating it if it is not there, with [`Durability::Full`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        Self::open_with(path, Durability::default())
+        Self::open_with(path, Options::default())
     }
 
     /// Opens the file, creating it if it is not there.
-    pub fn open_with(path: impl AsRef<Path>, durability: Durability) -> Result<Self, OpenError> {
-        let opened = open::open(path.as_ref(), durability)?;
+    pub fn open_with(path: impl AsRef<Path>, options: impl Into<Options>) -> Result<Self, OpenError> {
+        let options = options.into();
+        let opened = open::open(path.as_ref(), &options)?;
         let (path, opening, secret) = (opened.place.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
-        let readers = Arc::new(Readers::new(opened.place.clone()));
+        let tails = Arc::new(Tails::default());
+        let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
         let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
-        let writer = Writer::new(opened, durability, queue.clone(), Others { readers: readers.clone(), check: check.shared() })
-            .map_err(|error| OpenError::failed(&path, error))?;
+        let others = Others { readers: readers.clone(), tails, check: check.shared() };
+        let writer =
+            Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())

@@ -37,6 +37,28 @@ pub enum Durability {
     Relaxed,
 }
 
+/// How a file is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// What an answered commit survives.
+    pub durability: Durability,
+    /// How many records may lie unpacked at the end of the log, about. A restart looks through them.
+    pub unpacked: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { durability: Durability::default(), unpacked: 32_768 }
+    }
+}
+
+impl From<Durability> for Options {
+    fn from(durability: Durability) -> Self {
+        Self { durability, ..Self::default() }
+    }
+}
+
 /// An open file that this process owns.
 pub(super) struct Opened {
     pub(super) lock: FileLock,
@@ -51,7 +73,7 @@ pub(super) struct Opened {
     pub(super) clean: bool,
 }
 
-pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenError> {
+pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let path = resolve(path)?;
     if let Some(kind) = path.parent().and_then(network::kind) {
         return Err(OpenError::Network { path, kind });
@@ -70,11 +92,15 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenEr
     if !path.exists() {
         fs::File::create_new(&path).map_err(|error| OpenError::io(&path, error))?;
     }
-    let mut connection = writer(&path, durability).map_err(failed)?;
+    let mut connection = writer(&path, options).map_err(failed)?;
     // Emptied whoever left it, and before anything is appended to it: see `reopen.rs`.
     reopen::empty_log(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
-    if identity == Identity::Empty {
-        schema::create(&mut connection).map_err(failed)?;
+    match identity {
+        Identity::Empty => schema::create(&mut connection).map_err(failed)?,
+        Identity::Windlass(version) if version < schema::VERSION => {
+            schema::migrate(&mut connection, version).map_err(failed)?;
+        }
+        Identity::Windlass(_) | Identity::Foreign(_) => {}
     }
     let clean = schema::is_clean(&connection).map_err(failed)?;
     if !clean {
@@ -127,22 +153,27 @@ fn accept(path: &Path, identity: &Identity) -> Result<(), OpenError> {
 }
 
 /// The connection that writes.
-pub(super) fn writer(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
+pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     // Never creates the file: one that is gone must not come back empty.
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // Space that is freed can be given back in small pieces. Takes effect in an empty file, and would be written to any
+    // other, before anybody knows whether that may be written to.
+    if connection.pragma_query_value(None, "page_count", |row| row.get::<_, i64>(0))? == 0 {
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    }
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
         let why = "its file system cannot share memory between connections (a network drive?); use a local disk";
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
         return Err(rusqlite::Error::SqliteFailure(code, Some(why.to_owned())));
     }
-    let synchronous = match durability {
+    let synchronous = match options.durability {
         Durability::Full => "FULL",
         Durability::Relaxed => "NORMAL",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
     // On macOS an ordinary sync leaves data in the drive's cache.
-    connection.pragma_update(None, "fullfsync", durability == Durability::Full)?;
+    connection.pragma_update(None, "fullfsync", options.durability == Durability::Full)?;
     connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     Ok(connection)
@@ -157,6 +188,7 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     // Each connection is used by one thread at a time, so SQLite need not lock it again.
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;
+    schema::add_functions(&connection)?;
     // The default holds 16; the writer alone uses more than that.
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)

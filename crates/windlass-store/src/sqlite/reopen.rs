@@ -14,7 +14,7 @@ use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
 use super::fault::Fault;
-use super::open::{self, Durability};
+use super::open::{self, Options};
 use super::place::Place;
 use super::schema;
 use super::writer::Link;
@@ -43,7 +43,7 @@ impl Outage {
     }
 
     /// Opens the file again. Only a file that was written to just now counts as open.
-    pub(super) fn end(&mut self, place: &Place, durability: Durability) -> Result<Link, Fault> {
+    pub(super) fn end(&mut self, place: &Place, options: &Options) -> Result<Link, Fault> {
         // Wherever the file is by now: with its log moved into it, it is whole, and a file that was put in its place is
         // not taken for the owner of a log that stands beside it.
         let moved = self.kept.as_ref().map_or(Ok(()), |link| empty_log(&link.connection));
@@ -55,7 +55,7 @@ impl Outage {
             return Err(Fault::Full);
         }
         let fault = |error: rusqlite::Error| Fault::of(&error);
-        let connection = open::writer(&place.path, durability).map_err(fault)?;
+        let connection = open::writer(&place.path, options).map_err(fault)?;
         place.check()?;
         empty_log(&connection)?;
         schema::touch(&connection).map_err(fault)?;

@@ -2,20 +2,24 @@
 //! each job; what comes in meanwhile is the next group. So the disk's latency is paid once a group, not once a commit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
+use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError};
 
 use super::check::Shared;
 use super::fault::{Failure, Fault};
-use super::job::{Job, Taken};
+use super::job::{Job, Phase, Taken};
 use super::lock::FileLock;
-use super::open::{Durability, Opened};
+use super::log::{End, Tails};
+use super::open::{Opened, Options};
+use super::pack;
 use super::place::{FileId, Place};
 use super::queue::Queue;
 use super::read::Readers;
@@ -34,19 +38,24 @@ pub(super) struct Writer {
     queue: Arc<Queue>,
     others: Others,
     place: Place,
-    durability: Durability,
+    options: Options,
     opening: i64,
     link: Result<Link, Outage>,
     /// When the file was last opened again, or was tried to be.
     tried: Option<Instant>,
     heads: Heads,
+    end: End,
+    resting: Vec<RunId>,
+    /// Prepares what is packed next.
+    packer: Option<JoinHandle<()>>,
     /// Released last: whoever takes it next finds the connection closed.
     _lock: FileLock,
 }
 
-/// Whoever else has the file open in this process.
+/// What the writer shares with others that have the file open in this process.
 pub(super) struct Others {
     pub(super) readers: Arc<Readers>,
+    pub(super) tails: Arc<Tails>,
     pub(super) check: Arc<Shared>,
 }
 
@@ -103,15 +112,12 @@ impl Drop for Abandon {
 }
 
 impl Writer {
-    pub(super) fn new(
-        opened: Opened,
-        durability: Durability,
-        queue: Arc<Queue>,
-        others: Others,
-    ) -> rusqlite::Result<Self> {
+    pub(super) fn new(opened: Opened, options: Options, queue: Arc<Queue>, others: Others) -> rusqlite::Result<Self> {
         let Opened { lock, connection, place, opening, .. } = opened;
+        let end = others.tails.rebuild(&connection)?;
         let link = Ok(Link::new(connection, place.log_id())?);
-        Ok(Self { queue, others, place, durability, opening, link, tried: None, heads: Heads::default(), _lock: lock })
+        let (tried, heads, resting, packer) = (None, Heads::default(), Vec::new(), None);
+        Ok(Self { queue, others, place, options, opening, link, tried, heads, end, resting, packer, _lock: lock })
     }
 
     /// Works until the queue is closed and empty.
@@ -127,8 +133,38 @@ impl Writer {
             if self.link.as_ref().is_ok_and(|link| link.pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES) {
                 self.checkpoint(CheckpointMode::PASSIVE);
             }
+            self.pack();
+        }
+        if let Some(packer) = self.packer.take() {
+            // Its connection must not be the last one. What it prepared is refused, and prepared again another day.
+            drop(packer.join());
         }
         self.finish();
+    }
+
+    /// Has the oldest part of the log packed if the part that is not has become long.
+    fn pack(&mut self) {
+        let unpacked = i64::from(self.options.unpacked);
+        let is_long = self.link.is_ok() && self.end.last - self.end.packed > unpacked;
+        if !is_long || self.packer.as_ref().is_some_and(|packer| !packer.is_finished()) {
+            return;
+        }
+        // Half of it, so that the rows of runs that go on now are not cut into small pieces.
+        let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
+        let (place, queue) = (self.place.clone(), self.queue.clone());
+        let prepare = move || match pack::prepare(&place, packed, upto) {
+            Ok(packed) => {
+                let (promise, packing) = Promise::pair();
+                let (done, wait) = mpsc::channel::<()>();
+                packing.then(move |_| drop(done));
+                // Prepared again by a later group if the queue is full.
+                drop(queue.push(Job::Pack(packed, promise)));
+                let _ = wait.recv();
+            }
+            // Not a loss: the log is as good as it was, and the next group has it tried again.
+            Err(error) => tracing::warn!(%error, path = %place.path.display(), "the log could not be packed"),
+        };
+        self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
     pub(super) fn group(&mut self, jobs: &mut Vec<Job>) {
@@ -142,11 +178,26 @@ impl Writer {
                 tracing::error!(error = %failure.told, jobs = replies.len(), "a group of commits failed");
                 self.fail(failure.fault.clone());
             }
-            None if self.heads.len() > HEADS => self.heads.clear(),
-            _ => {}
+            Some(_) => {}
+            None => {
+                self.others.tails.publish(&mut self.end.moved);
+                self.others.tails.forget(self.end.packed);
+                self.forget_heads();
+            }
         }
         for reply in replies {
             reply.give(failed.as_ref().map(|failure| &failure.told));
+        }
+    }
+
+    fn forget_heads(&mut self) {
+        for run in self.resting.drain(..) {
+            if self.heads.get(&run).is_some_and(|head| matches!(head.phase, Phase::Finished | Phase::Suspended)) {
+                self.heads.remove(&run);
+            }
+        }
+        if self.heads.len() > HEADS {
+            self.heads.clear();
         }
     }
 
@@ -166,6 +217,7 @@ impl Writer {
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
                 }
+                Job::Pack(packed, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.pack(&packed))),
             });
         }
         if failed.is_none()
@@ -197,7 +249,14 @@ impl Writer {
             return Err(failure.told.clone());
         }
         let Ok(link) = &self.link else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
-        let mut table = Table { connection: &link.connection, heads: &mut self.heads, opening: self.opening };
+        let mut table = Table {
+            connection: &link.connection,
+            heads: &mut self.heads,
+            end: &mut self.end,
+            tails: &self.others.tails,
+            resting: &mut self.resting,
+            opening: self.opening,
+        };
         work(&mut table).map_err(|trouble| match trouble {
             Trouble::Refused(error) => error,
             Trouble::Sql(error) => failed.insert(Failure::unknown(&error, &self.place.path)).told.clone(),
@@ -224,6 +283,7 @@ impl Writer {
     /// on at once if that is possible, but not over and over.
     fn fail(&mut self, fault: Fault) {
         self.heads.clear();
+        self.resting.clear();
         let link = std::mem::replace(&mut self.link, Err(Outage::new(fault))).ok();
         if let (Err(outage), Some(link)) = (&mut self.link, link) {
             outage.give_up(link);
@@ -247,14 +307,17 @@ impl Writer {
         self.tried = Some(Instant::now());
         // A check reads for minutes, and a log that somebody reads cannot be emptied.
         self.others.check.pause(true);
-        let ended = outage.end(&self.place, self.durability);
+        let ended = outage.end(&self.place, &self.options).and_then(|link| {
+            let end = self.others.tails.rebuild(&link.connection).map_err(|error| Fault::of(&error))?;
+            Ok((link, end))
+        });
         self.others.check.pause(false);
         match ended {
-            Ok(link) => {
+            Ok((link, end)) => {
                 tracing::info!(path = %self.place.path.display(), "the file is open again");
                 // They may be connected to files that are not there any more.
                 self.others.readers.close();
-                self.link = Ok(link);
+                (self.link, self.end) = (Ok(link), end);
             }
             Err(fault) => {
                 if outage.fault != fault {

@@ -75,17 +75,17 @@ fn w08_damage_is_found_in_the_background_and_told_until_it_is_repaired() {
 #[test]
 fn w08_a_row_that_an_index_has_not_is_found_in_the_background() {
     let (_directory, path) = place();
-    unclean(&path, "CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name = 'log_by_run'");
+    unclean(&path, "CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name = 'log_by_session'");
     // The index is not there while the row is written.
     let schema = |sql: &str| {
         let connection = Connection::open(&path).unwrap();
         connection.execute_batch(&format!("PRAGMA writable_schema = ON; {sql}")).unwrap();
     };
-    schema("DELETE FROM sqlite_schema WHERE name = 'log_by_run'");
-    schema("INSERT INTO log (run, seq, body) VALUES (2, 1, '{}')");
+    schema("DELETE FROM sqlite_schema WHERE name = 'log_by_session'");
+    schema("INSERT INTO log (position, run, seq, count, previous, session, body) VALUES (3, 2, 1, 1, 2, 1, '{}')");
     schema("INSERT INTO sqlite_schema SELECT * FROM kept");
     let store = SqliteStore::open(&path).unwrap();
-    let problem = "log: wrong # of entries in index log_by_run";
+    let problem = "log: row 3 missing from index log_by_session";
     assert_eq!(checked(&store), Health::Broken(format!("{} is damaged ({problem}); {ADVICE}", path.display())));
 }
 
@@ -119,9 +119,9 @@ fn w08_a_check_that_was_stopped_says_nothing_and_is_made_again() {
     unclean(&path, "");
     let connection = Connection::open(&path).unwrap();
     let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
-                INSERT INTO log (run, seq, body) SELECT 2, i, '{}' FROM n";
+                INSERT INTO log (position, run, seq, count, previous, body) SELECT i + 2, 2, i, 1, i + 1, '{}' FROM n";
     connection.execute_batch(many).unwrap();
-    let opened = super::super::open::open(&path, Durability::Full).unwrap();
+    let opened = super::super::open::open(&path, &Options::default()).unwrap();
     let shared = Shared::new(Health::Checking);
     shared.stop();
     check::conclude(&opened.place, &shared);

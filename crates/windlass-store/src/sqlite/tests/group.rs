@@ -8,6 +8,7 @@ use windlass_core::store::{Answer, Promise, Ticket};
 
 use super::super::check::Shared;
 use super::super::job::{Job, Write};
+use super::super::log::Tails;
 use super::super::queue::{self, Queue};
 use super::super::read::Readers;
 use super::super::writer::{Others, Writer};
@@ -16,10 +17,11 @@ use super::*;
 
 /// A writer without a thread, so that a test says what is in a group.
 pub(super) fn writer(path: &std::path::Path) -> Writer {
-    let opened = open::open(path, Durability::Full).unwrap();
-    let readers = Arc::new(Readers::new(opened.place.clone()));
-    let others = Others { readers, check: Shared::new(Health::Fine) };
-    Writer::new(opened, Durability::Full, Arc::new(Queue::new(queue::BOUNDS)), others).unwrap()
+    let opened = open::open(path, &Options::default()).unwrap();
+    let tails = Arc::new(Tails::default());
+    let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
+    let others = Others { readers, tails, check: Shared::new(Health::Fine) };
+    Writer::new(opened, Options::default(), Arc::new(Queue::new(queue::BOUNDS)), others).unwrap()
 }
 
 pub(super) fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {
@@ -117,6 +119,9 @@ fn w08_a_store_works_again_when_the_cause_of_a_failure_is_gone() {
     let unread = block_on(store.journal(run(1), 0));
     assert!(matches!(unread, Err(StoreError::Unavailable(_))), "{unread:?}");
     saboteur.execute_batch("ALTER TABLE hidden RENAME TO log").unwrap();
+    while store.health() != Health::Fine {
+        std::thread::yield_now();
+    }
     assert_eq!(commit(&store, owner(1, 1, vec![append(json!(1))])), Ok(()));
     assert_eq!(length(&store, 1), 2);
 }
