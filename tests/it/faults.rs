@@ -105,7 +105,11 @@ fn runs_outlast(path: &Path, why: &str, breaks: impl Fn() + Send + Sync + 'stati
         }
         assert_eq!(store.health(), Health::Fine);
         assert!(windlass.doubts().await.expect("the doubts").is_empty());
-        assert_eq!(windlass.list(Filter::All, None, 100).await.expect("the runs").len(), RUNS, "nothing else was accepted");
+        assert_eq!(
+            windlass.list(Filter::All, None, 100).await.expect("the runs").len(),
+            RUNS,
+            "nothing else was accepted"
+        );
         let ledger = ledger.lock().clone();
         let keys = |name| {
             let mut keys: Vec<_> = ledger.iter().filter(|(effect, _)| *effect == name).collect();
@@ -124,10 +128,15 @@ fn runs_outlast(path: &Path, why: &str, breaks: impl Fn() + Send + Sync + 'stati
 fn runs_outlast_failing(broken: &Broken, calls: &'static [(&str, &str, i32)], why: &str) {
     let path = broken.dir.join("app.db");
     let breaks = broken.clone();
-    runs_outlast(&path, why, move || breaks.fail(calls), || {
-        let struck = broken.mend();
-        assert!(struck.contains(calls[0].1), "nothing failed: {struck}");
-    });
+    runs_outlast(
+        &path,
+        why,
+        move || breaks.fail(calls),
+        || {
+            let struck = broken.mend();
+            assert!(struck.contains(calls[0].1), "nothing failed: {struck}");
+        },
+    );
 }
 
 #[test]

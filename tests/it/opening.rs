@@ -48,7 +48,10 @@ fn w08_the_runtime_says_what_the_store_says() {
     let path = dir.path().join("nowhere").join("app.db");
     let Err(error) = executor.block_on(async { Windlass::open(&path).await }) else { panic!("it opened") };
     let directory = dir.path().join("nowhere");
-    let expected =
-        format!("cannot open {}: the directory {} does not exist; create it first", path.display(), directory.display());
+    let expected = format!(
+        "cannot open {}: the directory {} does not exist; create it first",
+        path.display(),
+        directory.display()
+    );
     assert_eq!(error.to_string(), expected);
 }

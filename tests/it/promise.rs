@@ -411,7 +411,8 @@ fn b09_whoever_waits_for_a_run_when_its_store_fails_is_told_its_end() {
             let faulty = Arc::new(FaultyStore::new(world.store.clone()));
             world.store = faulty.clone();
             let ran = Counter::default();
-            let runtime = world.runtime([counts("act", &ran).reconcile(|_| async { Ok(Reconciled::Happened("found")) })]);
+            let runtime =
+                world.runtime([counts("act", &ran).reconcile(|_| async { Ok(Reconciled::Happened("found")) })]);
             faulty.fail_after(2, fault);
             let outcome = world.run(async move {
                 let run = runtime.start(call("act")).expect("it is accepted");

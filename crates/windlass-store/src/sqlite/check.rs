@@ -21,20 +21,23 @@ const TAIL: [(&str, &str); 2] = [
         "SELECT 1 FROM log WHERE position = (SELECT max(position) FROM log)
              AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)",
     ),
-    (
-        "positions would be used twice",
-        "SELECT 1 FROM file WHERE packed < (SELECT max(position) FROM segments)",
-    ),
+    ("positions would be used twice", "SELECT 1 FROM file WHERE packed < (SELECT max(position) FROM segments)"),
 ];
 
 /// The same about all that there is. Nothing is sorted: a file may be larger than what is free beside it.
 const WHOLE: [(&str, &str); 5] = [
-    ("a record is of no run", "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) LIMIT 1"),
+    (
+        "a record is of no run",
+        "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) LIMIT 1",
+    ),
     (
         "a packed record is of no run",
         "SELECT 1 FROM segments WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = segments.run) LIMIT 1",
     ),
-    ("a message is of no run", "SELECT 1 FROM mail WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = mail.run) LIMIT 1"),
+    (
+        "a message is of no run",
+        "SELECT 1 FROM mail WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = mail.run) LIMIT 1",
+    ),
     (
         "a journal has a gap",
         "SELECT 1 FROM log AS row LEFT JOIN log AS hot ON hot.position = row.previous
@@ -228,8 +231,7 @@ fn through(place: &Place, shared: &Arc<Shared>) -> Result<Option<String>, Fault>
 pub(super) fn patiently<T>(shared: &Shared, work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
     loop {
         match work() {
-            Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) && shared.may_go_on() => {}
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) && shared.may_go_on() => {}
             done => return done,
         }
     }

@@ -232,9 +232,10 @@ impl Writer {
     /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written.
     fn begin(&mut self) -> Result<(), Failure> {
         let begun = match &self.link {
-            Ok(link) => self.place.check_both(link.log).and_then(|()| {
-                link.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error))
-            }),
+            Ok(link) => self
+                .place
+                .check_both(link.log)
+                .and_then(|()| link.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error))),
             Err(outage) => Err(outage.fault.clone()),
         };
         begun.map_err(|fault| Failure::before(fault, &self.place.path))
@@ -265,9 +266,10 @@ impl Writer {
 
     fn checkpoint(&mut self, mode: CheckpointMode) {
         let Ok(link) = &self.link else { return };
-        let moved = self.place.check_both(link.log).and_then(|()| {
-            link.connection.wal_checkpoint_v2(Some("main"), mode).map_err(|error| Fault::of(&error))
-        });
+        let moved = self
+            .place
+            .check_both(link.log)
+            .and_then(|()| link.connection.wal_checkpoint_v2(Some("main"), mode).map_err(|error| Fault::of(&error)));
         match moved {
             // What somebody who reads is still looking at is moved the next time.
             Ok(_) | Err(Fault::Busy) => {}

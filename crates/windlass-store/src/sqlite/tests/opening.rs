@@ -22,7 +22,10 @@ fn w08_a_second_opener_is_told_who_has_the_file() {
     let (error, text) = refusal(&path);
     assert!(matches!(error, OpenError::InUse { pid: Some(pid), .. } if pid == std::process::id()), "{error:?}");
     let since = text.split("since ").nth(1).and_then(|rest| rest.split(';').next()).unwrap();
-    let said = format!("this process ({}) has had it open since {since}; open it once and share that store", std::process::id());
+    let said = format!(
+        "this process ({}) has had it open since {since}; open it once and share that store",
+        std::process::id()
+    );
     assert_eq!(text, format!("cannot open {}: {said}", path.display()));
     assert!(since.len() == 20 && since.starts_with("20") && since.ends_with('Z'), "{since}");
 
@@ -45,7 +48,8 @@ fn w08_a_second_opener_is_told_who_has_the_file() {
 fn w08_a_file_of_another_kind_is_refused_and_left_alone() {
     let (directory, path) = place();
     let notes = directory.path().join("notes.txt");
-    fs::write(&notes, "Dear diary, this is long enough to have a header of a hundred bytes, or so. ".repeat(4)).unwrap();
+    fs::write(&notes, "Dear diary, this is long enough to have a header of a hundred bytes, or so. ".repeat(4))
+        .unwrap();
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE diary (day)").unwrap();
     let table = [
         (notes.as_path(), "it is not an SQLite database"),
@@ -73,7 +77,8 @@ fn w08_a_file_of_a_newer_version_is_refused_and_left_alone() {
     let before = fs::read(&path).unwrap();
     let (error, text) = refusal(&path);
     assert!(matches!(error, OpenError::Newer { found: 99, known: VERSION, .. }), "{error:?}");
-    let said = format!("has schema version 99, and this build knows versions up to {VERSION}: update Windlass to open it");
+    let said =
+        format!("has schema version 99, and this build knows versions up to {VERSION}: update Windlass to open it");
     assert_eq!(text, format!("{} {said}", path.display()));
     assert!(fs::read(&path).unwrap() == before, "it was written to");
 }
@@ -92,7 +97,8 @@ fn w08_a_missing_directory_is_named() {
 #[test]
 fn w08_a_network_file_system_is_named() {
     let error = OpenError::Network { path: "/home/ada/app.db".into(), kind: "nfs4".to_owned() };
-    let said = "it is on a network file system (nfs4), where locks and syncs do not hold what they promise; use a local disk";
+    let said =
+        "it is on a network file system (nfs4), where locks and syncs do not hold what they promise; use a local disk";
     assert_eq!(error.to_string(), format!("cannot open /home/ada/app.db: {said}"));
 }
 
@@ -106,8 +112,8 @@ fn w08_a_damaged_file_is_refused_and_left_alone() {
     let drop_a_table = |path: &Path| {
         Connection::open(path).unwrap().execute_batch("DROP TABLE mail; UPDATE file SET clean = 0").unwrap();
     };
-    let table: [(&dyn Fn(&Path), &str); 2] =
-        [(&spoil, "database disk image is malformed"), (&drop_a_table, "the table mail is missing")];
+    let table =
+        [(&spoil as &dyn Fn(&Path), "database disk image is malformed"), (&drop_a_table, "the table mail is missing")];
     for (damage, problem) in table {
         let (_directory, path) = place();
         commit(&SqliteStore::open(&path).unwrap(), create(1)).unwrap();
@@ -166,6 +172,8 @@ fn an_empty_file_is_taken() {
     fs::write(&path, "").unwrap();
     commit(&SqliteStore::open(&path).unwrap(), create(1)).unwrap();
     assert_eq!(length(&SqliteStore::open(&path).unwrap(), 1), 1);
+    let pragma = |name| Connection::open(&path).unwrap().pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    assert_eq!(pragma("auto_vacuum").unwrap(), 2, "it can be made smaller in small pieces");
 }
 
 #[test]
