@@ -6,6 +6,7 @@
 //! ```
 
 mod check;
+mod checkpoint;
 mod decide;
 mod fault;
 mod job;
