@@ -41,9 +41,14 @@ pub(crate) struct LedgerFile(pub(crate) PathBuf);
 impl LedgerFile {
     pub(crate) fn effect(&self, name: &str, key: &str) {
         report(&format!("before effect {name}"));
-        let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
-        file.write_all(format!("{name} {key}\n").as_bytes()).expect("the ledger is written");
+        self.note(&format!("{name} {key}"));
         report(&format!("after effect {name}"));
+    }
+
+    /// Adds a line, whole or not at all.
+    pub(crate) fn note(&self, line: &str) {
+        let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
+        file.write_all(format!("{line}\n").as_bytes()).expect("the ledger is written");
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -94,6 +99,15 @@ fn tools(ledger: &LedgerFile) -> Vec<Tool> {
 
 pub(crate) fn ledger_path(dir: &Path) -> PathBuf {
     dir.join("ledger.txt")
+}
+
+/// What children complained about, for whoever has to find out why one ended.
+fn complaints_path(dir: &Path) -> PathBuf {
+    dir.join("stderr.txt")
+}
+
+pub(crate) fn complaints(dir: &Path) -> String {
+    std::fs::read_to_string(complaints_path(dir)).unwrap_or_default()
 }
 
 async fn open(dir: &Path) -> Windlass {
@@ -153,7 +167,8 @@ async fn work_until_killed(windlass: &Windlass, dir: &Path) {
 pub(crate) fn spawn(child: &str, dir: &Path, free: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", child, "--nocapture", "--test-threads=1"]);
-    command.env(DIR, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let complaints = std::fs::File::options().create(true).append(true).open(complaints_path(dir)).expect("it opens");
+    command.env(DIR, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(complaints);
     if free {
         command.env(FREE, "1").stdout(Stdio::null());
     }
@@ -162,8 +177,15 @@ pub(crate) fn spawn(child: &str, dir: &Path, free: bool) -> Child {
 
 /// Runs a child, killing it at the point with this number. Returns its result unless it was killed, and the points.
 pub(crate) fn run_child(test: &str, dir: &Path, kill_at: Option<usize>) -> (Option<Value>, Vec<String>) {
+    run_ahead(test, dir, kill_at, 0)
+}
+
+/// The same with a child that may be so many points ahead of its parent, so that it is killed in the midst of whatever it
+/// does then.
+pub(crate) fn run_ahead(test: &str, dir: &Path, kill_at: Option<usize>, ahead: usize) -> (Option<Value>, Vec<String>) {
     let mut child = spawn(test, dir, false);
     let mut words = child.stdin.take().expect("its input");
+    words.write_all(&b"go\n".repeat(ahead)).expect("it listens");
     let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
     let (mut points, mut result) = (Vec::new(), None);
     for line in lines.map_while(Result::ok) {
@@ -175,7 +197,9 @@ pub(crate) fn run_child(test: &str, dir: &Path, kill_at: Option<usize>) -> (Opti
                 child.kill().expect("it is killed");
                 break;
             }
-            words.write_all(b"go\n").expect("it listens");
+            // One that is ahead may have ended: then its last reports are read, and nobody hears the answer.
+            let heard = words.write_all(b"go\n");
+            assert!(heard.is_ok() || ahead > 0, "it listens");
         } else if let Some(text) = line.strip_prefix("result ") {
             result = Some(serde_json::from_str(text).expect("JSON"));
         }

@@ -22,6 +22,7 @@ mod forks;
 mod golden;
 mod holds;
 mod kill;
+mod kill_mixed;
 mod kill_people;
 mod log;
 mod loops;
