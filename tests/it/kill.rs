@@ -183,16 +183,29 @@ pub(crate) fn run_child(test: &str, dir: &Path, kill_at: Option<usize>) -> (Opti
 /// The same with a child that may be so many points ahead of its parent, so that it is killed in the midst of whatever it
 /// does then.
 pub(crate) fn run_ahead(test: &str, dir: &Path, kill_at: Option<usize>, ahead: usize) -> (Option<Value>, Vec<String>) {
+    let mut points = Vec::new();
+    let result = run_watched(test, dir, ahead, |point| {
+        points.push(point.to_owned());
+        kill_at.is_none_or(|kill_at| points.len() <= kill_at)
+    });
+    (result, points)
+}
+
+/// Runs a child for as long as `goes_on` says so, which is asked at every point while the child waits there.
+pub(crate) fn run_watched(
+    test: &str,
+    dir: &Path,
+    ahead: usize,
+    mut goes_on: impl FnMut(&str) -> bool,
+) -> Option<Value> {
     let mut child = spawn(test, dir, false);
     let mut words = child.stdin.take().expect("its input");
     words.write_all(&b"go\n".repeat(ahead)).expect("it listens");
     let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let (mut points, mut result) = (Vec::new(), None);
+    let mut result = None;
     for line in lines.map_while(Result::ok) {
         if let Some(point) = line.strip_prefix("point ") {
-            let dies = kill_at == Some(points.len());
-            points.push(point.to_owned());
-            if dies {
+            if !goes_on(point) {
                 // SIGKILL: nothing of the child runs any more.
                 child.kill().expect("it is killed");
                 break;
@@ -205,7 +218,7 @@ pub(crate) fn run_ahead(test: &str, dir: &Path, kill_at: Option<usize>, ahead: u
         }
     }
     child.wait().expect("it ends");
-    (result, points)
+    result
 }
 
 #[test]

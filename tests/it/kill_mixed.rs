@@ -1,7 +1,7 @@
 //! Mixed work under SIGKILL: a child does work of every kind at once and reports its commits and effects; the parent
 //! kills it at seeded ones, again and again, and in the end compares the file with the ledger of what happened outside.
 
-mod judge;
+pub(crate) mod judge;
 mod people;
 mod plan;
 mod tools;
@@ -16,9 +16,9 @@ use windlass::{RunId, SqliteStore, Start, ToolCall, Windlass};
 
 use crate::kill::{DIR, LedgerFile, complaints, ledger_path, report, run_ahead};
 use people::People;
-use plan::{Job, Plan};
+use plan::Job;
 
-pub(crate) use plan::Dice;
+pub(crate) use plan::{Dice, Plan};
 
 /// Kills at a commit in each of the four tests.
 const KILLS: usize = 60;

@@ -44,6 +44,7 @@ mod shaky;
 mod soak;
 mod stuck;
 mod threads;
+mod torn;
 mod transfer;
 mod upgrade;
 mod watch;

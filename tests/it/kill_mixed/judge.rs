@@ -32,9 +32,9 @@ impl Books {
             let (head, tail) = line.rsplit_once(' ').expect("every line says something of something");
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["life", _] => {}
-                ["accepted", tag, id] => drop(books.accepted.entry(tag.to_owned()).or_default().insert(run(id))),
+                ["accepted", tag, id] => books.accepted.entry(tag.to_owned()).or_default().extend([run(id)]),
                 ["again", key, attempt] => {
-                    drop(books.again.entry(key.to_owned()).or_default().insert(attempt.to_owned()));
+                    books.again.entry(key.to_owned()).or_default().extend([attempt.to_owned()]);
                 }
                 ["told", id, ..] => {
                     let value = line.splitn(3, ' ').nth(2).expect("an outcome");
@@ -66,7 +66,7 @@ impl Books {
 }
 
 /// Checks everything; returns how many runs there are.
-pub(super) fn check(dir: &Path, plan: &Plan) -> usize {
+pub(crate) fn check(dir: &Path, plan: &Plan) -> usize {
     let mut books = Books::read(dir);
     let store = SqliteStore::open_with(dir.join("app.db"), plan.durability()).expect("the store opens");
     let infos = block_on(store.list(Filter::All, None, 10_000)).expect("the runs");

@@ -33,10 +33,10 @@ pub(super) const NUMBERS: u64 = 3;
 
 /// The whole of a child's instructions, kept beside its file.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
-    pub(super) seed: u64,
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
     /// Whether every commit is synced. A kill does not need it, and it must not harm.
-    pub(super) full: bool,
+    pub(crate) full: bool,
 }
 
 /// Something a child is to start, under its tag as the key.
@@ -51,7 +51,7 @@ impl Plan {
         serde_json::from_slice(&text).expect("the plan is one")
     }
 
-    pub(super) fn write(&self, dir: &Path) {
+    pub(crate) fn write(&self, dir: &Path) {
         let text = serde_json::to_vec(self).expect("JSON");
         std::fs::write(dir.join("plan.json"), text).expect("the plan is written");
     }
