@@ -7,6 +7,7 @@ use windlass::testing::{Chaos, CrashMatrix, Ledger};
 use windlass::{Call, Ctx, Effect, Reconciled, Tool, ToolCall, step};
 
 use crate::kill;
+use crate::world::ScratchDisk;
 
 fn from_env(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -80,6 +81,30 @@ fn w11_stories_third_share() {
 #[test]
 fn w11_stories_fourth_share() {
     stories(3);
+}
+
+/// The same on files: a lone worker's death is the end of its store, and whoever comes next opens the file again. Both
+/// stores must tell the same story, line by line.
+fn stories_on_sqlite(share: u64) {
+    let first = from_env("WINDLASS_SIM_FIRST", 1);
+    let seeds = from_env("WINDLASS_SIM_SEEDS", 1_000) / 10;
+    for seed in (first..first + seeds).filter(|seed| seed % 2 == share) {
+        let (file, memory) = (Chaos::seed(seed).disk(ScratchDisk::new).run(), Chaos::seed(seed).run());
+        let same = file.log.iter().zip(&memory.log).take_while(|(file, memory)| file == memory).count();
+        let (file_goes_on, memory_goes_on) = (file.log.get(same), memory.log.get(same));
+        let before = file.log[same.saturating_sub(20)..same].join("\n");
+        assert_eq!(file_goes_on, memory_goes_on, "seed {seed} tells another story in memory, after\n{before}");
+    }
+}
+
+#[test]
+fn w08_w11_stories_on_sqlite_first_share() {
+    stories_on_sqlite(0);
+}
+
+#[test]
+fn w08_w11_stories_on_sqlite_second_share() {
+    stories_on_sqlite(1);
 }
 
 #[test]

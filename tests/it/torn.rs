@@ -16,17 +16,13 @@ use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message};
 
 use crate::kill::{complaints, ledger_path, run_watched};
 use crate::kill_mixed::{Dice, Plan, judge};
+use crate::world::scratch;
 use wal::{Wal, wal_path};
 
 /// Runs that are written to in turns.
 const RUNS: u8 = 4;
 /// Rounds of writing: enough for some hundred frames.
 const ROUNDS: u64 = 3;
-
-/// Where files are kept that are written again and again, and need not outlive the machine.
-pub(crate) fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory")
-}
 
 fn run(n: u8) -> RunId {
     RunId::from_bytes([n; 16])
