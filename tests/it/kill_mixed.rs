@@ -2,8 +2,8 @@
 //! kills it at seeded ones, again and again, and in the end compares the file with the ledger of what happened outside.
 
 pub(crate) mod judge;
-mod people;
-mod plan;
+pub(crate) mod people;
+pub(crate) mod plan;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio::sync::Notify;
 use windlass::testing::Watched;
-use windlass::{RunId, SqliteStore, Start, ToolCall, Windlass};
+use windlass::{Durability, RunId, SqliteStore, Start, ToolCall, Windlass};
 
 use crate::kill::{DIR, LedgerFile, complaints, ledger_path, report, run_ahead};
 use people::People;
@@ -27,9 +27,11 @@ const LONGEST_LIFE: usize = 100;
 /// More lives than any file needs.
 const MOST_LIVES: usize = 100;
 
-async fn open(dir: &Path, plan: &Plan, news: &Arc<Notify>) -> Windlass {
+/// Opens the file. Whoever waits for news hears of every commit.
+pub(crate) async fn open(dir: &Path, plan: &Plan, news: &Arc<Notify>) -> Windlass {
     report("opening");
-    let store = SqliteStore::open_with(dir.join("app.db"), plan.durability()).expect("the store opens");
+    let durability = if plan.full { Durability::Full } else { Durability::Relaxed };
+    let store = SqliteStore::open_with(dir.join("app.db"), durability).expect("the store opens");
     report("opened");
     let news = news.clone();
     let tell = move |point: &str| {
@@ -81,10 +83,10 @@ async fn live(dir: &Path) {
     let tool = ["chain", "pay", "set"][life % 3];
     let call = tokio::spawn(call(windlass.clone(), tool, format!("c{life}"), ledger.clone()));
     let listeners = start(&windlass, plan.jobs(), &ledger).await;
-    let mut people = People { windlass, ledger, said: Default::default() };
     for run in listeners {
-        people.signal(run).await;
+        People::signal(&windlass, run).await;
     }
+    let mut people = People { windlass, ledger, said: Default::default() };
     loop {
         people.see_to_all().await;
         if people.is_over().await {
@@ -118,7 +120,7 @@ fn work_through(plan: Plan, dice: &mut Dice) -> usize {
         let ahead = dice.below(2) * dice.below(16);
         let (result, points) = run_ahead("kill_mixed::child", dir.path(), Some(kill_at), ahead);
         if result.is_some() {
-            let runs = judge::check(dir.path(), &plan);
+            let runs = judge::check_plan(dir.path(), &plan).runs;
             println!("{plan:?}: {} lives, {kills} kills at commits, {runs} runs", life + 1);
             return kills;
         }

@@ -2,14 +2,29 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Value;
 use windlass::record::{Event, Record};
 use windlass::testing::block_on;
-use windlass::{Filter, RunId, RunInfo, RunState, SqliteStore, Store};
+use windlass::{Filter, RunId, RunInfo, RunState, SqliteStore, Store, Timestamp};
 
 use super::plan::{self, Often, Plan};
 use crate::kill::{LedgerFile, ledger_path};
+
+/// Runs that are looked at at once.
+const PAGE: usize = 500;
+
+/// What a file has in it, once nothing is wrong with it.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) runs: usize,
+    /// When each run ended.
+    pub(crate) ends: Vec<Timestamp>,
+    /// What the journals take as JSON.
+    pub(crate) bytes: usize,
+    accepted: BTreeMap<String, Arc<str>>,
+}
 
 /// The ledger, by what its lines say.
 #[derive(Default)]
@@ -19,7 +34,7 @@ struct Books {
     /// Jobs that were accepted, with their runs.
     accepted: BTreeMap<String, BTreeSet<RunId>>,
     /// What callers were told.
-    told: Vec<(RunId, Value)>,
+    told: BTreeMap<RunId, Value>,
     /// Attempts of which somebody said that they did not happen, by key.
     again: BTreeMap<String, BTreeSet<String>>,
 }
@@ -28,7 +43,12 @@ impl Books {
     fn read(dir: &Path) -> Self {
         let mut books = Self::default();
         let run = |text: &str| text.parse::<RunId>().expect("a run");
-        for line in LedgerFile(ledger_path(dir)).lines() {
+        let ledger = ledger_path(dir);
+        let files = match std::fs::read_dir(&ledger) {
+            Ok(files) => files.map(|file| file.expect("a file").path()).collect(),
+            Err(_) => vec![ledger],
+        };
+        for line in files.into_iter().flat_map(|file| LedgerFile(file).lines()) {
             let (head, tail) = line.rsplit_once(' ').expect("every line says something of something");
             match line.split(' ').collect::<Vec<_>>()[..] {
                 ["life", _] => {}
@@ -38,7 +58,7 @@ impl Books {
                 }
                 ["told", id, ..] => {
                     let value = line.splitn(3, ' ').nth(2).expect("an outcome");
-                    books.told.push((run(id), serde_json::from_str(value).expect("JSON")));
+                    books.told.insert(run(id), serde_json::from_str(value).expect("JSON"));
                 }
                 _ => books.effects.entry(head.to_owned()).or_default().push(tail.to_owned()),
             }
@@ -65,41 +85,61 @@ impl Books {
     }
 }
 
-/// Checks everything; returns how many runs there are.
-pub(crate) fn check(dir: &Path, plan: &Plan) -> usize {
-    let mut books = Books::read(dir);
-    let store = SqliteStore::open_with(dir.join("app.db"), plan.durability()).expect("the store opens");
-    let infos = block_on(store.list(Filter::All, None, 10_000)).expect("the runs");
-    let known: BTreeMap<RunId, &RunInfo> = infos.iter().map(|info| (info.run, info)).collect();
-    let mut tags = BTreeSet::new();
-    for info in &infos {
-        let journal = block_on(store.journal(info.run, 0)).expect("its journal");
-        let asked = journal[0].asked.as_ref().expect("the first record says what was asked");
-        let tag = asked.input.as_ref().expect("its arguments")["tag"].as_str().expect("its tag").to_owned();
-        check_ending(info, &journal);
-        for (name, often) in plan::effects(&info.tool, &tag) {
-            books.check(info.run, &name, often);
-        }
-        assert!(tags.insert(tag.clone()), "there are two runs of {tag}");
-    }
+/// Checks a file whose jobs were a plan's.
+pub(crate) fn check_plan(dir: &Path, plan: &Plan) -> Found {
+    let found = check(dir);
     for job in plan.jobs() {
-        let runs = books.accepted.remove(&job.tag).unwrap_or_default();
-        assert_eq!(runs.len(), 1, "{} must be one run: {runs:?}", job.tag);
-        for run in runs {
-            let info = known.get(&run).unwrap_or_else(|| panic!("{} was accepted as {run}, which is gone", job.tag));
-            assert_eq!(*info.tool, *job.tool);
+        assert_eq!(found.accepted.get(&job.tag).map(|tool| &**tool), Some(job.tool), "{} must be accepted", job.tag);
+    }
+    found
+}
+
+/// Checks that everything is as it must be.
+pub(crate) fn check(dir: &Path) -> Found {
+    let mut books = Books::read(dir);
+    let store = SqliteStore::open(dir.join("app.db")).expect("the store opens");
+    let (mut found, mut tags, mut after) = (Found::default(), BTreeMap::new(), None);
+    loop {
+        let page = block_on(store.list(Filter::All, after, PAGE)).expect("the runs");
+        after = page.last().map(|info| info.run);
+        for info in &page {
+            let journal = block_on(store.journal(info.run, 0)).expect("its journal");
+            let tag = check_run(info, &journal, &mut books);
+            let twin = tags.insert(tag.clone(), (info.run, info.tool.clone()));
+            assert!(twin.is_none(), "there are two runs of {tag}");
+            found.runs += 1;
+            found.ends.extend(journal.last().map(|record| record.at));
+            found.bytes += serde_json::to_vec(&journal).expect("JSON").len();
+        }
+        if page.len() < PAGE {
+            break;
         }
     }
-    for (run, value) in &books.told {
-        assert!(known.contains_key(run), "somebody was told the outcome of {run}, which is gone");
-        let journal = block_on(store.journal(*run, 0)).expect("its journal");
-        let recorded = result(&journal).expect("it is finished").expect("it ended well");
-        assert_eq!(recorded, *value, "somebody was told another outcome of {run} than is recorded");
+    for (tag, runs) in std::mem::take(&mut books.accepted) {
+        let kept = tags.get(&tag).filter(|(run, _)| runs.len() == 1 && runs.contains(run));
+        let (_, tool) = kept.unwrap_or_else(|| panic!("{tag} was accepted as {runs:?}, and is {:?}", tags.get(&tag)));
+        found.accepted.insert(tag, tool.clone());
     }
+    assert!(books.told.is_empty(), "somebody was told the outcome of runs that are gone: {:?}", books.told);
     // Reading may run ahead of what is durable; nothing else may.
     let stray: Vec<&String> = books.effects.keys().filter(|name| !name.starts_with("look:")).collect();
     assert!(stray.is_empty(), "effects of runs that are not there: {stray:?}");
-    infos.len()
+    found
+}
+
+/// Checks one run, and strikes what it did from the books. Returns its tag.
+fn check_run(info: &RunInfo, journal: &[Record], books: &mut Books) -> String {
+    let asked = journal[0].asked.as_ref().expect("the first record says what was asked");
+    let tag = asked.input.as_ref().expect("its arguments")["tag"].as_str().expect("its tag").to_owned();
+    check_ending(info, journal);
+    for (name, often) in plan::effects(&info.tool, &tag) {
+        books.check(info.run, &name, often);
+    }
+    if let Some(told) = books.told.remove(&info.run) {
+        let recorded = result(journal).expect("it is finished").expect("it ended well");
+        assert_eq!(recorded, told, "somebody was told another outcome of {} than is recorded", info.run);
+    }
+    tag
 }
 
 fn check_ending(info: &RunInfo, journal: &[Record]) {

@@ -10,16 +10,16 @@ use windlass::{Awaited, Blocked, Doubt, Filter, Hold, Output, Resolution, RunId,
 use super::plan::NUMBERS;
 use crate::kill::LedgerFile;
 
-pub(super) struct People {
-    pub(super) windlass: Windlass,
-    pub(super) ledger: LedgerFile,
+pub(crate) struct People {
+    pub(crate) windlass: Windlass,
+    pub(crate) ledger: LedgerFile,
     /// What was said in this life.
-    pub(super) said: BTreeSet<String>,
+    pub(crate) said: BTreeSet<String>,
 }
 
 impl People {
     /// Sees to everything that waits for somebody.
-    pub(super) async fn see_to_all(&mut self) {
+    pub(crate) async fn see_to_all(&mut self) {
         for item in self.windlass.inbox().await.expect("the inbox") {
             let what = format!("{} {} {:?}", item.run, item.park.path, item.park.since);
             if self.said.insert(what) {
@@ -69,11 +69,11 @@ impl People {
             .join(".");
         let settlement = match &doubt.operation {
             operation if operation.contains("wobble") => {
-                self.ledger.note(&format!("again {key} {}", doubt.attempt));
+                self.ledger.of(&key).note(&format!("again {key} {}", doubt.attempt));
                 Settlement::DidNotHappen
             }
             operation if operation.contains("risky") => Settlement::GiveUp,
-            operation if self.ledger.lines().iter().any(|line| line.ends_with(&format!(" {key}"))) => {
+            operation if self.ledger.of(&key).lines().iter().any(|line| line.ends_with(&format!(" {key}"))) => {
                 // A tool returns its name; a step returns nothing.
                 let tool = operation.split('`').nth(1);
                 let value = tool.map_or(Value::Null, |tool| json!(tool));
@@ -88,21 +88,27 @@ impl People {
     }
 
     /// Sends a listener its numbers.
-    pub(super) async fn signal(&self, run: RunId) {
+    pub(crate) async fn signal(windlass: &Windlass, run: RunId) {
         for number in 0..NUMBERS {
-            let sent = self.windlass.signal(run, "number", json!(number), Some(&format!("number {number}"))).await;
+            let sent = windlass.signal(run, "number", json!(number), Some(&format!("number {number}"))).await;
             let late = |text: String| text.contains("finished");
             assert!(sent.as_ref().err().is_none_or(|error| late(error.to_string())), "{sent:?}");
         }
     }
 
-    /// Whether nothing is left to be done.
-    pub(super) async fn is_over(&self) -> bool {
-        for filter in [Filter::Queued, Filter::Running, Filter::Suspended, Filter::Held] {
-            if !self.windlass.list(filter, None, 1).await.expect("the runs").is_empty() {
+    /// Whether nothing is left to be done. Not asked state by state: a run that wakes up between two such questions would
+    /// be seen by neither.
+    pub(crate) async fn is_over(&self) -> bool {
+        let mut after = None;
+        loop {
+            let page = self.windlass.list(Filter::All, after, 1_000).await.expect("the runs");
+            if page.iter().any(|info| !matches!(info.state, RunState::Finished { .. })) {
                 return false;
             }
+            after = page.last().map(|info| info.run);
+            if page.len() < 1_000 {
+                return true;
+            }
         }
-        true
     }
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use windlass::{Durability, RunId};
+use windlass::RunId;
 
 /// What runs may be made of: every effect class, every kind of park, other runs, people, undoing, generations.
-const TOOLS: [&str; 16] = [
+pub(crate) const TOOLS: [&str; 16] = [
     "look",
     "set",
     "pay",
@@ -54,10 +54,6 @@ impl Plan {
     pub(crate) fn write(&self, dir: &Path) {
         let text = serde_json::to_vec(self).expect("JSON");
         std::fs::write(dir.join("plan.json"), text).expect("the plan is written");
-    }
-
-    pub(super) fn durability(&self) -> Durability {
-        if self.full { Durability::Full } else { Durability::Relaxed }
     }
 
     /// Every tool at least once, in an order of the seed's.
