@@ -11,7 +11,7 @@ use windlass::{Call, Ctx, Effect, Reconciled, Settlement, Tool, ToolCall, ToolEr
 use crate::world::ScratchDisk;
 
 /// Runs a matrix in memory and on SQLite; both must see the same.
-fn check(matrix: impl Fn() -> CrashMatrix) -> Report {
+pub(crate) fn check(matrix: impl Fn() -> CrashMatrix) -> Report {
     let memory = matrix().disk(MemoryDisk::default).run();
     let sqlite = on_sqlite(matrix());
     assert_eq!(memory.outcome, sqlite.outcome);
