@@ -35,7 +35,7 @@ pub use windlass_core::{
     Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
 };
 pub use windlass_macros::tool;
-pub use windlass_store::{Durability, SqliteStore};
+pub use windlass_store::{Durability, Health, SqliteStore};
 
 use windlass_core::Runtime;
 
