@@ -8,6 +8,8 @@ use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, P
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
+use super::blobs;
+
 /// Largest record or message, in bytes of JSON. SQLite ends at a thousand million; one commit beyond that would fail
 /// its whole group again and again.
 const RECORD_BYTES: usize = 256 << 20;
@@ -17,6 +19,7 @@ pub(super) enum Job {
     Claim(RunId, Claimant, Promise<Taken>),
     Release(RunId, u64, Promise<()>),
     Renew(WorkerId, Timestamp, Promise<()>),
+    Blob(blobs::Step, Promise<blobs::Done>),
 }
 
 impl Job {
@@ -30,6 +33,7 @@ impl Job {
                 let starts: usize = write.starts.iter().map(|start| FIXED + sum(&start.records)).sum();
                 FIXED + sum(&write.records) + mail + starts
             }
+            Self::Blob(step, _) => FIXED + step.bytes(),
             Self::Claim(..) | Self::Release(..) | Self::Renew(..) => FIXED,
         }
     }
@@ -58,6 +62,7 @@ pub(super) struct Write {
     pub(super) consumed: Vec<u64>,
     pub(super) starts: Vec<Start>,
     pub(super) mail: Vec<Letter>,
+    pub(super) refers: Vec<blobs::Refers>,
 }
 
 pub(super) struct State {
@@ -145,6 +150,7 @@ impl Write {
             consumed: Vec::new(),
             starts: Vec::new(),
             mail: Vec::new(),
+            refers: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -163,7 +169,8 @@ impl Write {
     }
 
     fn add(&mut self, change: Change) -> Result<(), StoreError> {
-        if self.guard == Guard::Outsider && !matches!(change, Change::Mail { .. } | Change::Start { .. }) {
+        let outside = matches!(change, Change::Mail { .. } | Change::Start { .. } | Change::Refer { .. });
+        if self.guard == Guard::Outsider && !outside {
             return Err(malformed("only the owner of a run may do more than send mail and start other runs"));
         }
         match change {
@@ -185,6 +192,7 @@ impl Write {
             }
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
+            Change::Refer { run, artifacts, by } => self.refers.push(blobs::Refers { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),

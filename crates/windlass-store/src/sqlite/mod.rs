@@ -5,6 +5,7 @@
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
+mod blobs;
 mod decide;
 mod job;
 mod lock;
@@ -25,7 +26,9 @@ use std::thread::{self, JoinHandle};
 use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError};
+use windlass_core::store::{
+    Answer, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError,
+};
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
@@ -46,6 +49,7 @@ pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<Queue>,
     readers: Readers,
+    uploads: blobs::Uploads,
     opening: i64,
     secret: [u8; 32],
     writer: Mutex<Option<JoinHandle<()>>>,
@@ -62,13 +66,15 @@ impl SqliteStore {
         let opened = open::open(path.as_ref(), durability)?;
         let (path, opening, secret) = (opened.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
+        blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
         let writer = Writer::new(opened, durability, queue.clone()).map_err(|error| OpenError::failed(&path, error))?;
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
         let readers = Readers::new(path.clone());
-        Ok(Self { path, queue, readers, opening, secret, writer: Mutex::new(Some(writer)) })
+        let uploads = blobs::Uploads::default();
+        Ok(Self { path, queue, readers, uploads, opening, secret, writer: Mutex::new(Some(writer)) })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -169,6 +175,10 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.list(&filter, after, limit) })
+    }
+
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
     }
 
     fn secret(&self) -> [u8; 32] {

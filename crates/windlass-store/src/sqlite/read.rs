@@ -183,7 +183,7 @@ impl Readers {
     }
 
     /// Reads on an idle connection, or on a new one. A connection that failed is not used again.
-    fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
+    pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
         let failed = |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.path.display()));
         let idle = self.idle.lock().pop();
         let mut connection = match idle {

@@ -2,6 +2,8 @@
 
 use rusqlite::{Connection, ErrorCode};
 
+use super::blobs;
+
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
@@ -129,6 +131,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     transaction.execute_batch(V1)?;
+    transaction.execute_batch(blobs::DDL)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()

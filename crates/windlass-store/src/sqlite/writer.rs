@@ -11,6 +11,7 @@ use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use windlass_core::store::{Promise, StoreError};
 
+use super::blobs;
 use super::job::{Job, Taken};
 use super::lock::FileLock;
 use super::open::{self, Durability, Opened};
@@ -59,6 +60,7 @@ impl Link {
 enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
+    Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
 }
 
 impl Reply {
@@ -68,8 +70,10 @@ impl Reply {
         let outcome = catch_unwind(AssertUnwindSafe(|| match (self, failed) {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
+            (Self::Blob(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
@@ -134,6 +138,10 @@ impl Writer {
                 }
                 Job::Renew(worker, until, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
+                }
+                Job::Blob(step, promise) => {
+                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
+                    Reply::Blob(promise, self.one(&mut failed, work))
                 }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
