@@ -265,12 +265,10 @@ impl ArtifactReader {
                 let length = length.min(limits::ARTIFACT_PIECE).min(bytes.len() - start);
                 Ok(bytes[start..start + length].to_vec())
             }
-            Source::Stored(id, door) => {
-                match door.store.artifacts().read(*id, door.by.clone(), offset, length).await {
-                    Ok(bytes) => Ok(bytes),
-                    Err(error) => Err(door.told(error).await),
-                }
-            }
+            Source::Stored(id, door) => match door.store.artifacts().read(*id, door.by.clone(), offset, length).await {
+                Ok(bytes) => Ok(bytes),
+                Err(error) => Err(door.told(error).await),
+            },
         }
     }
 

@@ -138,6 +138,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         signer: kernel.signer.clone(),
         closed: AtomicBool::new(false),
         on_threads: Default::default(),
+        artifact_bytes: kernel.artifact_bytes,
     }
 }
 

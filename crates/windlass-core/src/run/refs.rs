@@ -75,6 +75,15 @@ pub(crate) fn referred(records: &[Record]) -> impl Iterator<Item = ArtifactId> {
     })
 }
 
+/// Takes out of an outcome what it refers to in another store.
+pub(crate) fn strip(result: &mut Recorded) {
+    if let Ok(output) = result
+        && !output.refs.is_empty()
+    {
+        Arc::make_mut(output).refs.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
