@@ -31,8 +31,9 @@ pub(crate) use plant::{Plant, planted};
 
 /// Things that happen before it calms down.
 const TURNS: u64 = 160;
-/// Turns it has to come to an end once nothing fails any more.
-const CALM_TURNS: usize = 300;
+/// How long it has to come to an end once nothing fails any more, in nanoseconds; shorter than the deadlines of what
+/// waits, so that a wake-up that was lost is not made good by one.
+const CALM: u64 = 600_000_000_000;
 /// How often a worker among others looks for runs that somebody left, in nanoseconds.
 const LOOK_AROUND: u64 = 3_000_000_000;
 /// How long a worker that says nothing keeps its runs.
@@ -376,8 +377,8 @@ impl World {
             }
         }
         self.workers.iter().flatten().for_each(|worker| worker.line.calm_down());
-        let mut helped = 0;
-        while helped < CALM_TURNS {
+        let over_by = self.clock.ticks() + CALM;
+        while self.clock.ticks() < over_by {
             let quiet = self.workers.iter().flatten().filter(|worker| worker.sim.step()).count() == 0;
             if !quiet {
                 continue;
@@ -385,7 +386,6 @@ impl World {
             if self.is_over() {
                 return;
             }
-            helped += 1;
             self.send_help();
             self.advance();
         }

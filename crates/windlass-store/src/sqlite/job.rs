@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
 use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Turn};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs;
+use super::pack::Packed;
 
 /// Largest record or message, in bytes of JSON. SQLite ends at a thousand million; one commit beyond that would fail
 /// its whole group again and again.
@@ -20,6 +22,7 @@ pub(super) enum Job {
     Release(RunId, u64, Promise<()>),
     Renew(WorkerId, Timestamp, Promise<()>),
     Blob(blobs::Step, Promise<blobs::Done>),
+    Pack(Packed, Promise<()>),
 }
 
 impl Job {
@@ -28,12 +31,12 @@ impl Job {
         const FIXED: usize = 256;
         match self {
             Self::Write(write, _) => {
-                let sum = |records: &[String]| records.iter().map(String::len).sum::<usize>();
                 let mail: usize = write.mail.iter().map(|letter| letter.body.len()).sum();
-                let starts: usize = write.starts.iter().map(|start| FIXED + sum(&start.records)).sum();
-                FIXED + sum(&write.records) + mail + starts
+                let starts: usize = write.starts.iter().map(|start| FIXED + start.records.body.len()).sum();
+                FIXED + write.records.body.len() + mail + starts
             }
             Self::Blob(step, _) => FIXED + step.bytes(),
+            Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
             Self::Claim(..) | Self::Release(..) | Self::Renew(..) => FIXED,
         }
     }
@@ -54,7 +57,7 @@ pub(super) struct Write {
     pub(super) guard: Guard,
     pub(super) create: Option<Creation>,
     pub(super) continues: bool,
-    pub(super) records: Vec<String>,
+    pub(super) records: Records,
     pub(super) state: Option<State>,
     pub(super) doubts: Option<Doubts>,
     pub(super) parks: Option<Parks>,
@@ -88,7 +91,32 @@ pub(super) struct Parks {
 pub(super) struct Start {
     pub(super) run: RunId,
     pub(super) creation: Creation,
-    pub(super) records: Vec<String>,
+    pub(super) records: Records,
+}
+
+/// The records that one commit adds to one journal.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    pub(super) count: u32,
+    /// A line each: what is encoded has no line breaks of its own.
+    pub(super) body: String,
+}
+
+impl Records {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn add(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        for record in records {
+            if self.count > 0 {
+                self.body.push('\n');
+            }
+            self.body.push_str(&encode(record)?);
+            self.count += 1;
+        }
+        Ok(())
+    }
 }
 
 pub(super) struct Letter {
@@ -142,7 +170,7 @@ impl Write {
             guard: commit.guard,
             create: None,
             continues: false,
-            records: Vec::new(),
+            records: Records::default(),
             state: None,
             doubts: None,
             parks: None,
@@ -179,10 +207,11 @@ impl Write {
             }
             Change::Create(creation) => self.create = Some(creation),
             Change::Start { run, creation, records } => {
-                self.starts.push(Start { run, creation, records: encode_all(&records)? });
+                let mut encoded = Records::default();
+                encoded.add(&records)?;
+                self.starts.push(Start { run, creation, records: encoded });
             }
-            Change::Append(records) if self.records.is_empty() => self.records = encode_all(&records)?,
-            Change::Append(records) => self.records.extend(encode_all(&records)?),
+            Change::Append(records) => self.records.add(&records)?,
             Change::Continue => self.continues = true,
             Change::State(state) => self.state = Some(State::encode(&state)?),
             Change::Doubts(list) => self.doubts = Some(Doubts { body: encode_list(&list)?, list }),
@@ -204,10 +233,6 @@ impl Write {
         }
         Ok(())
     }
-}
-
-fn encode_all(records: &[impl serde::Serialize]) -> Result<Vec<String>, StoreError> {
-    records.iter().map(encode).collect()
 }
 
 /// Nothing for an empty list.

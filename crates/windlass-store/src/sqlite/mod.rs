@@ -9,7 +9,9 @@ mod blobs;
 mod decide;
 mod job;
 mod lock;
+mod log;
 mod open;
+mod pack;
 mod queue;
 mod read;
 mod schema;
@@ -33,11 +35,12 @@ use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
 use job::{Job, Write};
+use log::Tails;
 use queue::Queue;
 use read::Readers;
 use writer::Writer;
 
-pub use open::{Durability, OpenError};
+pub use open::{Durability, OpenError, Options};
 
 /// Runs in one SQLite file, which one process owns while the store is open.
 ///
@@ -58,21 +61,24 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens the file, creating it if it is not there, with [`Durability::Full`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        Self::open_with(path, Durability::default())
+        Self::open_with(path, Options::default())
     }
 
     /// Opens the file, creating it if it is not there.
-    pub fn open_with(path: impl AsRef<Path>, durability: Durability) -> Result<Self, OpenError> {
-        let opened = open::open(path.as_ref(), durability)?;
+    pub fn open_with(path: impl AsRef<Path>, options: impl Into<Options>) -> Result<Self, OpenError> {
+        let options = options.into();
+        let opened = open::open(path.as_ref(), &options)?;
         let (path, opening, secret) = (opened.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
         blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
-        let writer = Writer::new(opened, durability, queue.clone()).map_err(|error| OpenError::failed(&path, error))?;
+        let tails = Arc::new(Tails::default());
+        let writer = Writer::new(opened, options, queue.clone(), tails.clone())
+            .map_err(|error| OpenError::failed(&path, error))?;
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
-        let readers = Readers::new(path.clone());
+        let readers = Readers::new(path.clone(), tails);
         let uploads = blobs::Uploads::default();
         Ok(Self { path, queue, readers, uploads, opening, secret, writer: Mutex::new(Some(writer)) })
     }

@@ -34,6 +34,28 @@ pub enum Durability {
     Relaxed,
 }
 
+/// How a file is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// What an answered commit survives.
+    pub durability: Durability,
+    /// How many records may lie unpacked at the end of the log, about. A restart looks through them.
+    pub unpacked: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { durability: Durability::default(), unpacked: 32_768 }
+    }
+}
+
+impl From<Durability> for Options {
+    fn from(durability: Durability) -> Self {
+        Self { durability, ..Self::default() }
+    }
+}
+
 /// Why a database was not opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -105,7 +127,7 @@ pub(super) struct Opened {
     pub(super) secret: [u8; 32],
 }
 
-pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenError> {
+pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let path = resolve(path)?;
     let failed = |error: rusqlite::Error| OpenError::failed(&path, error);
     // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …
@@ -115,9 +137,13 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenEr
     // … and again under the lock, because its last owner may have created or upgraded it meanwhile.
     let identity = identify(&path)?;
     accept(&path, &identity)?;
-    let mut connection = writer(&path, durability).map_err(failed)?;
-    if identity == Identity::Empty {
-        schema::create(&mut connection).map_err(failed)?;
+    let mut connection = writer(&path, options).map_err(failed)?;
+    match identity {
+        Identity::Empty => schema::create(&mut connection).map_err(failed)?,
+        Identity::Windlass(version) if version < schema::VERSION => {
+            schema::migrate(&mut connection, version).map_err(failed)?;
+        }
+        Identity::Windlass(_) | Identity::Foreign(_) => {}
     }
     let (opening, secret) = schema::count_opening(&mut connection).map_err(failed)?;
     Ok(Opened { lock, connection, path, opening, secret })
@@ -166,21 +192,23 @@ fn accept(path: &Path, identity: &Identity) -> Result<(), OpenError> {
 }
 
 /// The connection that writes.
-pub(super) fn writer(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
+pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    // Space that is freed can be given back in small pieces. Takes effect in a file that is still empty.
+    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
         let why = "its file system cannot share memory between connections (a network drive?); use a local disk";
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
         return Err(rusqlite::Error::SqliteFailure(code, Some(why.to_owned())));
     }
-    let synchronous = match durability {
+    let synchronous = match options.durability {
         Durability::Full => "FULL",
         Durability::Relaxed => "NORMAL",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
     // On macOS an ordinary sync leaves data in the drive's cache.
-    connection.pragma_update(None, "fullfsync", durability == Durability::Full)?;
+    connection.pragma_update(None, "fullfsync", options.durability == Durability::Full)?;
     connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     Ok(connection)
@@ -195,6 +223,7 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     // Each connection is used by one thread at a time, so SQLite need not lock it again.
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;
+    schema::add_functions(&connection)?;
     // The default holds 16; the writer alone uses more than that.
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)

@@ -3,18 +3,22 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
+use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError};
 
 use super::blobs;
-use super::job::{Job, Taken};
+use super::job::{Job, Phase, Taken};
 use super::lock::FileLock;
-use super::open::{self, Durability, Opened};
+use super::log::{End, Tails};
+use super::open::{self, Opened, Options};
+use super::pack;
 use super::queue::Queue;
 use super::table::{Heads, Table, Trouble};
 
@@ -28,11 +32,16 @@ const HEADS: usize = 65_536;
 pub(super) struct Writer {
     queue: Arc<Queue>,
     path: PathBuf,
-    durability: Durability,
+    options: Options,
     opening: i64,
     /// Nothing after a failure, until the file could be opened again.
     link: Option<Link>,
     heads: Heads,
+    end: End,
+    tails: Arc<Tails>,
+    resting: Vec<RunId>,
+    /// Prepares what is packed next.
+    packer: Option<JoinHandle<()>>,
     /// Released last: whoever takes it next finds the connection closed.
     _lock: FileLock,
 }
@@ -91,10 +100,17 @@ impl Drop for Abandon {
 }
 
 impl Writer {
-    pub(super) fn new(opened: Opened, durability: Durability, queue: Arc<Queue>) -> rusqlite::Result<Self> {
+    pub(super) fn new(
+        opened: Opened,
+        options: Options,
+        queue: Arc<Queue>,
+        tails: Arc<Tails>,
+    ) -> rusqlite::Result<Self> {
         let Opened { lock, connection, path, opening, .. } = opened;
+        let end = tails.rebuild(&connection)?;
         let link = Some(Link::new(connection)?);
-        Ok(Self { queue, path, durability, opening, link, heads: Heads::default(), _lock: lock })
+        let (heads, resting, packer) = (Heads::default(), Vec::new(), None);
+        Ok(Self { queue, path, options, opening, link, heads, end, tails, resting, packer, _lock: lock })
     }
 
     /// Works until the queue is closed and empty.
@@ -107,8 +123,38 @@ impl Writer {
             if self.link.as_ref().is_some_and(|link| link.pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES) {
                 self.checkpoint(CheckpointMode::PASSIVE);
             }
+            self.pack();
+        }
+        if let Some(packer) = self.packer.take() {
+            // Its connection must not be the last one. What it prepared is refused, and prepared again another day.
+            drop(packer.join());
         }
         self.checkpoint(CheckpointMode::TRUNCATE);
+    }
+
+    /// Has the oldest part of the log packed if the part that is not has become long.
+    fn pack(&mut self) {
+        let unpacked = i64::from(self.options.unpacked);
+        let is_long = self.end.last - self.end.packed > unpacked;
+        if !is_long || self.packer.as_ref().is_some_and(|packer| !packer.is_finished()) {
+            return;
+        }
+        // Half of it, so that the rows of runs that go on now are not cut into small pieces.
+        let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
+        let (path, queue) = (self.path.clone(), self.queue.clone());
+        let prepare = move || match pack::prepare(&path, packed, upto) {
+            Ok(packed) => {
+                let (promise, packing) = Promise::pair();
+                let (done, wait) = mpsc::channel::<()>();
+                packing.then(move |_| drop(done));
+                // Prepared again by a later group if the queue is full.
+                drop(queue.push(Job::Pack(packed, promise)));
+                let _ = wait.recv();
+            }
+            // Not a loss: the log is as good as it was, and the next group has it tried again.
+            Err(error) => tracing::warn!(%error, path = %path.display(), "the log could not be packed"),
+        };
+        self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
     pub(super) fn group(&mut self, jobs: &mut Vec<Job>) {
@@ -118,11 +164,25 @@ impl Writer {
             // Closing the connection rolls back. What was remembered may not be what the file says now.
             self.link = None;
             self.heads.clear();
-        } else if self.heads.len() > HEADS {
-            self.heads.clear();
+            self.resting.clear();
+        } else {
+            self.tails.publish(&mut self.end.moved);
+            self.tails.forget(self.end.packed);
+            self.forget_heads();
         }
         for reply in replies {
             reply.give(failed.as_ref());
+        }
+    }
+
+    fn forget_heads(&mut self) {
+        for run in self.resting.drain(..) {
+            if self.heads.get(&run).is_some_and(|head| matches!(head.phase, Phase::Finished | Phase::Suspended)) {
+                self.heads.remove(&run);
+            }
+        }
+        if self.heads.len() > HEADS {
+            self.heads.clear();
         }
     }
 
@@ -146,6 +206,7 @@ impl Writer {
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
                 }
+                Job::Pack(packed, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.pack(&packed))),
             });
         }
         if failed.is_none()
@@ -161,12 +222,18 @@ impl Writer {
     fn begin(&mut self) -> Result<(), StoreError> {
         let link = match self.link.take() {
             Some(link) => link,
-            None => open::writer(&self.path, self.durability).and_then(Link::new).map_err(|error| {
+            None => self.reopen().map_err(|error| {
                 StoreError::Unavailable(format!("{} cannot be opened again: {error}", self.path.display()))
             })?,
         };
         let link = self.link.insert(link);
         link.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| unknown(&error))
+    }
+
+    fn reopen(&mut self) -> rusqlite::Result<Link> {
+        let connection = open::writer(&self.path, &self.options)?;
+        self.end = self.tails.rebuild(&connection)?;
+        Link::new(connection)
     }
 
     fn one<T>(
@@ -178,7 +245,14 @@ impl Writer {
             return Err(error.clone());
         }
         let Some(link) = &self.link else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
-        let mut table = Table { connection: &link.connection, heads: &mut self.heads, opening: self.opening };
+        let mut table = Table {
+            connection: &link.connection,
+            heads: &mut self.heads,
+            end: &mut self.end,
+            tails: &self.tails,
+            resting: &mut self.resting,
+            opening: self.opening,
+        };
         work(&mut table).map_err(|trouble| match trouble {
             Trouble::Refused(error) => error,
             Trouble::Sql(error) => failed.insert(unknown(&error)).clone(),

@@ -5,7 +5,8 @@ use windlass_core::store::StoreError;
 
 use super::super::decide::{self, AT_ONCE, Head, Owner};
 use super::super::job::{self, Letter, Phase, Start, Write};
-use super::{Table, Trouble, signed};
+use super::super::log::signed;
+use super::{Table, Trouble};
 
 pub(super) const KNOWN: &str = "SELECT 1 FROM mail WHERE run = ?1 AND dedupe = ?2";
 

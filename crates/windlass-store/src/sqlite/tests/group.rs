@@ -9,13 +9,13 @@ use windlass_core::store::{Answer, Promise, Ticket};
 use super::super::job::{Job, Write};
 use super::super::queue::{self, Queue};
 use super::super::writer::Writer;
-use super::super::{OpenError, open};
+use super::super::{OpenError, Options, open};
 use super::*;
 
 /// A writer without a thread, so that a test says what is in a group.
 fn writer(path: &std::path::Path) -> Writer {
-    let opened = open::open(path, Durability::Full).unwrap();
-    Writer::new(opened, Durability::Full, Arc::new(Queue::new(queue::BOUNDS))).unwrap()
+    let opened = open::open(path, &Options::default()).unwrap();
+    Writer::new(opened, Options::default(), Arc::new(Queue::new(queue::BOUNDS)), Arc::default()).unwrap()
 }
 
 fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {

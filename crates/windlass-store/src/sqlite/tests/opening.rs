@@ -69,8 +69,8 @@ fn a_file_of_a_newer_version_is_refused_and_left_alone() {
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&path).unwrap();
     let (error, text) = refusal(&path);
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error:?}");
-    assert!(text.contains("app.db has schema version 99") && text.contains("versions up to 1"), "{text}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 2, .. }), "{error:?}");
+    assert!(text.contains("app.db has schema version 99") && text.contains("versions up to 2"), "{text}");
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
