@@ -13,6 +13,7 @@ use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError};
 
+use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
 use super::fault::{Failure, Fault};
@@ -82,6 +83,7 @@ impl Link {
 enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
+    Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
 }
 
 impl Reply {
@@ -91,8 +93,10 @@ impl Reply {
         let outcome = catch_unwind(AssertUnwindSafe(|| match (self, failed) {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
+            (Self::Blob(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
@@ -237,6 +241,10 @@ impl Writer {
                 }
                 Job::Renew(worker, until, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
+                }
+                Job::Blob(step, promise) => {
+                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
+                    Reply::Blob(promise, self.one(&mut failed, work))
                 }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
