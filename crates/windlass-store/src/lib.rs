@@ -8,4 +8,4 @@
 
 mod sqlite;
 
-pub use sqlite::{Durability, OpenError, Options, SqliteStore};
+pub use sqlite::{Durability, Health, OpenError, Options, SqliteStore};

@@ -37,7 +37,7 @@ pub use windlass_core::{
     Difference, Differs, Digest, Error, Path, Resolved, Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
 };
 pub use windlass_macros::tool;
-pub use windlass_store::{Durability, SqliteStore};
+pub use windlass_store::{Durability, Health, SqliteStore};
 
 use windlass_core::Runtime;
 
