@@ -121,7 +121,7 @@ mod tests {
         let mut second = outcome("2", &[b"a", b"b"]);
         assert_eq!((all.record(&mut second), refs(&second)), (vec![], vec![a]), "known, and never mentioned in time");
         let past = Refs::of_past(&[first]);
-        let Event::Finished(last) = &outcome("", &[b"a", b"b"]).event else { panic!() };
+        let Event::Finished(last) = &outcome("9", &[b"a", b"b"]).event else { panic!() };
         assert_eq!(past.marked(&last.result).unwrap().refs, [a], "by the journal alone");
     }
 
