@@ -4,6 +4,7 @@ mod forks;
 mod looking;
 mod people;
 mod recovery;
+mod tidying;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,6 +99,9 @@ pub struct Config {
     /// How long this worker is trusted to be alive without a word, where several share the store. `None` where one process
     /// owns it: then its runs can be claimed at any time, and nothing is polled for.
     pub lease: Option<Duration>,
+    /// How often the store lets go of what it keeps no longer; `None` leaves that to whoever calls
+    /// [`Runtime::tidy`]. Begins with [`Runtime::recover`].
+    pub tidy_every: Option<Duration>,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -120,6 +124,7 @@ impl Config {
             lease: None,
             middleware: Vec::new(),
             attended: false,
+            tidy_every: None,
             seed: None,
         }
     }
@@ -154,6 +159,7 @@ impl Runtime {
             letters: Default::default(),
             rest: Default::default(),
             suspend_after: config.suspend_after,
+            tidy_every: config.tidy_every,
             signer,
             closed: false.into(),
             on_threads: Default::default(),
@@ -256,6 +262,7 @@ impl Runtime {
                 }
                 return Ok(run);
             }
+            Err(error @ StoreError::KeySpent { .. }) => return Err(error.into()),
             Err(error) => {
                 // It may be there all the same.
                 self.kernel.wake_up(run);

@@ -11,8 +11,10 @@ mod lock;
 mod log;
 mod open;
 mod pack;
+mod purge;
 mod queue;
 mod read;
+mod retention;
 mod schema;
 mod table;
 #[cfg(test)]
@@ -27,7 +29,9 @@ use std::thread::{self, JoinHandle};
 use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError};
+use windlass_core::store::{
+    Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
+};
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
@@ -35,6 +39,7 @@ use job::{Job, Write};
 use log::Tails;
 use queue::Queue;
 use read::Readers;
+use retention::Keeper;
 use writer::Writer;
 
 pub use open::{Durability, OpenError, Options};
@@ -51,6 +56,7 @@ pub struct SqliteStore {
     readers: Readers,
     opening: i64,
     secret: [u8; 32],
+    keeper: Keeper,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -67,6 +73,7 @@ impl SqliteStore {
         let (path, opening, secret) = (opened.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
         let tails = Arc::new(Tails::default());
+        let keeper = Keeper::new(options.retention);
         let writer = Writer::new(opened, options, queue.clone(), tails.clone())
             .map_err(|error| OpenError::failed(&path, error))?;
         let writer = thread::Builder::new()
@@ -74,7 +81,7 @@ impl SqliteStore {
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
         let readers = Readers::new(path.clone(), tails);
-        Ok(Self { path, queue, readers, opening, secret, writer: Mutex::new(Some(writer)) })
+        Ok(Self { path, queue, readers, opening, secret, keeper, writer: Mutex::new(Some(writer)) })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -175,6 +182,25 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.list(&filter, after, limit) })
+    }
+
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        Box::pin(async move {
+            let found = self.readers.with(|connection| self.keeper.look(connection, now))?;
+            let done = match found.chores.is_empty() {
+                true => Tidied::default(),
+                false => self.ask(|promise| Job::Tidy(found.chores, promise)).await?,
+            };
+            Ok(self.keeper.after(found.next, done))
+        })
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            // A long journal goes in slices, so that no commit waits for all of it.
+            while self.ask(|promise| Job::Purge(run, now, promise)).await?.more {}
+            Ok(())
+        })
     }
 
     fn secret(&self) -> [u8; 32] {

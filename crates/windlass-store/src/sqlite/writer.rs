@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
-use windlass_core::store::{Promise, StoreError};
+use windlass_core::store::{Promise, StoreError, Tidied};
 
 use super::job::{Job, Phase, Taken};
 use super::lock::FileLock;
@@ -68,6 +68,7 @@ impl Link {
 enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
+    Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
 }
 
 impl Reply {
@@ -77,8 +78,10 @@ impl Reply {
         let outcome = catch_unwind(AssertUnwindSafe(|| match (self, failed) {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
+            (Self::Tidied(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
@@ -197,6 +200,12 @@ impl Writer {
                 }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
+                }
+                Job::Tidy(chores, promise) => {
+                    Reply::Tidied(promise, self.one(&mut failed, |table| table.tidy(&chores)))
+                }
+                Job::Purge(run, now, promise) => {
+                    Reply::Tidied(promise, self.one(&mut failed, |table| table.purge(run, now)))
                 }
                 Job::Pack(packed, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.pack(&packed))),
             });

@@ -103,6 +103,9 @@ impl Inner {
             if let Some(taken) = same.or_else(|| self.keys.get(key)) {
                 return Err(StoreError::KeyTaken { run: *taken });
             }
+            if let Some(run) = self.spent(key) {
+                return Err(StoreError::KeySpent { run });
+            }
         }
         if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
             let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;

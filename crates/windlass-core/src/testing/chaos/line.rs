@@ -264,6 +264,14 @@ impl Store for Wire {
         self.unless_down(self.store.list(filter, after, limit))
     }
 
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        self.unless_down(self.store.tidy(now))
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.unless_down(self.store.purge(run, now))
+    }
+
     fn secret(&self) -> [u8; 32] {
         self.store.secret()
     }

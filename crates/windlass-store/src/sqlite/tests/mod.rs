@@ -6,6 +6,7 @@ mod migration;
 mod opening;
 mod packing;
 mod reopening;
+mod retention;
 
 use std::path::PathBuf;
 use std::sync::Arc;
