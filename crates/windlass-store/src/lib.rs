@@ -8,4 +8,4 @@
 
 mod sqlite;
 
-pub use sqlite::{Durability, OpenError, Options, SqliteStore};
+pub use sqlite::{BackupError, Durability, OpenError, Options, Report, SqliteStore, check_file};

@@ -16,6 +16,7 @@ pub(crate) mod parks;
 pub mod record;
 pub(crate) mod replay;
 pub mod reply;
+mod restored;
 pub mod state;
 
 use std::sync::Arc;

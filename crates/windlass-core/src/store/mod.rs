@@ -289,6 +289,8 @@ pub enum Message {
         /// Why it will not be; nothing if it is.
         refused: Option<String>,
     },
+    /// The run comes from a backup of its store: what it did after that is not in its journal. Sent by the store itself.
+    Restored,
     /// The keys handed out for this run's parks are void.
     Revoke {
         /// Why.

@@ -5,6 +5,8 @@
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
+mod audit;
+mod backup;
 mod decide;
 mod job;
 mod lock;
@@ -42,6 +44,8 @@ use read::Readers;
 use retention::Keeper;
 use writer::Writer;
 
+pub use audit::{Report, check_file};
+pub use backup::BackupError;
 pub use open::{Durability, OpenError, Options};
 
 /// Runs in one SQLite file, which one process owns while the store is open.

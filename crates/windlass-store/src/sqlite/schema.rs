@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::log;
+use super::{backup, log};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
@@ -14,8 +14,9 @@ pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 /// The schema this build reads and writes.
 pub(super) const VERSION: i32 = 2;
 
-/// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed, and a
-///   position that none of its records is beyond as long as nothing was added since rows at its end went.
+/// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed, a
+///   position that none of its records is beyond as long as nothing was added since rows at its end went, and whether it is
+///   a backup that nobody opened yet.
 /// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id. It grows, so it is also
 ///   the order in which turns arrived.
 /// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
@@ -37,7 +38,8 @@ CREATE TABLE file (
     openings INTEGER NOT NULL,
     secret   BLOB NOT NULL,
     packed   INTEGER NOT NULL DEFAULT 0,
-    last     INTEGER NOT NULL DEFAULT 0
+    last     INTEGER NOT NULL DEFAULT 0,
+    copy     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO file (openings, secret) VALUES (0, randomblob(32));
 
@@ -167,6 +169,7 @@ const MIGRATIONS: [&[&str]; 1] = [FROM_V1];
 const FROM_V1: &[&str] = &[
     "ALTER TABLE file ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE file ADD COLUMN last INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE file ADD COLUMN copy INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE runs ADD COLUMN ended INTEGER;
      ALTER TABLE runs ADD COLUMN summary INTEGER NOT NULL DEFAULT 0;
      UPDATE runs SET ended = created WHERE phase = 4;
@@ -267,6 +270,7 @@ fn array<'a>(bodies: impl Iterator<Item = &'a str>) -> String {
 pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i64, [u8; 32])> {
     let transaction = connection.transaction()?;
     transaction.execute("DELETE FROM workers", [])?;
+    backup::restore(&transaction)?;
     let sql = "UPDATE file SET openings = openings + 1 RETURNING openings, secret";
     let counted = transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     transaction.commit()?;

@@ -1,5 +1,6 @@
 //! Tests of what is particular to SQLite; what every store must do is in the store suite.
 
+mod backup;
 mod crash;
 mod group;
 mod migration;
