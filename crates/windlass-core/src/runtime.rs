@@ -297,6 +297,8 @@ impl Runtime {
                     RunEnd::Finished(_) => {}
                     // Somebody else may have it by now, perhaps in this very process.
                     RunEnd::Elsewhere if !self.kernel.closed.load(Ordering::Acquire) => {}
+                    // It is taken up again once the store answers, and its end is known then.
+                    RunEnd::Unknown(_) if !self.kernel.closed.load(Ordering::Acquire) => continue,
                     end if end.is_rest() => {}
                     end => return finished(run, end).map(|_| Vec::new()),
                 }

@@ -8,4 +8,4 @@
 
 mod sqlite;
 
-pub use sqlite::{BackupError, Durability, OpenError, Options, Report, SqliteStore, check_file};
+pub use sqlite::{BackupError, Durability, Health, OpenError, Options, Report, SqliteStore, check_file};

@@ -37,7 +37,7 @@ pub use windlass_core::{
     Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
 };
 pub use windlass_macros::tool;
-pub use windlass_store::{Durability, Report, SqliteStore, check_file};
+pub use windlass_store::{Durability, Health, Report, SqliteStore, check_file};
 
 use windlass_core::Runtime;
 

@@ -12,8 +12,9 @@ use windlass_core::store::Message;
 
 use super::job::{Phase, State};
 use super::log::{self, Row, Tails, unsigned};
-use super::open::{self, OpenError};
+use super::open;
 use super::read::{ReadError, decode, text};
+use super::refusal::OpenError;
 use super::schema::{self, Identity};
 
 /// Problems that are told; a file with more than this has one problem.
@@ -67,7 +68,7 @@ impl fmt::Display for Report {
 /// runs were checked.
 pub fn check_file(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<Report, OpenError> {
     let path = path.as_ref();
-    let failed = |error: rusqlite::Error| OpenError::failed(path, error);
+    let failed = |error: rusqlite::Error| OpenError::sql(path, error);
     let mut connection = open::reader(path).map_err(failed)?;
     match schema::identify(&connection).map_err(failed)? {
         Identity::Windlass(version) if version == schema::VERSION => {}

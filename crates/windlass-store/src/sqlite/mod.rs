@@ -7,15 +7,22 @@
 
 mod audit;
 mod backup;
+mod check;
+mod checkpoint;
 mod decide;
+mod fault;
 mod job;
 mod lock;
 mod log;
+mod network;
 mod open;
 mod pack;
+mod place;
 mod purge;
 mod queue;
 mod read;
+mod refusal;
+mod reopen;
 mod retention;
 mod schema;
 mod table;
@@ -37,16 +44,19 @@ use windlass_core::store::{
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
+use check::Check;
 use job::{Job, Write};
 use log::Tails;
 use queue::Queue;
 use read::Readers;
 use retention::Keeper;
-use writer::Writer;
+use writer::{Others, Writer};
 
 pub use audit::{Report, check_file};
 pub use backup::BackupError;
-pub use open::{Durability, OpenError, Options};
+pub use check::Health;
+pub use open::{Durability, Options};
+pub use refusal::OpenError;
 
 /// Runs in one SQLite file, which one process owns while the store is open.
 ///
@@ -57,10 +67,11 @@ pub use open::{Durability, OpenError, Options};
 pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<Queue>,
-    readers: Readers,
+    readers: Arc<Readers>,
     opening: i64,
     secret: [u8; 32],
     keeper: Keeper,
+    check: Check,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -74,23 +85,26 @@ impl SqliteStore {
     pub fn open_with(path: impl AsRef<Path>, options: impl Into<Options>) -> Result<Self, OpenError> {
         let options = options.into();
         let opened = open::open(path.as_ref(), &options)?;
-        let (path, opening, secret) = (opened.path.clone(), opened.opening, opened.secret);
+        let (path, opening, secret) = (opened.place.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
         let tails = Arc::new(Tails::default());
         let keeper = Keeper::new(options.retention);
-        let writer = Writer::new(opened, options, queue.clone(), tails.clone())
-            .map_err(|error| OpenError::failed(&path, error))?;
+        let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
+        let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
+        let others = Others { readers: readers.clone(), tails, check: check.shared() };
+        let writer =
+            Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
-        let readers = Readers::new(path.clone(), tails);
-        Ok(Self { path, queue, readers, opening, secret, keeper, writer: Mutex::new(Some(writer)) })
+        Ok(Self { path, queue, readers, opening, secret, keeper, check, writer: Mutex::new(Some(writer)) })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
     fn end(&self) {
         self.queue.close();
+        self.check.stop();
         // First, so that the writer's connection is the last one, whose end tidies the file.
         self.readers.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -108,6 +122,11 @@ impl SqliteStore {
         let (promise, ticket) = Promise::pair();
         self.queue.push(job(promise))?;
         ticket.await
+    }
+
+    /// How the store is: whether it takes commits, and whether its file is whole as far as is known.
+    pub fn health(&self) -> Health {
+        self.queue.refusal().map_or_else(|| self.check.found(), Health::Unavailable)
     }
 
     /// Where the file is, its links followed.

@@ -4,13 +4,12 @@
 //! writer only exchanges them, in one transaction with the mark that says how far it came. Runs with few rows keep them:
 //! there is nothing to gain.
 
-use std::path::Path;
-
 use rusqlite::params;
 use rustc_hash::FxHashMap;
 
 use super::log::{Row, Segment, signed, unsigned};
-use super::open;
+use super::place::Place;
+use super::read::ReadError;
 use super::table::{Table, Trouble};
 
 /// Rows of one run, in that part of the log, that are worth a segment.
@@ -35,8 +34,8 @@ struct Pile {
 }
 
 /// Reads and compresses the part of the log between two positions.
-pub(super) fn prepare(path: &Path, packed: i64, upto: i64) -> rusqlite::Result<Packed> {
-    let connection = open::reader(path)?;
+pub(super) fn prepare(place: &Place, packed: i64, upto: i64) -> Result<Packed, ReadError> {
+    let connection = place.reader().map_err(ReadError::Fault)?;
     let mut statement = connection.prepare(
         "SELECT position, run, seq, count, previous, session, body FROM log
          WHERE position > ?1 AND position <= ?2 ORDER BY position",

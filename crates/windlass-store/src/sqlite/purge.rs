@@ -1,4 +1,4 @@
-//! Removing runs: their journals from the end on, then what is left of them, never more than a few thousand rows in one
+//! Removing runs: their journals from the end on, then what is left of them, never more than a few hundred rows in one
 //! transaction. Wherever a process dies, a journal is whole, or marked as gone and removed further the next time.
 
 use rusqlite::{Connection, OptionalExtension, params};
@@ -12,8 +12,8 @@ use super::read::size;
 use super::retention::Chores;
 use super::table::{Table, Trouble};
 
-/// Rows that one slice removes: about two milliseconds of the writer's time.
-const SLICE: usize = 1_000;
+/// Rows that one slice removes: some milliseconds of the writer's time at worst, when each lies on a page of its own.
+const SLICE: usize = 200;
 /// What a segment counts as: some pages that its rows do not share with others.
 const SEGMENT: usize = 8;
 

@@ -4,7 +4,6 @@
 //! moving it to another thread would cost. Readers never wait for the writer, nor it for them, and a reader that starts
 //! after a commit was answered sees it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,8 +17,9 @@ use windlass_core::time::Timestamp;
 use windlass_core::{BadPath, Path, RunId};
 
 use super::decide::NEVER;
+use super::fault::Fault;
 use super::log::{self, Row, Tails, signed};
-use super::open;
+use super::place::Place;
 
 /// Selects runs as lists show them.
 macro_rules! infos {
@@ -44,7 +44,7 @@ macro_rules! page {
 const IDLE: usize = 8;
 
 pub(super) struct Readers {
-    path: PathBuf,
+    place: Place,
     tails: Arc<Tails>,
     idle: Mutex<Vec<Connection>>,
 }
@@ -54,6 +54,8 @@ pub(super) struct Readers {
 pub(super) enum ReadError {
     #[error("{0}")]
     Sql(#[from] rusqlite::Error),
+    #[error("{}", .0.cause())]
+    Fault(Fault),
     #[error("what it holds cannot be read: {0}")]
     Decode(#[from] serde_json::Error),
     #[error("what it holds cannot be read: {0}")]
@@ -77,8 +79,8 @@ pub(super) struct Contents {
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf, tails: Arc<Tails>) -> Self {
-        Self { path, tails, idle: Mutex::default() }
+    pub(super) fn new(place: Place, tails: Arc<Tails>) -> Self {
+        Self { place, tails, idle: Mutex::default() }
     }
 
     pub(super) fn close(&self) {
@@ -196,11 +198,12 @@ impl Readers {
 
     /// Reads on an idle connection, or on a new one. A connection that failed is not used again.
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
-        let failed = |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.path.display()));
+        let failed =
+            |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display()));
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => open::reader(&self.path).map_err(|error| failed(error.into()))?,
+            None => self.place.reader().map_err(|fault| failed(ReadError::Fault(fault)))?,
         };
         let result = match read(&mut connection) {
             Ok(value) => Ok(value),

@@ -16,7 +16,7 @@ use super::table::Trouble;
 /// Rows one look goes through for each question.
 const LOOKED: i64 = 256;
 /// Pages one slice gives back to the file system. Each is moved from the end of the file into a gap.
-const PAGES: i64 = 128;
+const PAGES: i64 = 64;
 /// Free pages that stay: new records take them, which is cheaper than giving them back and asking again.
 const SPARE: i64 = 64;
 

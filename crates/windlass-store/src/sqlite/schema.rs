@@ -14,9 +14,9 @@ pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 /// The schema this build reads and writes.
 pub(super) const VERSION: i32 = 2;
 
-/// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed, a
-///   position that none of its records is beyond as long as nothing was added since rows at its end went, and whether it is
-///   a backup that nobody opened yet.
+/// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
+///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
+///   was added since rows at its end went, and whether it is a backup that nobody opened yet.
 /// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id. It grows, so it is also
 ///   the order in which turns arrived.
 /// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
@@ -38,6 +38,7 @@ CREATE TABLE file (
     openings INTEGER NOT NULL,
     secret   BLOB NOT NULL,
     packed   INTEGER NOT NULL DEFAULT 0,
+    clean    INTEGER NOT NULL DEFAULT 1,
     last     INTEGER NOT NULL DEFAULT 0,
     copy     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
@@ -168,6 +169,7 @@ const MIGRATIONS: [&[&str]; 1] = [FROM_V1];
 /// Version 1 had a row for each record, found by an index instead of by the row before, and did not know when runs ended.
 const FROM_V1: &[&str] = &[
     "ALTER TABLE file ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE file ADD COLUMN clean INTEGER NOT NULL DEFAULT 1;
      ALTER TABLE file ADD COLUMN last INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE file ADD COLUMN copy INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE runs ADD COLUMN ended INTEGER;
@@ -271,10 +273,25 @@ pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i6
     let transaction = connection.transaction()?;
     transaction.execute("DELETE FROM workers", [])?;
     backup::restore(&transaction)?;
-    let sql = "UPDATE file SET openings = openings + 1 RETURNING openings, secret";
+    let sql = "UPDATE file SET openings = openings + 1, clean = 0 RETURNING openings, secret";
     let counted = transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     transaction.commit()?;
     Ok(counted)
+}
+
+/// Whether whoever opened the file last closed it in good order.
+pub(super) fn is_clean(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT clean FROM file", [], |row| row.get(0))
+}
+
+/// Says that the file is closed in good order.
+pub(super) fn mark_clean(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE file SET clean = 1", []).map(|_| ())
+}
+
+/// Writes one page that is there already, to see whether the file can be written.
+pub(super) fn touch(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "user_version", VERSION)
 }
 
 #[cfg(test)]

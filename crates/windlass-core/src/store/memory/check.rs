@@ -34,6 +34,7 @@ impl Inner {
             (Some(entry), _) if entry.epoch != epoch => {
                 return Err(StoreError::Stale { run, epoch, current: entry.epoch });
             }
+            (Some(entry), _) if entry.summary => return Err(StoreError::Finished(run)),
             (Some(entry), _) if entry.repeats(expected_seq, creation, &commit.changes) => {
                 return Ok(Standing::Repeated);
             }

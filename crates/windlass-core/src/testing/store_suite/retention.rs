@@ -83,6 +83,7 @@ pub(super) fn w09_a_finished_run_becomes_a_summary_and_goes(store: &dyn Store) {
     assert_eq!(block_on(store.page(run(1), 0, 1)).err(), Some(StoreError::JournalGone(run(1))));
     assert_eq!(block_on(store.claim(run(1), claimant())).err(), Some(StoreError::Finished(run(1))));
     assert_eq!(post(store, run(1), cancel("late")), Err(StoreError::Finished(run(1))));
+    assert_eq!(owner.submit(vec![note(6 * DAY)]), Err(StoreError::Finished(run(1))), "nor does its owner add to it");
     assert_eq!(tidy(store, 215 * DAY - 1), (1, 0), "the other one became a summary");
     assert_eq!(tidy(store, 215 * DAY), (0, 1));
     assert!(gone(store, 1) && !gone(store, 2));

@@ -1,10 +1,12 @@
 //! Tests of what is particular to SQLite; what every store must do is in the store suite.
 
 mod backup;
+mod checking;
 mod crash;
 mod group;
 mod migration;
 mod opening;
+mod outage;
 mod packing;
 mod reopening;
 mod retention;
