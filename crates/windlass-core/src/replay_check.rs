@@ -135,6 +135,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         queued: Default::default(),
         rest: Default::default(),
         suspend_after: kernel.suspend_after,
+        tidy_every: None,
         signer: kernel.signer.clone(),
         closed: AtomicBool::new(false),
         on_threads: Default::default(),

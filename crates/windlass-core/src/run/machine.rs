@@ -2,18 +2,19 @@
 //! bodies ask for, what attempts returned and what the store answered.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::budget::Budget;
 use super::check::Checking;
 use super::history::{History, Standing};
 use super::intent::Intent;
+pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
-use super::record::{Asked, Event, Finished, Record, Recorded, Settled, Settler};
+use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded};
 use super::refs::Refs;
 use super::replay::{self, Decision, replay};
+use super::restored::Restored;
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::call::execute::Told;
 use crate::ctx::runs::Started;
@@ -21,8 +22,8 @@ use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
 use crate::policy::{PastCall, PastCalls};
-use crate::store::{Claimed, Commit, Creation, Mail, Message, Settlement, StoreError};
-use crate::time::{Times, Timestamp};
+use crate::store::{Claimed, Commit, Creation, Mail, Message, StoreError};
+use crate::time::Timestamp;
 use crate::tool::{Effect, ToolError};
 
 /// Why nobody drives a run any more.
@@ -67,27 +68,6 @@ pub(crate) struct Past {
     pub(crate) effect: Effect,
 }
 
-/// A settlement from the mailbox.
-pub(crate) struct SettleMail {
-    pub(crate) settlement: Settlement,
-    pub(crate) by: String,
-    pub(crate) reason: String,
-}
-
-impl SettleMail {
-    /// What is recorded of it where no body is told.
-    fn annotation(self, doubt: &Doubt) -> Event {
-        let (attempt, by, reason) = (doubt.attempt, Settler::Person(self.by), self.reason);
-        let result = match self.settlement {
-            Settlement::DidNotHappen => return Event::Settled { attempt, by, reason },
-            Settlement::Happened(result) => result,
-            Settlement::GiveUp => Err(Arc::new(doubt.given_up(&by, &reason))),
-        };
-        let settled = Some(Box::new(Settled { by, reason }));
-        Event::Finished(Finished { result, told: None, attempts: attempt, times: Times::default(), settled })
-    }
-}
-
 /// A cancellation that reached the run.
 struct Cancel {
     reason: String,
@@ -125,6 +105,8 @@ pub(crate) struct Machine {
     pub(super) refs: Refs,
     /// Nothing is performed: the journal is checked against the code.
     pub(super) checking: Option<Checking>,
+    /// What is known of what a backup did not have.
+    pub(super) restored: Option<Restored>,
 }
 
 impl Machine {
@@ -152,6 +134,7 @@ impl Machine {
             labels: Labels::default(),
             refs: Refs::default(),
             checking: None,
+            restored: None,
         }
     }
 
@@ -176,6 +159,7 @@ impl Machine {
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
         let parks = Parks::of_past(history.revoked.take());
         let children = std::mem::take(&mut history.children);
+        let restored = history.restored.take();
         let mut machine = Self {
             history,
             outbox,
@@ -197,6 +181,7 @@ impl Machine {
             labels: Labels::default(),
             refs,
             checking: None,
+            restored,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
@@ -220,6 +205,9 @@ impl Machine {
         if let Some(hold) = self.budget.ask() {
             self.hold(hold);
         }
+        if let Some(restored) = &mut self.restored {
+            restored.asked(path, asked);
+        }
         let standing = self.history.take(path);
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
@@ -230,6 +218,11 @@ impl Machine {
         }
         match &mut decision {
             Decision::Diverged(divergence) => self.hold(Hold::Diverged(divergence.clone())),
+            // Whoever settles it must know that it may have been made again since.
+            Decision::InDoubt { over_by, cause, recorded: false, .. } if self.restored.is_some() => {
+                *cause = DoubtCause::Restored;
+                *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
+            }
             // The fence proves the old owner gone, or only time does.
             Decision::InDoubt { over_by, recorded: false, .. } if self.budget.owners_dead => {
                 *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
@@ -267,6 +260,9 @@ impl Machine {
 
     /// Keeps track of attempts that could be in doubt, should the run end around them.
     fn note(&mut self, record: &Record) {
+        if let Some(restored) = &mut self.restored {
+            restored.note(&record.path, &record.event);
+        }
         self.past_calls.note(record);
         self.labels.note(record);
         if let Event::Finished(finished) = &record.event {
@@ -413,6 +409,10 @@ impl Machine {
                 self.outbox.consumed(mail.position);
                 return self.cancelled(by, reason, now);
             }
+            Message::Restored => {
+                self.outbox.consumed(mail.position);
+                return self.restore(now);
+            }
             Message::Revoke { reason } => {
                 self.outbox.consumed(mail.position);
                 return self.revoke(reason, now);
@@ -450,8 +450,11 @@ impl Machine {
 
     /// Another run starts with this record; `cancelled_with_this` says whether it ends with this one.
     pub(crate) fn spawned(&mut self, record: Record, start: Option<(Started, bool)>) {
+        let path = record.path.clone();
         self.append(record);
-        let Some((Started { run, creation, records }, cancelled_with_this)) = start else { return };
+        let Some((mut started, cancelled_with_this)) = start else { return };
+        self.mark_started(&path, &mut started);
+        let Started { run, creation, records } = started;
         if cancelled_with_this {
             self.children.push(run);
         }
@@ -470,7 +473,9 @@ impl Machine {
         }
         self.unpark_below(&Path::root());
         self.outbox.next_generation();
+        let at = first.at;
         self.outbox.append(first);
+        self.mark_generation(at);
         self.stop = Some(Stop::Continued);
     }
 

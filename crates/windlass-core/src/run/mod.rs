@@ -17,6 +17,7 @@ pub mod record;
 pub(crate) mod refs;
 pub(crate) mod replay;
 pub mod reply;
+mod restored;
 pub mod state;
 
 use std::sync::Arc;

@@ -8,7 +8,6 @@
 mod access;
 mod pack;
 mod payload;
-#[cfg_attr(not(test), expect(dead_code, reason = "for the purge of a run, which this store does not have yet"))]
 mod purge;
 mod refer;
 mod store;
@@ -20,6 +19,7 @@ use windlass_core::store::{ArtifactId, Swept};
 use windlass_core::time::Timestamp;
 
 pub(super) use payload::{Payload, keep, read as read_payload};
+pub(super) use purge::unreference_run;
 pub(super) use refer::{Refers, check, refer};
 pub(super) use store::tidy;
 pub(super) use upload::{Done, Step, Uploads, work};

@@ -20,6 +20,9 @@ fn w08_a_file_of_version_1_goes_on() {
     assert_eq!(places, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17]);
     assert_eq!(block_on(store.list(Filter::Suspended, None, 9)).unwrap().len(), 1);
 
+    let finished = block_on(store.list(Filter::Finished, None, 9)).unwrap();
+    assert!(!finished.is_empty() && finished.iter().all(|info| info.ended == Some(info.created)));
+
     let claimed = block_on(store.claim(run(2), claimant())).unwrap();
     assert_eq!((claimed.epoch, claimed.seq, claimed.mail.len()), (4, 5, 1));
     let guard = Guard::Owner { run: run(2), epoch: 4, expected_seq: 5 };
