@@ -125,7 +125,7 @@ fn check_runs(view: &Connection, report: &mut Report, progress: &mut impl FnMut(
         places += run.check_journal(view, &tails, report)?;
         run.check_mail(view, report)?;
         report.runs += 1;
-        if report.runs % STRIDE == 0 {
+        if report.runs.is_multiple_of(STRIDE) {
             progress(report.runs, all);
         }
     }
