@@ -5,7 +5,9 @@
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
+mod blobs;
 mod check;
+mod checkpoint;
 mod decide;
 mod fault;
 mod job;
@@ -13,6 +15,7 @@ mod lock;
 mod log;
 mod network;
 mod open;
+mod outline;
 mod pack;
 mod place;
 mod queue;
@@ -33,7 +36,9 @@ use std::thread::{self, JoinHandle};
 use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError};
+use windlass_core::store::{
+    Answer, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError,
+};
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
@@ -58,6 +63,7 @@ pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<Queue>,
     readers: Arc<Readers>,
+    uploads: blobs::Uploads,
     opening: i64,
     secret: [u8; 32],
     check: Check,
@@ -76,6 +82,7 @@ impl SqliteStore {
         let opened = open::open(path.as_ref(), &options)?;
         let (path, opening, secret) = (opened.place.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
+        blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
         let tails = Arc::new(Tails::default());
         let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
         let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
@@ -86,7 +93,8 @@ impl SqliteStore {
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
-        Ok(Self { path, queue, readers, opening, secret, check, writer: Mutex::new(Some(writer)) })
+        let uploads = blobs::Uploads::default();
+        Ok(Self { path, queue, readers, uploads, opening, secret, check, writer: Mutex::new(Some(writer)) })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -193,6 +201,10 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.list(&filter, after, limit) })
+    }
+
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
     }
 
     fn secret(&self) -> [u8; 32] {

@@ -13,7 +13,9 @@ use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError};
 
+use super::blobs;
 use super::check::Shared;
+use super::checkpoint::{Checkpoints, Next};
 use super::fault::{Failure, Fault};
 use super::job::{Job, Phase, Taken};
 use super::lock::FileLock;
@@ -26,10 +28,6 @@ use super::read::Readers;
 use super::reopen::{Outage, PACE};
 use super::schema;
 use super::table::{Heads, Table, Trouble};
-
-/// Pages in the write-ahead log after which they are moved into the database: 8 MiB. Rarely enough to cost little, often
-/// enough that a restart has little to read through.
-const CHECKPOINT_PAGES: i32 = 2_048;
 
 /// Unfinished runs the writer remembers. Beyond that it starts afresh and asks the file, a few microseconds a run.
 const HEADS: usize = 65_536;
@@ -48,6 +46,7 @@ pub(super) struct Writer {
     resting: Vec<RunId>,
     /// Prepares what is packed next.
     packer: Option<JoinHandle<()>>,
+    checkpoints: Checkpoints,
     /// Released last: whoever takes it next finds the connection closed.
     _lock: FileLock,
 }
@@ -84,6 +83,7 @@ impl Link {
 enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
+    Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
 }
 
 impl Reply {
@@ -93,8 +93,10 @@ impl Reply {
         let outcome = catch_unwind(AssertUnwindSafe(|| match (self, failed) {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
+            (Self::Blob(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
@@ -116,8 +118,21 @@ impl Writer {
         let Opened { lock, connection, place, opening, .. } = opened;
         let end = others.tails.rebuild(&connection)?;
         let link = Ok(Link::new(connection, place.log_id())?);
-        let (tried, heads, resting, packer) = (None, Heads::default(), Vec::new(), None);
-        Ok(Self { queue, others, place, options, opening, link, tried, heads, end, resting, packer, _lock: lock })
+        Ok(Self {
+            queue,
+            others,
+            place,
+            options,
+            opening,
+            link,
+            tried: None,
+            heads: Heads::default(),
+            end,
+            resting: Vec::new(),
+            packer: None,
+            checkpoints: Checkpoints::default(),
+            _lock: lock,
+        })
     }
 
     /// Works until the queue is closed and empty.
@@ -130,16 +145,29 @@ impl Writer {
                 self.try_again();
             }
             self.group(&mut jobs);
-            if self.link.as_ref().is_ok_and(|link| link.pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES) {
-                self.checkpoint(CheckpointMode::PASSIVE);
-            }
+            self.look_after_log();
             self.pack();
+        }
+        if let Next::Failed(fault) = self.checkpoints.end() {
+            self.fail(fault);
         }
         if let Some(packer) = self.packer.take() {
             // Its connection must not be the last one. What it prepared is refused, and prepared again another day.
             drop(packer.join());
         }
         self.finish();
+    }
+
+    fn look_after_log(&mut self) {
+        let Ok(link) = &self.link else { return };
+        match self.checkpoints.look(&self.place, &self.options, link.pages.load(Ordering::Relaxed)) {
+            Next::Nothing => {}
+            Next::Rest => self.checkpoint(CheckpointMode::PASSIVE),
+            Next::Failed(fault) => {
+                tracing::error!(error = fault.sentence(&self.place.path), "a checkpoint failed");
+                self.fail(fault);
+            }
+        }
     }
 
     /// Has the oldest part of the log packed if the part that is not has become long.
@@ -213,6 +241,10 @@ impl Writer {
                 }
                 Job::Renew(worker, until, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
+                }
+                Job::Blob(step, promise) => {
+                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
+                    Reply::Blob(promise, self.one(&mut failed, work))
                 }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))

@@ -7,6 +7,7 @@ mod migration;
 mod opening;
 mod outage;
 mod packing;
+mod payloads;
 mod reopening;
 
 use std::path::PathBuf;

@@ -33,12 +33,12 @@ fn fill(store: &SqliteStore) {
     }
 }
 
-fn count(path: &std::path::Path, table: &str) -> i64 {
+pub(super) fn count(path: &std::path::Path, table: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM {table}");
     open::reader(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap()
 }
 
-fn value(record: &Record) -> Value {
+pub(super) fn value(record: &Record) -> Value {
     let Event::Finished(finished) = &record.event else { panic!("{record:?}") };
     let Ok(output) = &finished.result else { panic!("{record:?}") };
     output.value.clone()
