@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::attempt::{Attempt, idempotency_key};
@@ -87,17 +86,18 @@ pub(crate) struct Stopwatch {
     stop_by: Option<Timestamp>,
 }
 
+/// Moved at every turn, so what few operations come to is out of line.
 pub(crate) enum Phase<'a> {
     Ask,
     /// A retry is due later.
-    Delay(Wait),
+    Delay(Box<Wait>),
     /// It waits for an answer from outside.
-    Parked(Wait),
+    Parked(Box<Wait>),
     Admit(Stage),
     /// Everything the attempt depends on is on its way to the store.
     Durable(u64),
     Running(Running<'a>),
-    Doubt(Doubting<'a>),
+    Doubt(Box<Doubting<'a>>),
     Over,
 }
 
@@ -209,12 +209,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             Decision::InDoubt { attempt, cause, over_by, recorded } => {
                 self.attempt = attempt;
-                self.go(Phase::Doubt(Doubting::new(cause, over_by, recorded)))
+                self.go(Phase::Doubt(Box::new(Doubting::new(cause, over_by, recorded))))
             }
             Decision::Park { on, until, attempt } => {
                 self.attempt = attempt;
                 let since = self.run.now();
-                self.go(Phase::Parked(Wait::new(on, until, since)))
+                self.go(Phase::Parked(Box::new(Wait::new(on, until, since))))
             }
             Decision::Granted(_) => self.go(Phase::Admit(Stage::first())),
             Decision::Enter => {
@@ -242,7 +242,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     pub(super) fn wait_until(&mut self, until: Timestamp) -> Flow {
         let wait = Wait::new(Blocked::Retry, Some(until), self.run.now());
-        self.go(Phase::Delay(wait))
+        self.go(Phase::Delay(Box::new(wait)))
     }
 
     /// Key, turn, the tool's own limits, permit: in this order.
@@ -269,12 +269,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Waits for its turn, within the deadline.
     fn queued(&mut self, cx: &mut Context<'_>) -> Flow {
-        if let Some(left) = self.left() {
-            let clock = self.run.kernel.clock.clone();
-            let timer = self.queue.deadline.get_or_insert_with(|| clock.sleep(left));
-            if timer.poll_unpin(cx).is_ready() {
-                return self.finish(Err(self.deadline_passed()));
-            }
+        if let Some(left) = self.left()
+            && self.queue.is_overdue(cx, &*self.run.kernel.clock, left)
+        {
+            return self.finish(Err(self.deadline_passed()));
         }
         self.registration.register(&self.run, cx);
         if let Some(error) = self.run.cancellation(self.heeds_cancel) {
@@ -414,7 +412,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let now = self.run.kernel.clock.ticks();
         self.clock.running += now.saturating_sub(started);
         self.clock.stop_by = None;
-        let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
+        let doubt = |cause| Phase::Doubt(Box::new(Doubting::new(cause, self.run.at(now), false)));
         let error = match ended {
             Ended::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             Ended::Returned(Ok(output)) => {

@@ -31,7 +31,7 @@ pub(crate) struct Running<'a> {
     pub(crate) started: u64,
     /// Only attempts that are pending have timers.
     timers: Option<Box<Timers>>,
-    stopping: Option<Stopping>,
+    stopping: Option<Box<Stopping>>,
     /// An attempt that began after the run was cancelled is part of cleaning up.
     heeds_cancel: bool,
     span: tracing::Span,
@@ -88,7 +88,8 @@ impl<'a> Running<'a> {
             let overdue = self.poll_timers(cx, &*kernel.clock, rules, left());
             if overdue.is_some() || (cancelled && self.heeds_cancel) {
                 self.attempt.cancel();
-                self.stopping = Some(Stopping { grace: kernel.clock.sleep(rules.grace), timed_out: overdue });
+                let grace = kernel.clock.sleep(rules.grace);
+                self.stopping = Some(Box::new(Stopping { grace, timed_out: overdue }));
                 // The token may be all the body waits for.
                 if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
                     return Poll::Ready(ended);

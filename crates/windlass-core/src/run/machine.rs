@@ -11,6 +11,7 @@ use super::intent::Intent;
 use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
+use super::rare::Rare;
 use super::record::{Asked, Event, Finished, Record, Recorded, Settled, Settler};
 use super::replay::{self, Decision, replay};
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
@@ -96,12 +97,13 @@ struct Cancel {
     at: Timestamp,
 }
 
+/// Most runs begin and end with one owner and never wait: what only the others have is out of line.
 pub(crate) struct Machine {
-    pub(super) history: History,
+    pub(super) history: Rare<History>,
     pub(super) outbox: Outbox,
-    pub(super) stop: Option<Stop>,
+    pub(super) stop: Option<Box<Stop>>,
     pub(super) doubts: Vec<Doubt>,
-    pub(super) parks: Parks,
+    pub(super) parks: Rare<Parks>,
     pub(super) mail: VecDeque<Mail>,
     /// Settlements taken out of the mail whose consequence is not recorded yet: where, and their positions.
     pub(super) undecided: Vec<(Path, u64)>,
@@ -130,11 +132,11 @@ impl Machine {
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
         let parent = creation.parent.clone();
         Self {
-            history: History::default(),
+            history: Rare::default(),
             outbox: Outbox::create(run, creation),
             stop: None,
             doubts: Vec::new(),
-            parks: Parks::default(),
+            parks: Rare::default(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
@@ -173,11 +175,11 @@ impl Machine {
         let parks = Parks::of_past(history.revoked.take());
         let children = std::mem::take(&mut history.children);
         let mut machine = Self {
-            history,
+            history: history.into(),
             outbox,
             stop: None,
             doubts: Vec::new(),
-            parks,
+            parks: parks.into(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
@@ -194,7 +196,7 @@ impl Machine {
             checking: None,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
-        if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
+        if let Some((path, deaths)) = machine.history.get().and_then(|history| history.crash_loop(limits::CRASH_LOOP)) {
             machine.hold(Hold::CrashLoop { path, deaths });
         }
         machine
@@ -202,7 +204,7 @@ impl Machine {
 
     /// Whether an earlier owner left anything that decides what happens now.
     pub(crate) fn has_past(&self) -> bool {
-        !self.history.is_empty() || self.budget.is_suspect()
+        self.history.get().is_some_and(|history| !history.is_empty()) || self.budget.is_suspect()
     }
 
     /// A body asks for an operation.
@@ -215,7 +217,7 @@ impl Machine {
         if let Some(hold) = self.budget.ask() {
             self.hold(hold);
         }
-        let standing = self.history.take(path);
+        let standing = self.history.get_mut().and_then(|history| history.take(path));
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
             self.past_calls.answered(asked, result);
@@ -242,12 +244,12 @@ impl Machine {
 
     /// What the journal has at `path` that no body asked for yet.
     pub(crate) fn standing(&self, path: &Path) -> Option<&Standing> {
-        self.history.get(path)
+        self.history.get()?.get(path)
     }
 
     /// A body returned; `next` is the first path it did not ask for.
     pub(crate) fn returned(&mut self, next: &Path) {
-        if let Some(standing) = self.history.get(next) {
+        if let Some(standing) = self.standing(next) {
             let divergence: Divergence = replay::unasked(next, standing);
             self.hold(Hold::Diverged(Box::new(divergence)));
         }
@@ -321,7 +323,8 @@ impl Machine {
             self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
             self.open_doubt(doubt);
         }
-        for (doubt, recorded) in self.history.open_below(path) {
+        let open = self.history.get_mut().map(|history| history.open_below(path));
+        for (doubt, recorded) in open.unwrap_or_default() {
             let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
             if !recorded {
                 let event = Event::Doubted { attempt, cause, over_by };
@@ -372,7 +375,7 @@ impl Machine {
     pub(crate) fn hold(&mut self, hold: Hold) {
         if self.stop.is_none() {
             self.outbox.state(RunState::Held { hold: hold.clone() });
-            self.stop = Some(Stop::Held(hold));
+            self.stop_for(Stop::Held(hold));
         }
     }
 
@@ -380,19 +383,23 @@ impl Machine {
     pub(crate) fn lose(&mut self) {
         if self.stop.is_none() {
             tracing::warn!("the lease is over, and with it this worker's part in the run");
-            self.stop = Some(Stop::Lapsed);
+            self.stop_for(Stop::Lapsed);
         }
     }
 
     /// Lets go of the run.
     pub(crate) fn release(&mut self) {
         if self.stop.is_none() {
-            self.stop = Some(Stop::Released);
+            self.stop_for(Stop::Released);
         }
     }
 
     pub(crate) fn stop(&self) -> Option<&Stop> {
-        self.stop.as_ref()
+        self.stop.as_deref()
+    }
+
+    pub(super) fn stop_for(&mut self, stop: Stop) {
+        self.stop = Some(Box::new(stop));
     }
 
     /// Something for the run arrived from outside.
@@ -465,7 +472,7 @@ impl Machine {
         self.unpark_below(&Path::root());
         self.outbox.next_generation();
         self.outbox.append(first);
-        self.stop = Some(Stop::Continued);
+        self.stop_for(Stop::Continued);
     }
 
     /// Calls of this run that have finished, oldest first; kept only where some policy looks at them.
@@ -546,7 +553,7 @@ impl Machine {
 
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
-        match self.stop {
+        match self.stop() {
             Some(Stop::Lost | Stop::Lapsed | Stop::Reload(_)) => None,
             _ => {
                 self.publish_parks();
@@ -569,12 +576,12 @@ impl Machine {
             }
             Err(error @ StoreError::Stale { .. }) => {
                 tracing::warn!("the run is lost: {error}");
-                self.stop = Some(Stop::Lost);
+                self.stop_for(Stop::Lost);
             }
             Err(error) => {
                 // It may have happened: whoever was written to has a look.
                 self.nudged.extend(self.outbox.take_telling());
-                self.stop = Some(Stop::Reload(error));
+                self.stop_for(Stop::Reload(error));
             }
         }
     }

@@ -13,6 +13,7 @@ pub(crate) mod machine;
 pub(crate) mod origin;
 pub(crate) mod outbox;
 pub(crate) mod parks;
+mod rare;
 pub mod record;
 pub(crate) mod replay;
 pub mod reply;
