@@ -15,7 +15,7 @@ use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
 use crate::call::plan::{asked, resolve};
-use crate::call::{Middleware, Outcome, ToolCall};
+use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
 use crate::kernel::{Kernel, Live};
@@ -129,12 +129,12 @@ impl Runtime {
     /// A runtime. It takes up no earlier runs until [`recover`](Runtime::recover).
     pub fn new(config: Config) -> Self {
         let signer = Arc::new(Signer::new(config.store.secret()));
+        let watchers = Arc::new(Watchers::new(config.clock.clone()));
         let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
         let kernel = Kernel {
             worker: mint.worker(),
             lease: Lease::new(config.lease),
             sessions: Default::default(),
-            watchers: Arc::new(Watchers::new(config.clock.clone())),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
@@ -143,6 +143,7 @@ impl Runtime {
             keys: Arc::new(Keys::default()),
             kept: Default::default(),
             connections: config.connections,
+            is_silent: config.policy == Policy::default(),
             policy: config.policy,
             middleware: config.middleware,
             attended: config.attended,
@@ -154,7 +155,7 @@ impl Runtime {
             letters: Default::default(),
             rest: Default::default(),
             suspend_after: config.suspend_after,
-            signer,
+            reach: Arc::new(Reach { signer, watchers }),
             closed: false.into(),
             on_threads: Default::default(),
         };
@@ -245,7 +246,7 @@ impl Runtime {
         let changes = vec![Change::Start { run, creation, records }];
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
-                self.kernel.watchers.changed(run, session.as_ref());
+                self.kernel.reach.watchers.changed(run, session.as_ref());
                 self.kernel.wake_up(run);
             }
             Err(StoreError::KeyTaken { run }) => {

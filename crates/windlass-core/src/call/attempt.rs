@@ -26,7 +26,14 @@ pub(crate) struct Origin {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
     pub(crate) session: Option<Arc<str>>,
+    pub(crate) reach: Arc<Reach>,
+}
+
+/// What an attempt reaches the outside by, beside what its body does.
+pub(crate) struct Reach {
+    /// Signs reply keys.
     pub(crate) signer: Arc<Signer>,
+    /// Who is told when there is something new to see.
     pub(crate) watchers: Arc<Watchers>,
 }
 
@@ -34,7 +41,7 @@ pub(crate) struct Origin {
 impl Origin {
     pub(crate) fn for_test(run: RunId, generation: u32, signer: Arc<Signer>) -> Self {
         let watchers = Arc::new(Watchers::new(Arc::new(crate::testing::Sim::new(1))));
-        Self { run, generation, session: None, signer, watchers }
+        Self { run, generation, session: None, reach: Arc::new(Reach { signer, watchers }) }
     }
 }
 
@@ -101,7 +108,7 @@ impl Attempt {
     /// The key by which the outside answers this call, if the attempt ends with [`Reply::Later`](crate::tool::Reply).
     /// The same for every attempt. Hand it out before the attempt ends; an answer that comes early is kept.
     pub fn reply_key(&self) -> String {
-        self.0.origin.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
+        self.0.origin.reach.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace.
@@ -128,9 +135,9 @@ impl Attempt {
     /// nowhere. Counts as a heartbeat.
     pub fn progress(&self, message: &str) {
         self.heartbeat();
-        let Origin { run, session, watchers, .. } = &self.0.origin;
+        let Origin { run, session, reach, .. } = &self.0.origin;
         let what = || Happening::Progress { message: message.to_owned() };
-        watchers.say(*run, session.as_ref(), &self.0.path, what);
+        reach.watchers.say(*run, session.as_ref(), &self.0.path, what);
         tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
 

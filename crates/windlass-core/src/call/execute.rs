@@ -295,9 +295,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let suspect = self.run.suspect();
         let attempt = self.attempt;
         let event = match self.rules.effect {
-            Effect::Once if planted(Plant::SkipIntent) => return self.start(),
+            Effect::Once if planted(Plant::SkipIntent) => return self.start(self.ticks()),
             Effect::Once => {
-                let now = self.run.now();
+                let now = self.run.at(self.ticks());
                 let stop_by = now + self.rules.timeout;
                 self.clock.stop_by = Some(stop_by);
                 let event = Event::Intended { attempt, over_by: stop_by + self.rules.grace };
@@ -306,7 +306,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             // What does not act kills nobody; announced, a refusal would look like an attempt that was let through.
             _ if suspect && S::ACTS => Event::Attempting { attempt },
-            Effect::Readonly => return self.start(),
+            Effect::Readonly => return self.start(self.ticks()),
             Effect::Idempotent if self.run.with(|machine| machine.outbox().exists()) => {
                 let mark = self.run.with(|machine| machine.outbox().written());
                 return self.go(Phase::Durable(mark));
@@ -321,22 +321,28 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if !self.run.is_durable(mark) {
             self.queue.note_wait();
             self.registration.register(&self.run, cx);
-            if !self.run.is_durable(mark) {
+            if !self.run.has_durable(mark) {
                 return self.stay(Phase::Durable(mark));
             }
         }
         // Cancelled while it waited: it did not begin, and need not.
-        match self.run.cancellation(self.heeds_cancel) {
-            Some(error) => self.finish(Err(error)),
-            None if self.is_overdue() => self.intend_again(),
-            None => self.start(),
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+            return self.finish(Err(error));
         }
+        let ticks = self.ticks();
+        if self.is_overdue(ticks) { self.intend_again() } else { self.start(ticks) }
+    }
+
+    /// A reading of the ticks. Nothing pending so far: the one made when the call was asked for still holds.
+    fn ticks(&self) -> u64 {
+        if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked }
     }
 
     /// Whether others may take the attempt for over: this process stood still for so long. No zombie doubles.
-    fn is_overdue(&self) -> bool {
+    fn is_overdue(&self, ticks: u64) -> bool {
         // One that has not waited for anything was begun, or goes on, where it was intended.
-        self.queue.waited() && self.clock.stop_by.is_some_and(|stop_by| self.run.now() >= stop_by + self.rules.grace)
+        let is_over = |stop_by| self.run.at(ticks) >= stop_by + self.rules.grace;
+        self.queue.waited() && self.clock.stop_by.is_some_and(is_over)
     }
 
     /// It did not begin in its time; whether it still may is for the store to say, which knows whose run it is.
@@ -347,7 +353,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.prepare()
     }
 
-    fn start(&mut self) -> Flow {
+    fn start(&mut self, started: u64) -> Flow {
         // The last moment at which nothing has left the process.
         if self.has_lost_its_lease() {
             return self.stay(Phase::Over);
@@ -358,8 +364,6 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let attempt = Attempt::new(self.run.origin(), path, name, self.attempt, self.rules.attempts());
-        // Nothing pending so far: the reading made when the call was asked for still holds.
-        let started = if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked };
         let heeds_cancel = self.heeds_cancel;
         let (source, run) = (&mut self.source, &self.run);
         let body = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| source.attempt(run, attempt.clone())));
@@ -379,7 +383,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn running(&mut self, cx: &mut Context<'_>, mut running: Running<'a>) -> Flow {
-        if self.is_overdue() {
+        // One that starts now was looked at a moment ago.
+        if running.is_pending && self.clock.stop_by.is_some() && self.is_overdue(self.ticks()) {
             let started = running.started;
             drop(running);
             return self.conclude(started, Ended::TimedOut("the process stood still beyond its time".to_owned()));
@@ -392,6 +397,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.conclude(started, ended)
             }
             Poll::Pending => {
+                running.is_pending = true;
                 self.queue.note_wait();
                 self.registration.register(&self.run, cx);
                 if self.run.is_cancelled() != cancelled {

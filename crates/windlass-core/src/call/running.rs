@@ -29,6 +29,8 @@ pub(crate) struct Running<'a> {
     body: BoxFuture<'a, ToolResult<Output>>,
     attempt: Attempt,
     pub(crate) started: u64,
+    /// Whether it was polled and had to wait.
+    pub(crate) is_pending: bool,
     /// Only attempts that are pending have timers.
     timers: Option<Box<Timers>>,
     stopping: Option<Box<Stopping>>,
@@ -69,7 +71,7 @@ impl<'a> Running<'a> {
             name = attempt.name(),
             number = attempt.number()
         );
-        Self { body, attempt, started, timers: None, stopping: None, heeds_cancel, span }
+        Self { body, attempt, started, is_pending: false, timers: None, stopping: None, heeds_cancel, span }
     }
 
     /// Polls the body and whatever limits it. `left` is the time until the call's deadline.

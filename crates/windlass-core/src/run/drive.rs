@@ -120,7 +120,7 @@ impl Drive {
                         return Poll::Ready(RunEnd::Finished(told));
                     }
                     self.registration.register(&self.run, cx);
-                    if self.run.is_durable(mark) {
+                    if self.run.has_durable(mark) {
                         return Poll::Ready(RunEnd::Finished(told));
                     }
                     self.phase = Phase::Flush(mark, told);

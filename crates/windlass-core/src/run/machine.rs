@@ -302,6 +302,9 @@ impl Machine {
     }
 
     fn close_doubt(&mut self, path: &Path) {
+        if self.doubts.is_empty() {
+            return;
+        }
         let before = self.doubts.len();
         self.doubts.retain(|doubt| doubt.path != *path);
         if self.doubts.len() != before {
@@ -505,6 +508,9 @@ impl Machine {
 
     /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
     fn decided(&mut self, path: &Path) {
+        if self.undecided.is_empty() {
+            return;
+        }
         let said = std::mem::take(&mut self.undecided).into_iter();
         let (decided, open): (Vec<_>, _) = said.partition(|(other, _)| other == path);
         self.undecided = open;
@@ -572,7 +578,9 @@ impl Machine {
         match answer {
             Ok(()) => {
                 let told = self.outbox.accepted();
-                self.nudged.extend(told);
+                if !told.is_empty() {
+                    self.nudged.extend(told);
+                }
             }
             Err(error @ StoreError::Stale { .. }) => {
                 tracing::warn!("the run is lost: {error}");

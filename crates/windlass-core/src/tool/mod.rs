@@ -41,7 +41,7 @@ use crate::admit::Gate;
 use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 use crate::id::ToolId;
-use crate::policy::Policy;
+use crate::policy::{Policy, Resolved};
 use contract::LazyContract;
 use spec::{Approval, KeyExpression, OnDoubt, Retry};
 
@@ -55,6 +55,7 @@ pub struct Tool {
     channels: Channels,
     project: Option<Arc<Projector>>,
     gate: OnceLock<Option<Arc<Gate>>>,
+    resolved: OnceLock<Resolved>,
 }
 
 impl Tool {
@@ -130,6 +131,7 @@ impl Tool {
             project: None,
             channels: Channels::default(),
             gate: OnceLock::new(),
+            resolved: OnceLock::new(),
         }
     }
 
@@ -254,6 +256,11 @@ impl Tool {
     /// What limits its attempts in this process, if anything does.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.gate.get_or_init(|| Gate::new(&self.spec.limits).map(Arc::new)).clone()
+    }
+
+    /// What governs its calls where neither the call nor the runtime says anything.
+    pub(crate) fn resolved(&self) -> &Resolved {
+        self.resolved.get_or_init(|| Resolved::of(&Policy::default(), &self.spec, None))
     }
 
     pub(crate) fn body(&self) -> &Body {
