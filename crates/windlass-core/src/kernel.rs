@@ -344,7 +344,7 @@ impl Kernel {
         run.flush().await;
         // Nobody is told of an end that may not be there.
         let end = match run.with(|machine| machine.stop().cloned()) {
-            Some(Stop::Reload(error)) => RunEnd::Unknown(error),
+            Some(Stop::Reload(error)) => RunEnd::Unknown(*error),
             Some(_) => RunEnd::Elsewhere,
             None => RunEnd::Finished(vec![told]),
         };

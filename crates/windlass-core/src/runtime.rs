@@ -213,10 +213,10 @@ impl Runtime {
         let run = drive.run.id;
         drive.accept();
         // A store that is overloaded says so at once: then nothing was accepted.
-        if let Some(Stop::Reload(error @ StoreError::Unavailable(_))) =
-            drive.run.with(|machine| machine.stop().cloned())
+        if let Some(Stop::Reload(error)) = drive.run.with(|machine| machine.stop().cloned())
+            && matches!(*error, StoreError::Unavailable(_))
         {
-            return Err(error.into());
+            return Err((*error).into());
         }
         self.kernel.detach(drive);
         Ok(run)
@@ -379,7 +379,7 @@ impl Runtime {
         run.flush().await;
         let stop = run.with(|machine| machine.stop().cloned());
         match stop {
-            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source }),
+            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source: *source }),
             Some(Stop::Lost | Stop::Lapsed) => Err(Error::Elsewhere { run: run.id }),
             _ => {
                 // Whoever waits behind it, such as the next turn of its session, waits no longer.

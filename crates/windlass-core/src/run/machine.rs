@@ -29,9 +29,9 @@ use crate::tool::{Effect, ToolError};
 #[derive(Clone, Debug)]
 pub(crate) enum Stop {
     /// It is held; the hold is being, or has been, recorded.
-    Held(Hold),
+    Held(Box<Hold>),
     /// The store failed: what happened is decided by the journal.
-    Reload(StoreError),
+    Reload(Box<StoreError>),
     /// Another owner has it.
     Lost,
     /// The lease is over: another owner may have it, or nobody.
@@ -101,7 +101,7 @@ struct Cancel {
 pub(crate) struct Machine {
     pub(super) history: Rare<History>,
     pub(super) outbox: Outbox,
-    pub(super) stop: Option<Box<Stop>>,
+    pub(super) stop: Option<Stop>,
     pub(super) doubts: Vec<Doubt>,
     pub(super) parks: Rare<Parks>,
     pub(super) mail: VecDeque<Mail>,
@@ -256,6 +256,7 @@ impl Machine {
     }
 
     /// Adds to the journal; returns the mark that is durable once this record is.
+    #[inline]
     pub(crate) fn append(&mut self, record: Record) -> u64 {
         self.note(&record);
         self.outbox.append(record)
@@ -378,7 +379,7 @@ impl Machine {
     pub(crate) fn hold(&mut self, hold: Hold) {
         if self.stop.is_none() {
             self.outbox.state(RunState::Held { hold: hold.clone() });
-            self.stop_for(Stop::Held(hold));
+            self.stop = Some(Stop::Held(Box::new(hold)));
         }
     }
 
@@ -386,23 +387,19 @@ impl Machine {
     pub(crate) fn lose(&mut self) {
         if self.stop.is_none() {
             tracing::warn!("the lease is over, and with it this worker's part in the run");
-            self.stop_for(Stop::Lapsed);
+            self.stop = Some(Stop::Lapsed);
         }
     }
 
     /// Lets go of the run.
     pub(crate) fn release(&mut self) {
         if self.stop.is_none() {
-            self.stop_for(Stop::Released);
+            self.stop = Some(Stop::Released);
         }
     }
 
     pub(crate) fn stop(&self) -> Option<&Stop> {
-        self.stop.as_deref()
-    }
-
-    pub(super) fn stop_for(&mut self, stop: Stop) {
-        self.stop = Some(Box::new(stop));
+        self.stop.as_ref()
     }
 
     /// Something for the run arrived from outside.
@@ -475,7 +472,7 @@ impl Machine {
         self.unpark_below(&Path::root());
         self.outbox.next_generation();
         self.outbox.append(first);
-        self.stop_for(Stop::Continued);
+        self.stop = Some(Stop::Continued);
     }
 
     /// Calls of this run that have finished, oldest first; kept only where some policy looks at them.
@@ -584,12 +581,12 @@ impl Machine {
             }
             Err(error @ StoreError::Stale { .. }) => {
                 tracing::warn!("the run is lost: {error}");
-                self.stop_for(Stop::Lost);
+                self.stop = Some(Stop::Lost);
             }
             Err(error) => {
                 // It may have happened: whoever was written to has a look.
                 self.nudged.extend(self.outbox.take_telling());
-                self.stop_for(Stop::Reload(error));
+                self.stop = Some(Stop::Reload(Box::new(error)));
             }
         }
     }

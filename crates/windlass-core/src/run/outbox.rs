@@ -90,6 +90,8 @@ impl Outbox {
         self.records.reserve(records);
     }
 
+    /// Inlined, because a record is large and otherwise copied on its way here.
+    #[inline]
     pub(crate) fn append(&mut self, record: Record) -> u64 {
         if self.records.capacity() == 0 {
             self.records.reserve_exact(self.room);

@@ -167,7 +167,7 @@ impl Machine {
         }
         self.outbox.examined(if planted(Plant::LoseExamined) { u64::MAX } else { self.seen });
         self.outbox.state(RunState::Suspended { wake });
-        self.stop_for(Stop::Suspended { wake });
+        self.stop = Some(Stop::Suspended { wake });
         true
     }
 
