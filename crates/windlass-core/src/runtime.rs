@@ -30,6 +30,7 @@ use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
 use crate::time::Clock;
+use crate::tool::artifact::mentioned_in;
 use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
 use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
@@ -98,6 +99,8 @@ pub struct Config {
     /// How long this worker is trusted to be alive without a word, where several share the store. `None` where one process
     /// owns it: then its runs can be claimed at any time, and nothing is polled for.
     pub lease: Option<Duration>,
+    /// Largest artifact that is stored.
+    pub artifact_bytes: u64,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -120,6 +123,7 @@ impl Config {
             lease: None,
             middleware: Vec::new(),
             attended: false,
+            artifact_bytes: limits::ARTIFACT_BYTES,
             seed: None,
         }
     }
@@ -158,6 +162,7 @@ impl Runtime {
             reach: Arc::new(Reach { signer, watchers }),
             closed: false.into(),
             on_threads: Default::default(),
+            artifact_bytes: config.artifact_bytes,
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
     }
@@ -243,7 +248,12 @@ impl Runtime {
             ..Creation::default()
         };
         let records = vec![Record { path: Path::root(), at, asked: Some(asked), event: Event::Accepted }];
-        let changes = vec![Change::Start { run, creation, records }];
+        let mut changes = vec![Change::Start { run, creation, records }];
+        // What it is started with is kept as long as it is.
+        let artifacts = mentioned_in(&call.args);
+        if !artifacts.is_empty() {
+            changes.push(Change::Refer { run, artifacts, by: run });
+        }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
                 self.kernel.reach.watchers.changed(run, session.as_ref());
@@ -291,6 +301,8 @@ impl Runtime {
                     RunEnd::Finished(_) => {}
                     // Somebody else may have it by now, perhaps in this very process.
                     RunEnd::Elsewhere if !self.kernel.closed.load(Ordering::Acquire) => {}
+                    // It is taken up again once the store answers, and its end is known then.
+                    RunEnd::Unknown(_) if !self.kernel.closed.load(Ordering::Acquire) => continue,
                     end if end.is_rest() => {}
                     end => return finished(run, end).map(|_| Vec::new()),
                 }
@@ -477,6 +489,10 @@ impl Runtime {
     /// Who owns the runs this runtime drives.
     pub(crate) fn worker(&self) -> crate::id::WorkerId {
         self.kernel.worker
+    }
+
+    pub(crate) fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
     }
 
     /// Takes up what is due, as a worker among others does now and then.

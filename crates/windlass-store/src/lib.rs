@@ -8,4 +8,4 @@
 
 mod sqlite;
 
-pub use sqlite::{Durability, OpenError, SqliteStore};
+pub use sqlite::{Durability, Health, OpenError, Options, SqliteStore};

@@ -13,6 +13,7 @@ use super::outbox::Outbox;
 use super::parks::{self, Parks};
 use super::rare::Rare;
 use super::record::{Asked, Event, Finished, Record, Recorded, Settled, Settler};
+use super::refs::Refs;
 use super::replay::{self, Decision, replay};
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::call::execute::Told;
@@ -123,6 +124,7 @@ pub(crate) struct Machine {
     nudged: Vec<RunId>,
     past_calls: PastCalls,
     labels: Labels,
+    pub(super) refs: Refs,
     /// Nothing is performed: the journal is checked against the code.
     pub(super) checking: Option<Checking>,
 }
@@ -150,6 +152,7 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            refs: Refs::default(),
             checking: None,
         }
     }
@@ -169,6 +172,7 @@ impl Machine {
             records.push(note.clone());
             outbox.append(note);
         }
+        let refs = Refs::of_past(&records);
         let mut history = History::fold(records);
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
@@ -193,6 +197,7 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            refs,
             checking: None,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
@@ -257,8 +262,9 @@ impl Machine {
 
     /// Adds to the journal; returns the mark that is durable once this record is.
     #[inline]
-    pub(crate) fn append(&mut self, record: Record) -> u64 {
+    pub(crate) fn append(&mut self, mut record: Record) -> u64 {
         self.note(&record);
+        self.outbox.refer(self.refs.record(&mut record));
         self.outbox.append(record)
     }
 
@@ -367,7 +373,7 @@ impl Machine {
     /// The root call has its outcome.
     pub(crate) fn finish(&mut self, ending: Ending, result: &Recorded) -> u64 {
         if let Some(parent) = &self.parent {
-            let message = Message::Ended { run: self.outbox.run(), result: result.clone() };
+            let message = Message::Ended { run: self.outbox.run(), result: self.refs.marked(result) };
             let dedupe = format!("ended {}", self.outbox.run());
             self.outbox.mail(parent.0, message, Some(dedupe.into()));
         }

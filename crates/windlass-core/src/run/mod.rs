@@ -15,6 +15,7 @@ pub(crate) mod outbox;
 pub(crate) mod parks;
 mod rare;
 pub mod record;
+pub(crate) mod refs;
 pub(crate) mod replay;
 pub mod reply;
 pub mod state;
@@ -32,7 +33,7 @@ use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
-use crate::store::{Answer, Commit, StoreError};
+use crate::store::{Answer, ArtifactId, Commit, StoreError};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 use history::Standing;
@@ -184,12 +185,21 @@ impl Run {
         self.has_past && self.with(Machine::suspect)
     }
 
-    pub(crate) fn origin(&self) -> Origin {
+    pub(crate) fn origin(self: &Arc<Self>) -> Origin {
         Origin {
             run: self.id,
             generation: self.generation,
             session: self.session.clone(),
             reach: self.kernel.reach.clone(),
+            home: Arc::downgrade(self),
+            lasts: limits::ATTEMPT_TIMEOUT,
+        }
+    }
+
+    /// The outcome at `path`, once recorded, may refer to these.
+    pub(crate) fn vouch(&self, path: &Path, artifacts: Vec<ArtifactId>) {
+        if !artifacts.is_empty() {
+            self.with(|machine| machine.refs.vouch(path, artifacts));
         }
     }
 

@@ -7,7 +7,8 @@ use windlass_core::store::{Creation, StoreError, Turn};
 
 use super::super::decide::{self, AT_ONCE, Head, NEVER, Owner};
 use super::super::job::{Phase, Start, State, Write};
-use super::{Table, Trouble, append, signed};
+use super::super::log::{Tail, signed};
+use super::{Table, Trouble};
 
 impl Table<'_> {
     /// Refuses creations whose key or turn is taken, and returns the runs to start that are not there yet.
@@ -69,9 +70,9 @@ impl Table<'_> {
         statement.query_row([session], |row| row.get(0).map(RunId::from_bytes)).optional()
     }
 
-    pub(super) fn create(&self, owner: Owner, creation: &Creation, state: Option<&State>) -> Result<Head, Trouble> {
+    pub(super) fn create(&self, owner: Owner, creation: &Creation, write: &Write) -> Result<Head, Trouble> {
         let running;
-        let state = match state {
+        let state = match &write.state {
             Some(state) => state,
             None => {
                 running = State::encode(&RunState::Running)?;
@@ -81,11 +82,12 @@ impl Table<'_> {
         let session = self.session(creation)?;
         let turn = is_turn(creation) && state.phase != Phase::Finished;
         let wake = decide::wake(state, false);
-        self.insert(&Row { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake })
+        let tail = self.end.after(Tail::default(), &write.records);
+        self.insert(&Row { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake, tail })
     }
 
     /// Queues a run that nobody owns yet.
-    pub(super) fn start(&self, start: &Start) -> Result<(), Trouble> {
+    pub(super) fn start(&mut self, start: &Start) -> Result<(), Trouble> {
         let Start { run, creation, records } = start;
         let turn = is_turn(creation);
         let waits = match &creation.session {
@@ -95,16 +97,19 @@ impl Table<'_> {
         let wake = Some(if waits { NEVER } else { AT_ONCE });
         let state = &State::encode(&RunState::Queued)?;
         let session = self.session(creation)?;
-        let mut head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake })?;
-        append(self.connection, &mut head, records)?;
+        let tail = self.end.after(Tail::default(), records);
+        let head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake, tail })?;
+        self.end.append(self.connection, &head.journal(), records)?;
+        self.end.saved(head.id);
         Ok(())
     }
 
+    /// The head it returns has no journal yet.
     fn insert(&self, row: &Row<'_>) -> Result<Head, Trouble> {
-        let Row { run, epoch, creation, state, session, turn, wake } = *row;
+        let Row { run, epoch, creation, state, session, turn, wake, tail } = *row;
         let sql = "INSERT INTO runs (run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
-                                     session, turn, parent_run, parent_path)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+                                     session, turn, parent_run, parent_path, tail, length)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
         let parent = creation.parent.as_deref();
         self.connection.prepare_cached(sql)?.execute(params![
             run.as_bytes(),
@@ -122,12 +127,14 @@ impl Table<'_> {
             turn.then_some(1),
             parent.map(|(run, _)| run.as_bytes()),
             parent.map(|(_, path)| path.to_string()),
+            tail.position,
+            signed(tail.end),
         ])?;
         let id = self.connection.last_insert_rowid();
         Ok(Head {
             id,
             epoch,
-            seq: 0,
+            tail: Tail::default(),
             mail: 0,
             examined: 0,
             phase: state.phase,
@@ -154,6 +161,8 @@ struct Row<'a> {
     session: Option<i64>,
     turn: bool,
     wake: Option<i64>,
+    /// Where its journal will end.
+    tail: Tail,
 }
 
 pub(super) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";
