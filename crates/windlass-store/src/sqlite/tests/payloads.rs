@@ -67,7 +67,8 @@ fn w09_a_purged_run_takes_its_large_values_with_it() {
     let store = SqliteStore::open(&path).unwrap();
     for n in 1..=2 {
         commit(&store, create(n)).unwrap();
-        commit(&store, owner(n, 1, vec![append(long(1)), append(json!("only".repeat(9_000 + usize::from(n))))])).unwrap();
+        commit(&store, owner(n, 1, vec![append(long(1)), append(json!("only".repeat(9_000 + usize::from(n))))]))
+            .unwrap();
         commit(&store, owner(n, 3, vec![finish()])).unwrap();
     }
     block_on(store.purge(run(1), Timestamp::default())).unwrap();
