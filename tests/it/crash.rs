@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::testing::{CrashMatrix, Ledger, MemoryDisk, Report, SqliteDisk};
+use windlass::testing::{CrashMatrix, Ledger, MemoryDisk, Report};
 use windlass::tools::spec::{OnDoubt, Retry};
 use windlass::{Call, Ctx, Effect, Reconciled, Settlement, Tool, ToolCall, ToolError, step};
 
+use crate::world::ScratchDisk;
+
 /// Runs a matrix in memory and on SQLite; both must see the same.
-fn check(matrix: impl Fn() -> CrashMatrix) -> Report {
+pub(crate) fn check(matrix: impl Fn() -> CrashMatrix) -> Report {
     let memory = matrix().disk(MemoryDisk::default).run();
     let sqlite = on_sqlite(matrix());
     assert_eq!(memory.outcome, sqlite.outcome);
@@ -19,15 +21,7 @@ fn check(matrix: impl Fn() -> CrashMatrix) -> Report {
 
 /// Runs a matrix on files, one for each history.
 pub(crate) fn on_sqlite(matrix: CrashMatrix) -> Report {
-    // The process dies here, the machine does not: files in memory will do, and cost no waiting for a disk.
-    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory");
-    let next = std::sync::atomic::AtomicU32::new(0);
-    let path = dir.path().to_owned();
-    let disk = move || {
-        let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        SqliteDisk::new(path.join(format!("{n}.db")))
-    };
-    matrix.disk(disk).run()
+    matrix.disk(ScratchDisk::new).run()
 }
 
 fn readonly(ledger: &Ledger, name: &'static str) -> Tool {

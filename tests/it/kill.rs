@@ -10,9 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::testing::Watched;
 use windlass::tools::spec::Retry;
-use windlass::{
-    Call, Ctx, Durability, Effect, Filter, Reconciled, SqliteStore, Store, Tool, ToolCall, ToolError, Windlass,
-};
+use windlass::{Call, Ctx, Durability, Effect, Filter, Reconciled, SqliteStore, Tool, ToolCall, ToolError, Windlass};
 
 /// Where a child works; also what tells it that it is one.
 pub(crate) const DIR: &str = "WINDLASS_TEST_CHILD_DIR";
@@ -34,24 +32,36 @@ pub(crate) fn report(point: &str) {
     assert!(read > 0, "the parent went away");
 }
 
-/// The world outside: a file that only grows.
+/// The world outside: a file that only grows, or a directory of such files, one for each ending of a run's id, so that
+/// nobody has to read all of a long one.
 #[derive(Clone)]
 pub(crate) struct LedgerFile(pub(crate) PathBuf);
 
 impl LedgerFile {
     pub(crate) fn effect(&self, name: &str, key: &str) {
         report(&format!("before effect {name}"));
-        let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
-        file.write_all(format!("{name} {key}\n").as_bytes()).expect("the ledger is written");
+        self.of(key).note(&format!("{name} {key}"));
         report(&format!("after effect {name}"));
     }
 
+    /// The file for a run, or for a key, which begins with its run.
+    pub(crate) fn of(&self, run: &str) -> Self {
+        if self.0.is_dir() { Self(self.0.join(&run[34..36])) } else { self.clone() }
+    }
+
+    /// Adds a line, whole or not at all.
+    pub(crate) fn note(&self, line: &str) {
+        let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
+        file.write_all(format!("{line}\n").as_bytes()).expect("the ledger is written");
+    }
+
+    /// Every line of a file.
     pub(crate) fn lines(&self) -> Vec<String> {
         std::fs::read_to_string(&self.0).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
     pub(crate) fn happened(&self, name: &str, key: &str) -> bool {
-        self.lines().contains(&format!("{name} {key}"))
+        self.of(key).lines().contains(&format!("{name} {key}"))
     }
 }
 
@@ -96,6 +106,15 @@ pub(crate) fn ledger_path(dir: &Path) -> PathBuf {
     dir.join("ledger.txt")
 }
 
+/// What children complained about, for whoever has to find out why one ended.
+fn complaints_path(dir: &Path) -> PathBuf {
+    dir.join("stderr.txt")
+}
+
+pub(crate) fn complaints(dir: &Path) -> String {
+    std::fs::read_to_string(complaints_path(dir)).unwrap_or_default()
+}
+
 async fn open(dir: &Path) -> Windlass {
     let store = SqliteStore::open_with(dir.join("app.db"), Durability::Relaxed).expect("the store opens");
     let ledger = LedgerFile(ledger_path(dir));
@@ -110,9 +129,6 @@ fn child() {
     let executor = tokio::runtime::Runtime::new().expect("an executor");
     executor.block_on(async {
         let windlass = open(&dir).await;
-        if std::env::var_os(FREE).is_some() {
-            return work_until_killed(&windlass, &dir).await;
-        }
         let known = windlass.list(Filter::All, None, 2).await.expect("the runs");
         let outcome = match known.first() {
             Some(info) => windlass.attach(info.run).await.expect("the run ends").remove(0),
@@ -124,36 +140,12 @@ fn child() {
     std::process::exit(0);
 }
 
-/// A child that is killed by time: finishes what it finds, then starts runs for as long as it lives. With a file named
-/// `drain` it stops once everything is finished.
-async fn work_until_killed(windlass: &Windlass, dir: &Path) {
-    loop {
-        let mut after = None;
-        loop {
-            let page = windlass.list(Filter::Running, after, 100).await.expect("the runs");
-            after = page.last().map(|info| info.run);
-            for info in &page {
-                windlass.attach(info.run).await.expect("the run ends");
-            }
-            if page.len() < 100 {
-                break;
-            }
-        }
-        if dir.join("drain").exists() {
-            return;
-        }
-        let jobs = (0..8).map(|_| windlass.call_json("book", json!({})));
-        for outcome in futures_util::future::join_all(jobs).await {
-            assert!(outcome.expect("the call ends").result.is_ok());
-        }
-    }
-}
-
 /// Starts this test binary as a child.
 pub(crate) fn spawn(child: &str, dir: &Path, free: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", child, "--nocapture", "--test-threads=1"]);
-    command.env(DIR, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let complaints = std::fs::File::options().create(true).append(true).open(complaints_path(dir)).expect("it opens");
+    command.env(DIR, dir).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(complaints);
     if free {
         command.env(FREE, "1").stdout(Stdio::null());
     }
@@ -162,26 +154,48 @@ pub(crate) fn spawn(child: &str, dir: &Path, free: bool) -> Child {
 
 /// Runs a child, killing it at the point with this number. Returns its result unless it was killed, and the points.
 pub(crate) fn run_child(test: &str, dir: &Path, kill_at: Option<usize>) -> (Option<Value>, Vec<String>) {
+    run_ahead(test, dir, kill_at, 0)
+}
+
+/// The same with a child that may be so many points ahead of its parent, so that it is killed in the midst of whatever it
+/// does then.
+pub(crate) fn run_ahead(test: &str, dir: &Path, kill_at: Option<usize>, ahead: usize) -> (Option<Value>, Vec<String>) {
+    let mut points = Vec::new();
+    let result = run_watched(test, dir, ahead, |point| {
+        points.push(point.to_owned());
+        kill_at.is_none_or(|kill_at| points.len() <= kill_at)
+    });
+    (result, points)
+}
+
+/// Runs a child for as long as `goes_on` says so, which is asked at every point while the child waits there.
+pub(crate) fn run_watched(
+    test: &str,
+    dir: &Path,
+    ahead: usize,
+    mut goes_on: impl FnMut(&str) -> bool,
+) -> Option<Value> {
     let mut child = spawn(test, dir, false);
     let mut words = child.stdin.take().expect("its input");
+    words.write_all(&b"go\n".repeat(ahead)).expect("it listens");
     let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let (mut points, mut result) = (Vec::new(), None);
+    let mut result = None;
     for line in lines.map_while(Result::ok) {
         if let Some(point) = line.strip_prefix("point ") {
-            let dies = kill_at == Some(points.len());
-            points.push(point.to_owned());
-            if dies {
+            if !goes_on(point) {
                 // SIGKILL: nothing of the child runs any more.
                 child.kill().expect("it is killed");
                 break;
             }
-            words.write_all(b"go\n").expect("it listens");
+            // One that is ahead may have ended: then its last reports are read, and nobody hears the answer.
+            let heard = words.write_all(b"go\n");
+            assert!(heard.is_ok() || ahead > 0, "it listens");
         } else if let Some(text) = line.strip_prefix("result ") {
             result = Some(serde_json::from_str(text).expect("JSON"));
         }
     }
     child.wait().expect("it ends");
-    (result, points)
+    result
 }
 
 #[test]
@@ -209,37 +223,4 @@ fn e08_l09_l17_l21_l22_w01_every_kill_leaves_one_charge_and_the_same_result() {
         assert_eq!((charges.len(), distinct.len()), (2, 2), "killed at {kill_at} ({place}): {ledger:?}");
     }
     panic!("the scenario has more than {MOST_POINTS} points");
-}
-
-/// Every run of a drained directory is finished, and every charge happened exactly once.
-pub(crate) fn check_drained(dir: &Path) -> usize {
-    let executor = tokio::runtime::Runtime::new().expect("an executor");
-    let runs = executor.block_on(async {
-        let store = SqliteStore::open(dir.join("app.db")).expect("the store opens");
-        let open = store.list(Filter::Running, None, 1).await.expect("the runs");
-        assert!(open.is_empty(), "not finished: {open:?}");
-        let (mut runs, mut after) = (0, None);
-        loop {
-            let page = store.list(Filter::All, after, 500).await.expect("the runs");
-            after = page.last().map(|info| info.run);
-            runs += page.len();
-            let odd = page.iter().find(|info| info.state != ended_well());
-            assert!(odd.is_none(), "{odd:?}");
-            if page.len() < 500 {
-                return runs;
-            }
-        }
-    });
-    let mut charges = LedgerFile(ledger_path(dir)).lines();
-    charges.retain(|line| line.starts_with("charge "));
-    let all = charges.len();
-    charges.sort();
-    charges.dedup();
-    assert_eq!(all, charges.len(), "a charge was doubled");
-    assert_eq!(all, runs * 2, "a charge was lost");
-    runs
-}
-
-fn ended_well() -> windlass::RunState {
-    windlass::RunState::Finished { ending: windlass::Ending::Ok }
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use windlass::testing::{CrashMatrix, Ledger};
 use windlass::{Ctx, Effect, Tool, ToolCall, limits, tool};
 
+use crate::crash::check;
 use crate::world::{Counter, Kind, World, on_every_store, tool as tool_of};
 
 const LOOP: u32 = limits::LOOP_LIMIT;
@@ -106,6 +107,6 @@ fn e13_a_body_meets_the_same_refusals_after_every_crash() {
         });
         vec![look.effect(Effect::Idempotent), model("look", LOOP + 2)]
     };
-    let report = CrashMatrix::new(scenario).call(ToolCall::new("model", json!({}))).run();
+    let report = check(|| CrashMatrix::new(scenario).call(ToolCall::new("model", json!({}))));
     assert_eq!(report.effects["look"], LOOP);
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::record::Event;
-use windlass::testing::{CrashMatrix, Ledger, MemoryDisk, SqliteDisk};
+use windlass::testing::{CrashMatrix, Ledger};
 use windlass::tools::spec::{Approval, KeyExpression, Retry};
 use windlass::{Call, Ctx, Effect, Preparation, Reconciled, RunId, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 use windlass_core::time::Clock;
 
+use crate::crash::check;
 use crate::world::{Counter, Kind, World, on_every_store, tool};
 
 /// The types of a run's records, in order.
@@ -320,14 +321,9 @@ fn order(ledger: &Ledger) -> Vec<Tool> {
 fn l01_prepared_calls_survive_every_crash_with_their_bytes() {
     for crashes in [1, 2] {
         let matrix = || CrashMatrix::new(order).call(ToolCall::new("order", json!({}))).crashes(crashes);
-        let memory = matrix().disk(MemoryDisk::default).run();
-        let dir = tempfile::tempdir().unwrap();
-        let (path, next) = (dir.path().to_owned(), AtomicU32::new(0));
-        let fresh = move || SqliteDisk::new(path.join(format!("{}.db", next.fetch_add(1, Ordering::Relaxed))));
-        let sqlite = matrix().disk(fresh).run();
-        assert_eq!(memory.outcome, json!([[{"same": true}, {"same": true}]]));
-        assert_eq!((&memory.outcome, &memory.effects), (&sqlite.outcome, &sqlite.effects));
-        assert_eq!((memory.effects["pay"], memory.effects["draw"]), (1, 2));
+        let report = check(matrix);
+        assert_eq!(report.outcome, json!([[{"same": true}, {"same": true}]]));
+        assert_eq!((report.effects["pay"], report.effects["draw"]), (1, 2));
     }
 }
 

@@ -405,6 +405,26 @@ fn b09_a_run_whose_store_failed_can_be_attached_to_at_once() {
 }
 
 #[test]
+fn b09_whoever_waits_for_a_run_when_its_store_fails_is_told_its_end() {
+    for fault in [Fault::Refused, Fault::AnswerLost] {
+        on_every_store(|mut world| {
+            let faulty = Arc::new(FaultyStore::new(world.store.clone()));
+            world.store = faulty.clone();
+            let ran = Counter::default();
+            let runtime =
+                world.runtime([counts("act", &ran).reconcile(|_| async { Ok(Reconciled::Happened("found")) })]);
+            faulty.fail_after(2, fault);
+            let outcome = world.run(async move {
+                let run = runtime.start(call("act")).expect("it is accepted");
+                runtime.attach(run).await
+            });
+            assert!(outcome.expect("the run ends")[0].result.is_ok());
+            assert_eq!(ran.get(), 1);
+        });
+    }
+}
+
+#[test]
 fn e09_calls_below_a_body_that_holds_their_key_still_run_one_at_a_time() {
     let world = World::new(Kind::Memory);
     let most = Arc::new(Mutex::new(0));

@@ -13,6 +13,7 @@ use windlass::{
 };
 use windlass_core::time::Clock;
 
+use crate::crash::check;
 use crate::world::{Counter, Kind, World, on_every_store, tool};
 
 fn act(ledger: &Ledger, name: &'static str) -> Tool {
@@ -52,30 +53,28 @@ fn strict(ledger: &Ledger) -> Tool {
 
 #[test]
 fn e07_a_crash_does_not_let_a_call_through_without_approval() {
-    let report = CrashMatrix::new(|l| {
-        vec![act(l, "charge"), act(l, "guarded").with(|spec| spec.guards.approval = Approval::Always)]
-    })
-    .call(call("charge"))
-    .call(call("guarded"))
-    .run();
+    let tools =
+        |l: &Ledger| vec![act(l, "charge"), act(l, "guarded").with(|spec| spec.guards.approval = Approval::Always)];
+    let report = check(|| CrashMatrix::new(tools).call(call("charge")).call(call("guarded")));
     assert!(!report.effects.contains_key("guarded"));
 }
 
 #[test]
 fn b04_a_crash_does_not_let_a_call_through_without_validation() {
-    let report =
-        CrashMatrix::new(|l| vec![act(l, "charge"), strict(l)]).call(call("charge")).call(call("strict")).run();
+    let tools = |l: &Ledger| vec![act(l, "charge"), strict(l)];
+    let report = check(|| CrashMatrix::new(tools).call(call("charge")).call(call("strict")));
     assert!(!report.effects.contains_key("strict"));
 }
 
 #[test]
 fn l02_a_crash_does_not_turn_an_unknown_tool_into_a_held_run() {
-    CrashMatrix::new(|l| vec![act(l, "charge")]).call(call("charge")).call(call("nope")).run();
+    check(|| CrashMatrix::new(|l| vec![act(l, "charge")]).call(call("charge")).call(call("nope")));
 }
 
 #[test]
 fn e01_a_crash_does_not_lose_the_untrusted_mark() {
-    CrashMatrix::new(|l| vec![act(l, "web").with(|spec| spec.hints.open_world = true)]).call(call("web")).run();
+    let tools = |l: &Ledger| vec![act(l, "web").with(|spec| spec.hints.open_world = true)];
+    check(|| CrashMatrix::new(tools).call(call("web")));
 }
 
 #[test]

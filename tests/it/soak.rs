@@ -1,12 +1,12 @@
 //! A little of everything that `cargo xtask soak` does at length.
 
-use std::time::{Duration, Instant};
+mod load;
 
 use serde_json::{Value, json};
 use windlass::testing::{Chaos, CrashMatrix, Ledger};
 use windlass::{Call, Ctx, Effect, Reconciled, Tool, ToolCall, step};
 
-use crate::kill;
+use crate::world::ScratchDisk;
 
 fn from_env(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
@@ -82,25 +82,26 @@ fn w11_stories_fourth_share() {
     stories(3);
 }
 
-#[test]
-fn kills_by_time() {
-    let minutes = from_env("WINDLASS_SOAK_MINUTES", 0);
-    let end = Instant::now() + Duration::from_secs(minutes * 60);
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut lives = 0;
-    let mut pause = 7u64;
-    while lives < 3 || Instant::now() < end {
-        lives += 1;
-        let mut child = kill::spawn("kill::child", dir.path(), true);
-        pause = pause.wrapping_mul(6_364_136_223_846_793_005) % 997;
-        // Death by time is the point here; the deterministic deaths are in `kill`.
-        std::thread::park_timeout(Duration::from_millis(20 + pause % 400));
-        child.kill().expect("it is killed");
-        child.wait().expect("it ends");
+/// The same on files: a lone worker's death is the end of its store, and whoever comes next opens the file again. Both
+/// stores must tell the same story, line by line.
+fn stories_on_sqlite(share: u64) {
+    let first = from_env("WINDLASS_SIM_FIRST", 1);
+    let seeds = from_env("WINDLASS_SIM_SEEDS", 1_000) / 10;
+    for seed in (first..first + seeds).filter(|seed| seed % 2 == share) {
+        let (file, memory) = (Chaos::seed(seed).disk(ScratchDisk::new).run(), Chaos::seed(seed).run());
+        let same = file.log.iter().zip(&memory.log).take_while(|(file, memory)| file == memory).count();
+        let (file_goes_on, memory_goes_on) = (file.log.get(same), memory.log.get(same));
+        let before = file.log[same.saturating_sub(20)..same].join("\n");
+        assert_eq!(file_goes_on, memory_goes_on, "seed {seed} tells another story in memory, after\n{before}");
     }
-    std::fs::write(dir.path().join("drain"), "").expect("the sign to drain");
-    let ended = kill::spawn("kill::child", dir.path(), true).wait().expect("it ends");
-    assert!(ended.success(), "the last life ends by itself");
-    let runs = kill::check_drained(dir.path());
-    println!("{lives} lives, {runs} runs, nothing lost, nothing doubled");
+}
+
+#[test]
+fn w08_w11_stories_on_sqlite_first_share() {
+    stories_on_sqlite(0);
+}
+
+#[test]
+fn w08_w11_stories_on_sqlite_second_share() {
+    stories_on_sqlite(1);
 }

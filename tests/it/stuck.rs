@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use windlass::tools::spec::{Approval, Concurrency, KeyExpression};
 use windlass::{
@@ -11,6 +12,7 @@ use windlass::{
     Start, Tool, ToolCall, ToolError, ToolResult, Turn, park,
 };
 use windlass_core::Runtime;
+use windlass_core::spawn::Spawn;
 use windlass_core::time::Clock;
 
 use crate::shaky::Shaky;
@@ -375,41 +377,51 @@ fn l06_an_approval_does_not_use_up_a_calls_deadline_in_a_crash_either() {
     assert_eq!(outcome(true), Ok(json!(2)));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn w03_an_attempt_in_its_first_poll_is_not_suspended_beside_a_call_that_waits() {
-    let charged = Counter::default();
-    let counted = charged.clone();
-    // It blocks the thread that polls it for longer than a run idles before it is suspended.
-    let charge = Tool::new("charge", "charges", move |_: Value| {
-        let n = counted.add();
-        async move {
-            std::thread::sleep(Duration::from_millis(900));
-            Ok(json!(n))
+#[test]
+fn w03_an_attempt_in_its_first_poll_is_not_suspended_beside_a_call_that_waits() {
+    on_every_store(|world| {
+        let charged = Counter::default();
+        let (counted, sim) = (charged.clone(), world.sim.clone());
+        // It keeps the thread that polls it for longer than a run idles before it is suspended, while others go on.
+        let charge = Tool::new("charge", "charges", move |_: Value| {
+            let (n, sim) = (counted.add(), sim.clone());
+            async move {
+                let idle = sim.clone();
+                sim.block_on(async move { idle.sleep(10 * MOMENT).await });
+                Ok(json!(n))
+            }
+        });
+        let charge = charge.with(|spec| {
+            spec.guards.approval = Approval::Always;
+            spec.guards.concurrency = Concurrency::Parallel;
+        });
+        let mut config = world.config([charge]);
+        (config.attended, config.suspend_after) = (true, MOMENT);
+        let runtime = Runtime::new(config);
+        let batch = runtime.clone();
+        let outcomes = Arc::new(Mutex::new(None));
+        let slot = outcomes.clone();
+        world.sim.spawn(Box::pin(async move {
+            *slot.lock() = Some(batch.batch(vec![call("charge"), call("charge")], false).await);
+        }));
+        world.pass(MOMENT / 2);
+        for left in [2, 1] {
+            let approve = runtime.clone();
+            world.run(async move {
+                let items = approve.inbox().await.unwrap();
+                assert_eq!(items.len(), left);
+                let item = &items[left - 1];
+                let Blocked::Approval { digest, .. } = &item.park.on else { panic!("{item:?}") };
+                approve.decide(item.run, &item.park.path, digest, true, ("ada", "fine")).await.unwrap();
+            });
+            world.pass(20 * MOMENT);
         }
+        let doubts = world.run(async move { runtime.doubts().await }).unwrap();
+        assert!(doubts.is_empty(), "what happened is recorded: {doubts:?}");
+        let outcomes = outcomes.lock().take().expect("the batch ends").unwrap();
+        assert!(outcomes.iter().all(|outcome| outcome.error().is_none()), "{outcomes:?}");
+        assert_eq!(charged.get(), 2);
     });
-    let charge = charge.with(|spec| {
-        spec.guards.approval = Approval::Always;
-        spec.guards.concurrency = Concurrency::Parallel;
-    });
-    let open = windlass::Windlass::in_memory().tool(charge).attended().suspend_after(Duration::from_millis(300));
-    let windlass = open.await.unwrap();
-    let calls = windlass.clone();
-    let batch = tokio::spawn(async move { calls.batch([call("charge"), call("charge")]).await });
-    let items = loop {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        let items = windlass.inbox().await.unwrap();
-        if items.len() == 2 {
-            break items;
-        }
-    };
-    windlass.approve(&items[1], "ada", "fine").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_300)).await;
-    windlass.approve(&items[0], "ada", "fine").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1_300)).await;
-    assert!(windlass.doubts().await.unwrap().is_empty(), "what happened is recorded");
-    let outcomes = batch.await.unwrap().unwrap();
-    assert!(outcomes.iter().all(|outcome| outcome.error().is_none()), "{outcomes:?}");
-    assert_eq!(charged.get(), 2);
 }
 
 #[test]

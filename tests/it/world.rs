@@ -6,10 +6,35 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use windlass::testing::SqliteDisk;
 use windlass::{Durability, MemoryStore, SqliteStore, Store, Tool};
 use windlass_core::testing::Sim;
 use windlass_core::time::Clock;
 use windlass_core::{Config, Runtime};
+
+/// Where files are kept that need not outlive the machine: in memory where that can be had.
+pub(crate) fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory")
+}
+
+/// A database file as the disk of a crash matrix or of the simulator: gone when its history is over.
+pub(crate) struct ScratchDisk {
+    file: SqliteDisk,
+    _dir: TempDir,
+}
+
+impl ScratchDisk {
+    pub(crate) fn new() -> Self {
+        let dir = scratch();
+        Self { file: SqliteDisk::new(dir.path().join("test.db")), _dir: dir }
+    }
+}
+
+impl windlass::testing::Disk for ScratchDisk {
+    fn open(&self) -> Arc<dyn Store> {
+        self.file.open()
+    }
+}
 
 /// Runs a test on every embedded store.
 pub(crate) fn on_every_store(test: impl Fn(World)) {
@@ -42,7 +67,7 @@ impl World {
     pub(crate) fn new(kind: Kind) -> Self {
         let disk = match kind {
             Kind::Memory => Disk::Memory(MemoryStore::new()),
-            Kind::Sqlite => Disk::Sqlite(tempfile::tempdir().expect("a temporary directory")),
+            Kind::Sqlite => Disk::Sqlite(scratch()),
         };
         Self::boot(disk, 1)
     }

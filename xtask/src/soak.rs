@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: the tests of module `soak`, for as long as asked.
 //!
-//! They are ordinary tests that do a little in every test run; three environment variables make them do a lot.
+//! They are ordinary tests that do a little in every test run; three environment variables make them do a lot. The kills by
+//! time come last and alone, because they compare how much is done in their first minute and in their last.
 
 use anyhow::{Result, ensure};
 
@@ -9,6 +10,7 @@ use crate::cargo::Cargo;
 
 const TESTS: &str = "test --release -p windlass-tests --test it --";
 const FILTER: &str = "soak::";
+const KILLS: &str = "soak::load::";
 
 /// Enough seeds to reach orderings that one test run never sees, in minutes on a laptop.
 const DEFAULT_SEEDS: u64 = 2_000;
@@ -31,17 +33,21 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let listed = Cargo::new(TESTS).args(["--list", FILTER]).output()?;
     // The test harness calls it a success when a filter matches nothing.
     ensure!(listed.lines().any(|line| line.ends_with(": test")), "no test matches `{FILTER}`: nothing would be soaked");
-    let soak = invocation(&options);
-    println!("== {soak}");
-    soak.run()
+    for soak in invocations(&options) {
+        println!("== {soak}");
+        soak.run()?;
+    }
+    Ok(())
 }
 
-fn invocation(options: &Options) -> Cargo {
-    Cargo::new(TESTS)
-        .args(["--nocapture", FILTER])
+fn invocations(options: &Options) -> [Cargo; 2] {
+    let stories = Cargo::new(TESTS)
+        .args(["--nocapture", FILTER, "--skip", KILLS])
         .env("WINDLASS_SOAK_SEEDS", options.seeds.to_string())
-        .env("WINDLASS_SIM_SEEDS", options.stories.to_string())
-        .env("WINDLASS_SOAK_MINUTES", options.minutes.to_string())
+        .env("WINDLASS_SIM_SEEDS", options.stories.to_string());
+    let kills =
+        Cargo::new(TESTS).args(["--nocapture", KILLS]).env("WINDLASS_SOAK_MINUTES", options.minutes.to_string());
+    [stories, kills]
 }
 
 fn parse(args: &[String]) -> Result<Options, Misuse> {
@@ -93,10 +99,15 @@ mod tests {
 
     #[test]
     fn the_tests_are_told_by_environment() {
+        let [stories, kills] = invocations(&Options { seeds: 7, stories: 9, minutes: 3 });
         assert_eq!(
-            invocation(&Options { seeds: 7, stories: 9, minutes: 3 }).to_string(),
-            "WINDLASS_SOAK_SEEDS=7 WINDLASS_SIM_SEEDS=9 WINDLASS_SOAK_MINUTES=3 \
-             cargo test --release -p windlass-tests --test it -- --nocapture soak::"
+            stories.to_string(),
+            "WINDLASS_SOAK_SEEDS=7 WINDLASS_SIM_SEEDS=9 \
+             cargo test --release -p windlass-tests --test it -- --nocapture soak:: --skip soak::load::"
+        );
+        assert_eq!(
+            kills.to_string(),
+            "WINDLASS_SOAK_MINUTES=3 cargo test --release -p windlass-tests --test it -- --nocapture soak::load::"
         );
     }
 }

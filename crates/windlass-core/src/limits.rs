@@ -68,6 +68,12 @@ pub const ALARM_LOOK: Duration = Duration::from_secs(60);
 /// When suspended runs are looked for again after the store could not say which are due.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// How often a store lets go of what it keeps no longer: rarely enough to cost nothing, often enough that little gathers.
+pub const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// The least pause between two slices of that, in which commits get their turn.
+pub const TIDY_PAUSE: Duration = Duration::from_millis(5);
+
 /// Records a watcher reads from the store at a time: enough to catch up quickly, few enough to hold.
 pub const WATCH_PAGE: usize = 256;
 
@@ -136,3 +142,17 @@ pub const GRANT_VALID: Duration = Duration::from_secs(3_600);
 /// How often a body may make the same call with the same result, with nothing new in between, before the next one is
 /// refused. A person would have stopped at the third time; some polling is patient, so a little more.
 pub const LOOP_LIMIT: u32 = 5;
+
+/// Bytes of an artifact that are moved at a time: few enough to hold a few hundred of them, enough that the cost of moving
+/// is in the bytes.
+pub const ARTIFACT_PIECE: usize = 256 << 10;
+
+/// Largest artifact, unless the runtime says otherwise. Larger things have a home of their own, and an address.
+pub const ARTIFACT_BYTES: u64 = 1 << 30;
+
+/// How long an artifact that nobody refers to is kept, beyond the attempt that may still come to: longer than any commit
+/// takes, short enough that what failed attempts left does not pile up.
+pub const ARTIFACT_GRACE: Duration = Duration::from_secs(3_600);
+
+/// Pieces that are collected in one go: some megabytes, for which a commit waits a few milliseconds.
+pub const ARTIFACT_SWEEP: usize = 32;

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 
 use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
+use crate::call::Reach;
 use crate::call::plan::Scope;
 use crate::id::{Mint, RunId, WorkerId};
 use crate::kernel::Kernel;
@@ -19,7 +20,10 @@ use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::Record;
 use crate::run::state::{Hold, RunInfo};
 use crate::spawn::Spawn;
-use crate::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Store, StoreError};
+use crate::store::{
+    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Store, StoreError,
+    Stored, Swept, Upload,
+};
 use crate::time::Timestamp;
 use crate::tool::Toolbox;
 use crate::worker::Lease;
@@ -107,6 +111,7 @@ pub(crate) fn check(kernel: &Kernel, toolbox: Toolbox, info: RunInfo, journal: V
 
 /// A kernel with the same rules, out of which nothing leads.
 fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
+    let watchers = Arc::new(Watchers::new(kernel.clock.clone()));
     Kernel {
         store: Arc::new(Nowhere),
         clock: kernel.clock.clone(),
@@ -117,6 +122,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         kept: Default::default(),
         connections: kernel.connections.clone(),
         policy: kernel.policy.clone(),
+        is_silent: kernel.is_silent,
         attended: kernel.attended,
         middleware: kernel.middleware.clone(),
         locale: kernel.locale.clone(),
@@ -125,16 +131,17 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         worker: WorkerId::default(),
         lease: Lease::new(None),
         sessions: Default::default(),
-        // Whoever watches the run itself hears nothing of a check.
-        watchers: Arc::new(Watchers::new(kernel.clock.clone())),
         live: Default::default(),
         letters: Default::default(),
         queued: Default::default(),
         rest: Default::default(),
         suspend_after: kernel.suspend_after,
-        signer: kernel.signer.clone(),
+        tidy_every: None,
+        // Whoever watches the run itself hears nothing of a check.
+        reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
         closed: AtomicBool::new(false),
         on_threads: Default::default(),
+        artifact_bytes: kernel.artifact_bytes,
     }
 }
 
@@ -205,11 +212,43 @@ impl Store for Nowhere {
         none()
     }
 
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
     fn secret(&self) -> [u8; 32] {
         [0; 32]
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+impl Artifacts for Nowhere {
+    fn begin(&self, _: Access, _: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
+        none()
+    }
+
+    fn append(&self, _: Upload, _: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
+        none()
+    }
+
+    fn finish(&self, _: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+        none()
+    }
+
+    fn abandon(&self, _: Upload) {}
+
+    fn size(&self, _: ArtifactId, _: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
+        none()
+    }
+
+    fn read(&self, _: ArtifactId, _: Access, _: u64, _: usize) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
+        none()
+    }
+
+    fn sweep(&self, _: Timestamp, _: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        none()
     }
 }

@@ -4,6 +4,7 @@ mod forks;
 mod looking;
 mod people;
 mod recovery;
+mod tidying;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
 use crate::call::plan::{asked, resolve};
-use crate::call::{Middleware, Outcome, ToolCall};
+use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
 use crate::kernel::{Kernel, Live};
@@ -30,6 +31,7 @@ use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
 use crate::time::Clock;
+use crate::tool::artifact::mentioned_in;
 use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
 use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
@@ -98,6 +100,11 @@ pub struct Config {
     /// How long this worker is trusted to be alive without a word, where several share the store. `None` where one process
     /// owns it: then its runs can be claimed at any time, and nothing is polled for.
     pub lease: Option<Duration>,
+    /// Largest artifact that is stored.
+    pub artifact_bytes: u64,
+    /// How often the store lets go of what it keeps no longer; `None` leaves that to whoever calls
+    /// [`Runtime::tidy`]. Begins with [`Runtime::recover`].
+    pub tidy_every: Option<Duration>,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -120,6 +127,8 @@ impl Config {
             lease: None,
             middleware: Vec::new(),
             attended: false,
+            artifact_bytes: limits::ARTIFACT_BYTES,
+            tidy_every: None,
             seed: None,
         }
     }
@@ -129,12 +138,12 @@ impl Runtime {
     /// A runtime. It takes up no earlier runs until [`recover`](Runtime::recover).
     pub fn new(config: Config) -> Self {
         let signer = Arc::new(Signer::new(config.store.secret()));
+        let watchers = Arc::new(Watchers::new(config.clock.clone()));
         let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
         let kernel = Kernel {
             worker: mint.worker(),
             lease: Lease::new(config.lease),
             sessions: Default::default(),
-            watchers: Arc::new(Watchers::new(config.clock.clone())),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
@@ -143,6 +152,7 @@ impl Runtime {
             keys: Arc::new(Keys::default()),
             kept: Default::default(),
             connections: config.connections,
+            is_silent: config.policy == Policy::default(),
             policy: config.policy,
             middleware: config.middleware,
             attended: config.attended,
@@ -154,9 +164,11 @@ impl Runtime {
             letters: Default::default(),
             rest: Default::default(),
             suspend_after: config.suspend_after,
-            signer,
+            tidy_every: config.tidy_every,
+            reach: Arc::new(Reach { signer, watchers }),
             closed: false.into(),
             on_threads: Default::default(),
+            artifact_bytes: config.artifact_bytes,
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
     }
@@ -212,10 +224,10 @@ impl Runtime {
         let run = drive.run.id;
         drive.accept();
         // A store that is overloaded says so at once: then nothing was accepted.
-        if let Some(Stop::Reload(error @ StoreError::Unavailable(_))) =
-            drive.run.with(|machine| machine.stop().cloned())
+        if let Some(Stop::Reload(error)) = drive.run.with(|machine| machine.stop().cloned())
+            && matches!(*error, StoreError::Unavailable(_))
         {
-            return Err(error.into());
+            return Err((*error).into());
         }
         self.kernel.detach(drive);
         Ok(run)
@@ -242,10 +254,15 @@ impl Runtime {
             ..Creation::default()
         };
         let records = vec![Record { path: Path::root(), at, asked: Some(asked), event: Event::Accepted }];
-        let changes = vec![Change::Start { run, creation, records }];
+        let mut changes = vec![Change::Start { run, creation, records }];
+        // What it is started with is kept as long as it is.
+        let artifacts = mentioned_in(&call.args);
+        if !artifacts.is_empty() {
+            changes.push(Change::Refer { run, artifacts, by: run });
+        }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
-                self.kernel.watchers.changed(run, session.as_ref());
+                self.kernel.reach.watchers.changed(run, session.as_ref());
                 self.kernel.wake_up(run);
             }
             Err(StoreError::KeyTaken { run }) => {
@@ -256,6 +273,7 @@ impl Runtime {
                 }
                 return Ok(run);
             }
+            Err(error @ StoreError::KeySpent { .. }) => return Err(error.into()),
             Err(error) => {
                 // It may be there all the same.
                 self.kernel.wake_up(run);
@@ -290,6 +308,8 @@ impl Runtime {
                     RunEnd::Finished(_) => {}
                     // Somebody else may have it by now, perhaps in this very process.
                     RunEnd::Elsewhere if !self.kernel.closed.load(Ordering::Acquire) => {}
+                    // It is taken up again once the store answers, and its end is known then.
+                    RunEnd::Unknown(_) if !self.kernel.closed.load(Ordering::Acquire) => continue,
                     end if end.is_rest() => {}
                     end => return finished(run, end).map(|_| Vec::new()),
                 }
@@ -378,7 +398,7 @@ impl Runtime {
         run.flush().await;
         let stop = run.with(|machine| machine.stop().cloned());
         match stop {
-            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source }),
+            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source: *source }),
             Some(Stop::Lost | Stop::Lapsed) => Err(Error::Elsewhere { run: run.id }),
             _ => {
                 // Whoever waits behind it, such as the next turn of its session, waits no longer.
@@ -476,6 +496,10 @@ impl Runtime {
     /// Who owns the runs this runtime drives.
     pub(crate) fn worker(&self) -> crate::id::WorkerId {
         self.kernel.worker
+    }
+
+    pub(crate) fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
     }
 
     /// Takes up what is due, as a worker among others does now and then.

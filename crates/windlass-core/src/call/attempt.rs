@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -13,7 +14,9 @@ use crate::activity::Happening;
 use crate::activity::watchers::Watchers;
 use crate::id::{RunId, ToolId};
 use crate::path::Path;
+use crate::run::Run;
 use crate::run::reply::Signer;
+use crate::store::ArtifactId;
 use crate::testing::chaos::{Plant, planted};
 
 /// One attempt of a call or step. Cloning shares it.
@@ -26,7 +29,18 @@ pub(crate) struct Origin {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
     pub(crate) session: Option<Arc<str>>,
+    pub(crate) reach: Arc<Reach>,
+    /// The run itself: an attempt that outlives it does not keep it.
+    pub(crate) home: Weak<Run>,
+    /// How long the attempt may take.
+    pub(crate) lasts: Duration,
+}
+
+/// What an attempt reaches the outside by, beside what its body does.
+pub(crate) struct Reach {
+    /// Signs reply keys.
     pub(crate) signer: Arc<Signer>,
+    /// Who is told when there is something new to see.
     pub(crate) watchers: Arc<Watchers>,
 }
 
@@ -34,7 +48,8 @@ pub(crate) struct Origin {
 impl Origin {
     pub(crate) fn for_test(run: RunId, generation: u32, signer: Arc<Signer>) -> Self {
         let watchers = Arc::new(Watchers::new(Arc::new(crate::testing::Sim::new(1))));
-        Self { run, generation, session: None, signer, watchers }
+        let reach = Arc::new(Reach { signer, watchers });
+        Self { run, generation, session: None, reach, home: Weak::new(), lasts: Duration::ZERO }
     }
 }
 
@@ -50,6 +65,8 @@ struct Inner {
     beats: AtomicU64,
     /// A thread that cannot be interrupted is still at it.
     on_thread: AtomicBool,
+    /// Artifacts it stored or opened; most attempts have nothing to do with any.
+    artifacts: OnceLock<Mutex<Vec<ArtifactId>>>,
 }
 
 impl Attempt {
@@ -64,6 +81,7 @@ impl Attempt {
             dropped: Token::default(),
             beats: AtomicU64::new(0),
             on_thread: AtomicBool::new(false),
+            artifacts: OnceLock::new(),
         }))
     }
 
@@ -101,7 +119,7 @@ impl Attempt {
     /// The key by which the outside answers this call, if the attempt ends with [`Reply::Later`](crate::tool::Reply).
     /// The same for every attempt. Hand it out before the attempt ends; an answer that comes early is kept.
     pub fn reply_key(&self) -> String {
-        self.0.origin.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
+        self.0.origin.reach.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace.
@@ -128,14 +146,32 @@ impl Attempt {
     /// nowhere. Counts as a heartbeat.
     pub fn progress(&self, message: &str) {
         self.heartbeat();
-        let Origin { run, session, watchers, .. } = &self.0.origin;
+        let Origin { run, session, reach, .. } = &self.0.origin;
         let what = || Happening::Progress { message: message.to_owned() };
-        watchers.say(*run, session.as_ref(), &self.0.path, what);
+        reach.watchers.say(*run, session.as_ref(), &self.0.path, what);
         tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
 
     pub(crate) fn beats(&self) -> u64 {
         self.0.beats.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn home(&self) -> Option<Arc<Run>> {
+        self.0.origin.home.upgrade()
+    }
+
+    pub(crate) fn lasts(&self) -> Duration {
+        self.0.origin.lasts
+    }
+
+    /// Its outcome may refer to this artifact.
+    pub(crate) fn vouch(&self, artifact: ArtifactId) {
+        self.0.artifacts.get_or_init(Mutex::default).lock().push(artifact);
+    }
+
+    /// What its outcome may refer to.
+    pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
+        self.0.artifacts.get().map_or_else(Vec::new, |artifacts| artifacts.lock().clone())
     }
 
     pub(crate) fn set_on_thread(&self, on_thread: bool) {

@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use super::attempt::Attempt;
 use super::rules::Rules;
 use crate::kernel::Kernel;
+use crate::store::ArtifactId;
 use crate::time::Clock;
 use crate::tool::{Output, ToolResult};
 
@@ -29,9 +30,11 @@ pub(crate) struct Running<'a> {
     body: BoxFuture<'a, ToolResult<Output>>,
     attempt: Attempt,
     pub(crate) started: u64,
+    /// Whether it was polled and had to wait.
+    pub(crate) is_pending: bool,
     /// Only attempts that are pending have timers.
     timers: Option<Box<Timers>>,
-    stopping: Option<Stopping>,
+    stopping: Option<Box<Stopping>>,
     /// An attempt that began after the run was cancelled is part of cleaning up.
     heeds_cancel: bool,
     span: tracing::Span,
@@ -69,7 +72,12 @@ impl<'a> Running<'a> {
             name = attempt.name(),
             number = attempt.number()
         );
-        Self { body, attempt, started, timers: None, stopping: None, heeds_cancel, span }
+        Self { body, attempt, started, is_pending: false, timers: None, stopping: None, heeds_cancel, span }
+    }
+
+    /// Artifacts that the outcome may refer to.
+    pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
+        self.attempt.vouched()
     }
 
     /// Polls the body and whatever limits it. `left` is the time until the call's deadline.
@@ -88,7 +96,8 @@ impl<'a> Running<'a> {
             let overdue = self.poll_timers(cx, &*kernel.clock, rules, left());
             if overdue.is_some() || (cancelled && self.heeds_cancel) {
                 self.attempt.cancel();
-                self.stopping = Some(Stopping { grace: kernel.clock.sleep(rules.grace), timed_out: overdue });
+                let grace = kernel.clock.sleep(rules.grace);
+                self.stopping = Some(Box::new(Stopping { grace, timed_out: overdue }));
                 // The token may be all the body waits for.
                 if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
                     return Poll::Ready(ended);

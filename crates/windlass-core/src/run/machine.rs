@@ -2,17 +2,20 @@
 //! bodies ask for, what attempts returned and what the store answered.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::budget::Budget;
 use super::check::Checking;
 use super::history::{History, Standing};
 use super::intent::Intent;
+pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
-use super::record::{Asked, Event, Finished, Record, Recorded, Settled, Settler};
+use super::rare::Rare;
+use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded};
+use super::refs::Refs;
 use super::replay::{self, Decision, replay};
+use super::restored::Restored;
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::call::execute::Told;
 use crate::ctx::runs::Started;
@@ -20,17 +23,17 @@ use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
 use crate::policy::{PastCall, PastCalls};
-use crate::store::{Claimed, Commit, Creation, Mail, Message, Settlement, StoreError};
-use crate::time::{Times, Timestamp};
+use crate::store::{Claimed, Commit, Creation, Mail, Message, StoreError};
+use crate::time::Timestamp;
 use crate::tool::{Effect, ToolError};
 
 /// Why nobody drives a run any more.
 #[derive(Clone, Debug)]
 pub(crate) enum Stop {
     /// It is held; the hold is being, or has been, recorded.
-    Held(Hold),
+    Held(Box<Hold>),
     /// The store failed: what happened is decided by the journal.
-    Reload(StoreError),
+    Reload(Box<StoreError>),
     /// Another owner has it.
     Lost,
     /// The lease is over: another owner may have it, or nobody.
@@ -66,27 +69,6 @@ pub(crate) struct Past {
     pub(crate) effect: Effect,
 }
 
-/// A settlement from the mailbox.
-pub(crate) struct SettleMail {
-    pub(crate) settlement: Settlement,
-    pub(crate) by: String,
-    pub(crate) reason: String,
-}
-
-impl SettleMail {
-    /// What is recorded of it where no body is told.
-    fn annotation(self, doubt: &Doubt) -> Event {
-        let (attempt, by, reason) = (doubt.attempt, Settler::Person(self.by), self.reason);
-        let result = match self.settlement {
-            Settlement::DidNotHappen => return Event::Settled { attempt, by, reason },
-            Settlement::Happened(result) => result,
-            Settlement::GiveUp => Err(Arc::new(doubt.given_up(&by, &reason))),
-        };
-        let settled = Some(Box::new(Settled { by, reason }));
-        Event::Finished(Finished { result, told: None, attempts: attempt, times: Times::default(), settled })
-    }
-}
-
 /// A cancellation that reached the run.
 struct Cancel {
     reason: String,
@@ -96,12 +78,13 @@ struct Cancel {
     at: Timestamp,
 }
 
+/// Most runs begin and end with one owner and never wait: what only the others have is out of line.
 pub(crate) struct Machine {
-    pub(super) history: History,
+    pub(super) history: Rare<History>,
     pub(super) outbox: Outbox,
     pub(super) stop: Option<Stop>,
     pub(super) doubts: Vec<Doubt>,
-    pub(super) parks: Parks,
+    pub(super) parks: Rare<Parks>,
     pub(super) mail: VecDeque<Mail>,
     /// Settlements taken out of the mail whose consequence is not recorded yet: where, and their positions.
     pub(super) undecided: Vec<(Path, u64)>,
@@ -121,8 +104,11 @@ pub(crate) struct Machine {
     nudged: Vec<RunId>,
     past_calls: PastCalls,
     labels: Labels,
+    pub(super) refs: Refs,
     /// Nothing is performed: the journal is checked against the code.
     pub(super) checking: Option<Checking>,
+    /// What is known of what a backup did not have.
+    pub(super) restored: Option<Restored>,
 }
 
 impl Machine {
@@ -130,11 +116,11 @@ impl Machine {
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
         let parent = creation.parent.clone();
         Self {
-            history: History::default(),
+            history: Rare::default(),
             outbox: Outbox::create(run, creation),
             stop: None,
             doubts: Vec::new(),
-            parks: Parks::default(),
+            parks: Rare::default(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
@@ -148,7 +134,9 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            refs: Refs::default(),
             checking: None,
+            restored: None,
         }
     }
 
@@ -167,17 +155,19 @@ impl Machine {
             records.push(note.clone());
             outbox.append(note);
         }
+        let refs = Refs::of_past(&records);
         let mut history = History::fold(records);
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
         let parks = Parks::of_past(history.revoked.take());
         let children = std::mem::take(&mut history.children);
+        let restored = history.restored.take();
         let mut machine = Self {
-            history,
+            history: history.into(),
             outbox,
             stop: None,
             doubts: Vec::new(),
-            parks,
+            parks: parks.into(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
@@ -191,10 +181,12 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            refs,
             checking: None,
+            restored,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
-        if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
+        if let Some((path, deaths)) = machine.history.get().and_then(|history| history.crash_loop(limits::CRASH_LOOP)) {
             machine.hold(Hold::CrashLoop { path, deaths });
         }
         machine
@@ -202,7 +194,7 @@ impl Machine {
 
     /// Whether an earlier owner left anything that decides what happens now.
     pub(crate) fn has_past(&self) -> bool {
-        !self.history.is_empty() || self.budget.is_suspect()
+        self.history.get().is_some_and(|history| !history.is_empty()) || self.budget.is_suspect()
     }
 
     /// A body asks for an operation.
@@ -215,7 +207,10 @@ impl Machine {
         if let Some(hold) = self.budget.ask() {
             self.hold(hold);
         }
-        let standing = self.history.take(path);
+        if let Some(restored) = &mut self.restored {
+            restored.asked(path, asked);
+        }
+        let standing = self.history.get_mut().and_then(|history| history.take(path));
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
             self.past_calls.answered(asked, result);
@@ -225,6 +220,11 @@ impl Machine {
         }
         match &mut decision {
             Decision::Diverged(divergence) => self.hold(Hold::Diverged(divergence.clone())),
+            // Whoever settles it must know that it may have been made again since.
+            Decision::InDoubt { over_by, cause, recorded: false, .. } if self.restored.is_some() => {
+                *cause = DoubtCause::Restored;
+                *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
+            }
             // The fence proves the old owner gone, or only time does.
             Decision::InDoubt { over_by, recorded: false, .. } if self.budget.owners_dead => {
                 *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
@@ -242,25 +242,30 @@ impl Machine {
 
     /// What the journal has at `path` that no body asked for yet.
     pub(crate) fn standing(&self, path: &Path) -> Option<&Standing> {
-        self.history.get(path)
+        self.history.get()?.get(path)
     }
 
     /// A body returned; `next` is the first path it did not ask for.
     pub(crate) fn returned(&mut self, next: &Path) {
-        if let Some(standing) = self.history.get(next) {
+        if let Some(standing) = self.standing(next) {
             let divergence: Divergence = replay::unasked(next, standing);
             self.hold(Hold::Diverged(Box::new(divergence)));
         }
     }
 
     /// Adds to the journal; returns the mark that is durable once this record is.
-    pub(crate) fn append(&mut self, record: Record) -> u64 {
+    #[inline]
+    pub(crate) fn append(&mut self, mut record: Record) -> u64 {
         self.note(&record);
+        self.outbox.refer(self.refs.record(&mut record));
         self.outbox.append(record)
     }
 
     /// Keeps track of attempts that could be in doubt, should the run end around them.
     fn note(&mut self, record: &Record) {
+        if let Some(restored) = &mut self.restored {
+            restored.note(&record.path, &record.event);
+        }
         self.past_calls.note(record);
         self.labels.note(record);
         if let Event::Finished(finished) = &record.event {
@@ -300,6 +305,9 @@ impl Machine {
     }
 
     fn close_doubt(&mut self, path: &Path) {
+        if self.doubts.is_empty() {
+            return;
+        }
         let before = self.doubts.len();
         self.doubts.retain(|doubt| doubt.path != *path);
         if self.doubts.len() != before {
@@ -321,7 +329,8 @@ impl Machine {
             self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
             self.open_doubt(doubt);
         }
-        for (doubt, recorded) in self.history.open_below(path) {
+        let open = self.history.get_mut().map(|history| history.open_below(path));
+        for (doubt, recorded) in open.unwrap_or_default() {
             let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
             if !recorded {
                 let event = Event::Doubted { attempt, cause, over_by };
@@ -360,7 +369,7 @@ impl Machine {
     /// The root call has its outcome.
     pub(crate) fn finish(&mut self, ending: Ending, result: &Recorded) -> u64 {
         if let Some(parent) = &self.parent {
-            let message = Message::Ended { run: self.outbox.run(), result: result.clone() };
+            let message = Message::Ended { run: self.outbox.run(), result: self.refs.marked(result) };
             let dedupe = format!("ended {}", self.outbox.run());
             self.outbox.mail(parent.0, message, Some(dedupe.into()));
         }
@@ -372,7 +381,7 @@ impl Machine {
     pub(crate) fn hold(&mut self, hold: Hold) {
         if self.stop.is_none() {
             self.outbox.state(RunState::Held { hold: hold.clone() });
-            self.stop = Some(Stop::Held(hold));
+            self.stop = Some(Stop::Held(Box::new(hold)));
         }
     }
 
@@ -406,6 +415,10 @@ impl Machine {
             Message::Cancel { by, reason } => {
                 self.outbox.consumed(mail.position);
                 return self.cancelled(by, reason, now);
+            }
+            Message::Restored => {
+                self.outbox.consumed(mail.position);
+                return self.restore(now);
             }
             Message::Revoke { reason } => {
                 self.outbox.consumed(mail.position);
@@ -444,8 +457,11 @@ impl Machine {
 
     /// Another run starts with this record; `cancelled_with_this` says whether it ends with this one.
     pub(crate) fn spawned(&mut self, record: Record, start: Option<(Started, bool)>) {
+        let path = record.path.clone();
         self.append(record);
-        let Some((Started { run, creation, records }, cancelled_with_this)) = start else { return };
+        let Some((mut started, cancelled_with_this)) = start else { return };
+        self.mark_started(&path, &mut started);
+        let Started { run, creation, records } = started;
         if cancelled_with_this {
             self.children.push(run);
         }
@@ -464,7 +480,9 @@ impl Machine {
         }
         self.unpark_below(&Path::root());
         self.outbox.next_generation();
+        let at = first.at;
         self.outbox.append(first);
+        self.mark_generation(at);
         self.stop = Some(Stop::Continued);
     }
 
@@ -498,6 +516,9 @@ impl Machine {
 
     /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
     fn decided(&mut self, path: &Path) {
+        if self.undecided.is_empty() {
+            return;
+        }
         let said = std::mem::take(&mut self.undecided).into_iter();
         let (decided, open): (Vec<_>, _) = said.partition(|(other, _)| other == path);
         self.undecided = open;
@@ -546,7 +567,7 @@ impl Machine {
 
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
-        match self.stop {
+        match self.stop() {
             Some(Stop::Lost | Stop::Lapsed | Stop::Reload(_)) => None,
             _ => {
                 self.publish_parks();
@@ -565,7 +586,9 @@ impl Machine {
         match answer {
             Ok(()) => {
                 let told = self.outbox.accepted();
-                self.nudged.extend(told);
+                if !told.is_empty() {
+                    self.nudged.extend(told);
+                }
             }
             Err(error @ StoreError::Stale { .. }) => {
                 tracing::warn!("the run is lost: {error}");
@@ -574,7 +597,7 @@ impl Machine {
             Err(error) => {
                 // It may have happened: whoever was written to has a look.
                 self.nudged.extend(self.outbox.take_telling());
-                self.stop = Some(Stop::Reload(error));
+                self.stop = Some(Stop::Reload(Box::new(error)));
             }
         }
     }

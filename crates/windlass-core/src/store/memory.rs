@@ -1,10 +1,12 @@
 //! The store that forgets: everything in memory, the same semantics as on disk.
 
+mod artifacts;
 mod check;
 mod entry;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod tidy;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,16 +16,18 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{
-    Answer, Change, Claimant, Claimed, Commit, Creation, Due, Entry as Logged, Filter, Guard, Mail, Message, Store,
-    StoreError, Turn,
+    Answer, Artifacts, Change, Claimant, Claimed, Commit, Creation, Due, Entry as Logged, Filter, Guard, Mail, Message,
+    Retention, Store, StoreError, Tidied, Turn,
 };
 use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
 use crate::run::state::{RunInfo, RunState};
 use crate::time::Timestamp;
+use artifacts::Shelf;
 use check::Standing;
 use entry::{Entry, Owner};
 use sessions::Sessions;
+use tidy::Tombstone;
 
 /// Finished runs kept for looking at; older ones are dropped so that a long-lived process stays bounded.
 const FINISHED_KEPT: usize = 1_024;
@@ -36,7 +40,8 @@ const AT_ONCE: Timestamp = Timestamp::from_micros(i64::MIN);
 
 /// Keeps runs in memory. Cloning shares it.
 ///
-/// Of the finished runs only the latest are kept, and a run's key is free again when the run is forgotten.
+/// Of the finished runs only the latest are kept, whatever their [`Retention`]; the key of a run that goes for lack of room
+/// is free again.
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Mutex<Inner>>,
@@ -55,6 +60,10 @@ struct Inner {
     keys: FxHashMap<Arc<str>, RunId>,
     leases: BTreeMap<WorkerId, Timestamp>,
     sessions: Sessions,
+    artifacts: Shelf,
+    retention: Retention,
+    /// Keys of runs that are gone.
+    tombstones: BTreeMap<Arc<str>, Tombstone>,
 }
 
 impl Default for MemoryStore {
@@ -73,12 +82,20 @@ impl MemoryStore {
         Self::default()
     }
 
+    /// An empty store that keeps finished runs for this long.
+    pub fn keeping(retention: Retention) -> Self {
+        let store = Self::default();
+        store.inner.lock().retention = retention;
+        store
+    }
+
     /// Says that every process that used this store is dead, as a crash test does: none of their attempts can still be
     /// running, and their leases are over.
     pub fn owners_died(&self) {
         let mut inner = self.inner.lock();
         inner.deaths += 1;
         inner.leases.clear();
+        inner.artifacts.owners_died();
     }
 }
 
@@ -91,8 +108,15 @@ impl Inner {
             Guard::Owner { run, epoch, .. } => Some((run, epoch)),
             Guard::Outsider => None,
         };
+        // A run that was there before is not started again, nor does it refer to anything on that account.
+        commit.changes.retain(|change| match change {
+            Change::Refer { run, .. } => owner.is_some_and(|owner| owner.0 == *run) || !self.runs.contains_key(run),
+            _ => true,
+        });
         // What a commit says does not depend on how it is put.
-        commit.changes.sort_by_key(place);
+        if !commit.changes.is_sorted_by_key(place) {
+            commit.changes.sort_by_key(place);
+        }
         for change in commit.changes {
             match change {
                 Change::Mail { run, message, dedupe } => {
@@ -102,9 +126,15 @@ impl Inner {
                     }
                 }
                 Change::Start { run, creation, records } => self.start(run, creation, records),
+                Change::Refer { run, artifacts, .. } => self.refer(run, artifacts),
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
+                    }
+                }
+                Change::Append(records) => {
+                    if let Some((run, _)) = owner {
+                        self.append(run, records);
                     }
                 }
                 change => {
@@ -186,10 +216,8 @@ impl Inner {
 
     /// Applies what an owner says of its own run.
     fn change(&mut self, run: RunId, change: Change) {
-        match change {
-            Change::Append(records) => return self.append(run, records),
-            Change::State(state) => return self.set_state(run, state),
-            _ => {}
+        if let Change::State(state) = change {
+            return self.set_state(run, state);
         }
         let Some(entry) = self.runs.get_mut(&run) else { return };
         match change {
@@ -211,6 +239,10 @@ impl Inner {
             RunState::Suspended { wake } => Some(wake.unwrap_or(NEVER)),
             _ => None,
         };
+        if ends {
+            // The commit's own records are there by now, and the last of them says when it was made.
+            entry.ended = Some(entry.records.last().map_or(entry.created, |record| record.at));
+        }
         // Letting go of a run in good order is not a death. An owner that goes on after all has not let go.
         entry.owner.orderly = matches!(state, RunState::Queued | RunState::Suspended { .. } | RunState::Held { .. });
         entry.state = state;
@@ -248,6 +280,7 @@ impl Inner {
             let Some(entry) = self.runs.remove(&oldest) else { continue };
             self.finished_records = self.finished_records.saturating_sub(entry.records.len());
             entry.key.as_ref().map(|key| self.keys.remove(key));
+            self.artifacts.forget(oldest);
             if let Some(session) = &entry.session {
                 self.sessions.forget(session, oldest);
             }
@@ -331,7 +364,9 @@ fn place(change: &Change) -> u8 {
         Change::Doubts(_) | Change::Parks(_) | Change::Examined(_) | Change::Consumed(_) => 3,
         Change::State(_) => 4,
         Change::Start { .. } => 5,
-        Change::Mail { .. } => 6,
+        // A run refers to something once it is there.
+        Change::Refer { .. } => 6,
+        Change::Mail { .. } => 7,
     }
 }
 
@@ -377,13 +412,16 @@ impl Store for MemoryStore {
     }
 
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
-        ready(self.find(run, |entry| entry.records.get(from..).map(<[Record]>::to_vec).unwrap_or_default()))
+        self.page(run, from, usize::MAX)
     }
 
     fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        ready(self.find(run, |entry| entry.records.iter().skip(from).take(limit).cloned().collect()))
+        let page = |entry: &Entry| match entry.summary {
+            true => Err(StoreError::JournalGone(run)),
+            false => Ok(entry.records.iter().skip(from).take(limit).cloned().collect()),
+        };
+        ready(self.find(run, page).flatten())
     }
 
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Logged>, StoreError>> {
@@ -402,6 +440,18 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         ready(Ok(self.inner.lock().list(&filter, after, limit)))
+    }
+
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        ready(Ok(self.inner.lock().tidy(now)))
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        ready(self.inner.lock().purge(run, now))
     }
 
     fn secret(&self) -> [u8; 32] {

@@ -3,13 +3,19 @@
 //! A store knows no tools. It keeps journals, mailboxes and run states, and it refuses whoever does not own a run.
 
 mod answer;
+mod artifacts;
 mod memory;
+mod retention;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 pub use answer::{Answer, Promise, Ticket};
+pub use artifacts::{
+    Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
+};
 pub use memory::MemoryStore;
+pub use retention::{Cutoffs, Retention, Tidied};
 
 use std::sync::Arc;
 
@@ -64,6 +70,22 @@ pub enum StoreError {
         /// The run that has the key.
         run: RunId,
     },
+    /// A run was created under this key before, and is no longer kept. The caller does without: what it asks for was done,
+    /// or given up, long ago.
+    #[error("the key belonged to run {run}, which is no longer kept; if this is new work, use a new key")]
+    KeySpent {
+        /// The run that had the key.
+        run: RunId,
+    },
+    /// The run ended so long ago that only its summary is kept.
+    #[error("the journal of run {0} is no longer kept, only its summary: it ended longer ago than journals are kept")]
+    JournalGone(RunId),
+    /// The run is not finished, so it cannot be purged.
+    #[error("run {0} is not finished and cannot be purged; cancel it first, and purge it when it has ended")]
+    Unfinished(RunId),
+    /// The run has ended with open doubts, so it cannot be purged.
+    #[error("run {0} has open doubts and cannot be purged; settle them first, if need be by giving them up")]
+    Doubted(RunId),
     /// A message with this dedupe key is, or was, in the mailbox already. Nothing was written.
     #[error("run {run} has had a message under the key {dedupe:?} already")]
     Duplicate {
@@ -79,6 +101,14 @@ pub enum StoreError {
         session: Arc<str>,
         /// The turn it is busy with.
         turn: RunId,
+    },
+    /// There is no such artifact, or none for whoever asks: the two look the same from outside. The caller names another.
+    #[error(
+        "there is no artifact {artifact} here for whoever asked; it may have been collected, or belong to another session"
+    )]
+    NoArtifact {
+        /// Which artifact.
+        artifact: ArtifactId,
     },
     /// It is not known whether the commit happened. The writer reloads and replay decides.
     #[error("the store failed, and whether the write happened is not known: {0}")]
@@ -147,6 +177,17 @@ pub enum Change {
     Examined(u64),
     /// These messages are in the journal now, or void: the mailbox may forget what they said.
     Consumed(Vec<u64>),
+    /// The run refers to these artifacts from now on: they are kept as long as it is. Refused with
+    /// [`StoreError::NoArtifact`] if one of them is not there, or `by` may not read it. The run is the guarded one, or one
+    /// that this commit starts; if that was there already, nothing happens.
+    Refer {
+        /// Which run.
+        run: RunId,
+        /// What it refers to.
+        artifacts: Vec<ArtifactId>,
+        /// By whose right: usually the run itself, for a copy the run it is a copy of.
+        by: RunId,
+    },
     /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an
     /// open doubt: that closes the doubt, and the message stays as its annotation. Refused if the mailbox has had a
     /// message under the same dedupe key. In an owner's commit a message that would be refused is left out instead:
@@ -170,7 +211,8 @@ pub struct Creation {
     pub at: Timestamp,
     /// Who drives it; nobody for a run that is started for others.
     pub worker: WorkerId,
-    /// At most one run is ever created under this key; later ones are refused with [`StoreError::KeyTaken`].
+    /// At most one run is created under this key; later ones are refused with [`StoreError::KeyTaken`], and for a while
+    /// after the run is gone with [`StoreError::KeySpent`]; see [`Retention`].
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
@@ -270,6 +312,8 @@ pub enum Message {
         /// Why it will not be; nothing if it is.
         refused: Option<String>,
     },
+    /// The run comes from a backup of its store: what it did after that is not in its journal. Sent by the store itself.
+    Restored,
     /// The keys handed out for this run's parks are void.
     Revoke {
         /// Why.
@@ -419,6 +463,7 @@ pub enum Filter {
 ///   the first time; nothing of a refused commit is kept;
 /// - commits of one run are answered in the order they were submitted;
 /// - a claim raises the epoch, so that every later write of an earlier owner is refused;
+/// - what is not finished is never forgotten, however old it is;
 /// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has anything beyond the
 ///   position its owner examined, whichever of mail and suspension was written first.
 pub trait Store: Send + Sync + 'static {
@@ -447,7 +492,8 @@ pub trait Store: Send + Sync + 'static {
     /// A run's state.
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>>;
 
-    /// A run's journal from the record `from` on, over all generations.
+    /// A run's journal from the record `from` on, over all generations. [`StoreError::JournalGone`] if only its summary is
+    /// kept.
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>>;
 
     /// The same, at most `limit` records. A store that can read less than the whole of a journal does.
@@ -473,6 +519,25 @@ pub trait Store: Send + Sync + 'static {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
+
+    /// Where it keeps artifacts.
+    fn artifacts(&self) -> &dyn Artifacts;
+
+    /// Lets go of a little of what is kept no longer at this time; see [`Retention`]. Small enough that no commit has to
+    /// wait for it. A store that keeps everything does nothing.
+    fn tidy(&self, _now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        Box::pin(std::future::ready(Ok(Tidied::default())))
+    }
+
+    /// Forgets one finished run at once: its journal, its mail, its row. Its key stays taken, as if it were gone from this
+    /// moment on for the usual reason. What it said to other runs is theirs, and stays.
+    ///
+    /// Refused with [`StoreError::Unfinished`] and [`StoreError::Doubted`]. Dropping the future may leave it half done:
+    /// then the journal is gone, and purging it again does the rest.
+    fn purge(&self, _run: RunId, _now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        let why = "it does not purge runs".to_owned();
+        Box::pin(std::future::ready(Err(StoreError::Unavailable(why))))
+    }
 
     /// The secret reply keys are signed with: made with the store, kept with it.
     fn secret(&self) -> [u8; 32];

@@ -13,15 +13,18 @@ mod tools;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
+
+use super::crash::{Disk, MemoryDisk};
 use super::sim::{Sim, block_on};
 use crate::id::RunId;
 use crate::run::record::{Event, Recorded};
 use crate::run::state::RunState;
 use crate::runtime::{Config, Runtime};
 use crate::spawn::Spawn;
-use crate::store::{Filter, MemoryStore, Store};
+use crate::store::{Access, Filter, Store};
 use crate::time::Clock;
-use crate::tool::ToolError;
+use crate::tool::{Artifact, ToolError};
 use dice::Dice;
 use line::{Line, Wire};
 use model::Model;
@@ -31,8 +34,9 @@ pub(crate) use plant::{Plant, planted};
 
 /// Things that happen before it calms down.
 const TURNS: u64 = 160;
-/// Turns it has to come to an end once nothing fails any more.
-const CALM_TURNS: usize = 300;
+/// How long it has to come to an end once nothing fails any more, in nanoseconds; shorter than the deadlines of what
+/// waits, so that a wake-up that was lost is not made good by one.
+const CALM: u64 = 600_000_000_000;
 /// How often a worker among others looks for runs that somebody left, in nanoseconds.
 const LOOK_AROUND: u64 = 3_000_000_000;
 /// How long a worker that says nothing keeps its runs.
@@ -46,8 +50,11 @@ const LEASE: Duration = Duration::from_secs(10);
 /// assert!(story.runs > 0);
 /// assert_eq!(story.log, Chaos::seed(7).run().log, "a seed tells the same story again");
 /// ```
+///
+/// It is told on a store in memory, or on a [`disk`](Chaos::disk) of your own, where the same seed must tell the same story.
 pub struct Chaos {
     seed: u64,
+    disk: Box<dyn Fn() -> Box<dyn Disk>>,
 }
 
 /// What happened.
@@ -64,7 +71,15 @@ pub struct Story {
 impl Chaos {
     /// The story that follows from this seed.
     pub fn seed(seed: u64) -> Self {
-        Self { seed }
+        Self { seed, disk: Box::new(|| Box::new(MemoryDisk::default())) }
+    }
+
+    /// Where the journals are kept, instead of memory. A worker that is alone opens it, and whoever comes after its death
+    /// opens it again; workers beside one another share what was opened at the beginning.
+    #[must_use]
+    pub fn disk<D: Disk + 'static>(mut self, disk: impl Fn() -> D + 'static) -> Self {
+        self.disk = Box::new(move || Box::new(disk()));
+        self
     }
 
     /// Tells the story.
@@ -86,7 +101,8 @@ impl Chaos {
 
     /// Tells the story and leaves the judgement to the caller.
     pub fn story(&self) -> Story {
-        let mut world = World::new(self.seed);
+        let disk = (self.disk)();
+        let mut world = World::new(self.seed, &*disk);
         world.rage();
         world.calm_down();
         world.judge();
@@ -96,12 +112,13 @@ impl Chaos {
     }
 }
 
-struct World {
+struct World<'d> {
     seed: u64,
     dice: Dice,
     /// Never runs anything: it is the clock of all.
     clock: Sim,
-    store: MemoryStore,
+    disk: &'d dyn Disk,
+    store: Option<Arc<dyn Store>>,
     model: Arc<Model>,
     outside: Outside,
     workers: Vec<Option<Worker>>,
@@ -131,8 +148,8 @@ impl Worker {
     }
 }
 
-impl World {
-    fn new(seed: u64) -> Self {
+impl<'d> World<'d> {
+    fn new(seed: u64, disk: &'d dyn Disk) -> Self {
         let clock = Sim::new(seed);
         let model = Arc::new(Model::new(clock.clone()));
         let mut dice = Dice::new(seed);
@@ -142,7 +159,8 @@ impl World {
             seed,
             dice,
             clock,
-            store: MemoryStore::new(),
+            disk,
+            store: None,
             model,
             outside,
             workers: Vec::new(),
@@ -152,6 +170,14 @@ impl World {
         world.workers.resize_with(count, || None);
         (0..count).for_each(|slot| world.hire(slot));
         world
+    }
+
+    /// The store that was opened for the first worker, or for the latest one that is alone.
+    fn store(&self) -> Arc<dyn Store> {
+        match &self.store {
+            Some(store) => store.clone(),
+            None => panic!("a world has had a worker"),
+        }
     }
 
     /// A lone worker knows that whoever was there before it is dead; one among others has only its lease.
@@ -166,9 +192,11 @@ impl World {
         let name = format!("worker {}", self.born);
         let line = Arc::new(Line::new(name, sim.clone(), self.model.clone(), Dice::new(seed)));
         if self.is_alone() {
-            self.store.owners_died();
+            // Whoever had it open is dead and buried.
+            self.store = None;
         }
-        let wire = Wire { store: self.store.clone(), line: line.clone() };
+        let store = self.store.get_or_insert_with(|| self.disk.open()).clone();
+        let wire = Wire { store, line: line.clone() };
         let mut config = Config::new(Arc::new(wire), Arc::new(sim.clone()), Arc::new(sim.clone()));
         config.seed = Some(seed);
         if self.dice.one_in(2) {
@@ -271,7 +299,7 @@ impl World {
             }
             5 => {
                 let tool = ["look", "set", "pay"][usize::try_from(choice % 3).unwrap_or(0)];
-                sim.spawn(Box::pin(outside.call(runtime, tool, self.store.clone())));
+                sim.spawn(Box::pin(outside.call(runtime, tool, self.store())));
             }
             6..=11 if !errands.is_empty() => {
                 if errands[index].run.is_none() {
@@ -330,7 +358,7 @@ impl World {
         }
         for worker in self.workers.iter().flatten().filter(|worker| worker.is_awake()) {
             let until = self.clock.now() + LEASE;
-            drop(block_on(self.store.renew(worker.runtime.worker(), until)));
+            drop(block_on(self.store().renew(worker.runtime.worker(), until)));
         }
     }
 
@@ -360,7 +388,7 @@ impl World {
     }
 
     fn all_runs(&self) -> Vec<crate::run::state::RunInfo> {
-        block_on(self.store.list(Filter::All, None, 10_000)).unwrap_or_default()
+        block_on(self.store().list(Filter::All, None, 10_000)).unwrap_or_default()
     }
 
     /// Nothing fails any more, and the outside does what it can: everything must come to its end.
@@ -376,8 +404,8 @@ impl World {
             }
         }
         self.workers.iter().flatten().for_each(|worker| worker.line.calm_down());
-        let mut helped = 0;
-        while helped < CALM_TURNS {
+        let over_by = self.clock.ticks() + CALM;
+        while self.clock.ticks() < over_by {
             let quiet = self.workers.iter().flatten().filter(|worker| worker.sim.step()).count() == 0;
             if !quiet {
                 continue;
@@ -385,7 +413,6 @@ impl World {
             if self.is_over() {
                 return;
             }
-            helped += 1;
             self.send_help();
             self.advance();
         }
@@ -399,7 +426,7 @@ impl World {
 
     fn is_over(&self) -> bool {
         let open = [Filter::Queued, Filter::Running, Filter::Suspended, Filter::Held];
-        let none = |filter| block_on(self.store.list(filter, None, 1)).is_ok_and(|runs| runs.is_empty());
+        let none = |filter| block_on(self.store().list(filter, None, 1)).is_ok_and(|runs| runs.is_empty());
         open.into_iter().all(none) && self.outside.errands.lock().iter().all(|errand| errand.run.is_some())
     }
 
@@ -413,7 +440,7 @@ impl World {
     /// Compares what came of every run with what must have come of it.
     fn judge(&self) {
         for info in self.all_runs() {
-            let journal = block_on(self.store.journal(info.run, 0)).unwrap_or_default();
+            let journal = block_on(self.store().journal(info.run, 0)).unwrap_or_default();
             self.model.compare(info.run, &journal);
         }
         let errands = self.outside.errands.lock().clone();
@@ -431,7 +458,7 @@ impl World {
     }
 
     fn result_of(&self, run: RunId) -> Option<Recorded> {
-        let journal = block_on(self.store.journal(run, 0)).ok()?;
+        let journal = block_on(self.store().journal(run, 0)).ok()?;
         journal.iter().rev().find_map(|record| match &record.event {
             Event::Finished(finished) if record.path.is_root() => Some(finished.answer()),
             _ => None,
@@ -473,7 +500,19 @@ impl World {
                 let right = if value.is_some() { [(1, 0); 2] } else { [(1, 1); 2] };
                 expect(done == right, "what was done must be undone if and only if it failed")
             }
+            "archive" => {
+                let timed_out = matches!(result, Err(error) if matches!(**error, ToolError::TimedOut { .. }));
+                expect(timed_out || self.is_archived(run, value), "what it returned must be there to read")
+            }
             _ => Ok(()),
         }
+    }
+
+    fn is_archived(&self, run: RunId, value: Option<&serde_json::Value>) -> bool {
+        let artifact = value.and_then(|value| Artifact::deserialize(value).ok());
+        let Some(id) = artifact.and_then(|artifact| artifact.id()) else { return false };
+        let store = self.store();
+        let read = store.artifacts().read(id, Access::Run(run), 0, usize::MAX);
+        block_on(read).is_ok_and(|bytes| bytes == tools::archived(run))
     }
 }

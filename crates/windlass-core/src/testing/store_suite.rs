@@ -1,6 +1,6 @@
 //! What every [`Store`] must do, as checks that run against any of them.
 //!
-//! The author of a store writes one test:
+//! The author of a store writes one test, with stores that keep finished runs as long as [`Retention`] says by default:
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -8,12 +8,14 @@
 //! windlass_core::testing::store_suite::run_all(|| Arc::new(MemoryStore::new()));
 //! ```
 
+mod artifacts;
 mod commits;
 mod generations;
 mod leases;
 mod lists;
 mod mailbox;
 mod owners;
+mod retention;
 mod scene;
 mod sessions;
 mod starts;
@@ -22,6 +24,8 @@ mod suspend;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+#[cfg(doc)]
+use crate::store::Retention;
 use crate::store::Store;
 
 /// One thing a store must do.
@@ -107,11 +111,32 @@ behaviours! {
         a_refused_message_takes_its_commit_with_it,
         an_owners_commit_again_sends_nothing_again,
     }
+    retention {
+        w09_a_finished_run_becomes_a_summary_and_goes,
+        w09_what_is_not_finished_is_kept_however_old_it_is,
+        w09_a_run_is_kept_as_long_as_the_run_that_spawned_it,
+        w09_a_run_with_open_doubts_is_kept_until_they_are_settled,
+        w09_a_key_stays_taken_for_a_while_after_its_run_is_gone,
+        w09_a_purged_run_is_gone_at_once,
+        w09_what_may_be_needed_is_not_purged,
+        w09_a_session_is_read_on_after_its_runs_are_gone,
+    }
     lists {
         lists_filter_and_turn_pages,
         lists_filter_by_state,
         the_inbox_has_what_waits_for_a_person,
         lists_show_sessions_and_children,
+    }
+    artifacts {
+        l16_content_comes_back_by_its_name_from_any_place,
+        l16_an_upload_is_not_there_before_it_is_finished,
+        l16_pieces_have_one_size,
+        l16_what_nobody_refers_to_is_collected_when_its_time_is_over,
+        l16_what_a_run_refers_to_is_kept,
+        l16_a_name_alone_opens_nothing,
+        l16_a_family_without_a_session_shares,
+        l16_a_reference_to_what_is_not_there_refuses_its_commit,
+        l16_a_run_may_be_started_with_what_another_refers_to,
     }
 }
 

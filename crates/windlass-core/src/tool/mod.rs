@@ -1,6 +1,7 @@
 //! Tools: what they say about themselves ([`ToolSpec`]), what they take and return ([`Contract`]), and how they do it
 //! ([`Body`]).
 
+pub(crate) mod artifact;
 mod body;
 pub mod budget;
 mod channels;
@@ -24,13 +25,14 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use artifact::{Artifact, Data};
 pub use body::{
     Arg, Atomic, Body, Durable, Prepare, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled,
 };
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
-pub use output::{Artifact, Content, IntoOutput, Output, Reply};
+pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{Later, from_output, to_output};
 pub use projection::IntoContent;
 use projection::Projector;
@@ -41,7 +43,7 @@ use crate::admit::Gate;
 use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 use crate::id::ToolId;
-use crate::policy::Policy;
+use crate::policy::{Policy, Resolved};
 use contract::LazyContract;
 use spec::{Approval, KeyExpression, OnDoubt, Retry};
 
@@ -55,6 +57,7 @@ pub struct Tool {
     channels: Channels,
     project: Option<Arc<Projector>>,
     gate: OnceLock<Option<Arc<Gate>>>,
+    resolved: OnceLock<Resolved>,
 }
 
 impl Tool {
@@ -130,6 +133,7 @@ impl Tool {
             project: None,
             channels: Channels::default(),
             gate: OnceLock::new(),
+            resolved: OnceLock::new(),
         }
     }
 
@@ -254,6 +258,11 @@ impl Tool {
     /// What limits its attempts in this process, if anything does.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.gate.get_or_init(|| Gate::new(&self.spec.limits).map(Arc::new)).clone()
+    }
+
+    /// What governs its calls where neither the call nor the runtime says anything.
+    pub(crate) fn resolved(&self) -> &Resolved {
+        self.resolved.get_or_init(|| Resolved::of(&Policy::default(), &self.spec, None))
     }
 
     pub(crate) fn body(&self) -> &Body {

@@ -7,6 +7,7 @@ use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId};
 
 use super::job::{Phase, State};
+use super::log::{Journal, Tail};
 
 /// What decisions need to know of a run. Kept in memory while it is not finished; the file has it too.
 #[derive(Clone, Debug)]
@@ -14,8 +15,8 @@ pub(super) struct Head {
     /// Stands for the run in the file's other tables.
     pub(super) id: i64,
     pub(super) epoch: u64,
-    /// How many records the journal has.
-    pub(super) seq: u64,
+    /// Where the journal ends.
+    pub(super) tail: Tail,
     /// The position of the latest message.
     pub(super) mail: u64,
     /// The position up to which the owner has examined its mail.
@@ -28,6 +29,14 @@ pub(super) struct Head {
     pub(super) session: Option<i64>,
     /// Whether it is a turn that is not over.
     pub(super) turn: bool,
+    /// Whether its journal is gone, or going.
+    pub(super) summary: bool,
+}
+
+impl Head {
+    pub(super) fn journal(&self) -> Journal {
+        Journal { run: self.id, session: self.session, tail: self.tail }
+    }
 }
 
 /// When a suspended run without a timer is due, and a turn that waits, as far as time goes.
@@ -74,16 +83,19 @@ pub(super) fn owner(head: Option<&Head>, owner: Owner, creates: bool, appends: b
     if epoch != head.epoch {
         return Err(StoreError::Stale { run, epoch, current: head.epoch });
     }
+    if head.summary {
+        return Err(StoreError::Finished(run));
+    }
     match (creates, appends) {
-        (false, _) if expected_seq == head.seq => Ok(Verdict::Write),
+        (false, _) if expected_seq == head.tail.end => Ok(Verdict::Write),
         (true, _) if expected_seq == 0 => Ok(Verdict::Compare),
-        (false, true) if expected_seq < head.seq => Ok(Verdict::Compare),
+        (false, true) if expected_seq < head.tail.end => Ok(Verdict::Compare),
         _ => Err(out_of_sequence(owner, head)),
     }
 }
 
 pub(super) fn out_of_sequence(owner: Owner, head: &Head) -> StoreError {
-    StoreError::WrongSequence { run: owner.run, expected: owner.expected_seq, current: head.seq }
+    StoreError::WrongSequence { run: owner.run, expected: owner.expected_seq, current: head.tail.end }
 }
 
 /// Decides whether a run takes a message. A finished run takes only the settlement of a doubt it still has.
@@ -109,7 +121,7 @@ mod tests {
         Head {
             id: 1,
             epoch,
-            seq,
+            tail: Tail { position: 1, end: seq },
             mail: 0,
             examined: 0,
             phase: Phase::Running,
@@ -118,6 +130,7 @@ mod tests {
             base: 0,
             session: None,
             turn: false,
+            summary: false,
         }
     }
 

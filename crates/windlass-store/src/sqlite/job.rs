@@ -3,10 +3,16 @@
 
 use std::sync::Arc;
 
+use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
-use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Turn};
+use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Tidied, Turn};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
+
+use super::blobs::{self, Payload};
+use super::outline;
+use super::pack::Packed;
+use super::retention::Chores;
 
 /// Largest record or message, in bytes of JSON. SQLite ends at a thousand million; one commit beyond that would fail
 /// its whole group again and again.
@@ -17,6 +23,11 @@ pub(super) enum Job {
     Claim(RunId, Claimant, Promise<Taken>),
     Release(RunId, u64, Promise<()>),
     Renew(WorkerId, Timestamp, Promise<()>),
+    Blob(blobs::Step, Promise<blobs::Done>),
+    Pack(Packed, Promise<()>),
+    Tidy(Chores, Promise<Tidied>),
+    /// A slice of removing a run, at this time.
+    Purge(RunId, Timestamp, Promise<Tidied>),
 }
 
 impl Job {
@@ -25,12 +36,13 @@ impl Job {
         const FIXED: usize = 256;
         match self {
             Self::Write(write, _) => {
-                let sum = |records: &[String]| records.iter().map(String::len).sum::<usize>();
-                let mail: usize = write.mail.iter().map(|letter| letter.body.len()).sum();
-                let starts: usize = write.starts.iter().map(|start| FIXED + sum(&start.records)).sum();
-                FIXED + sum(&write.records) + mail + starts
+                let mail: usize = write.mail.iter().map(|letter| letter.text.bytes()).sum();
+                let starts: usize = write.starts.iter().map(|start| FIXED + start.records.text.bytes()).sum();
+                FIXED + write.records.text.bytes() + mail + starts
             }
-            Self::Claim(..) | Self::Release(..) | Self::Renew(..) => FIXED,
+            Self::Blob(step, _) => FIXED + step.bytes(),
+            Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
+            Self::Claim(..) | Self::Release(..) | Self::Renew(..) | Self::Tidy(..) | Self::Purge(..) => FIXED,
         }
     }
 }
@@ -50,7 +62,7 @@ pub(super) struct Write {
     pub(super) guard: Guard,
     pub(super) create: Option<Creation>,
     pub(super) continues: bool,
-    pub(super) records: Vec<String>,
+    pub(super) records: Records,
     pub(super) state: Option<State>,
     pub(super) doubts: Option<Doubts>,
     pub(super) parks: Option<Parks>,
@@ -58,6 +70,7 @@ pub(super) struct Write {
     pub(super) consumed: Vec<u64>,
     pub(super) starts: Vec<Start>,
     pub(super) mail: Vec<Letter>,
+    pub(super) refers: Vec<blobs::Refers>,
 }
 
 pub(super) struct State {
@@ -83,7 +96,61 @@ pub(super) struct Parks {
 pub(super) struct Start {
     pub(super) run: RunId,
     pub(super) creation: Creation,
-    pub(super) records: Vec<String>,
+    pub(super) records: Records,
+}
+
+/// The records that one commit adds to one journal.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    pub(super) count: u32,
+    /// When the last of them was written.
+    pub(super) at: Option<Timestamp>,
+    /// A line each: what is encoded has no line breaks of its own.
+    pub(super) text: Text,
+}
+
+/// Encoded lines, and the large values that were taken out of them.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    pub(super) body: String,
+    pub(super) payloads: Vec<Payload>,
+}
+
+impl Text {
+    fn add(&mut self, value: &impl serde::Serialize) -> Result<(), StoreError> {
+        let line = encode(value)?;
+        let take = |bytes: &[u8]| {
+            let payload = Payload::new(bytes);
+            let name = payload.id().to_string();
+            self.payloads.push(payload);
+            name
+        };
+        let outlined = outline::outline(&line, take).map_err(|error| malformed(&error.to_string()))?;
+        self.body.push_str(outlined.as_deref().unwrap_or(&line));
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len() + self.payloads.iter().map(Payload::bytes).sum::<usize>()
+    }
+}
+
+impl Records {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    fn add(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        for record in records {
+            if self.count > 0 {
+                self.text.body.push('\n');
+            }
+            self.text.add(record)?;
+            self.count += 1;
+            self.at = Some(record.at);
+        }
+        Ok(())
+    }
 }
 
 pub(super) struct Letter {
@@ -91,7 +158,7 @@ pub(super) struct Letter {
     /// The doubt it settles, if it is a settlement.
     pub(super) settles: Option<(Path, u32)>,
     pub(super) dedupe: Option<Arc<str>>,
-    pub(super) body: String,
+    pub(super) text: Text,
 }
 
 /// The part of a run's state that decides what may be done with it; the numbers are in the file, and in the conditions
@@ -137,7 +204,7 @@ impl Write {
             guard: commit.guard,
             create: None,
             continues: false,
-            records: Vec::new(),
+            records: Records::default(),
             state: None,
             doubts: None,
             parks: None,
@@ -145,6 +212,7 @@ impl Write {
             consumed: Vec::new(),
             starts: Vec::new(),
             mail: Vec::new(),
+            refers: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -163,7 +231,8 @@ impl Write {
     }
 
     fn add(&mut self, change: Change) -> Result<(), StoreError> {
-        if self.guard == Guard::Outsider && !matches!(change, Change::Mail { .. } | Change::Start { .. }) {
+        let outside = matches!(change, Change::Mail { .. } | Change::Start { .. } | Change::Refer { .. });
+        if self.guard == Guard::Outsider && !outside {
             return Err(malformed("only the owner of a run may do more than send mail and start other runs"));
         }
         match change {
@@ -172,10 +241,11 @@ impl Write {
             }
             Change::Create(creation) => self.create = Some(creation),
             Change::Start { run, creation, records } => {
-                self.starts.push(Start { run, creation, records: encode_all(&records)? });
+                let mut encoded = Records::default();
+                encoded.add(&records)?;
+                self.starts.push(Start { run, creation, records: encoded });
             }
-            Change::Append(records) if self.records.is_empty() => self.records = encode_all(&records)?,
-            Change::Append(records) => self.records.extend(encode_all(&records)?),
+            Change::Append(records) => self.records.add(&records)?,
             Change::Continue => self.continues = true,
             Change::State(state) => self.state = Some(State::encode(&state)?),
             Change::Doubts(list) => self.doubts = Some(Doubts { body: encode_list(&list)?, list }),
@@ -185,21 +255,20 @@ impl Write {
             }
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
+            Change::Refer { run, artifacts, by } => self.refers.push(blobs::Refers { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),
                     _ => None,
                 };
-                self.mail.push(Letter { run, settles, dedupe, body: encode(&message)? });
+                let mut text = Text::default();
+                text.add(&message)?;
+                self.mail.push(Letter { run, settles, dedupe, text });
             }
             _ => return Err(malformed("it holds a kind of change that this store does not know")),
         }
         Ok(())
     }
-}
-
-fn encode_all(records: &[impl serde::Serialize]) -> Result<Vec<String>, StoreError> {
-    records.iter().map(encode).collect()
 }
 
 /// Nothing for an empty list.

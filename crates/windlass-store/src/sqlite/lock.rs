@@ -4,15 +4,15 @@
 //! holding it proves that every earlier owner is dead. The file's content only helps people. It is never deleted:
 //! whoever deletes a lock file races with whoever is taking it.
 
-use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::open::OpenError;
+use super::place::beside;
+use super::refusal::OpenError;
 
 /// Together a quarter of a second: far longer than a fork takes, and a person who opens a file twice does not notice.
 const TRIES: u32 = 25;
@@ -26,8 +26,8 @@ pub(super) struct FileLock {
 
 /// Takes the lock of the database at `path`, or says who has it.
 pub(super) fn take(path: &Path) -> Result<FileLock, OpenError> {
-    let failed = |error: io::Error| OpenError::failed(path, error);
-    let lock = beside(path);
+    let failed = |error: io::Error| OpenError::io(path, error);
+    let lock = beside(path, "-lock");
     let mut file =
         fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(lock).map_err(failed)?;
     match patiently(|| file.try_lock()) {
@@ -36,7 +36,8 @@ pub(super) fn take(path: &Path) -> Result<FileLock, OpenError> {
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
     file.set_len(0).map_err(failed)?;
-    writeln!(file, "{} {}", std::process::id(), now().unwrap_or_default()).map_err(failed)?;
+    let holder = format!("{} {} {}\n", std::process::id(), now().unwrap_or_default(), program());
+    file.write_all(holder.as_bytes()).map_err(failed)?;
     Ok(FileLock { _file: file })
 }
 
@@ -52,27 +53,28 @@ fn patiently(take: impl Fn() -> Result<(), TryLockError>) -> Result<(), TryLockE
     take()
 }
 
-fn beside(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push("-lock");
-    name.into()
-}
-
 fn in_use(path: &Path, file: &mut File) -> OpenError {
     let mut text = String::new();
     // Some systems keep others from reading a locked file, and its owner may be about to write: then nobody is named.
     let _ = file.read_to_string(&mut text);
-    let mut words = text.split_whitespace();
+    let mut words = text.trim_end().splitn(3, ' ');
     let pid = words.next().and_then(|word| word.parse::<u32>().ok());
     let since = words.next().map(|word| format!(" since {word}")).unwrap_or_default();
+    let program = words.next().map(|word| format!(" ({word})")).unwrap_or_default();
     let holder = match pid {
         Some(pid) if pid == std::process::id() => {
             format!("this process ({pid}) has had it open{since}; open it once and share that store")
         }
-        Some(pid) => format!("process {pid} has had it open{since}; stop that process, or use another file"),
+        Some(pid) => format!("process {pid}{program} has had it open{since}; stop that process, or use another file"),
         None => "another process has it open; stop that process, or use another file".to_owned(),
     };
     OpenError::InUse { path: path.to_owned(), pid, holder }
+}
+
+/// What people call this program.
+fn program() -> String {
+    let path = std::env::current_exe().ok();
+    path.as_deref().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// The time as people read it. SQLite knows the calendar, so this crate does not have to.

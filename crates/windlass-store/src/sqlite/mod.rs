@@ -5,12 +5,27 @@
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
+mod audit;
+mod backup;
+mod blobs;
+mod check;
+mod checkpoint;
 mod decide;
+mod fault;
 mod job;
 mod lock;
+mod log;
+mod network;
 mod open;
+mod outline;
+mod pack;
+mod place;
+mod purge;
 mod queue;
 mod read;
+mod refusal;
+mod reopen;
+mod retention;
 mod schema;
 mod table;
 #[cfg(test)]
@@ -25,16 +40,25 @@ use std::thread::{self, JoinHandle};
 use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError};
+use windlass_core::store::{
+    Answer, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
+};
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
+use check::Check;
 use job::{Job, Write};
+use log::Tails;
 use queue::Queue;
 use read::Readers;
-use writer::Writer;
+use retention::Keeper;
+use writer::{Others, Writer};
 
-pub use open::{Durability, OpenError};
+pub use audit::{Report, check_file};
+pub use backup::BackupError;
+pub use check::Health;
+pub use open::{Durability, Options};
+pub use refusal::OpenError;
 
 /// Runs in one SQLite file, which one process owns while the store is open.
 ///
@@ -45,35 +69,48 @@ pub use open::{Durability, OpenError};
 pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<Queue>,
-    readers: Readers,
+    readers: Arc<Readers>,
+    uploads: blobs::Uploads,
     opening: i64,
     secret: [u8; 32],
+    keeper: Keeper,
+    check: Check,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl SqliteStore {
     /// Opens the file, creating it if it is not there, with [`Durability::Full`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
-        Self::open_with(path, Durability::default())
+        Self::open_with(path, Options::default())
     }
 
     /// Opens the file, creating it if it is not there.
-    pub fn open_with(path: impl AsRef<Path>, durability: Durability) -> Result<Self, OpenError> {
-        let opened = open::open(path.as_ref(), durability)?;
-        let (path, opening, secret) = (opened.path.clone(), opened.opening, opened.secret);
+    pub fn open_with(path: impl AsRef<Path>, options: impl Into<Options>) -> Result<Self, OpenError> {
+        let options = options.into();
+        let opened = open::open(path.as_ref(), &options)?;
+        let (path, opening, secret) = (opened.place.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
-        let writer = Writer::new(opened, durability, queue.clone()).map_err(|error| OpenError::failed(&path, error))?;
+        blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
+        let tails = Arc::new(Tails::default());
+        let keeper = Keeper::new(options.retention);
+        let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
+        let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
+        let others = Others { readers: readers.clone(), tails, check: check.shared() };
+        let writer =
+            Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
-        let readers = Readers::new(path.clone());
-        Ok(Self { path, queue, readers, opening, secret, writer: Mutex::new(Some(writer)) })
+        let uploads = blobs::Uploads::default();
+        let writer = Mutex::new(Some(writer));
+        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, writer })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
     fn end(&self) {
         self.queue.close();
+        self.check.stop();
         // First, so that the writer's connection is the last one, whose end tidies the file.
         self.readers.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -91,6 +128,11 @@ impl SqliteStore {
         let (promise, ticket) = Promise::pair();
         self.queue.push(job(promise))?;
         ticket.await
+    }
+
+    /// How the store is: whether it takes commits, and whether its file is whole as far as is known.
+    pub fn health(&self) -> Health {
+        self.queue.refusal().map_or_else(|| self.check.found(), Health::Unavailable)
     }
 
     /// Where the file is, its links followed.
@@ -169,6 +211,29 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.list(&filter, after, limit) })
+    }
+
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        Box::pin(async move {
+            let found = self.readers.with(|connection| self.keeper.look(connection, now))?;
+            let done = match found.chores.is_empty() {
+                true => Tidied::default(),
+                false => self.ask(|promise| Job::Tidy(found.chores, promise)).await?,
+            };
+            Ok(self.keeper.after(found.next, done))
+        })
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            // A long journal goes in slices, so that no commit waits for all of it.
+            while self.ask(|promise| Job::Purge(run, now, promise)).await?.more {}
+            Ok(())
+        })
     }
 
     fn secret(&self) -> [u8; 32] {

@@ -1,17 +1,21 @@
 //! Opening the file: what is refused, and how connections are set up.
 
-use std::error::Error as StdError;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
+use windlass_core::store::Retention;
 
 use super::lock::{self, FileLock};
+use super::place::Place;
+use super::refusal::OpenError;
 use super::schema::{self, Identity};
+use super::{check, network, refusal, reopen};
 
 /// How long a statement waits for a lock. Our own connections never make one another wait; this is for people who look
 /// into the file with other programs.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// What is left of the write-ahead log after a spike; more is given back to the file system.
 const LOG_KEPT: i64 = 64 << 20;
@@ -34,62 +38,27 @@ pub enum Durability {
     Relaxed,
 }
 
-/// Why a database was not opened.
-#[derive(Debug, thiserror::Error)]
+/// How a file is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OpenError {
-    /// The directory the file should be in is not there.
-    #[error("cannot open {path}: the directory {directory} does not exist; create it first", path = .path.display(), directory = .directory.display())]
-    MissingDirectory {
-        /// The database.
-        path: PathBuf,
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// One process owns the file, and it is another, or this one already.
-    #[error("cannot open {path}: {holder}", path = .path.display())]
-    InUse {
-        /// The database.
-        path: PathBuf,
-        /// The process that owns it, if it could be told.
-        pid: Option<u32>,
-        /// Who has it, since when, and what to do.
-        holder: String,
-    },
-    /// The file is something else. It was not changed.
-    #[error("{path} is not a Windlass database: {found}; name another file, or move this one away", path = .path.display())]
-    NotWindlass {
-        /// The file.
-        path: PathBuf,
-        /// What it is.
-        found: String,
-    },
-    /// A newer Windlass wrote the file. It was not changed.
-    #[error(
-        "{path} has schema version {found}, and this build knows versions up to {known}; open it with the Windlass \
-         that wrote it, or a newer one", path = .path.display()
-    )]
-    Newer {
-        /// The database.
-        path: PathBuf,
-        /// Its schema version.
-        found: i32,
-        /// The newest this build knows.
-        known: i32,
-    },
-    /// The operating system or SQLite refused.
-    #[error("cannot open {path}: {source}", path = .path.display())]
-    Failed {
-        /// The database.
-        path: PathBuf,
-        /// What they said.
-        source: Box<dyn StdError + Send + Sync>,
-    },
+pub struct Options {
+    /// What an answered commit survives.
+    pub durability: Durability,
+    /// How many records may lie unpacked at the end of the log, about. A restart looks through them.
+    pub unpacked: u32,
+    /// How long finished runs are kept.
+    pub retention: Retention,
 }
 
-impl OpenError {
-    pub(super) fn failed(path: &Path, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::Failed { path: path.to_owned(), source: source.into() }
+impl Default for Options {
+    fn default() -> Self {
+        Self { durability: Durability::default(), unpacked: 32_768, retention: Retention::default() }
+    }
+}
+
+impl From<Durability> for Options {
+    fn from(durability: Durability) -> Self {
+        Self { durability, ..Self::default() }
     }
 }
 
@@ -98,16 +67,24 @@ pub(super) struct Opened {
     pub(super) lock: FileLock,
     pub(super) connection: Connection,
     /// The file's place without links in it, so that every name of it leads to the same lock.
-    pub(super) path: PathBuf,
+    pub(super) place: Place,
     /// Counts how often the file was opened.
     pub(super) opening: i64,
     /// What reply keys are signed with.
     pub(super) secret: [u8; 32],
+    /// Whether whoever had it open before closed it in good order.
+    pub(super) clean: bool,
 }
 
-pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenError> {
+pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let path = resolve(path)?;
-    let failed = |error: rusqlite::Error| OpenError::failed(&path, error);
+    if let Some(kind) = path.parent().and_then(network::kind) {
+        return Err(OpenError::Network { path, kind });
+    }
+    if let Some(problem) = refusal::denied(&path) {
+        return Err(OpenError::NoAccess { path, problem });
+    }
+    let failed = |error: rusqlite::Error| OpenError::sql(&path, error);
     // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …
     let identity = identify(&path)?;
     accept(&path, &identity)?;
@@ -115,12 +92,25 @@ pub(super) fn open(path: &Path, durability: Durability) -> Result<Opened, OpenEr
     // … and again under the lock, because its last owner may have created or upgraded it meanwhile.
     let identity = identify(&path)?;
     accept(&path, &identity)?;
-    let mut connection = writer(&path, durability).map_err(failed)?;
-    if identity == Identity::Empty {
-        schema::create(&mut connection).map_err(failed)?;
+    if !path.exists() {
+        fs::File::create_new(&path).map_err(|error| OpenError::io(&path, error))?;
+    }
+    let mut connection = writer(&path, options).map_err(failed)?;
+    // Emptied whoever left it, and before anything is appended to it: see `reopen.rs`.
+    reopen::empty_log(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
+    match identity {
+        Identity::Empty => schema::create(&mut connection).map_err(failed)?,
+        Identity::Windlass(version) if version < schema::VERSION => {
+            schema::migrate(&mut connection, version).map_err(failed)?;
+        }
+        Identity::Windlass(_) | Identity::Foreign(_) => {}
+    }
+    let clean = schema::is_clean(&connection).map_err(failed)?;
+    if !clean {
+        check::at_once(&connection).map_err(|problem| OpenError::damaged(&path, problem))?;
     }
     let (opening, secret) = schema::count_opening(&mut connection).map_err(failed)?;
-    Ok(Opened { lock, connection, path, opening, secret })
+    Ok(Opened { lock, connection, place: Place::of(path), opening, secret, clean })
 }
 
 /// The path with its links followed. A file that is not there yet is named below its directory.
@@ -140,7 +130,7 @@ fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err(OpenError::MissingDirectory { path: path.to_owned(), directory: directory.to_owned() })
         }
-        Err(error) => Err(OpenError::failed(path, error)),
+        Err(error) => Err(OpenError::io(path, error)),
     }
 }
 
@@ -151,8 +141,8 @@ fn identify(path: &Path) -> Result<Identity, OpenError> {
     if !path.exists() {
         return Ok(Identity::Empty);
     }
-    let connection = reader(path).map_err(|error| OpenError::failed(path, error))?;
-    schema::identify(&connection).map_err(|error| OpenError::failed(path, error))
+    let identity = reader(path).and_then(|connection| schema::identify(&connection));
+    identity.map_err(|error| OpenError::sql(path, error))
 }
 
 fn accept(path: &Path, identity: &Identity) -> Result<(), OpenError> {
@@ -166,21 +156,30 @@ fn accept(path: &Path, identity: &Identity) -> Result<(), OpenError> {
 }
 
 /// The connection that writes.
-pub(super) fn writer(path: &Path, durability: Durability) -> rusqlite::Result<Connection> {
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
+    // Never creates the file: one that is gone must not come back empty.
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // Space that is freed can be given back in small pieces. Takes effect in an empty file, and would be written to any
+    // other, before anybody knows whether that may be written to.
+    if connection.pragma_query_value(None, "page_count", |row| row.get::<_, i64>(0))? == 0 {
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    }
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
         let why = "its file system cannot share memory between connections (a network drive?); use a local disk";
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
         return Err(rusqlite::Error::SqliteFailure(code, Some(why.to_owned())));
     }
-    let synchronous = match durability {
+    let synchronous = match options.durability {
         Durability::Full => "FULL",
         Durability::Relaxed => "NORMAL",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
     // On macOS an ordinary sync leaves data in the drive's cache.
-    connection.pragma_update(None, "fullfsync", durability == Durability::Full)?;
+    connection.pragma_update(None, "fullfsync", options.durability == Durability::Full)?;
+    // What is deleted is overwritten where its page is written anyway, so that purging a run leaves nothing of it behind
+    // in pages that other runs share.
+    connection.pragma_update(None, "secure_delete", "FAST")?;
     connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     Ok(connection)
@@ -195,6 +194,7 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     // Each connection is used by one thread at a time, so SQLite need not lock it again.
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;
+    schema::add_functions(&connection)?;
     // The default holds 16; the writer alone uses more than that.
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)

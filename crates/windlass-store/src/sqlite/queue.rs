@@ -34,6 +34,8 @@ struct State {
     jobs: Vec<Job>,
     bytes: usize,
     closed: bool,
+    /// Why nothing is taken, while that is so.
+    refusal: Option<String>,
     /// The writer's own thread, on which answers run. It must not wait for itself.
     writer: Option<ThreadId>,
 }
@@ -47,20 +49,23 @@ impl Queue {
     pub(super) fn push(&self, job: Job) -> Result<(), StoreError> {
         let bytes = job.bytes();
         let mut state = self.state.lock();
-        if self.is_full(&state, bytes) && state.writer != Some(thread::current().id()) {
+        if state.refusal.is_none() && self.is_full(&state, bytes) && state.writer != Some(thread::current().id()) {
             let until = Instant::now() + self.bounds.patience;
-            while self.is_full(&state, bytes) && !state.closed {
+            while self.is_full(&state, bytes) && !state.closed && state.refusal.is_none() {
                 if self.taken.wait_until(&mut state, until).timed_out() {
                     break;
                 }
             }
-            if self.is_full(&state, bytes) {
+            if state.refusal.is_none() && self.is_full(&state, bytes) {
                 let waiting = state.jobs.len();
                 return Err(unavailable(&format!("the disk does not keep up: {waiting} commits wait for it")));
             }
         }
         if state.closed {
             return Err(unavailable("its writer has stopped"));
+        }
+        if let Some(why) = &state.refusal {
+            return Err(StoreError::Unavailable(why.clone()));
         }
         state.jobs.push(job);
         state.bytes += bytes;
@@ -79,21 +84,37 @@ impl Queue {
         self.state.lock().writer = Some(thread::current().id());
     }
 
-    /// Swaps everything that waits into the empty `jobs`, waiting for it if need be. False once the queue is closed and
-    /// empty.
-    pub(super) fn take(&self, jobs: &mut Vec<Job>) -> bool {
+    /// Swaps everything that waits into the empty `jobs`, waiting for it if need be, but no longer than `patience`. False
+    /// once the queue is closed and empty.
+    pub(super) fn take(&self, jobs: &mut Vec<Job>, patience: Option<Duration>) -> bool {
+        let until = patience.map(|patience| Instant::now() + patience);
         let mut state = self.state.lock();
         while state.jobs.is_empty() {
             if state.closed {
                 return false;
             }
-            self.filled.wait(&mut state);
+            match until {
+                None => self.filled.wait(&mut state),
+                Some(until) if self.filled.wait_until(&mut state, until).timed_out() => break,
+                Some(_) => {}
+            }
         }
         std::mem::swap(&mut state.jobs, jobs);
         state.bytes = 0;
         drop(state);
         self.taken.notify_all();
         true
+    }
+
+    /// Refuses every job from now on, for this reason; or takes them again. What waits is the writer's to answer.
+    pub(super) fn refuse(&self, why: Option<String>) {
+        self.state.lock().refusal = why;
+        self.taken.notify_all();
+    }
+
+    /// Why nothing is taken, while that is so.
+    pub(super) fn refusal(&self) -> Option<String> {
+        self.state.lock().refusal.clone()
     }
 
     /// Takes no more jobs. What waits is still done.
@@ -139,7 +160,7 @@ mod tests {
             let refused = queue.push(job()).unwrap_err().to_string();
             assert!(refused.contains("2 commits wait") && refused.contains("nothing was written"), "{refused}");
             let mut jobs = Vec::new();
-            assert!(queue.take(&mut jobs));
+            assert!(queue.take(&mut jobs, None));
             assert_eq!(jobs.len(), 2);
             queue.push(job()).unwrap();
         }
@@ -164,7 +185,22 @@ mod tests {
         queue.push(job()).unwrap();
         queue.close();
         assert!(queue.push(job()).is_err());
-        assert!(queue.take(&mut Vec::new()));
-        assert!(!queue.take(&mut Vec::new()));
+        assert!(queue.take(&mut Vec::new(), None));
+        assert!(!queue.take(&mut Vec::new(), None));
+    }
+
+    #[test]
+    fn a_queue_refuses_at_once_while_it_is_told_to_and_its_taker_looks_up_now_and_then() {
+        let queue = bounded(1, usize::MAX);
+        queue.push(job()).unwrap();
+        queue.refuse(Some("the disk is full".to_owned()));
+        assert_eq!(queue.push(job()), Err(StoreError::Unavailable("the disk is full".to_owned())));
+        let mut jobs = Vec::new();
+        assert!(queue.take(&mut jobs, Some(Duration::ZERO)));
+        assert_eq!(jobs.len(), 1, "what waited is the writer's to answer");
+        jobs.clear();
+        assert!(queue.take(&mut jobs, Some(Duration::ZERO)) && jobs.is_empty());
+        queue.refuse(None);
+        queue.push(job()).unwrap();
     }
 }

@@ -4,12 +4,11 @@
 //! moving it to another thread would cost. Readers never wait for the writer, nor it for them, and a reader that starts
 //! after a commit was answered sees it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use serde::de::DeserializeOwned;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
@@ -17,16 +16,20 @@ use windlass_core::store::{Due, Entry, Filter, Mail, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::{BadPath, Path, RunId};
 
+use super::blobs;
 use super::decide::NEVER;
-use super::open;
+use super::fault::Fault;
+use super::log::{self, Row, Tails, signed};
+use super::outline;
+use super::place::Place;
 
 /// Selects runs as lists show them.
 macro_rules! infos {
     ($($which:literal)+) => {
         concat!(
             "SELECT run, tool, created, state, doubts, parks, epoch, generation, ",
-            "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path ",
-            "FROM runs ",
+            "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path, ",
+            "ended FROM runs ",
             $($which),+
         )
     };
@@ -43,7 +46,8 @@ macro_rules! page {
 const IDLE: usize = 8;
 
 pub(super) struct Readers {
-    path: PathBuf,
+    place: Place,
+    tails: Arc<Tails>,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -52,10 +56,18 @@ pub(super) struct Readers {
 pub(super) enum ReadError {
     #[error("{0}")]
     Sql(#[from] rusqlite::Error),
+    #[error("{}", .0.cause())]
+    Fault(Fault),
     #[error("what it holds cannot be read: {0}")]
     Decode(#[from] serde_json::Error),
     #[error("what it holds cannot be read: {0}")]
     Place(#[from] BadPath),
+    #[error("a packed part of a journal cannot be read: {0}")]
+    Segment(String),
+    #[error("the large value {0} of a record or message is missing")]
+    Payload(String),
+    #[error("the part of a journal that ends at position {0} is missing")]
+    Broken(i64),
     #[error(transparent)]
     Refused(StoreError),
 }
@@ -71,8 +83,8 @@ pub(super) struct Contents {
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, idle: Mutex::default() }
+    pub(super) fn new(place: Place, tails: Arc<Tails>) -> Self {
+        Self { place, tails, idle: Mutex::default() }
     }
 
     pub(super) fn close(&self) {
@@ -87,17 +99,46 @@ impl Readers {
     }
 
     pub(super) fn journal(&self, run: RunId, from: u64) -> Result<Vec<Record>, StoreError> {
-        self.with(|connection| {
-            let id = find(connection, run)?;
-            records(connection, id, signed(from), EVERY)
-        })
+        self.page(run, from, usize::MAX)
     }
 
     pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
         self.with(|connection| {
             let id = find(connection, run)?;
-            records(connection, id, signed(from), size(limit))
+            self.at_tail(connection, run, id, |view, tail| records(view, tail, from, limit))
         })
+    }
+
+    /// Reads a journal from its end in one view of the file. Where it ends is known before there is a view: if those rows
+    /// were packed together with later ones in between, it ends elsewhere now.
+    fn at_tail<T>(
+        &self,
+        connection: &mut Connection,
+        run: RunId,
+        id: i64,
+        read: impl Fn(&Connection, i64) -> Result<Option<T>, ReadError>,
+    ) -> Result<T, ReadError> {
+        loop {
+            let known = self.tails.get(id);
+            let view = connection.transaction()?;
+            let saved = view
+                .prepare_cached("SELECT tail, summary FROM runs WHERE id = ?1")?
+                .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+                .optional()?;
+            let tail = match saved {
+                None => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
+                Some((saved, 0)) => known.map_or(saved, |tail| tail.position),
+                // A part of a journal must not look like all of it.
+                Some(_) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
+            };
+            if let Some(value) = read(&view, tail)? {
+                return Ok(value);
+            }
+            drop(view);
+            if self.tails.get(id) == known {
+                return Err(ReadError::Broken(tail));
+            }
+        }
     }
 
     pub(super) fn mail(&self, run: RunId, after: u64) -> Result<Vec<Mail>, StoreError> {
@@ -109,22 +150,8 @@ impl Readers {
 
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {
         self.with(|connection| {
-            let transaction = connection.transaction()?;
-            let sql = "SELECT id, generation, base, (SELECT name FROM sessions WHERE sessions.id = runs.session),
-                              parent_run, parent_path
-                       FROM runs WHERE run = ?1";
-            let mut statement = transaction.prepare_cached(sql)?;
-            let mut rows = statement.query([run.as_bytes()])?;
-            let row = rows.next()?.ok_or(ReadError::Refused(StoreError::NoSuchRun(run)))?;
-            let (id, base): (i64, i64) = (row.get(0)?, row.get(2)?);
-            Ok(Contents {
-                generation: row.get(1)?,
-                base: base.unsigned_abs(),
-                records: records(&transaction, id, base, EVERY)?,
-                mail: mail(&transaction, id, 0)?,
-                session: row.get(3)?,
-                parent: parent(row, 4)?,
-            })
+            let id = find(connection, run)?;
+            self.at_tail(connection, run, id, |view, tail| contents(view, id, tail))
         })
     }
 
@@ -134,7 +161,7 @@ impl Readers {
         let (sql, argument) = listing(filter)?;
         self.with(|connection| {
             let mut statement = connection.prepare_cached(sql)?;
-            let read = |row: &Row<'_>| Ok(info(row));
+            let read = |row: &SqlRow<'_>| Ok(info(row));
             let rows = match argument {
                 Some(argument) => statement.query_map(params![after, size(limit), argument], read)?,
                 None => statement.query_map(params![after, size(limit)], read)?,
@@ -152,7 +179,7 @@ impl Readers {
             let transaction = connection.transaction()?;
             let ids = |sql: &str, limit: i64, opening: Option<i64>| -> rusqlite::Result<Vec<RunId>> {
                 let mut statement = transaction.prepare_cached(sql)?;
-                let run = |row: &Row<'_>| row.get(0).map(RunId::from_bytes);
+                let run = |row: &SqlRow<'_>| row.get(0).map(RunId::from_bytes);
                 match opening {
                     Some(opening) => statement.query_map([now, limit, opening], run)?.collect(),
                     None => statement.query_map([now, limit], run)?.collect(),
@@ -167,28 +194,20 @@ impl Readers {
 
     pub(super) fn feed(&self, session: &str, after: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.with(|connection| {
-            let mut statement = connection.prepare_cached(FEED)?;
-            let mut rows = statement.query(params![session, signed(after), size(limit)])?;
-            let mut entries = Vec::new();
-            while let Some(row) = rows.next()? {
-                entries.push(Entry {
-                    position: row.get::<_, i64>(0)?.unsigned_abs(),
-                    run: RunId::from_bytes(row.get(1)?),
-                    seq: row.get::<_, i64>(2)?.unsigned_abs(),
-                    record: decode(text(row, 3)?)?,
-                });
-            }
-            Ok(entries)
+            // One view of the file, so that nothing is on its way into a segment.
+            let view = connection.transaction()?;
+            log::feed(&view, session, after, limit)
         })
     }
 
     /// Reads on an idle connection, or on a new one. A connection that failed is not used again.
-    fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
-        let failed = |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.path.display()));
+    pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
+        let failed =
+            |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display()));
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => open::reader(&self.path).map_err(|error| failed(error.into()))?,
+            None => self.place.reader().map_err(|fault| failed(ReadError::Fault(fault)))?,
         };
         let result = match read(&mut connection) {
             Ok(value) => Ok(value),
@@ -212,10 +231,6 @@ const NEXT: &str = "SELECT wake FROM runs WHERE wake > ?1 ORDER BY wake LIMIT 1"
 /// Running runs whose owner's lease is over: `CROSS JOIN` says that the few workers come first.
 const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs
     WHERE workers.until <= ?1 AND runs.worker = workers.id AND runs.phase = 1 AND runs.opening = ?3 LIMIT ?2";
-
-const FEED: &str = "SELECT log.position, runs.run, log.seq, log.body FROM log CROSS JOIN runs ON runs.id = log.run
-    WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2
-    ORDER BY log.position LIMIT ?3";
 
 /// SQLite would rather walk all mail than look into the index of what is left.
 const MAIL: &str = "SELECT position, body FROM mail INDEXED BY mail_unread
@@ -254,18 +269,30 @@ fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
         .ok_or(ReadError::Refused(StoreError::NoSuchRun(run)))
 }
 
-/// No limit, to SQLite.
-const EVERY: i64 = -1;
+/// Nothing if the journal does not end there in this view of the file.
+fn records(view: &Connection, tail: i64, from: u64, limit: usize) -> Result<Option<Vec<Record>>, ReadError> {
+    let Some(rows) = log::rows(view, tail, from, limit)? else { return Ok(None) };
+    let lines = rows.iter().flat_map(Row::lines).skip_while(|(seq, _)| *seq < from).take(limit);
+    Ok(Some(lines.map(|(_, line)| decode_line(view, line)).collect::<Result<_, _>>()?))
+}
 
-fn records(connection: &Connection, id: i64, from: i64, limit: i64) -> Result<Vec<Record>, ReadError> {
-    let sql = "SELECT body FROM log WHERE run = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3";
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query([id, from, limit])?;
-    let mut records = Vec::new();
-    while let Some(row) = rows.next()? {
-        records.push(decode(text(row, 0)?)?);
-    }
-    Ok(records)
+fn contents(view: &Connection, id: i64, tail: i64) -> Result<Option<Contents>, ReadError> {
+    let sql = "SELECT generation, base, (SELECT name FROM sessions WHERE sessions.id = runs.session),
+                      parent_run, parent_path
+               FROM runs WHERE id = ?1";
+    let mut statement = view.prepare_cached(sql)?;
+    let mut rows = statement.query([id])?;
+    let row = rows.next()?.ok_or(ReadError::Broken(tail))?;
+    let base = row.get::<_, i64>(1)?.unsigned_abs();
+    let Some(records) = records(view, tail, base, usize::MAX)? else { return Ok(None) };
+    Ok(Some(Contents {
+        generation: row.get(0)?,
+        base,
+        records,
+        mail: mail(view, id, 0)?,
+        session: row.get(2)?,
+        parent: parent(row, 3)?,
+    }))
 }
 
 fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadError> {
@@ -274,13 +301,13 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
     let mut mail = Vec::new();
     while let Some(row) = rows.next()? {
         let position: i64 = row.get(0)?;
-        mail.push(Mail { position: position.unsigned_abs(), message: decode(text(row, 1)?)? });
+        mail.push(Mail { position: position.unsigned_abs(), message: decode_line(connection, text(row, 1)?)? });
     }
     Ok(mail)
 }
 
 /// From the columns of `infos!`.
-fn info(row: &Row<'_>) -> Result<RunInfo, ReadError> {
+fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
     Ok(RunInfo {
         run: RunId::from_bytes(row.get(0)?),
         tool: text(row, 1)?.into(),
@@ -292,11 +319,12 @@ fn info(row: &Row<'_>) -> Result<RunInfo, ReadError> {
         generation: row.get(7)?,
         session: row.get(8)?,
         parent: parent(row, 9)?,
+        ended: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_micros),
     })
 }
 
 /// From a column that is empty for an empty list.
-fn list<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<Vec<T>, ReadError> {
+fn list<T: DeserializeOwned>(row: &SqlRow<'_>, column: usize) -> Result<Vec<T>, ReadError> {
     match row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from)? {
         Some(text) => Ok(decode(text)?),
         None => Ok(Vec::new()),
@@ -304,23 +332,31 @@ fn list<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<Vec<T>, Rea
 }
 
 /// From the column of the run that spawned this one, and the next column, which says where.
-fn parent(row: &Row<'_>, column: usize) -> Result<Option<Box<(RunId, Path)>>, ReadError> {
+fn parent(row: &SqlRow<'_>, column: usize) -> Result<Option<Box<(RunId, Path)>>, ReadError> {
     let Some(run) = row.get::<_, Option<[u8; 16]>>(column)? else { return Ok(None) };
     let path = text(row, column + 1)?.parse()?;
     Ok(Some(Box::new((RunId::from_bytes(run), path))))
 }
 
-/// SQLite's integers have a sign; nothing in the file is numbered beyond them.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn size(limit: usize) -> i64 {
+pub(super) fn size(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<&'a str> {
+pub(super) fn text<'a>(row: &'a SqlRow<'_>, column: usize) -> rusqlite::Result<&'a str> {
     Ok(row.get_ref(column)?.as_str()?)
+}
+
+/// Decodes a record or a message, with what of it lies out of line.
+pub(super) fn decode_line<T: DeserializeOwned>(view: &Connection, line: &str) -> Result<T, ReadError> {
+    if !outline::is_outlined(line) {
+        return Ok(decode(line)?);
+    }
+    let value = outline::inline(line, |name| {
+        let missing = || ReadError::Payload(name.to_owned());
+        let id = name.parse().map_err(|_| missing())?;
+        blobs::read_payload(view, &id)?.ok_or_else(missing)
+    })?;
+    Ok(serde_json::from_value(value)?)
 }
 
 /// Decodes what the file holds. The parser's own depth limit is lifted: what is in the file was within the limits when
@@ -369,7 +405,8 @@ mod tests {
                 LEFT,
                 "SEARCH workers USING COVERING INDEX workers_by_lease (until<?); SEARCH runs USING INDEX runs_driven",
             ),
-            (FEED, "SEARCH log USING INDEX log_by_session (session=? AND rowid>?)"),
+            (log::HOT_FEED, "SEARCH log USING INDEX log_by_session (session=? AND rowid>?)"),
+            (log::PACKED_FEED, "SEARCH segments USING INDEX segments_by_session (session=?)"),
             (MAIL, "SEARCH mail USING INDEX mail_unread (run=? AND position>?)"),
         ];
         for (sql, start) in expected {

@@ -1,31 +1,47 @@
 //! What the file looks like, and how an older file becomes a current one.
 
+use rusqlite::Error::UserFunctionError;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
+use windlass_core::RunId;
+
+use super::{backup, blobs, log, outline};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = 2;
 
-/// - `file` is one row: how often the file was opened, and what reply keys are signed with.
-/// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id, and runs created
-///   together lie together, so that appends to many runs touch few pages. It grows, so it is also the order in which
-///   turns arrived.
+/// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
+///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
+///   was added since rows at its end went, and whether it is a backup that nobody opened yet.
+/// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id. It grows, so it is also
+///   the order in which turns arrived.
 /// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
 ///   from one that died with an earlier process. `runs.clean` says that no owner before the last one can be alive.
 /// - `runs.wake` is when a queued or suspended run is due; nothing for a run that somebody drives or nobody will.
 /// - `runs.turn` is set while the run is a turn that is not over.
 /// - `runs.asks` says that something in `parks` needs a person.
 /// - `runs.base` is the number of the first record of this generation.
+/// - `runs.ended` is when a finished run ended; `runs.summary` is 0 while its journal is whole, 1 while it is being removed,
+///   2 once the row is all that is left.
+/// - `runs.tail` and `runs.length` say where the journal ends, unless it has rows beyond `file.packed`.
 /// - The partial indexes answer the filters; an index holds only the rows its filter shows. A run that is created and
-///   finished in one commit is in none of them. Finished runs have none of their own: nearly all runs are finished, so
-///   walking all of them in their order finds them as fast.
+///   finished in one commit is in none of them but `runs_ended`, which grows at its end. The filter of finished runs has
+///   none of its own: nearly all runs are finished, so walking all of them in their order finds them as fast.
 /// - `sessions` keeps names short in the tables that repeat them.
-/// - `log` is only ever appended to, in the order of `position`, which is never used twice.
 /// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys come back.
-const V1: &str = "
-CREATE TABLE file (openings INTEGER NOT NULL, secret BLOB NOT NULL) STRICT;
+const TABLES: &str = "
+CREATE TABLE file (
+    openings INTEGER NOT NULL,
+    secret   BLOB NOT NULL,
+    packed   INTEGER NOT NULL DEFAULT 0,
+    clean    INTEGER NOT NULL DEFAULT 1,
+    last     INTEGER NOT NULL DEFAULT 0,
+    copy     INTEGER NOT NULL DEFAULT 0
+) STRICT;
 INSERT INTO file (openings, secret) VALUES (0, randomblob(32));
 
 CREATE TABLE workers (
@@ -62,7 +78,11 @@ CREATE TABLE runs (
     examined    INTEGER NOT NULL DEFAULT 0,
     doubts      TEXT,
     parks       TEXT,
-    asks        INTEGER NOT NULL DEFAULT 0
+    asks        INTEGER NOT NULL DEFAULT 0,
+    tail        INTEGER NOT NULL DEFAULT 0,
+    length      INTEGER NOT NULL DEFAULT 0,
+    ended       INTEGER,
+    summary     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX runs_open ON runs (phase, run) WHERE phase < 4;
 CREATE INDEX runs_driven ON runs (worker, run) WHERE phase = 1;
@@ -74,16 +94,6 @@ CREATE INDEX runs_by_session ON runs (session, run) WHERE session IS NOT NULL;
 CREATE INDEX runs_turns ON runs (session, id) WHERE turn IS NOT NULL;
 CREATE INDEX runs_by_parent ON runs (parent_run, run) WHERE parent_run IS NOT NULL;
 
-CREATE TABLE log (
-    position INTEGER PRIMARY KEY AUTOINCREMENT,
-    run      INTEGER NOT NULL,
-    seq      INTEGER NOT NULL,
-    session  INTEGER,
-    body     TEXT NOT NULL
-) STRICT;
-CREATE UNIQUE INDEX log_by_run ON log (run, seq);
-CREATE INDEX log_by_session ON log (session) WHERE session IS NOT NULL;
-
 CREATE TABLE mail (
     run      INTEGER NOT NULL,
     position INTEGER NOT NULL,
@@ -94,6 +104,94 @@ CREATE TABLE mail (
 CREATE UNIQUE INDEX mail_by_dedupe ON mail (run, dedupe) WHERE dedupe IS NOT NULL;
 CREATE INDEX mail_unread ON mail (run, position) WHERE body IS NOT NULL;
 ";
+
+/// See `log.rs`.
+const LOG: &str = "
+CREATE TABLE log (
+    position INTEGER PRIMARY KEY,
+    run      INTEGER NOT NULL,
+    seq      INTEGER NOT NULL,
+    count    INTEGER NOT NULL,
+    previous INTEGER NOT NULL,
+    session  INTEGER,
+    body     TEXT NOT NULL
+) STRICT;
+CREATE INDEX log_by_session ON log (session) WHERE session IS NOT NULL;
+
+CREATE TABLE segments (
+    position INTEGER PRIMARY KEY,
+    first    INTEGER NOT NULL,
+    run      INTEGER NOT NULL,
+    seq      INTEGER NOT NULL,
+    count    INTEGER NOT NULL,
+    previous INTEGER NOT NULL,
+    session  INTEGER,
+    body     BLOB NOT NULL
+) STRICT;
+CREATE INDEX segments_by_session ON segments (session, first) WHERE session IS NOT NULL;
+";
+
+/// Finished runs by how much of them is left and when they ended, and the keys of those that are gone.
+const RETENTION: &str = "
+CREATE INDEX runs_ended ON runs (summary, ended) WHERE ended IS NOT NULL;
+
+CREATE TABLE tombstones (
+    key   TEXT PRIMARY KEY,
+    run   BLOB NOT NULL,
+    since INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tombstones_by_age ON tombstones (since);
+";
+
+/// For people: what they see has no numbers that only the file understands. They need functions that only Windlass's own
+/// connections have, for ids and for what is packed. Made anew by every migration.
+const VIEWS: &str = "
+DROP VIEW IF EXISTS run;
+CREATE VIEW run AS
+    SELECT windlass_id(runs.run) AS run, tool, datetime(created / 1000000, 'unixepoch') AS created,
+           datetime(ended / 1000000, 'unixepoch') AS ended,
+           json_extract(state, '$.state') AS state, key, sessions.name AS session, windlass_id(parent_run) AS parent,
+           CASE WHEN wake BETWEEN 0 AND 9223372036854775806
+                THEN datetime(wake / 1000000, 'unixepoch') END AS wakes, doubts, parks
+    FROM runs LEFT JOIN sessions ON sessions.id = runs.session;
+
+DROP VIEW IF EXISTS journal;
+CREATE VIEW journal AS
+    SELECT windlass_id(runs.run) AS run, piece.seq + record.key AS seq, record.value AS record
+    FROM (SELECT run, seq, windlass_lines(body) AS lines FROM segments
+          UNION ALL SELECT run, seq, windlass_lines(body) FROM log) AS piece
+    JOIN runs ON runs.id = piece.run, json_each(piece.lines) AS record;
+";
+
+/// What makes a file of one version one of the next: the first entry is for files of version 1.
+const MIGRATIONS: [&[&str]; 1] = [FROM_V1];
+
+/// Version 1 had a row for each record, found by an index instead of by the row before, and did not know when runs ended.
+const FROM_V1: &[&str] = &[
+    "ALTER TABLE file ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE file ADD COLUMN clean INTEGER NOT NULL DEFAULT 1;
+     ALTER TABLE file ADD COLUMN last INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE file ADD COLUMN copy INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE runs ADD COLUMN ended INTEGER;
+     ALTER TABLE runs ADD COLUMN summary INTEGER NOT NULL DEFAULT 0;
+     UPDATE runs SET ended = created WHERE phase = 4;
+     ALTER TABLE runs ADD COLUMN tail INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE runs ADD COLUMN length INTEGER NOT NULL DEFAULT 0;
+     UPDATE runs SET (tail, length) =
+        (SELECT coalesce(max(position), 0), coalesce(max(seq) + 1, 0) FROM log WHERE log.run = runs.id);
+     UPDATE file SET packed = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'log'), 0);
+     DROP INDEX log_by_session;
+     ALTER TABLE log RENAME TO old;",
+    LOG,
+    "INSERT INTO log (position, run, seq, count, previous, session, body)
+        SELECT position, run, seq, 1,
+               coalesce((SELECT position FROM old AS before WHERE before.run = old.run AND before.seq = old.seq - 1), 0),
+               session, body
+        FROM old ORDER BY position;
+     DROP TABLE old;",
+    blobs::DDL,
+    RETENTION,
+];
 
 /// Whose file it is.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,10 +226,46 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    transaction.execute_batch(V1)?;
+    for statements in [TABLES, LOG, RETENTION, blobs::DDL, VIEWS] {
+        transaction.execute_batch(statements)?;
+    }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
+}
+
+/// Makes a file of an older version one of this. One transaction: a crash leaves it as it was or finished.
+pub(super) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    let older = usize::try_from(from).unwrap_or(1).max(1) - 1;
+    for statements in MIGRATIONS.iter().skip(older).copied().flatten() {
+        transaction.execute_batch(statements)?;
+    }
+    transaction.execute_batch(VIEWS)?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
+    transaction.commit()
+}
+
+/// What the views need.
+pub(super) fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
+    connection.create_scalar_function("windlass_id", 1, flags, |context| {
+        let id: Option<[u8; 16]> = context.get(0)?;
+        Ok(id.map(|id| RunId::from_bytes(id).to_string()))
+    })?;
+    connection.create_scalar_function("windlass_lines", 1, flags, |context| match context.get_raw(0) {
+        ValueRef::Blob(segment) => {
+            let rows = log::unpack(0, segment).map_err(|error| UserFunctionError(error.into()))?;
+            Ok(array(rows.iter().map(|row| &*row.body)))
+        }
+        other => Ok(array(std::iter::once(other.as_str()?))),
+    })
+}
+
+/// Lines of JSON as one array.
+fn array<'a>(bodies: impl Iterator<Item = &'a str>) -> String {
+    let lines: Vec<&str> = bodies.flat_map(|body| body.split('\n')).map(outline::json).collect();
+    format!("[{}]", lines.join(","))
 }
 
 /// Counts this opening of the file; returns its number and the file's secret. Whoever had a lease died with the opening
@@ -139,10 +273,26 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
 pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i64, [u8; 32])> {
     let transaction = connection.transaction()?;
     transaction.execute("DELETE FROM workers", [])?;
-    let sql = "UPDATE file SET openings = openings + 1 RETURNING openings, secret";
+    backup::restore(&transaction)?;
+    let sql = "UPDATE file SET openings = openings + 1, clean = 0 RETURNING openings, secret";
     let counted = transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     transaction.commit()?;
     Ok(counted)
+}
+
+/// Whether whoever opened the file last closed it in good order.
+pub(super) fn is_clean(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT clean FROM file", [], |row| row.get(0))
+}
+
+/// Says that the file is closed in good order.
+pub(super) fn mark_clean(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE file SET clean = 1", []).map(|_| ())
+}
+
+/// Writes one page that is there already, to see whether the file can be written.
+pub(super) fn touch(connection: &Connection) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "user_version", VERSION)
 }
 
 #[cfg(test)]

@@ -5,14 +5,18 @@ mod claim;
 mod create;
 mod mail;
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 use windlass_core::store::{Guard, StoreError};
+use windlass_core::time::Timestamp;
 
+use super::blobs;
 use super::decide::{self, AT_ONCE, Head, Owner, Verdict};
 use super::job::{Letter, Phase, Start, State, Write};
-use super::read;
+use super::log::{self, End, Row, Tail, Tails, signed, unsigned};
+use super::read::{self, ReadError};
+use super::retention;
 
 /// What the writer knows of runs without asking the file.
 pub(super) type Heads = FxHashMap<RunId, Head>;
@@ -42,6 +46,10 @@ impl From<StoreError> for Trouble {
 pub(super) struct Table<'a> {
     pub(super) connection: &'a Connection,
     pub(super) heads: &'a mut Heads,
+    pub(super) end: &'a mut End,
+    pub(super) tails: &'a Tails,
+    /// Runs that hardly anybody asks for soon: forgotten after the group, and found in the file by whoever does.
+    pub(super) resting: &'a mut Vec<RunId>,
     pub(super) opening: i64,
 }
 
@@ -64,11 +72,13 @@ impl Table<'_> {
         }
         let starts = self.check_creations(write, owner)?;
         let letters = self.check_mail(write, owner, &starts)?;
+        let refers = blobs::check(self.connection, write, owner.map(|owner| owner.run), &starts)?;
         // Nothing is refused from here on. A refusal now would leave half a commit behind, so the group fails instead.
         self.apply(write, owner, &starts, &letters).map_err(|trouble| match trouble {
             Trouble::Refused(_) => Trouble::Sql(rusqlite::Error::QueryReturnedNoRows),
             Trouble::Sql(error) => Trouble::Sql(error),
-        })
+        })?;
+        Ok(blobs::refer(self.connection, &refers)?)
     }
 
     fn apply(
@@ -91,10 +101,10 @@ impl Table<'_> {
     }
 
     /// What is known of a run, from memory or else from the file.
-    fn head(&mut self, run: RunId) -> Result<Option<&mut Head>, Trouble> {
+    pub(super) fn head(&mut self, run: RunId) -> Result<Option<&mut Head>, Trouble> {
         // Two look-ups, because the borrow checker does not see that the first one's miss ends its borrow.
         if !self.heads.contains_key(&run) {
-            let Some(head) = load(self.connection, run)? else { return Ok(None) };
+            let Some(head) = load(self.connection, self.tails, run)? else { return Ok(None) };
             self.heads.insert(run, head);
         }
         Ok(self.heads.get_mut(&run))
@@ -112,64 +122,46 @@ impl Table<'_> {
                 return Err(different());
             }
         }
-        let mut statement = self
-            .connection
-            .prepare_cached("SELECT body FROM log WHERE run = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3")?;
-        let count = i64::try_from(write.records.len()).unwrap_or(i64::MAX);
-        let mut rows = statement.query(params![head.id, signed(owner.expected_seq), count])?;
-        for record in &write.records {
-            let same = match rows.next()? {
-                Some(row) => row.get_ref(0)?.as_bytes().map_err(rusqlite::Error::from)? == record.as_bytes(),
-                None => false,
-            };
-            if !same {
-                return Err(different());
-            }
+        if write.records.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let rows =
+            log::rows(self.connection, head.tail.position, owner.expected_seq, 1).map_err(|error| match error {
+                ReadError::Sql(error) => Trouble::Sql(error),
+                error => Trouble::Refused(StoreError::Unavailable(error.to_string())),
+            })?;
+        let same = |row: &Row| row.seq == owner.expected_seq && row.body == write.records.text.body;
+        if rows.unwrap_or_default().first().is_some_and(same) { Ok(()) } else { Err(different()) }
     }
 
     /// Writes what an owner's commit says about its own run.
     fn change(&mut self, owner: Owner, write: &Write) -> Result<(), Trouble> {
         let connection = self.connection;
         if let Some(creation) = &write.create {
-            let head = self.create(owner, creation, write.state.as_ref())?;
+            let head = self.create(owner, creation, write)?;
             self.heads.insert(owner.run, head);
         }
         let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
         set_facts(connection, head, write)?;
-        append(connection, head, &write.records)?;
+        head.tail = self.end.append(connection, &head.journal(), &write.records)?;
         mail::consume(connection, head, &write.consumed)?;
         if let Some(state) = &write.state {
             let ends_turn = head.turn && state.phase == Phase::Finished;
             head.phase = state.phase;
             if write.create.is_none() {
-                set_state(connection, head, state)?;
+                let ended = retention::ended(connection, head, write)?;
+                set_state(connection, head, state, ended)?;
             }
+            self.end.saved(head.id);
             if ends_turn {
                 next_turn(connection, head)?;
             }
         }
         if matches!(head.phase, Phase::Finished | Phase::Suspended) {
-            // Hardly anybody asks for it soon; whoever does finds it in the file.
-            self.heads.remove(&owner.run);
+            self.resting.push(owner.run);
         }
         Ok(())
     }
-}
-
-/// Appends to a journal.
-fn append(connection: &Connection, head: &mut Head, records: &[String]) -> rusqlite::Result<()> {
-    if records.is_empty() {
-        return Ok(());
-    }
-    let mut insert: CachedStatement<'_> =
-        connection.prepare_cached("INSERT INTO log (run, seq, session, body) VALUES (?1, ?2, ?3, ?4)")?;
-    for record in records {
-        insert.execute(params![head.id, signed(head.seq), head.session, record])?;
-        head.seq += 1;
-    }
-    Ok(())
 }
 
 /// Writes what changed besides state and journal, if anything did. Comes before the journal grows: a new generation
@@ -183,9 +175,9 @@ fn set_facts(connection: &Connection, head: &mut Head, write: &Write) -> rusqlit
         head.examined = head.examined.max(examined.min(head.mail));
     }
     // A generation that has no records is continued by itself: resubmitting the commit that began it changes nothing.
-    if write.continues && head.base != head.seq {
+    if write.continues && head.base != head.tail.end {
         head.generation += 1;
-        head.base = head.seq;
+        head.base = head.tail.end;
     }
     if let Some(doubts) = &write.doubts {
         head.doubts.clone_from(&doubts.list);
@@ -209,9 +201,16 @@ fn set_facts(connection: &Connection, head: &mut Head, write: &Write) -> rusqlit
     Ok(())
 }
 
-fn set_state(connection: &Connection, head: &mut Head, state: &State) -> rusqlite::Result<()> {
+fn set_state(
+    connection: &Connection,
+    head: &mut Head,
+    state: &State,
+    ended: Option<Timestamp>,
+) -> rusqlite::Result<()> {
     head.turn &= state.phase != Phase::Finished;
-    let sql = "UPDATE runs SET phase = ?2, state = ?3, wake = ?4, orderly = ?5, turn = ?6 WHERE id = ?1";
+    let sql = "UPDATE runs SET phase = ?2, state = ?3, wake = ?4, orderly = ?5, turn = ?6, tail = ?7, length = ?8,
+                      ended = iif(?2 = 4, coalesce(ended, ?9), NULL)
+               WHERE id = ?1";
     connection.prepare_cached(sql)?.execute(params![
         head.id,
         state.phase as i64,
@@ -219,6 +218,9 @@ fn set_state(connection: &Connection, head: &mut Head, state: &State) -> rusqlit
         decide::wake(state, head.mail > head.examined),
         state.phase.is_orderly(),
         head.turn.then_some(1),
+        head.tail.position,
+        signed(head.tail.end),
+        ended.map(Timestamp::as_micros),
     ])?;
     Ok(())
 }
@@ -233,19 +235,21 @@ fn next_turn(connection: &Connection, head: &Head) -> rusqlite::Result<()> {
 }
 
 const LOAD: &str = "SELECT id, epoch, phase, doubts, examined, generation, base, session, turn IS NOT NULL,
-        (SELECT coalesce(max(seq) + 1, 0) FROM log WHERE log.run = runs.id),
+        tail, length, summary,
         (SELECT coalesce(max(position), 0) FROM mail WHERE mail.run = runs.id)
     FROM runs WHERE run = ?1";
 
-fn load(connection: &Connection, run: RunId) -> Result<Option<Head>, Trouble> {
+fn load(connection: &Connection, tails: &Tails, run: RunId) -> Result<Option<Head>, Trouble> {
     let row = connection
         .prepare_cached(LOAD)?
         .query_row([run.as_bytes()], |row| {
+            let id = row.get(0)?;
+            let resting = Tail { position: row.get(9)?, end: unsigned(row.get(10)?) };
             let head = Head {
-                id: row.get(0)?,
+                id,
                 epoch: unsigned(row.get(1)?),
-                seq: unsigned(row.get(9)?),
-                mail: unsigned(row.get(10)?),
+                tail: tails.get(id).unwrap_or(resting),
+                mail: unsigned(row.get(12)?),
                 examined: unsigned(row.get(4)?),
                 phase: Phase::Running,
                 doubts: Vec::new(),
@@ -253,6 +257,7 @@ fn load(connection: &Connection, run: RunId) -> Result<Option<Head>, Trouble> {
                 base: unsigned(row.get(6)?),
                 session: row.get(7)?,
                 turn: row.get(8)?,
+                summary: row.get::<_, i64>(11)? != 0,
             };
             Ok((head, row.get::<_, i64>(2)?, row.get::<_, Option<String>>(3)?))
         })
@@ -267,17 +272,9 @@ fn load(connection: &Connection, run: RunId) -> Result<Option<Head>, Trouble> {
     Ok(Some(head))
 }
 
-/// SQLite's integers have a sign. Epochs are checked when a commit comes in, and the rest counts rows of the file.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::purge;
     use super::super::schema::tests::{is_indexed, plan};
     use super::*;
 
@@ -286,6 +283,7 @@ mod tests {
         let expected = [
             (LOAD, "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (run=?)"),
             (create::KEYED, "SEARCH runs USING INDEX runs_by_key (key=?)"),
+            (purge::SPENT, "SEARCH tombstones USING PRIMARY KEY (key=?)"),
             (create::TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (claim::FIRST_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (NEXT_TURN, "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"),

@@ -2,48 +2,72 @@
 //! each job; what comes in meanwhile is the next group. So the disk's latency is paid once a group, not once a commit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
-use windlass_core::store::{Promise, StoreError};
+use windlass_core::RunId;
+use windlass_core::store::{Promise, StoreError, Tidied};
 
-use super::job::{Job, Taken};
+use super::blobs;
+use super::check::Shared;
+use super::checkpoint::{Checkpoints, Next};
+use super::fault::{Failure, Fault};
+use super::job::{Job, Phase, Taken};
 use super::lock::FileLock;
-use super::open::{self, Durability, Opened};
+use super::log::{End, Tails};
+use super::open::{Opened, Options};
+use super::pack;
+use super::place::{FileId, Place};
 use super::queue::Queue;
+use super::read::Readers;
+use super::reopen::{Outage, PACE};
+use super::schema;
 use super::table::{Heads, Table, Trouble};
-
-/// Pages in the write-ahead log after which they are moved into the database: 8 MiB. Rarely enough to cost little, often
-/// enough that a restart has little to read through.
-const CHECKPOINT_PAGES: i32 = 2_048;
 
 /// Unfinished runs the writer remembers. Beyond that it starts afresh and asks the file, a few microseconds a run.
 const HEADS: usize = 65_536;
 
 pub(super) struct Writer {
     queue: Arc<Queue>,
-    path: PathBuf,
-    durability: Durability,
+    others: Others,
+    place: Place,
+    options: Options,
     opening: i64,
-    /// Nothing after a failure, until the file could be opened again.
-    link: Option<Link>,
+    link: Result<Link, Outage>,
+    /// When the file was last opened again, or was tried to be.
+    tried: Option<Instant>,
     heads: Heads,
+    end: End,
+    resting: Vec<RunId>,
+    /// Prepares what is packed next.
+    packer: Option<JoinHandle<()>>,
+    checkpoints: Checkpoints,
     /// Released last: whoever takes it next finds the connection closed.
     _lock: FileLock,
 }
 
-struct Link {
-    connection: Connection,
+/// What the writer shares with others that have the file open in this process.
+pub(super) struct Others {
+    pub(super) readers: Arc<Readers>,
+    pub(super) tails: Arc<Tails>,
+    pub(super) check: Arc<Shared>,
+}
+
+pub(super) struct Link {
+    pub(super) connection: Connection,
     /// How long the write-ahead log is, as of the last commit.
     pages: Arc<AtomicI32>,
+    /// Which file the log is.
+    log: FileId,
 }
 
 impl Link {
-    fn new(mut connection: Connection) -> rusqlite::Result<Self> {
+    pub(super) fn new(mut connection: Connection, log: FileId) -> rusqlite::Result<Self> {
         let pages = Arc::new(AtomicI32::new(0));
         let counter = pages.clone();
         // Takes the place of SQLite's own checkpoints, which would come before the answers of a group, not after.
@@ -51,7 +75,7 @@ impl Link {
             counter.store(pages, Ordering::Relaxed);
             Ok(())
         }))?;
-        Ok(Self { connection, pages })
+        Ok(Self { connection, pages, log })
     }
 }
 
@@ -59,6 +83,8 @@ impl Link {
 enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
+    Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
+    Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
 }
 
 impl Reply {
@@ -68,8 +94,12 @@ impl Reply {
         let outcome = catch_unwind(AssertUnwindSafe(|| match (self, failed) {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
+            (Self::Blob(promise, result), None) => promise.answer(result),
+            (Self::Tidied(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
@@ -87,10 +117,25 @@ impl Drop for Abandon {
 }
 
 impl Writer {
-    pub(super) fn new(opened: Opened, durability: Durability, queue: Arc<Queue>) -> rusqlite::Result<Self> {
-        let Opened { lock, connection, path, opening, .. } = opened;
-        let link = Some(Link::new(connection)?);
-        Ok(Self { queue, path, durability, opening, link, heads: Heads::default(), _lock: lock })
+    pub(super) fn new(opened: Opened, options: Options, queue: Arc<Queue>, others: Others) -> rusqlite::Result<Self> {
+        let Opened { lock, connection, place, opening, .. } = opened;
+        let end = others.tails.rebuild(&connection)?;
+        let link = Ok(Link::new(connection, place.log_id())?);
+        Ok(Self {
+            queue,
+            others,
+            place,
+            options,
+            opening,
+            link,
+            tried: None,
+            heads: Heads::default(),
+            end,
+            resting: Vec::new(),
+            packer: None,
+            checkpoints: Checkpoints::default(),
+            _lock: lock,
+        })
     }
 
     /// Works until the queue is closed and empty.
@@ -98,32 +143,97 @@ impl Writer {
         let _abandon = Abandon(self.queue.clone());
         self.queue.serve();
         let mut jobs = Vec::new();
-        while self.queue.take(&mut jobs) {
+        while self.queue.take(&mut jobs, self.link.is_err().then_some(PACE)) {
+            if self.link.is_err() && self.may_try() {
+                self.try_again();
+            }
             self.group(&mut jobs);
-            if self.link.as_ref().is_some_and(|link| link.pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES) {
-                self.checkpoint(CheckpointMode::PASSIVE);
+            self.look_after_log();
+            self.pack();
+        }
+        if let Next::Failed(fault) = self.checkpoints.end() {
+            self.fail(fault);
+        }
+        if let Some(packer) = self.packer.take() {
+            // Its connection must not be the last one. What it prepared is refused, and prepared again another day.
+            drop(packer.join());
+        }
+        self.finish();
+    }
+
+    fn look_after_log(&mut self) {
+        let Ok(link) = &self.link else { return };
+        match self.checkpoints.look(&self.place, &self.options, link.pages.load(Ordering::Relaxed)) {
+            Next::Nothing => {}
+            Next::Rest => self.checkpoint(CheckpointMode::PASSIVE),
+            Next::Failed(fault) => {
+                tracing::error!(error = fault.sentence(&self.place.path), "a checkpoint failed");
+                self.fail(fault);
             }
         }
-        self.checkpoint(CheckpointMode::TRUNCATE);
+    }
+
+    /// Has the oldest part of the log packed if the part that is not has become long.
+    fn pack(&mut self) {
+        let unpacked = i64::from(self.options.unpacked);
+        let is_long = self.link.is_ok() && self.end.last - self.end.packed > unpacked;
+        if !is_long || self.packer.as_ref().is_some_and(|packer| !packer.is_finished()) {
+            return;
+        }
+        // Half of it, so that the rows of runs that go on now are not cut into small pieces.
+        let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
+        let (place, queue) = (self.place.clone(), self.queue.clone());
+        let prepare = move || match pack::prepare(&place, packed, upto) {
+            Ok(packed) => {
+                let (promise, packing) = Promise::pair();
+                let (done, wait) = mpsc::channel::<()>();
+                packing.then(move |_| drop(done));
+                // Prepared again by a later group if the queue is full.
+                drop(queue.push(Job::Pack(packed, promise)));
+                let _ = wait.recv();
+            }
+            // Not a loss: the log is as good as it was, and the next group has it tried again.
+            Err(error) => tracing::warn!(%error, path = %place.path.display(), "the log could not be packed"),
+        };
+        self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
     pub(super) fn group(&mut self, jobs: &mut Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let was_open = self.link.is_ok();
         let (replies, failed) = self.transact(jobs);
-        if let Some(error) = &failed {
-            tracing::error!(%error, jobs = replies.len(), "a group of commits failed");
-            // Closing the connection rolls back. What was remembered may not be what the file says now.
-            self.link = None;
-            self.heads.clear();
-        } else if self.heads.len() > HEADS {
-            self.heads.clear();
+        match &failed {
+            Some(failure) if was_open => {
+                tracing::error!(error = %failure.told, jobs = replies.len(), "a group of commits failed");
+                self.fail(failure.fault.clone());
+            }
+            Some(_) => {}
+            None => {
+                self.others.tails.publish(&mut self.end.moved);
+                self.others.tails.forget(self.end.packed);
+                self.forget_heads();
+            }
         }
         for reply in replies {
-            reply.give(failed.as_ref());
+            reply.give(failed.as_ref().map(|failure| &failure.told));
+        }
+    }
+
+    fn forget_heads(&mut self) {
+        for run in self.resting.drain(..) {
+            if self.heads.get(&run).is_some_and(|head| matches!(head.phase, Phase::Finished | Phase::Suspended)) {
+                self.heads.remove(&run);
+            }
+        }
+        if self.heads.len() > HEADS {
+            self.heads.clear();
         }
     }
 
     /// Does all jobs in one transaction. The answers count only if nothing failed.
-    fn transact(&mut self, jobs: &mut Vec<Job>) -> (Vec<Reply>, Option<StoreError>) {
+    fn transact(&mut self, jobs: &mut Vec<Job>) -> (Vec<Reply>, Option<Failure>) {
         let mut failed = self.begin().err();
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
@@ -135,57 +245,153 @@ impl Writer {
                 Job::Renew(worker, until, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
                 }
+                Job::Blob(step, promise) => {
+                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
+                    Reply::Blob(promise, self.one(&mut failed, work))
+                }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
                 }
+                Job::Tidy(chores, promise) => {
+                    Reply::Tidied(promise, self.one(&mut failed, |table| table.tidy(&chores)))
+                }
+                Job::Purge(run, now, promise) => {
+                    Reply::Tidied(promise, self.one(&mut failed, |table| table.purge(run, now)))
+                }
+                Job::Pack(packed, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.pack(&packed))),
             });
         }
         if failed.is_none()
-            && let Some(link) = &self.link
+            && let Ok(link) = &self.link
             && let Err(error) = link.connection.execute_batch("COMMIT")
         {
-            failed = Some(unknown(&error));
+            failed = Some(Failure::unknown(&error, &self.place.path));
         }
         (replies, failed)
     }
 
-    /// Opens the file again if need be, and a transaction.
-    fn begin(&mut self) -> Result<(), StoreError> {
-        let link = match self.link.take() {
-            Some(link) => link,
-            None => open::writer(&self.path, self.durability).and_then(Link::new).map_err(|error| {
-                StoreError::Unavailable(format!("{} cannot be opened again: {error}", self.path.display()))
-            })?,
+    /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written.
+    fn begin(&mut self) -> Result<(), Failure> {
+        let begun = match &self.link {
+            Ok(link) => self
+                .place
+                .check_both(link.log)
+                .and_then(|()| link.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error))),
+            Err(outage) => Err(outage.fault.clone()),
         };
-        let link = self.link.insert(link);
-        link.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| unknown(&error))
+        begun.map_err(|fault| Failure::before(fault, &self.place.path))
     }
 
     fn one<T>(
         &mut self,
-        failed: &mut Option<StoreError>,
+        failed: &mut Option<Failure>,
         work: impl FnOnce(&mut Table<'_>) -> Result<T, Trouble>,
     ) -> Result<T, StoreError> {
-        if let Some(error) = failed {
-            return Err(error.clone());
+        if let Some(failure) = failed {
+            return Err(failure.told.clone());
         }
-        let Some(link) = &self.link else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
-        let mut table = Table { connection: &link.connection, heads: &mut self.heads, opening: self.opening };
+        let Ok(link) = &self.link else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
+        let mut table = Table {
+            connection: &link.connection,
+            heads: &mut self.heads,
+            end: &mut self.end,
+            tails: &self.others.tails,
+            resting: &mut self.resting,
+            opening: self.opening,
+        };
         work(&mut table).map_err(|trouble| match trouble {
             Trouble::Refused(error) => error,
-            Trouble::Sql(error) => failed.insert(unknown(&error)).clone(),
+            Trouble::Sql(error) => failed.insert(Failure::unknown(&error, &self.place.path)).told.clone(),
         })
     }
 
-    fn checkpoint(&self, mode: CheckpointMode) {
-        let Some(link) = &self.link else { return };
-        // Not a loss: what is not moved now is safe where it is, and is moved the next time.
-        if let Err(error) = link.connection.wal_checkpoint_v2(Some("main"), mode) {
-            tracing::warn!(%error, path = %self.path.display(), "a checkpoint failed");
+    fn checkpoint(&mut self, mode: CheckpointMode) {
+        let Ok(link) = &self.link else { return };
+        let moved = self
+            .place
+            .check_both(link.log)
+            .and_then(|()| link.connection.wal_checkpoint_v2(Some("main"), mode).map_err(|error| Fault::of(&error)));
+        match moved {
+            // What somebody who reads is still looking at is moved the next time.
+            Ok(_) | Err(Fault::Busy) => {}
+            // What was answered is safe in the log; but a disk that did not take it once is not built on.
+            Err(fault) => {
+                tracing::error!(error = fault.sentence(&self.place.path), "a checkpoint failed");
+                self.fail(fault);
+            }
         }
     }
-}
 
-fn unknown(error: &rusqlite::Error) -> StoreError {
-    StoreError::Unknown(error.to_string())
+    /// Gives up the connection: closing it rolls back, and what was remembered may not be what the file says now. Goes
+    /// on at once if that is possible, but not over and over.
+    fn fail(&mut self, fault: Fault) {
+        self.heads.clear();
+        self.resting.clear();
+        let link = std::mem::replace(&mut self.link, Err(Outage::new(fault))).ok();
+        if let (Err(outage), Some(link)) = (&mut self.link, link) {
+            outage.give_up(link);
+        }
+        if self.may_try() {
+            self.try_again();
+        }
+        self.tell();
+    }
+
+    /// A disk that fails again right after it was opened again gets a pause. What fails for a reason of its own does not
+    /// keep the others waiting.
+    fn may_try(&self) -> bool {
+        let pause = self.link.as_ref().is_err_and(|outage| outage.fault.is_of_the_disk());
+        !pause || self.tried.is_none_or(|tried| tried.elapsed() >= PACE)
+    }
+
+    /// Tries to go on after a failure.
+    pub(super) fn try_again(&mut self) {
+        let Err(outage) = &mut self.link else { return };
+        self.tried = Some(Instant::now());
+        // A check reads for minutes, and a log that somebody reads cannot be emptied.
+        self.others.check.pause(true);
+        let ended = outage.end(&self.place, &self.options).and_then(|link| {
+            let end = self.others.tails.rebuild(&link.connection).map_err(|error| Fault::of(&error))?;
+            Ok((link, end))
+        });
+        self.others.check.pause(false);
+        match ended {
+            Ok((link, end)) => {
+                tracing::info!(path = %self.place.path.display(), "the file is open again");
+                // They may be connected to files that are not there any more.
+                self.others.readers.close();
+                (self.link, self.end) = (Ok(link), end);
+            }
+            Err(fault) => {
+                if outage.fault != fault {
+                    tracing::error!(error = fault.sentence(&self.place.path), "the file cannot be opened again");
+                }
+                outage.fault = fault;
+            }
+        }
+        self.tell();
+    }
+
+    /// Tells whoever submits whether the file takes commits.
+    fn tell(&self) {
+        self.queue.refuse(self.link.as_ref().err().map(|outage| outage.fault.sentence(&self.place.path)));
+    }
+
+    /// Closes in good order, as far as the file lets it.
+    fn finish(&mut self) {
+        self.try_again();
+        let Ok(link) = &self.link else {
+            tracing::error!(path = %self.place.path.display(), "closed while the file takes no commits");
+            return;
+        };
+        let placed = self.place.check_both(link.log);
+        let marked = placed.and_then(|()| match self.others.check.is_fine() {
+            true => schema::mark_clean(&link.connection).map_err(|error| Fault::of(&error)),
+            false => Ok(()),
+        });
+        match marked {
+            Ok(()) => self.checkpoint(CheckpointMode::TRUNCATE),
+            Err(fault) => tracing::error!(error = fault.sentence(&self.place.path), "not closed in good order"),
+        }
+    }
 }

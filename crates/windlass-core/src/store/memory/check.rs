@@ -19,6 +19,7 @@ impl Inner {
         let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
             self.check_outsider(&commit.changes)?;
             self.check_creations(&commit.changes, None)?;
+            self.check_refs(&commit.changes, None)?;
             return Ok(Standing::New);
         };
         let creation = commit.changes.iter().find_map(|change| match change {
@@ -34,6 +35,7 @@ impl Inner {
             (Some(entry), _) if entry.epoch != epoch => {
                 return Err(StoreError::Stale { run, epoch, current: entry.epoch });
             }
+            (Some(entry), _) if entry.summary => return Err(StoreError::Finished(run)),
             (Some(entry), _) if entry.repeats(expected_seq, creation, &commit.changes) => {
                 return Ok(Standing::Repeated);
             }
@@ -43,6 +45,7 @@ impl Inner {
             return Err(StoreError::WrongSequence { run, expected: expected_seq, current });
         }
         self.check_creations(&commit.changes, creation.map(|creation| (run, creation)))?;
+        self.check_refs(&commit.changes, Some(run))?;
         Ok(Standing::New)
     }
 
@@ -62,7 +65,7 @@ impl Inner {
                         self.takes(*run, message, dedupe.as_ref())?;
                     }
                 }
-                Change::Start { .. } => {}
+                Change::Start { .. } | Change::Refer { .. } => {}
                 _ => {
                     let why = "an outsider may only write to mailboxes and start runs";
                     return Err(StoreError::Invalid(why.to_owned()));
@@ -102,6 +105,9 @@ impl Inner {
             let same = before.iter().find(|(_, other)| other.key.as_ref() == Some(key)).map(|(run, _)| run);
             if let Some(taken) = same.or_else(|| self.keys.get(key)) {
                 return Err(StoreError::KeyTaken { run: *taken });
+            }
+            if let Some(run) = self.spent(key) {
+                return Err(StoreError::KeySpent { run });
             }
         }
         if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {

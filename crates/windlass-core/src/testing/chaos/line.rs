@@ -10,9 +10,9 @@ use super::dice::Dice;
 use super::model::Model;
 use super::plant::{Plant, planted};
 use crate::spawn::Spawn;
-use crate::store::{Answer, Commit, Guard, MemoryStore, Promise, Store, Ticket};
+use crate::store::{Answer, Commit, Guard, Promise, Store, Ticket};
 use crate::testing::reads::*;
-use crate::testing::sim::Sim;
+use crate::testing::sim::{Sim, block_on};
 use crate::time::Clock;
 
 /// The lifeline of one worker.
@@ -142,14 +142,15 @@ impl Line {
     }
 }
 
-/// The store at the other end of a line.
+/// The store at the other end of a line. Whatever thread answers, it is waited for on the spot, and only the line makes
+/// answers late: so a seed tells the same story on every store.
 pub(super) struct Wire {
-    pub(super) store: MemoryStore,
+    pub(super) store: Arc<dyn Store>,
     pub(super) line: Arc<Line>,
 }
 
 impl Wire {
-    fn write(store: &MemoryStore, model: &Model, name: &str, mut commit: Commit) -> Result<(), StoreError> {
+    fn write(store: &dyn Store, model: &Model, name: &str, mut commit: Commit) -> Result<(), StoreError> {
         let asked = commit.clone();
         if planted(Plant::StaleEpoch)
             && let Guard::Owner { run, epoch, expected_seq } = &mut commit.guard
@@ -158,22 +159,20 @@ impl Wire {
         {
             (*epoch, *expected_seq) = (current, seq);
         }
-        let answer = match store.commit(commit) {
-            Answer::Ready(answer) => answer,
-            Answer::Wait(_) => Err(StoreError::Unknown("memory does not wait".to_owned())),
-        };
+        let answer = block_on(store.commit(commit).get());
         model.written(name, &asked, &answer);
         answer
     }
 
     fn unless_down<'a, T: Send + 'a>(
-        &self,
-        answer: BoxFuture<'a, Result<T, StoreError>>,
+        &'a self,
+        ask: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>>,
     ) -> BoxFuture<'a, Result<T, StoreError>> {
-        match self.line.is_down() || self.line.is_dead() {
-            true => Box::pin(std::future::ready(Err(StoreError::Unavailable("the line is down".to_owned())))),
-            false => answer,
-        }
+        let answer = match self.line.is_down() || self.line.is_dead() {
+            true => Err(StoreError::Unavailable("the line is down".to_owned())),
+            false => block_on(ask(&*self.store)),
+        };
+        Box::pin(std::future::ready(answer))
     }
 }
 
@@ -190,20 +189,20 @@ impl Store for Wire {
         match line.fate() {
             Fate::Refused => lost("a fault was asked for"),
             Fate::AnswerLost => {
-                drop(Self::write(&self.store, &line.model, &line.name, commit));
+                drop(Self::write(&*self.store, &line.model, &line.name, commit));
                 lost("the answer was lost")
             }
             Fate::Fine => {
-                let answer = Self::write(&self.store, &line.model, &line.name, commit);
+                let answer = Self::write(&*self.store, &line.model, &line.name, commit);
                 if line.dies("after a commit") { Answer::Wait(line.never()) } else { Answer::Ready(answer) }
             }
             Fate::Slow { written_late, nap } => {
                 let (promise, ticket) = Promise::pair();
                 let (store, line, sim) = (self.store.clone(), self.line.clone(), self.line.sim.clone());
-                let early = (!written_late).then(|| Self::write(&store, &line.model, &line.name, commit.clone()));
+                let early = (!written_late).then(|| Self::write(&*store, &line.model, &line.name, commit.clone()));
                 self.line.sim.spawn(Box::pin(async move {
                     sim.sleep(nap).await;
-                    let late = || Self::write(&store, &line.model, &line.name, commit);
+                    let late = || Self::write(&*store, &line.model, &line.name, commit);
                     let answer = early.unwrap_or_else(late);
                     if line.dies("after a slow commit") {
                         line.graves.lock().push(promise);
@@ -217,42 +216,52 @@ impl Store for Wire {
     }
 
     fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        if self.line.is_down() || self.line.is_dead() {
-            return self.unless_down(Box::pin(std::future::pending()));
-        }
-        let claim = crate::testing::sim::block_on(self.store.claim(run, by));
-        if let Ok(claimed) = &claim {
-            self.line.model.claimed(&self.line.name, run, claimed);
-        }
-        Box::pin(std::future::ready(claim))
+        self.unless_down(|store| {
+            Box::pin(async move {
+                let claimed = store.claim(run, by).await?;
+                self.line.model.claimed(&self.line.name, run, &claimed);
+                Ok(claimed)
+            })
+        })
     }
 
     fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.unless_down(self.store.release(run, epoch))
+        self.unless_down(|store| store.release(run, epoch))
     }
 
     fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.unless_down(self.store.renew(worker, until))
+        self.unless_down(|store| store.renew(worker, until))
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
-        self.unless_down(self.store.due(now, limit))
+        self.unless_down(|store| {
+            Box::pin(async move {
+                let mut due = store.due(now, limit).await?;
+                // Which of them comes first is the store's own affair.
+                due.runs.sort_unstable();
+                Ok(due)
+            })
+        })
     }
 
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        self.unless_down(self.store.info(run))
+        self.unless_down(|store| store.info(run))
     }
 
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.unless_down(self.store.journal(run, from))
+        self.unless_down(|store| store.journal(run, from))
+    }
+
+    fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
+        self.unless_down(|store| store.page(run, from, limit))
     }
 
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
-        self.unless_down(self.store.feed(session, after, limit))
+        self.unless_down(|store| store.feed(session, after, limit))
     }
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        self.unless_down(self.store.mail(run, after))
+        self.unless_down(|store| store.mail(run, after))
     }
 
     fn list(
@@ -261,7 +270,19 @@ impl Store for Wire {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.unless_down(self.store.list(filter, after, limit))
+        self.unless_down(|store| store.list(filter, after, limit))
+    }
+
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        self.unless_down(|store| store.tidy(now))
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.unless_down(|store| store.purge(run, now))
     }
 
     fn secret(&self) -> [u8; 32] {
@@ -270,5 +291,41 @@ impl Store for Wire {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         self.store.close()
+    }
+}
+
+impl Artifacts for Wire {
+    fn begin(&self, by: Access, until: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
+        self.unless_down(|store| store.artifacts().begin(by, until))
+    }
+
+    fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.unless_down(|store| store.artifacts().append(upload, piece))
+    }
+
+    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+        self.unless_down(|store| store.artifacts().finish(upload))
+    }
+
+    fn abandon(&self, upload: Upload) {
+        self.store.artifacts().abandon(upload);
+    }
+
+    fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
+        self.unless_down(|store| store.artifacts().size(artifact, by))
+    }
+
+    fn read(
+        &self,
+        artifact: ArtifactId,
+        by: Access,
+        offset: u64,
+        length: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
+        self.unless_down(|store| store.artifacts().read(artifact, by, offset, length))
+    }
+
+    fn sweep(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        self.unless_down(|store| store.artifacts().sweep(now, limit))
     }
 }

@@ -11,7 +11,7 @@ use crate::call::{ToolCall, idempotency_key};
 use crate::id::RunId;
 use crate::run::state::{Blocked, Hold, RunState};
 use crate::runtime::{Awaited, Resolved, Runtime, Start};
-use crate::store::{Filter, MemoryStore, Resolution, Settlement, Store};
+use crate::store::{Filter, Resolution, Settlement, Store};
 use crate::tool::Output;
 
 /// Something the outside wants done.
@@ -52,7 +52,7 @@ impl Outside {
     }
 
     /// Calls and waits: what it is told must be durable.
-    pub(super) async fn call(self, runtime: Runtime, tool: &'static str, store: MemoryStore) {
+    pub(super) async fn call(self, runtime: Runtime, tool: &'static str, store: Arc<dyn Store>) {
         let Ok(outcome) = runtime.call(ToolCall::new(tool, json!({}))).await else { return };
         let state = store.info(outcome.run).await.ok().flatten().map(|info| info.state);
         let name = self.model.name(outcome.run);

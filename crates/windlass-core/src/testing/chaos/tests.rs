@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::plant::{Plant, plant};
 use super::*;
 use crate::call::ToolCall;
+use crate::store::MemoryStore;
 use crate::tool::{Reconciled, Tool};
 
 /// Seeds within which a bug must be found.

@@ -10,7 +10,8 @@ use windlass_core::{RunId, WorkerId};
 
 use super::super::decide::Head;
 use super::super::job::{Phase, State, Taken};
-use super::{Table, Trouble, signed};
+use super::super::log::signed;
+use super::{Table, Trouble};
 
 /// What the file says of the last owner.
 struct Last {

@@ -4,10 +4,12 @@ use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::RunId;
 use windlass_core::run::state::RunState;
 use windlass_core::store::{Creation, StoreError, Turn};
+use windlass_core::time::Timestamp;
 
 use super::super::decide::{self, AT_ONCE, Head, NEVER, Owner};
 use super::super::job::{Phase, Start, State, Write};
-use super::{Table, Trouble, append, signed};
+use super::super::log::{Tail, signed};
+use super::{Table, Trouble};
 
 impl Table<'_> {
     /// Refuses creations whose key or turn is taken, and returns the runs to start that are not there yet.
@@ -46,6 +48,9 @@ impl Table<'_> {
             if let Some(taken) = taken {
                 return Err(StoreError::KeyTaken { run: taken }.into());
             }
+            if let Some(run) = self.spent(key)? {
+                return Err(StoreError::KeySpent { run }.into());
+            }
         }
         if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
             let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;
@@ -69,9 +74,9 @@ impl Table<'_> {
         statement.query_row([session], |row| row.get(0).map(RunId::from_bytes)).optional()
     }
 
-    pub(super) fn create(&self, owner: Owner, creation: &Creation, state: Option<&State>) -> Result<Head, Trouble> {
+    pub(super) fn create(&self, owner: Owner, creation: &Creation, write: &Write) -> Result<Head, Trouble> {
         let running;
-        let state = match state {
+        let state = match &write.state {
             Some(state) => state,
             None => {
                 running = State::encode(&RunState::Running)?;
@@ -81,11 +86,13 @@ impl Table<'_> {
         let session = self.session(creation)?;
         let turn = is_turn(creation) && state.phase != Phase::Finished;
         let wake = decide::wake(state, false);
-        self.insert(&Row { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake })
+        let tail = self.end.after(Tail::default(), &write.records);
+        let ended = (state.phase == Phase::Finished).then(|| write.records.at.unwrap_or(creation.at));
+        self.insert(&Row { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake, tail, ended })
     }
 
     /// Queues a run that nobody owns yet.
-    pub(super) fn start(&self, start: &Start) -> Result<(), Trouble> {
+    pub(super) fn start(&mut self, start: &Start) -> Result<(), Trouble> {
         let Start { run, creation, records } = start;
         let turn = is_turn(creation);
         let waits = match &creation.session {
@@ -95,16 +102,20 @@ impl Table<'_> {
         let wake = Some(if waits { NEVER } else { AT_ONCE });
         let state = &State::encode(&RunState::Queued)?;
         let session = self.session(creation)?;
-        let mut head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake })?;
-        append(self.connection, &mut head, records)?;
+        let tail = self.end.after(Tail::default(), records);
+        let ended = None;
+        let head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake, tail, ended })?;
+        self.end.append(self.connection, &head.journal(), records)?;
+        self.end.saved(head.id);
         Ok(())
     }
 
+    /// The head it returns has no journal yet.
     fn insert(&self, row: &Row<'_>) -> Result<Head, Trouble> {
-        let Row { run, epoch, creation, state, session, turn, wake } = *row;
+        let Row { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
         let sql = "INSERT INTO runs (run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
-                                     session, turn, parent_run, parent_path)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+                                     session, turn, parent_run, parent_path, tail, length, ended)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
         let parent = creation.parent.as_deref();
         self.connection.prepare_cached(sql)?.execute(params![
             run.as_bytes(),
@@ -122,12 +133,15 @@ impl Table<'_> {
             turn.then_some(1),
             parent.map(|(run, _)| run.as_bytes()),
             parent.map(|(_, path)| path.to_string()),
+            tail.position,
+            signed(tail.end),
+            ended.map(Timestamp::as_micros),
         ])?;
         let id = self.connection.last_insert_rowid();
         Ok(Head {
             id,
             epoch,
-            seq: 0,
+            tail: Tail::default(),
             mail: 0,
             examined: 0,
             phase: state.phase,
@@ -136,6 +150,7 @@ impl Table<'_> {
             base: 0,
             session,
             turn,
+            summary: false,
         })
     }
 
@@ -154,6 +169,9 @@ struct Row<'a> {
     session: Option<i64>,
     turn: bool,
     wake: Option<i64>,
+    /// Where its journal will end.
+    tail: Tail,
+    ended: Option<Timestamp>,
 }
 
 pub(super) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";

@@ -91,7 +91,11 @@ fn w08_a_killed_process_loses_nothing_it_was_told_is_safe() {
         total += 1;
         if total == 200 {
             let error = SqliteStore::open(&path).expect_err("the child has it").to_string();
-            assert!(error.contains(&format!("process {} has had it open", child.id())), "{error}");
+            let since = error.split("since ").nth(1).and_then(|rest| rest.split(';').next()).unwrap();
+            let program = env::current_exe().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+            let holder = format!("process {} ({program}) has had it open since {since}", child.id());
+            let expected = format!("cannot open {}: {holder}; stop that process, or use another file", path.display());
+            assert_eq!(error, expected);
             child.kill().unwrap();
         }
     }

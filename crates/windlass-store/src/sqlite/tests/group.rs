@@ -6,19 +6,25 @@ use std::sync::mpsc;
 use rusqlite::Connection;
 use windlass_core::store::{Answer, Promise, Ticket};
 
+use super::super::check::Shared;
 use super::super::job::{Job, Write};
+use super::super::log::Tails;
 use super::super::queue::{self, Queue};
-use super::super::writer::Writer;
-use super::super::{OpenError, open};
+use super::super::read::Readers;
+use super::super::writer::{Others, Writer};
+use super::super::{Health, OpenError, open};
 use super::*;
 
 /// A writer without a thread, so that a test says what is in a group.
-fn writer(path: &std::path::Path) -> Writer {
-    let opened = open::open(path, Durability::Full).unwrap();
-    Writer::new(opened, Durability::Full, Arc::new(Queue::new(queue::BOUNDS))).unwrap()
+pub(super) fn writer(path: &std::path::Path) -> Writer {
+    let opened = open::open(path, &Options::default()).unwrap();
+    let tails = Arc::new(Tails::default());
+    let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
+    let others = Others { readers, tails, check: Shared::new(Health::Fine) };
+    Writer::new(opened, Options::default(), Arc::new(Queue::new(queue::BOUNDS)), others).unwrap()
 }
 
-fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {
+pub(super) fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {
     let (mut jobs, tickets): (Vec<Job>, Vec<Ticket<()>>) = commits
         .into_iter()
         .map(|commit| {
@@ -86,9 +92,12 @@ fn w08_a_failed_group_is_unknown_as_a_whole_and_the_next_one_works() {
             owner(2, 2, vec![append(json!("after it"))]),
         ]
     };
-    for answer in group(&mut writer, commits()) {
-        let Err(StoreError::Unknown(why)) = answer else { panic!("{answer:?}") };
-        assert!(why.contains("the disk is on fire"), "{why}");
+    // Again and again: a commit that always fails is the trouble of those who share a group with it.
+    for _ in 0..3 {
+        for answer in group(&mut writer, commits()) {
+            let Err(StoreError::Unknown(why)) = answer else { panic!("{answer:?}") };
+            assert_eq!(why, format!("writing {}: the disk is on fire", path.display()));
+        }
     }
     let count = || saboteur.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(count(), 2, "nothing of the group was kept");
@@ -110,6 +119,9 @@ fn w08_a_store_works_again_when_the_cause_of_a_failure_is_gone() {
     let unread = block_on(store.journal(run(1), 0));
     assert!(matches!(unread, Err(StoreError::Unavailable(_))), "{unread:?}");
     saboteur.execute_batch("ALTER TABLE hidden RENAME TO log").unwrap();
+    while store.health() != Health::Fine {
+        std::thread::yield_now();
+    }
     assert_eq!(commit(&store, owner(1, 1, vec![append(json!(1))])), Ok(()));
     assert_eq!(length(&store, 1), 2);
 }

@@ -1,9 +1,16 @@
 //! Tests of what is particular to SQLite; what every store must do is in the store suite.
 
+mod backup;
+mod checking;
 mod crash;
 mod group;
+mod migration;
 mod opening;
+mod outage;
+mod packing;
+mod payloads;
 mod reopening;
+mod retention;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +26,7 @@ use windlass_core::time::{Times, Timestamp};
 use windlass_core::tool::Output;
 use windlass_core::{Path, RunId, WorkerId};
 
-use super::{Durability, SqliteStore};
+use super::{Durability, Options, SqliteStore};
 
 fn run(n: u8) -> RunId {
     RunId::from_bytes([n; 16])
@@ -72,12 +79,13 @@ fn place() -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-fn suite_with(durability: Durability) {
+fn suite_with(options: impl Into<Options>) {
+    let options = options.into();
     let directory = tempfile::tempdir().unwrap();
     let count = AtomicU32::new(0);
     store_suite::run_all(|| {
         let name = format!("{}.db", count.fetch_add(1, Ordering::Relaxed));
-        Arc::new(SqliteStore::open_with(directory.path().join(name), durability).unwrap())
+        Arc::new(SqliteStore::open_with(directory.path().join(name), options).unwrap())
     });
 }
 
@@ -89,4 +97,9 @@ fn w08_the_suite_holds_on_sqlite() {
 #[test]
 fn w08_the_suite_holds_on_relaxed_sqlite() {
     suite_with(Durability::Relaxed);
+}
+
+#[test]
+fn w08_the_suite_holds_while_the_log_is_packed_all_the_time() {
+    suite_with(packing::often());
 }

@@ -1,13 +1,15 @@
 //! Which files are opened, which are refused, and what the refusal says.
 
 use std::fs;
+use std::path::Path;
 
 use rusqlite::Connection;
 
 use super::super::OpenError;
+use super::super::schema::VERSION;
 use super::*;
 
-fn refusal(path: &std::path::Path) -> (OpenError, String) {
+fn refusal(path: &Path) -> (OpenError, String) {
     let error = SqliteStore::open(path).expect_err("it should have been refused");
     let text = error.to_string();
     (error, text)
@@ -19,8 +21,13 @@ fn w08_a_second_opener_is_told_who_has_the_file() {
     let store = SqliteStore::open(&path).unwrap();
     let (error, text) = refusal(&path);
     assert!(matches!(error, OpenError::InUse { pid: Some(pid), .. } if pid == std::process::id()), "{error:?}");
-    assert!(text.contains(&std::process::id().to_string()) && text.contains("share that store"), "{text}");
-    assert!(text.contains("app.db") && text.contains(" since 2"), "{text}");
+    let since = text.split("since ").nth(1).and_then(|rest| rest.split(';').next()).unwrap();
+    let said = format!(
+        "this process ({}) has had it open since {since}; open it once and share that store",
+        std::process::id()
+    );
+    assert_eq!(text, format!("cannot open {}: {said}", path.display()));
+    assert!(since.len() == 20 && since.starts_with("20") && since.ends_with('Z'), "{since}");
 
     // Another name of the same file is the same file.
     let roundabout = directory.path().join(".").join("app.db");
@@ -38,48 +45,125 @@ fn w08_a_second_opener_is_told_who_has_the_file() {
 }
 
 #[test]
-fn a_file_of_another_kind_is_refused_and_left_alone() {
+fn w08_a_file_of_another_kind_is_refused_and_left_alone() {
     let (directory, path) = place();
-    let text_file = directory.path().join("notes.txt");
-    fs::write(&text_file, "Dear diary, this is long enough to have a header of a hundred bytes, or so. ".repeat(4))
+    let notes = directory.path().join("notes.txt");
+    fs::write(&notes, "Dear diary, this is long enough to have a header of a hundred bytes, or so. ".repeat(4))
         .unwrap();
-    let (error, text) = refusal(&text_file);
-    assert!(matches!(error, OpenError::NotWindlass { .. }), "{error:?}");
-    assert!(text.contains("notes.txt") && text.contains("not an SQLite database"), "{text}");
-
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE diary (day)").unwrap();
+    let table = [
+        (notes.as_path(), "it is not an SQLite database"),
+        (&path, "it is an SQLite database of another program"),
+        (directory.path(), "it is a directory"),
+    ];
     let before = fs::read(&path).unwrap();
-    let (error, text) = refusal(&path);
-    assert!(matches!(error, OpenError::NotWindlass { .. }), "{error:?}");
-    assert!(text.contains("another program") && text.contains("move this one away"), "{text}");
-    assert_eq!(fs::read(&path).unwrap(), before);
-
-    let (error, text) = refusal(directory.path());
-    assert!(matches!(error, OpenError::NotWindlass { .. }), "{error:?}");
-    assert!(text.contains("it is a directory"), "{text}");
+    for (path, found) in table {
+        let (error, text) = refusal(path);
+        assert!(matches!(error, OpenError::NotWindlass { .. }), "{error:?}");
+        let advice = "name another file, or move this one away";
+        assert_eq!(text, format!("{} is not a Windlass database: {found}; {advice}", path.display()));
+    }
+    assert!(fs::read(&path).unwrap() == before, "it was written to");
     let mut names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["app.db", "notes.txt"], "no traces beside them");
 }
 
 #[test]
-fn a_file_of_a_newer_version_is_refused_and_left_alone() {
+fn w08_a_file_of_a_newer_version_is_refused_and_left_alone() {
     let (_directory, path) = place();
     drop(SqliteStore::open(&path).unwrap());
     Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
     let before = fs::read(&path).unwrap();
     let (error, text) = refusal(&path);
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 1, .. }), "{error:?}");
-    assert!(text.contains("app.db has schema version 99") && text.contains("versions up to 1"), "{text}");
-    assert_eq!(fs::read(&path).unwrap(), before);
+    assert!(matches!(error, OpenError::Newer { found: 99, known: VERSION, .. }), "{error:?}");
+    let said =
+        format!("has schema version 99, and this build knows versions up to {VERSION}: update Windlass to open it");
+    assert_eq!(text, format!("{} {said}", path.display()));
+    assert!(fs::read(&path).unwrap() == before, "it was written to");
 }
 
 #[test]
-fn a_missing_directory_is_named() {
+fn w08_a_missing_directory_is_named() {
     let (directory, _) = place();
-    let (error, text) = refusal(&directory.path().join("nowhere").join("app.db"));
+    let nowhere = directory.path().join("nowhere");
+    let path = nowhere.join("app.db");
+    let (error, text) = refusal(&path);
     assert!(matches!(error, OpenError::MissingDirectory { .. }), "{error:?}");
-    assert!(text.contains("nowhere does not exist; create it first"), "{text}");
+    let said = format!("the directory {} does not exist; create it first", nowhere.display());
+    assert_eq!(text, format!("cannot open {}: {said}", path.display()));
+}
+
+#[test]
+fn w08_a_network_file_system_is_named() {
+    let error = OpenError::Network { path: "/home/ada/app.db".into(), kind: "nfs4".to_owned() };
+    let said =
+        "it is on a network file system (nfs4), where locks and syncs do not hold what they promise; use a local disk";
+    assert_eq!(error.to_string(), format!("cannot open /home/ada/app.db: {said}"));
+}
+
+#[test]
+fn w08_a_damaged_file_is_refused_and_left_alone() {
+    let spoil = |path: &Path| {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[4096..].fill(0xff);
+        fs::write(path, bytes).unwrap();
+    };
+    let drop_a_table = |path: &Path| {
+        Connection::open(path).unwrap().execute_batch("DROP TABLE mail; UPDATE file SET clean = 0").unwrap();
+    };
+    let table =
+        [(&spoil as &dyn Fn(&Path), "database disk image is malformed"), (&drop_a_table, "the table mail is missing")];
+    for (damage, problem) in table {
+        let (_directory, path) = place();
+        commit(&SqliteStore::open(&path).unwrap(), create(1)).unwrap();
+        damage(&path);
+        let before = fs::read(&path).unwrap();
+        let (error, text) = refusal(&path);
+        assert!(matches!(error, OpenError::Damaged { .. }), "{error:?}");
+        let advice = "keep a copy of it with its -wal file, and restore it from a backup";
+        assert_eq!(text, format!("{} is damaged ({problem}); {advice}", path.display()));
+        assert!(fs::read(&path).unwrap() == before, "it was written to");
+    }
+}
+
+/// A program that reads all the time keeps the log of a killed process from being emptied.
+#[test]
+fn w08_a_log_that_cannot_be_emptied_at_opening_is_told() {
+    let (directory, path) = place();
+    let copy = killed(directory.path(), &path);
+    let reader = Connection::open(&copy).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM runs").unwrap();
+    let (error, text) = refusal(&copy);
+    assert!(matches!(error, OpenError::InUse { pid: None, .. }), "{error:?}");
+    let said = "another program is reading or writing it; close that program, then open it again";
+    assert_eq!(text, format!("cannot open {}: {said}", copy.display()));
+    drop(reader);
+    assert_eq!(length(&SqliteStore::open(&copy).unwrap(), 1), 1);
+}
+
+/// Whoever left it may have died of a failed sync.
+#[test]
+fn w08_a_log_found_at_opening_is_emptied_before_anything_is_added() {
+    let (directory, path) = place();
+    let copy = killed(directory.path(), &path);
+    let salt = |path: &Path| fs::read(path.with_extension("db-wal")).unwrap()[16..24].to_vec();
+    let before = salt(&copy);
+    let store = SqliteStore::open(&copy).unwrap();
+    assert_ne!(salt(&copy), before, "the log began again");
+    assert_eq!(length(&store, 1), 1);
+}
+
+/// A copy of a file with one run, as a killed process leaves it.
+fn killed(directory: &Path, path: &Path) -> PathBuf {
+    let store = SqliteStore::open(path).unwrap();
+    commit(&store, create(1)).unwrap();
+    let elsewhere = directory.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    for name in ["app.db", "app.db-wal"] {
+        fs::copy(directory.join(name), elsewhere.join(name)).unwrap();
+    }
+    elsewhere.join("app.db")
 }
 
 #[test]
@@ -88,6 +172,8 @@ fn an_empty_file_is_taken() {
     fs::write(&path, "").unwrap();
     commit(&SqliteStore::open(&path).unwrap(), create(1)).unwrap();
     assert_eq!(length(&SqliteStore::open(&path).unwrap(), 1), 1);
+    let pragma = |name| Connection::open(&path).unwrap().pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    assert_eq!(pragma("auto_vacuum").unwrap(), 2, "it can be made smaller in small pieces");
 }
 
 #[test]

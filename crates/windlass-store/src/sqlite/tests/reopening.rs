@@ -81,3 +81,40 @@ fn turns_wait_over_a_restart() {
     commit(&store, owner(2, 1, vec![finish()])).unwrap();
     assert_eq!(due(&store, 10), (vec![run(1)], None));
 }
+
+#[test]
+fn w03_w08_neither_leases_nor_wake_times_nor_positions_need_a_clock_that_goes_forward() {
+    const HOUR: i64 = 3_600_000_000;
+    let (_directory, path) = place();
+    let worker = WorkerId::from_number(1);
+    let creation = |at| Creation {
+        tool: "t".into(),
+        at: Timestamp::from_micros(at),
+        worker,
+        session: Some("s".into()),
+        ..Creation::default()
+    };
+    let begin = |n, at| owner(n, 0, vec![Change::Create(creation(at)), append(json!(n))]);
+    let store = SqliteStore::open(&path).unwrap();
+    for n in 1..=2 {
+        commit(&store, begin(n, HOUR)).unwrap();
+    }
+    commit(&store, suspend(1, 1, Some(HOUR + 10))).unwrap();
+    block_on(store.renew(worker, Timestamp::from_micros(HOUR + 100))).unwrap();
+    drop(store);
+    // An hour earlier, by the clock.
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(due(&store, 5), (vec![], Some(HOUR + 10)), "not lost, and not early");
+    // The lease that lasts an hour and more is the dead process's.
+    let claimed = block_on(store.claim(run(2), claimant())).unwrap();
+    assert!(claimed.owners_dead && claimed.epoch == 2);
+    commit(&store, begin(3, 5)).unwrap();
+    commit(&store, suspend(3, 1, Some(10))).unwrap();
+    assert_eq!(due(&store, 10), (vec![run(3)], Some(HOUR + 10)));
+    commit(&store, cancel(1)).unwrap();
+    assert_eq!(due(&store, 10), (vec![run(1), run(3)], None));
+    let feed = block_on(store.feed("s".into(), 0, 9)).unwrap();
+    let order: Vec<RunId> = feed.iter().map(|entry| entry.run).collect();
+    assert_eq!(order, [run(1), run(2), run(3)], "in the order they were written");
+    assert!(feed.is_sorted_by(|a, b| a.position < b.position));
+}

@@ -1,0 +1,80 @@
+//! Moving the write-ahead log into the database, beside the writer.
+//!
+//! Most of it is moved on a thread of its own, while the writer goes on. What the writer wrote meanwhile is little, and is
+//! moved by the writer itself between two groups: only then can the log begin again at its start.
+
+use std::thread::{self, JoinHandle};
+
+use rusqlite::wal::CheckpointMode;
+
+use super::fault::Fault;
+use super::open::{self, Options};
+use super::place::Place;
+
+/// Pages in the write-ahead log after which they are moved into the database: 8 MiB. Rarely enough to cost little, often
+/// enough that a restart has little to read through.
+const PAGES: i32 = 2_048;
+
+#[derive(Default)]
+pub(super) struct Checkpoints {
+    moving: Option<JoinHandle<Result<(), Fault>>>,
+    /// Pages that were moved, if somebody who reads kept the log from beginning again.
+    moved: i32,
+}
+
+/// What the writer does next.
+pub(super) enum Next {
+    /// Nothing.
+    Nothing,
+    /// Moves the rest.
+    Rest,
+    /// Gives up the connection.
+    Failed(Fault),
+}
+
+impl Checkpoints {
+    /// Looks after a log of so many pages, after each group.
+    pub(super) fn look(&mut self, place: &Place, options: &Options, pages: i32) -> Next {
+        if let Some(moving) = self.moving.take_if(|moving| moving.is_finished()) {
+            self.moved = pages;
+            return conclude(moving);
+        }
+        if pages < self.moved {
+            self.moved = 0;
+        }
+        if self.moving.is_none() && pages - self.moved >= PAGES {
+            let (place, options) = (place.clone(), *options);
+            let work = move || move_pages(&place, &options);
+            // Without a thread the writer does all of it.
+            match thread::Builder::new().name("windlass-checkpoint".to_owned()).spawn(work) {
+                Ok(moving) => self.moving = Some(moving),
+                Err(_) => return Next::Rest,
+            }
+        }
+        Next::Nothing
+    }
+
+    /// Waits for the thread, so that its connection is not the last one.
+    pub(super) fn end(&mut self) -> Next {
+        self.moving.take().map_or(Next::Nothing, conclude)
+    }
+}
+
+fn conclude(moving: JoinHandle<Result<(), Fault>>) -> Next {
+    match moving.join() {
+        Ok(Ok(())) => Next::Rest,
+        Ok(Err(fault)) => Next::Failed(fault),
+        Err(_) => Next::Failed(Fault::Other("the thread that moves the write-ahead log panicked".to_owned())),
+    }
+}
+
+fn move_pages(place: &Place, options: &Options) -> Result<(), Fault> {
+    let fault = |error: rusqlite::Error| Fault::of(&error);
+    let connection = open::writer(&place.path, options).map_err(fault)?;
+    place.check()?;
+    match connection.wal_checkpoint_v2(Some("main"), CheckpointMode::PASSIVE).map_err(fault) {
+        // What somebody who reads is still looking at is moved the next time.
+        Ok(_) | Err(Fault::Busy) => Ok(()),
+        Err(fault) => Err(fault),
+    }
+}

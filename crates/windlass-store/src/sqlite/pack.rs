@@ -1,0 +1,109 @@
+//! Packing: the rows of runs that have many become segments.
+//!
+//! Rows that are in the file never change, so they are read, put together and compressed on a thread of their own; the
+//! writer only exchanges them, in one transaction with the mark that says how far it came. Runs with few rows keep them:
+//! there is nothing to gain.
+
+use rusqlite::params;
+use rustc_hash::FxHashMap;
+
+use super::log::{Row, Segment, signed, unsigned};
+use super::place::Place;
+use super::read::ReadError;
+use super::table::{Table, Trouble};
+
+/// Rows of one run, in that part of the log, that are worth a segment.
+const WORTH_IT: usize = 8;
+/// A segment holds rows of about so many bytes: whoever reads one record of them unpacks all.
+const SEGMENT_BYTES: usize = 128 << 10;
+
+/// What the writer exchanges.
+#[derive(Debug)]
+pub(super) struct Packed {
+    /// All rows up to here that are worth it are in the segments.
+    pub(super) upto: i64,
+    pub(super) segments: Vec<Segment>,
+}
+
+/// Rows of one run that lie one after the other in its journal.
+struct Pile {
+    session: Option<i64>,
+    previous: i64,
+    rows: Vec<Row>,
+    bytes: usize,
+}
+
+/// Reads and compresses the part of the log between two positions.
+pub(super) fn prepare(place: &Place, packed: i64, upto: i64) -> Result<Packed, ReadError> {
+    let connection = place.reader().map_err(ReadError::Fault)?;
+    let mut statement = connection.prepare(
+        "SELECT position, run, seq, count, previous, session, body FROM log
+         WHERE position > ?1 AND position <= ?2 ORDER BY position",
+    )?;
+    let mut rows = statement.query([packed, upto])?;
+    let (mut piles, mut segments) = (FxHashMap::<i64, Pile>::default(), Vec::new());
+    while let Some(row) = rows.next()? {
+        let run = row.get(1)?;
+        let (previous, session) = (row.get(4)?, row.get(5)?);
+        let pile = piles.entry(run).or_insert_with(|| Pile { session, previous, rows: Vec::new(), bytes: 0 });
+        let body: String = row.get(6)?;
+        pile.bytes += body.len();
+        pile.rows.push(Row { position: row.get(0)?, seq: unsigned(row.get(2)?), count: row.get(3)?, body });
+        if pile.bytes >= SEGMENT_BYTES
+            && let Some(pile) = piles.remove(&run)
+        {
+            segments.extend(pack(run, &pile));
+        }
+    }
+    segments.extend(piles.iter().filter_map(|(run, pile)| pack(*run, pile)));
+    // In the order the table is in.
+    segments.sort_by_key(Segment::place);
+    Ok(Packed { upto, segments })
+}
+
+fn pack(run: i64, pile: &Pile) -> Option<Segment> {
+    (pile.rows.len() >= WORTH_IT).then(|| Segment::new(run, pile.session, pile.previous, &pile.rows))?
+}
+
+impl Table<'_> {
+    /// Puts segments in the place of their rows, and sees to it that nobody needs to look through this part of the log.
+    pub(super) fn pack(&mut self, packed: &Packed) -> Result<(), Trouble> {
+        for segment in &packed.segments {
+            self.exchange(segment)?;
+        }
+        // A journal that is being removed ends where its removal has come to.
+        let sql = "UPDATE runs SET tail = ?2, length = ?3 WHERE id = ?1 AND summary = 0";
+        let mut save = self.connection.prepare_cached(sql)?;
+        for (run, tail) in self.tails.upto(packed.upto) {
+            save.execute(params![run, tail.position, signed(tail.end)])?;
+        }
+        self.connection.prepare_cached("UPDATE file SET packed = ?1")?.execute([packed.upto])?;
+        self.end.packed = packed.upto;
+        Ok(())
+    }
+
+    fn exchange(&self, segment: &Segment) -> rusqlite::Result<()> {
+        let mut last = self.connection.prepare_cached("SELECT 1 FROM log WHERE position = ?1")?;
+        if !last.exists([segment.place()])? {
+            // The journal is being removed, from its end on. What is left of it is found row by row.
+            return Ok(());
+        }
+        let mut delete = self.connection.prepare_cached("DELETE FROM log WHERE position = ?1")?;
+        for place in &segment.places {
+            delete.execute([place])?;
+        }
+        let sql = "INSERT INTO segments (position, first, run, seq, count, previous, session, body)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        self.connection.prepare_cached(sql)?.execute(params![
+            segment.place(),
+            segment.first,
+            segment.run,
+            signed(segment.seq),
+            segment.count,
+            segment.previous,
+            segment.session,
+            segment.body,
+        ])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Where the file is, and whether the file at that place is still the one that was opened. Whoever has a file open may
+//! write to it long after it was deleted, and nobody would ever find what was written.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::fault::Fault;
+use super::open;
+
+/// After a disk was full, this much must be free before anything is accepted: room for a group of the usual size.
+/// Otherwise a last free page would let runs begin what the next commit cannot record, over and over.
+const ROOM: u64 = 1 << 20;
+
+/// What tells files apart that had the same name. Nothing where the system does not say.
+pub(super) type FileId = Option<(u64, u64)>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    /// The write-ahead log beside it.
+    log: PathBuf,
+    file: FileId,
+}
+
+impl Place {
+    /// The place of a file that was just opened.
+    pub(super) fn of(path: PathBuf) -> Self {
+        Self { log: beside(&path, "-wal"), file: id(&path), path }
+    }
+
+    /// Which file the write-ahead log is, for a connection that was just opened.
+    pub(super) fn log_id(&self) -> FileId {
+        id(&self.log)
+    }
+
+    /// Whether the file is the one that was opened. One look at the file system, about a microsecond.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        match (self.file, id(&self.path)) {
+            (None, _) => Ok(()),
+            (opened, found) if opened == found => Ok(()),
+            (_, None) => Err(Fault::Gone),
+            (_, Some(_)) => Err(Fault::Replaced),
+        }
+    }
+
+    /// The same for the file and for the log that a connection writes to.
+    pub(super) fn check_both(&self, log: FileId) -> Result<(), Fault> {
+        self.check()?;
+        if log.is_some() && id(&self.log) != log { Err(Fault::LogGone) } else { Ok(()) }
+    }
+
+    /// A connection that only reads this very file.
+    pub(super) fn reader(&self) -> Result<Connection, Fault> {
+        let connection = open::reader(&self.path).map_err(|error| Fault::of(&error))?;
+        self.check()?;
+        Ok(connection)
+    }
+
+    /// Whether its disk has room for more than a last page.
+    #[cfg(unix)]
+    pub(super) fn has_room(&self) -> bool {
+        // A file system that does not say how large it is does not say what is free either.
+        rustix::fs::statvfs(&self.path)
+            .map_or(true, |disk| disk.f_blocks == 0 || disk.f_bavail.saturating_mul(disk.f_frsize) >= ROOM)
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn has_room(&self) -> bool {
+        true
+    }
+}
+
+/// The path with something added to its last part.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+#[cfg(unix)]
+fn id(path: &Path) -> FileId {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+#[cfg(not(unix))]
+fn id(_: &Path) -> FileId {
+    None
+}

@@ -1,0 +1,56 @@
+//! Files of every released version are opened, and hold what they held.
+
+use rusqlite::Connection;
+use windlass_core::store::{Access, ArtifactId, Filter};
+
+use super::super::schema::VERSION;
+use super::*;
+
+#[test]
+fn w08_a_file_of_version_1_goes_on() {
+    let (_directory, path) = place();
+    Connection::open(&path).unwrap().execute_batch(include_str!("v1.sql")).unwrap();
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!((length(&store, 1), length(&store, 2), length(&store, 3)), (9, 5, 0));
+    let times: Vec<i64> =
+        block_on(store.journal(run(2), 1)).unwrap().iter().map(|record| record.at.as_micros()).collect();
+    assert_eq!(times, [1, 2, 3, 4]);
+    let before = block_on(store.feed("s".into(), 0, 99)).unwrap();
+    let places: Vec<u64> = before.iter().map(|entry| entry.position).collect();
+    assert_eq!(places, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17]);
+    assert_eq!(block_on(store.list(Filter::Suspended, None, 9)).unwrap().len(), 1);
+
+    let claimed = block_on(store.claim(run(2), claimant())).unwrap();
+    assert_eq!((claimed.epoch, claimed.seq, claimed.mail.len()), (4, 5, 1));
+    let guard = Guard::Owner { run: run(2), epoch: 4, expected_seq: 5 };
+    commit(&store, Commit { guard, changes: vec![append(json!("new"))] }).unwrap();
+    let entry = block_on(store.feed("s".into(), 17, 99)).unwrap().remove(0);
+    assert_eq!((entry.position, entry.seq), (20, 5), "no position comes back");
+    drop(store);
+
+    let version: i32 =
+        Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(version, VERSION);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(length(&store, 2), 6);
+    let nothing = ArtifactId::of(b"nothing");
+    let artifact = block_on(store.artifacts().size(nothing, Access::Owner));
+    assert_eq!(artifact, Err(StoreError::NoArtifact { artifact: nothing }), "it can have artifacts now");
+}
+
+#[test]
+fn w09_a_finished_run_of_version_1_counts_from_its_creation() {
+    let (_directory, path) = place();
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch(include_str!("v1.sql")).unwrap();
+    let sql =
+        "UPDATE runs SET phase = 4, state = '{\"state\":\"finished\",\"ending\":\"ok\"}', wake = NULL WHERE run = ?1";
+    assert_eq!(connection.execute(sql, [run(1).as_bytes()]).unwrap(), 1);
+    drop(connection);
+    let store = SqliteStore::open(&path).unwrap();
+    let info = |n| block_on(store.info(run(n))).unwrap().unwrap();
+    assert_eq!((info(1).ended, info(2).ended), (Some(info(1).created), None));
+    while block_on(store.tidy(Timestamp::from_micros(i64::MAX))).unwrap().more {}
+    assert_eq!(block_on(store.info(run(1))), Ok(None));
+    assert_eq!(length(&store, 2), 5, "what is not finished stays");
+}

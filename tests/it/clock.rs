@@ -1,0 +1,89 @@
+//! A wall clock that went back between two processes, as one does that was set wrong: nothing is lost, nothing is stuck,
+//! nothing is early. Order comes from sequences and epochs, never from the time.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use windlass::{Ctx, Filter, Resolution, RunId, RunState, Tool, ToolCall};
+use windlass_core::Runtime;
+use windlass_core::time::Clock;
+
+use crate::world::{Kind, World};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const MOMENT: Duration = Duration::from_secs(1);
+
+fn tools() -> [Tool; 3] {
+    [
+        Tool::durable_fn("wait", "waits for an answer", |mut ctx: Ctx, _: Value| async move {
+            let word: String = ctx.wait("word").within(3 * HOUR).await?;
+            ctx.sleep(10 * MOMENT).await?;
+            Ok(json!(word))
+        }),
+        Tool::durable_fn("nap", "sleeps", |mut ctx: Ctx, _: Value| async move {
+            ctx.sleep(10 * MOMENT).await?;
+            Ok(json!("awake"))
+        }),
+        Tool::durable_fn("step", "makes steps", |mut ctx: Ctx, _: Value| async move {
+            let one: u32 = ctx.step("one", |_| async { Ok(1) }).await?;
+            ctx.sleep(MOMENT / 10).await?;
+            let two: u32 = ctx.step("two", |_| async { Ok(2) }).await?;
+            Ok(json!([one, two]))
+        }),
+    ]
+}
+
+fn start(runtime: &Runtime, name: &str) -> RunId {
+    runtime.start(ToolCall::new(name, json!({}))).expect("it starts")
+}
+
+fn end(world: &World, runtime: &Runtime, run: RunId) -> Value {
+    let runtime = runtime.clone();
+    let outcomes = world.run(async move { runtime.attach(run).await }).expect("the run ends");
+    outcomes[0].result.as_ref().expect("it went well").value.clone()
+}
+
+fn is_suspended(world: &World, runtime: &Runtime, run: RunId) -> bool {
+    let runtime = runtime.clone();
+    let info = world.run(async move { runtime.info(run).await }).expect("the store answers").expect("the run is there");
+    matches!(info.state, RunState::Suspended { .. })
+}
+
+#[test]
+fn w03_w08_a_clock_that_went_back_between_two_openings_is_survived() {
+    let world = World::new(Kind::Sqlite);
+    world.pass(HOUR);
+    let runtime = world.runtime(tools());
+    let (waits, naps) = (start(&runtime, "wait"), start(&runtime, "nap"));
+    world.pass(MOMENT);
+    assert!(is_suspended(&world, &runtime, waits) && is_suspended(&world, &runtime, naps));
+    let steps = start(&runtime, "step");
+    world.pass(MOMENT / 20);
+    drop(runtime);
+
+    // The next process begins where the first one's clock began: an hour earlier.
+    let world = world.restart();
+    let runtime = world.runtime(tools());
+    let again = runtime.clone();
+    world.run(async move { again.recover().await }).expect("it recovers");
+    // New work goes on at once, in its own time, and so does what is answered by somebody.
+    let fresh = start(&runtime, "step");
+    assert_eq!(end(&world, &runtime, fresh), json!([1, 2]));
+    let again = runtime.clone();
+    let inbox = world.run(async move { again.inbox().await }).expect("the store answers");
+    let key = inbox[0].key.clone().expect("a wait has a key");
+    let (again, answer) = (runtime.clone(), Resolution::Ok { value: json!("yes") });
+    world.run(async move { again.resolve(&key, answer).await }).expect("it is taken");
+    let before = world.sim.now();
+    assert_eq!(end(&world, &runtime, waits), json!("yes"));
+    assert!(world.sim.now().since(before) < 20 * MOMENT, "it slept by the clock of now");
+    // What sleeps until a time sleeps until that time: never shorter, and not for ever.
+    assert!(is_suspended(&world, &runtime, naps));
+    assert_eq!(end(&world, &runtime, naps), json!("awake"));
+    assert_eq!(end(&world, &runtime, steps), json!([1, 2]));
+    let slept = world.sim.now().since(before);
+    assert!(slept > HOUR - 20 * MOMENT && slept < HOUR + 20 * MOMENT, "{slept:?}");
+    let again = runtime.clone();
+    let left = world.run(async move { again.list(Filter::Running, None, 9).await }).expect("the store answers");
+    assert!(left.is_empty(), "{left:?}");
+}

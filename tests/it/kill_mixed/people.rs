@@ -1,0 +1,114 @@
+//! Whoever answers, decides, signals and settles for the runs of a child. What was said in an earlier life is said again:
+//! nobody remembers it, and it must change nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use windlass::{Awaited, Blocked, Doubt, Filter, Hold, Output, Resolution, RunId, RunState, Settlement, Windlass};
+
+use super::plan::NUMBERS;
+use crate::kill::LedgerFile;
+
+pub(crate) struct People {
+    pub(crate) windlass: Windlass,
+    pub(crate) ledger: LedgerFile,
+    /// What was said in this life.
+    pub(crate) said: BTreeSet<String>,
+}
+
+impl People {
+    /// Sees to everything that waits for somebody.
+    pub(crate) async fn see_to_all(&mut self) {
+        for item in self.windlass.inbox().await.expect("the inbox") {
+            let what = format!("{} {} {:?}", item.run, item.park.path, item.park.since);
+            if self.said.insert(what) {
+                self.answer(&item).await;
+            }
+        }
+        for (run, doubt) in self.windlass.doubts().await.expect("the doubts") {
+            let what = format!("{run} {} {}", doubt.path, doubt.attempt);
+            if !self.said.contains(&what) && self.settle(run, &doubt).await {
+                self.said.insert(what);
+            }
+        }
+        for info in self.windlass.list(Filter::Held, None, 100).await.expect("the held runs") {
+            let RunState::Held { hold } = &info.state else { continue };
+            // Many deaths in a row look like a crash loop, and are none here.
+            assert!(matches!(hold, Hold::CrashLoop { .. }), "{} is held: {hold}", info.run);
+            // Whoever drove it may not have let go yet.
+            let ended = self.windlass.attach(info.run).await;
+            assert!(ended.is_err(), "a held run has no outcome: {ended:?}");
+            self.windlass.resume(info.run).await.expect("it is taken up again");
+        }
+    }
+
+    async fn answer(&self, item: &Awaited) {
+        let said = match (&item.park.on, &item.key) {
+            (Blocked::Input { .. }, Some(key)) => {
+                let value = json!(item.run.to_string());
+                self.windlass.resolve(key, Resolution::Ok { value }).await.map(drop)
+            }
+            (Blocked::Approval { tool, .. }, _) if **tool == *"forbidden" => {
+                self.windlass.deny(item, "ada", "no").await
+            }
+            (Blocked::Approval { .. }, _) => self.windlass.approve(item, "ada", "fine").await,
+            (other, _) => panic!("nobody waits for {other:?} here"),
+        };
+        // Somebody may have said it a moment before.
+        let late = |text: String| ["inbox again", "already", "finished"].iter().any(|word| text.contains(word));
+        assert!(said.as_ref().err().is_none_or(|error| late(error.to_string())), "{said:?}");
+    }
+
+    /// Settles as the ledger says, except where the person in question knows better.
+    async fn settle(&self, run: RunId, doubt: &Doubt) -> bool {
+        let Some(info) = self.windlass.info(run).await.expect("the run") else { return false };
+        let key = std::iter::once(format!("{run}.{}", info.generation))
+            .chain(doubt.path.positions().iter().map(ToString::to_string))
+            .collect::<Vec<_>>()
+            .join(".");
+        let settlement = match &doubt.operation {
+            operation if operation.contains("wobble") => {
+                self.ledger.of(&key).note(&format!("again {key} {}", doubt.attempt));
+                Settlement::DidNotHappen
+            }
+            operation if operation.contains("risky") => Settlement::GiveUp,
+            operation if self.ledger.of(&key).lines().iter().any(|line| line.ends_with(&format!(" {key}"))) => {
+                // A tool returns its name; a step returns nothing.
+                let tool = operation.split('`').nth(1);
+                let value = tool.map_or(Value::Null, |tool| json!(tool));
+                Settlement::Happened(Ok(Arc::new(Output::value(value))))
+            }
+            _ => Settlement::DidNotHappen,
+        };
+        let told = self.windlass.settle(run, &doubt.path, settlement, "ada", "as the books say").await;
+        let late = |text: String| ["in doubt", "finished"].iter().any(|word| text.contains(word));
+        assert!(told.as_ref().err().is_none_or(|error| late(error.to_string())), "{told:?}");
+        true
+    }
+
+    /// Sends a listener its numbers.
+    pub(crate) async fn signal(windlass: &Windlass, run: RunId) {
+        for number in 0..NUMBERS {
+            let sent = windlass.signal(run, "number", json!(number), Some(&format!("number {number}"))).await;
+            let late = |text: String| text.contains("finished");
+            assert!(sent.as_ref().err().is_none_or(|error| late(error.to_string())), "{sent:?}");
+        }
+    }
+
+    /// Whether nothing is left to be done. Not asked state by state: a run that wakes up between two such questions would
+    /// be seen by neither.
+    pub(crate) async fn is_over(&self) -> bool {
+        let mut after = None;
+        loop {
+            let page = self.windlass.list(Filter::All, after, 1_000).await.expect("the runs");
+            if page.iter().any(|info| !matches!(info.state, RunState::Finished { .. })) {
+                return false;
+            }
+            after = page.last().map(|info| info.run);
+            if page.len() < 1_000 {
+                return true;
+            }
+        }
+    }
+}

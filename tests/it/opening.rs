@@ -1,0 +1,57 @@
+//! Files that this user may not touch.
+
+#![cfg(unix)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use windlass::{SqliteStore, Windlass};
+
+use crate::fault::{Means, in_child};
+
+fn allow(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("the mode is set");
+}
+
+#[test]
+fn w08_what_this_user_may_not_do_is_named() {
+    in_child("opening::w08_what_this_user_may_not_do_is_named", Means::Nobody, |child| {
+        let dir = child.dir.canonicalize().expect("the directory");
+        let path = dir.join("app.db");
+        let said = |problem: &str| {
+            let advice = "let this user read and write the file and its directory, or name a file elsewhere";
+            let expected = format!("cannot open {}: {problem}; {advice}", path.display());
+            assert_eq!(SqliteStore::open(&path).expect_err("it is refused").to_string(), expected);
+        };
+        allow(&dir, 0o555);
+        said(&format!("this user may not create files in {}", dir.display()));
+        allow(&dir, 0o755);
+        drop(SqliteStore::open(&path).expect("it opens"));
+        allow(&path, 0o444);
+        said(&format!("this user may not write {}", path.display()));
+        allow(&path, 0o000);
+        said(&format!("this user may not read {}", path.display()));
+        allow(&path, 0o644);
+        let lock = dir.join("app.db-lock");
+        allow(&lock, 0o444);
+        said(&format!("this user may not write {}", lock.display()));
+        allow(&lock, 0o644);
+        drop(SqliteStore::open(&path).expect("it opens again: the refusals left nothing in the way"));
+    });
+}
+
+#[test]
+fn w08_the_runtime_says_what_the_store_says() {
+    let executor = tokio::runtime::Runtime::new().expect("an executor");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("nowhere").join("app.db");
+    let Err(error) = executor.block_on(async { Windlass::open(&path).await }) else { panic!("it opened") };
+    let directory = dir.path().join("nowhere");
+    let expected = format!(
+        "cannot open {}: the directory {} does not exist; create it first",
+        path.display(),
+        directory.display()
+    );
+    assert_eq!(error.to_string(), expected);
+}
