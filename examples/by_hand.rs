@@ -97,7 +97,8 @@ async fn main() -> windlass::Result<()> {
     let apple = windlass.call_json("price", json!({"item": "apple"})).await?;
     println!("price:     {}", apple.for_model());
     if let Ok(output) = &apple.result {
-        let raw = output.raw.as_ref().map(|raw| String::from_utf8_lossy(&raw.data).into_owned());
+        let raw = output.raw.as_ref().and_then(|raw| raw.bytes());
+        let raw = raw.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         println!("beside it: {:?}, raw {:?}", output.content, raw.unwrap_or_default());
     }
     println!("no price:  {}", windlass.call_json("price", json!({"item": "plum"})).await?.for_model());

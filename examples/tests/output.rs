@@ -147,6 +147,19 @@ remote_13: {"error":{"kind":"unavailable","message":"the catalogue has no schema
 }
 
 #[test]
+fn l16_files_are_for_their_session() {
+    let expected = r#"
+the outcome: {"rows":100000}
+mentions:    "report.csv", 1642641 bytes, text/csv
+ada sees:    "1642641 bytes, beginning with \"0,0\\n1,1\\n2,4\""
+bob sees:    nothing
+the program: 100000 lines, in 7 pieces of up to 262144 bytes
+"#;
+    check(example!("artifacts"), None, expected);
+    check(example!("artifacts"), Some("app.db"), expected);
+}
+
+#[test]
 fn b02_layers_shadow_hide_and_end() {
     check(
         example!("layers"),

@@ -87,6 +87,10 @@ impl Store for Dying {
         self.inner.list(filter, after, limit)
     }
 
+    fn artifacts(&self) -> &dyn windlass::Artifacts {
+        self.inner.artifacts()
+    }
+
     fn secret(&self) -> [u8; 32] {
         self.inner.secret()
     }

@@ -5,6 +5,7 @@
 
 mod approval;
 mod architecture;
+mod artifacts;
 mod attempts;
 mod bad_input;
 mod calls;

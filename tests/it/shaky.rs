@@ -110,6 +110,10 @@ impl Store for Shaky {
         self.inner.list(filter, after, limit)
     }
 
+    fn artifacts(&self) -> &dyn windlass::Artifacts {
+        self.inner.artifacts()
+    }
+
     fn secret(&self) -> [u8; 32] {
         self.inner.secret()
     }

@@ -86,6 +86,8 @@ pub(crate) struct Kernel {
     pub(crate) watchers: Arc<Watchers>,
     /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
+    /// Largest artifact that is stored.
+    pub(crate) artifact_bytes: u64,
 }
 
 /// A run this process drives.

@@ -10,6 +10,7 @@
 
 pub mod activity;
 mod admit;
+mod artifacts;
 pub mod call;
 pub mod ctx;
 mod error;
@@ -35,6 +36,7 @@ mod value;
 mod watchdog;
 mod worker;
 
+pub use artifacts::{ArtifactError, ArtifactReader, ArtifactWriter};
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};
 pub use path::{BadPath, Path};

@@ -142,3 +142,17 @@ pub const GRANT_VALID: Duration = Duration::from_secs(3_600);
 /// How often a body may make the same call with the same result, with nothing new in between, before the next one is
 /// refused. A person would have stopped at the third time; some polling is patient, so a little more.
 pub const LOOP_LIMIT: u32 = 5;
+
+/// Bytes of an artifact that are moved at a time: few enough to hold a few hundred of them, enough that the cost of moving
+/// is in the bytes.
+pub const ARTIFACT_PIECE: usize = 256 << 10;
+
+/// Largest artifact, unless the runtime says otherwise. Larger things have a home of their own, and an address.
+pub const ARTIFACT_BYTES: u64 = 1 << 30;
+
+/// How long an artifact that nobody refers to is kept, beyond the attempt that may still come to: longer than any commit
+/// takes, short enough that what failed attempts left does not pile up.
+pub const ARTIFACT_GRACE: Duration = Duration::from_secs(3_600);
+
+/// Pieces that are collected in one go: some megabytes, for which a commit waits a few milliseconds.
+pub const ARTIFACT_SWEEP: usize = 32;

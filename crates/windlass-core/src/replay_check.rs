@@ -19,7 +19,10 @@ use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::Record;
 use crate::run::state::{Hold, RunInfo};
 use crate::spawn::Spawn;
-use crate::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Store, StoreError};
+use crate::store::{
+    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Store, StoreError,
+    Stored, Swept, Upload,
+};
 use crate::time::Timestamp;
 use crate::tool::Toolbox;
 use crate::worker::Lease;
@@ -136,6 +139,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         signer: kernel.signer.clone(),
         closed: AtomicBool::new(false),
         on_threads: Default::default(),
+        artifact_bytes: kernel.artifact_bytes,
     }
 }
 
@@ -206,11 +210,43 @@ impl Store for Nowhere {
         none()
     }
 
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
     fn secret(&self) -> [u8; 32] {
         [0; 32]
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+impl Artifacts for Nowhere {
+    fn begin(&self, _: Access, _: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
+        none()
+    }
+
+    fn append(&self, _: Upload, _: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
+        none()
+    }
+
+    fn finish(&self, _: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+        none()
+    }
+
+    fn abandon(&self, _: Upload) {}
+
+    fn size(&self, _: ArtifactId, _: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
+        none()
+    }
+
+    fn read(&self, _: ArtifactId, _: Access, _: u64, _: usize) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
+        none()
+    }
+
+    fn sweep(&self, _: Timestamp, _: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        none()
     }
 }

@@ -31,6 +31,7 @@ use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
 use crate::time::Clock;
+use crate::tool::artifact::mentioned_in;
 use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
 use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
@@ -102,6 +103,8 @@ pub struct Config {
     /// How often the store lets go of what it keeps no longer; `None` leaves that to whoever calls
     /// [`Runtime::tidy`]. Begins with [`Runtime::recover`].
     pub tidy_every: Option<Duration>,
+    /// Largest artifact that is stored.
+    pub artifact_bytes: u64,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -125,6 +128,7 @@ impl Config {
             middleware: Vec::new(),
             attended: false,
             tidy_every: None,
+            artifact_bytes: limits::ARTIFACT_BYTES,
             seed: None,
         }
     }
@@ -163,6 +167,7 @@ impl Runtime {
             signer,
             closed: false.into(),
             on_threads: Default::default(),
+            artifact_bytes: config.artifact_bytes,
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
     }
@@ -248,7 +253,12 @@ impl Runtime {
             ..Creation::default()
         };
         let records = vec![Record { path: Path::root(), at, asked: Some(asked), event: Event::Accepted }];
-        let changes = vec![Change::Start { run, creation, records }];
+        let mut changes = vec![Change::Start { run, creation, records }];
+        // What it is started with is kept as long as it is.
+        let artifacts = mentioned_in(&call.args);
+        if !artifacts.is_empty() {
+            changes.push(Change::Refer { run, artifacts, by: run });
+        }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
                 self.kernel.watchers.changed(run, session.as_ref());
@@ -485,6 +495,10 @@ impl Runtime {
     /// Who owns the runs this runtime drives.
     pub(crate) fn worker(&self) -> crate::id::WorkerId {
         self.kernel.worker
+    }
+
+    pub(crate) fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
     }
 
     /// Takes up what is due, as a worker among others does now and then.

@@ -13,6 +13,7 @@ use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::path::Path;
 use crate::run::record::{Event, Record};
+use crate::run::refs::strip;
 use crate::run::state::{Doubt, Hold, Park, RunState};
 use crate::store::{Change, Commit, Creation, Guard, Message, StoreError};
 use crate::time::Timestamp;
@@ -133,10 +134,25 @@ impl Document {
             Some(_) => {}
         }
         // Read from the text once more, because only the text has places.
-        let document: Self =
+        let mut document: Self =
             serde_json::from_str(text).map_err(|error| format!("the document cannot be read: {error}"))?;
         document.check()?;
+        document.strip_references();
         Ok(document)
+    }
+
+    /// The document has no artifacts: what its outcomes refer to are names here, whoever has such content.
+    fn strip_references(&mut self) {
+        for record in &mut self.journal {
+            if let Event::Finished(finished) = &mut record.event {
+                strip(&mut finished.result);
+            }
+        }
+        for message in &mut self.mail {
+            if let Message::Ended { result, .. } = message {
+                strip(result);
+            }
+        }
     }
 
     /// Refuses a journal that no run could have.

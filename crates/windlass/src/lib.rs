@@ -23,18 +23,19 @@ pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
 pub use windlass_core::store::{
-    Filter, MemoryStore, Resolution, Retention, Settlement, Store, StoreError, Tidied, Turn,
+    Access, ArtifactId, Artifacts, Filter, MemoryStore, Resolution, Retention, Settlement, Store, StoreError, Stored,
+    Swept, Tidied, Turn,
 };
 pub use windlass_core::time::{Times, Timestamp};
 pub use windlass_core::tool::budget::Page;
 pub use windlass_core::tool::view::Projection;
 pub use windlass_core::tool::{
-    Artifact, Atomic, Body, Content, Durable, Effect, Output, Reconciled, RegisterError, Reply, Schemas, Tool,
+    Artifact, Atomic, Body, Content, Data, Durable, Effect, Output, Reconciled, RegisterError, Reply, Schemas, Tool,
     ToolError, ToolResult, ToolSpec, Toolbox,
 };
 pub use windlass_core::{
-    Awaited, Change, Check, Checks, Comparison, Cut, Departure, Difference, Differs, Digest, Error, Path, Resolved,
-    Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
+    ArtifactError, ArtifactReader, ArtifactWriter, Awaited, Change, Check, Checks, Comparison, Cut, Departure,
+    Difference, Differs, Digest, Error, Path, Resolved, Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
 };
 pub use windlass_macros::tool;
 pub use windlass_store::{Durability, Health, Report, SqliteStore, check_file};
@@ -289,6 +290,24 @@ impl Windlass {
     /// All of what the operation at `path` returned: the original the tool kept beside its value, or else the value itself.
     pub async fn artifact(&self, run: RunId, path: &Path) -> Result<Artifact> {
         self.runtime.artifact(run, path).await
+    }
+
+    /// Stores an artifact for a session from outside, for a run of it to be started with
+    /// ([`start_with`](Windlass::start_with)) within [`limits::ARTIFACT_GRACE`]; that run keeps it from then on.
+    pub fn new_artifact(&self, session: impl Into<Arc<str>>, media_type: impl Into<String>) -> ArtifactWriter {
+        self.runtime.new_artifact(session, media_type)
+    }
+
+    /// Reads an artifact on somebody's behalf: a session's, a run's, or as the owner of the store, who may read
+    /// everything.
+    pub async fn open_artifact(&self, artifact: &Artifact, by: Access) -> Result<ArtifactReader> {
+        self.runtime.open_artifact(artifact, by).await
+    }
+
+    /// Collects a slice of the artifacts that nobody needs any more; says whether there is more to collect. Storing one
+    /// does the same, so that only a program that purges runs and stores nothing has a reason to.
+    pub async fn sweep_artifacts(&self) -> Result<Swept> {
+        self.runtime.sweep_artifacts().await
     }
 
     /// Lets go of everything that is kept no longer by now; see [`Retention`]. Happens by itself every minute

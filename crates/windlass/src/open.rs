@@ -36,6 +36,7 @@ pub struct Builder {
     attended: bool,
     suspend_after: Duration,
     lease: Option<Duration>,
+    artifact_bytes: u64,
 }
 
 enum Source {
@@ -73,6 +74,7 @@ impl Builder {
             attended: false,
             suspend_after: limits::SUSPEND_AFTER,
             lease: None,
+            artifact_bytes: limits::ARTIFACT_BYTES,
         }
     }
 
@@ -152,6 +154,12 @@ impl Builder {
         self
     }
 
+    /// Largest artifact that is stored, instead of [`limits::ARTIFACT_BYTES`].
+    pub fn artifact_bytes(mut self, bytes: u64) -> Self {
+        self.artifact_bytes = bytes;
+        self
+    }
+
     /// The language people are told things in, such as `de-CH`; English unless set.
     pub fn locale(mut self, locale: impl Into<String>) -> Self {
         self.locale = locale.into();
@@ -194,6 +202,7 @@ impl Builder {
         config.suspend_after = self.suspend_after;
         config.lease = self.lease;
         config.tidy_every = Some(limits::TIDY_EVERY);
+        config.artifact_bytes = self.artifact_bytes;
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)
             .map_err(|error| Error::Refused(format!("the watchdog's thread cannot be started: {error}")))?;

@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -13,7 +14,9 @@ use crate::activity::Happening;
 use crate::activity::watchers::Watchers;
 use crate::id::{RunId, ToolId};
 use crate::path::Path;
+use crate::run::Run;
 use crate::run::reply::Signer;
+use crate::store::ArtifactId;
 use crate::testing::chaos::{Plant, planted};
 
 /// One attempt of a call or step. Cloning shares it.
@@ -28,13 +31,17 @@ pub(crate) struct Origin {
     pub(crate) session: Option<Arc<str>>,
     pub(crate) signer: Arc<Signer>,
     pub(crate) watchers: Arc<Watchers>,
+    /// The run itself: an attempt that outlives it does not keep it.
+    pub(crate) home: Weak<Run>,
+    /// How long the attempt may take.
+    pub(crate) lasts: Duration,
 }
 
 #[cfg(test)]
 impl Origin {
     pub(crate) fn for_test(run: RunId, generation: u32, signer: Arc<Signer>) -> Self {
         let watchers = Arc::new(Watchers::new(Arc::new(crate::testing::Sim::new(1))));
-        Self { run, generation, session: None, signer, watchers }
+        Self { run, generation, session: None, signer, watchers, home: Weak::new(), lasts: Duration::ZERO }
     }
 }
 
@@ -50,6 +57,8 @@ struct Inner {
     beats: AtomicU64,
     /// A thread that cannot be interrupted is still at it.
     on_thread: AtomicBool,
+    /// Artifacts it stored or opened; most attempts have nothing to do with any.
+    artifacts: OnceLock<Mutex<Vec<ArtifactId>>>,
 }
 
 impl Attempt {
@@ -64,6 +73,7 @@ impl Attempt {
             dropped: Token::default(),
             beats: AtomicU64::new(0),
             on_thread: AtomicBool::new(false),
+            artifacts: OnceLock::new(),
         }))
     }
 
@@ -136,6 +146,24 @@ impl Attempt {
 
     pub(crate) fn beats(&self) -> u64 {
         self.0.beats.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn home(&self) -> Option<Arc<Run>> {
+        self.0.origin.home.upgrade()
+    }
+
+    pub(crate) fn lasts(&self) -> Duration {
+        self.0.origin.lasts
+    }
+
+    /// Its outcome may refer to this artifact.
+    pub(crate) fn vouch(&self, artifact: ArtifactId) {
+        self.0.artifacts.get_or_init(Mutex::default).lock().push(artifact);
+    }
+
+    /// What its outcome may refer to.
+    pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
+        self.0.artifacts.get().map_or_else(Vec::new, |artifacts| artifacts.lock().clone())
     }
 
     pub(crate) fn set_on_thread(&self, on_thread: bool) {

@@ -126,9 +126,16 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if doubting.cause == DoubtCause::Restored && !self.run.with(|machine| machine.has_old_keys()) {
             return self.apply_policy(doubting);
         }
-        let source = &mut self.source;
-        let reconcile = std::panic::catch_unwind(AssertUnwindSafe(|| source.reconcile(attempt)));
+        let (source, asked) = (&mut self.source, attempt.clone());
+        let reconcile = std::panic::catch_unwind(AssertUnwindSafe(|| source.reconcile(asked)));
         let Ok(Some(reconcile)) = reconcile else { return self.apply_policy(doubting) };
+        let run = self.run.clone();
+        let reconcile = reconcile.inspect(move |found| {
+            if let Ok(Reconciled::Happened(_)) = found {
+                run.vouch(attempt.path(), attempt.vouched());
+            }
+        });
+        let reconcile = Box::pin(reconcile);
         let timeout = self.run.kernel.clock.sleep(self.rules.timeout);
         doubting.step = Step::Reconcile(reconcile, timeout);
         self.go(Phase::Doubt(doubting))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use super::attempt::{Attempt, idempotency_key};
+use super::attempt::{Attempt, Origin, idempotency_key};
 use super::batch::Barrier;
 use super::commands::{self, Ready};
 use super::doubt::Doubting;
@@ -363,7 +363,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             return self.stay(Phase::Over);
         }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
-        let attempt = Attempt::new(self.run.origin(), path, name, self.attempt, self.rules.attempts());
+        let origin = Origin { lasts: self.rules.timeout, ..self.run.origin() };
+        let attempt = Attempt::new(origin, path, name, self.attempt, self.rules.attempts());
         // Nothing pending so far: the reading made when the call was asked for still holds.
         let started = if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked };
         let heeds_cancel = self.heeds_cancel;
@@ -394,6 +395,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         match running.poll(cx, &self.run.kernel, &self.rules, || self.left(), cancelled) {
             Poll::Ready(ended) => {
                 let started = running.started;
+                // An answer that comes later is not the attempt's to vouch for.
+                if matches!(&ended, Ended::Returned(Ok(output)) if output.later.is_none()) {
+                    self.run.vouch(&self.op.path, running.vouched());
+                }
                 drop(running);
                 self.conclude(started, ended)
             }

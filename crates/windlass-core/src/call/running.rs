@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use super::attempt::Attempt;
 use super::rules::Rules;
 use crate::kernel::Kernel;
+use crate::store::ArtifactId;
 use crate::time::Clock;
 use crate::tool::{Output, ToolResult};
 
@@ -70,6 +71,11 @@ impl<'a> Running<'a> {
             number = attempt.number()
         );
         Self { body, attempt, started, timers: None, stopping: None, heeds_cancel, span }
+    }
+
+    /// Artifacts that the outcome may refer to.
+    pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
+        self.attempt.vouched()
     }
 
     /// Polls the body and whatever limits it. `left` is the time until the call's deadline.

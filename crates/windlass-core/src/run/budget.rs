@@ -56,7 +56,7 @@ impl Budget {
 
 fn measure(output: &Output) -> usize {
     let blocks: usize = output.content.iter().map(|content| content.bytes()).sum();
-    let raw = output.raw.as_ref().map_or(0, |raw| raw.data.len());
+    let raw = output.raw.as_ref().map_or(0, |raw| raw.inline_bytes());
     size::of(&output.value) + blocks + raw
 }
 

@@ -12,6 +12,7 @@ use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
 use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded};
+use super::refs::Refs;
 use super::replay::{self, Decision, replay};
 use super::restored::Restored;
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
@@ -101,6 +102,7 @@ pub(crate) struct Machine {
     nudged: Vec<RunId>,
     past_calls: PastCalls,
     labels: Labels,
+    pub(super) refs: Refs,
     /// Nothing is performed: the journal is checked against the code.
     pub(super) checking: Option<Checking>,
     /// What is known of what a backup did not have.
@@ -130,6 +132,7 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            refs: Refs::default(),
             checking: None,
             restored: None,
         }
@@ -150,6 +153,7 @@ impl Machine {
             records.push(note.clone());
             outbox.append(note);
         }
+        let refs = Refs::of_past(&records);
         let mut history = History::fold(records);
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
@@ -175,6 +179,7 @@ impl Machine {
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
+            refs,
             checking: None,
             restored,
         };
@@ -247,8 +252,9 @@ impl Machine {
     }
 
     /// Adds to the journal; returns the mark that is durable once this record is.
-    pub(crate) fn append(&mut self, record: Record) -> u64 {
+    pub(crate) fn append(&mut self, mut record: Record) -> u64 {
         self.note(&record);
+        self.outbox.refer(self.refs.record(&mut record));
         self.outbox.append(record)
     }
 
@@ -356,7 +362,7 @@ impl Machine {
     /// The root call has its outcome.
     pub(crate) fn finish(&mut self, ending: Ending, result: &Recorded) -> u64 {
         if let Some(parent) = &self.parent {
-            let message = Message::Ended { run: self.outbox.run(), result: result.clone() };
+            let message = Message::Ended { run: self.outbox.run(), result: self.refs.marked(result) };
             let dedupe = format!("ended {}", self.outbox.run());
             self.outbox.mail(parent.0, message, Some(dedupe.into()));
         }

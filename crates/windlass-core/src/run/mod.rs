@@ -14,6 +14,7 @@ pub(crate) mod origin;
 pub(crate) mod outbox;
 pub(crate) mod parks;
 pub mod record;
+pub(crate) mod refs;
 pub(crate) mod replay;
 pub mod reply;
 mod restored;
@@ -31,7 +32,7 @@ use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
-use crate::store::{Answer, StoreError};
+use crate::store::{Answer, ArtifactId, StoreError};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 use history::Standing;
@@ -182,13 +183,22 @@ impl Run {
         self.has_past && self.with(Machine::suspect)
     }
 
-    pub(crate) fn origin(&self) -> Origin {
+    pub(crate) fn origin(self: &Arc<Self>) -> Origin {
         Origin {
             run: self.id,
             generation: self.generation,
             session: self.session.clone(),
             signer: self.kernel.signer.clone(),
             watchers: self.kernel.watchers.clone(),
+            home: Arc::downgrade(self),
+            lasts: limits::ATTEMPT_TIMEOUT,
+        }
+    }
+
+    /// The outcome at `path`, once recorded, may refer to these.
+    pub(crate) fn vouch(&self, path: &Path, artifacts: Vec<ArtifactId>) {
+        if !artifacts.is_empty() {
+            self.with(|machine| machine.refs.vouch(path, artifacts));
         }
     }
 

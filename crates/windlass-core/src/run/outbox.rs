@@ -6,7 +6,7 @@ use super::record::Record;
 use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
-use crate::store::{Change, Commit, Creation, Guard, Message};
+use crate::store::{ArtifactId, Change, Commit, Creation, Guard, Message};
 
 /// Buffers changes, hands them out as one commit at a time, and knows by *marks* which of them are durable.
 pub(crate) struct Outbox {
@@ -126,6 +126,14 @@ impl Outbox {
     pub(crate) fn start(&mut self, run: RunId, creation: Creation, records: Vec<Record>) -> u64 {
         self.facts.others.push(Change::Start { run, creation, records });
         self.mark()
+    }
+
+    /// The run refers to these from now on, together with what is in the buffer.
+    pub(crate) fn refer(&mut self, artifacts: Vec<ArtifactId>) {
+        if !artifacts.is_empty() {
+            self.facts.others.push(Change::Refer { run: self.run, artifacts, by: self.run });
+            self.mark();
+        }
     }
 
     /// What is appended from now on begins the next generation; what is in the buffer goes to the store first.

@@ -136,6 +136,9 @@ impl Machine {
                 Some(Answer::Result(Ok(Arc::new(output))))
             }
             Message::Ended { run, result } => {
+                if let Ok(output) = &result {
+                    self.refs.vouch(looks.path, output.refs.clone());
+                }
                 self.history.joined.insert(run, result.clone());
                 Some(Answer::Result(result))
             }

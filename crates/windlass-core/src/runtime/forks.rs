@@ -13,6 +13,7 @@ use crate::run::check::Check;
 use crate::run::compare::{Comparison, compare};
 use crate::run::fork::{self, Cut, Original, fork};
 use crate::run::record::{Asked, Event, Record};
+use crate::run::refs::referred;
 use crate::run::state::{Hold, RunState};
 use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
 use crate::transfer;
@@ -37,7 +38,11 @@ impl Runtime {
         let records = fork(&original, &at, change, now, check).map_err(Error::Refused)?;
         let forked = kernel.mint.run(now);
         let creation = Creation { tool: info.tool, at: now, session: info.session, ..Creation::default() };
-        let changes = vec![Change::Start { run: forked, creation, records }];
+        let artifacts: Vec<_> = referred(&records).collect();
+        let mut changes = vec![Change::Start { run: forked, creation, records }];
+        if !artifacts.is_empty() {
+            changes.push(Change::Refer { run: forked, artifacts, by: run });
+        }
         kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await?;
         kernel.wake_up(forked);
         Ok(forked)

@@ -1,5 +1,6 @@
 //! The store that forgets: everything in memory, the same semantics as on disk.
 
+mod artifacts;
 mod check;
 mod entry;
 mod sessions;
@@ -15,13 +16,14 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{
-    Answer, Change, Claimant, Claimed, Commit, Creation, Due, Entry as Logged, Filter, Guard, Mail, Message, Retention,
-    Store, StoreError, Tidied, Turn,
+    Answer, Artifacts, Change, Claimant, Claimed, Commit, Creation, Due, Entry as Logged, Filter, Guard, Mail, Message,
+    Retention, Store, StoreError, Tidied, Turn,
 };
 use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
 use crate::run::state::{RunInfo, RunState};
 use crate::time::Timestamp;
+use artifacts::Shelf;
 use check::Standing;
 use entry::{Entry, Owner};
 use sessions::Sessions;
@@ -58,6 +60,7 @@ struct Inner {
     keys: FxHashMap<Arc<str>, RunId>,
     leases: BTreeMap<WorkerId, Timestamp>,
     sessions: Sessions,
+    artifacts: Shelf,
     retention: Retention,
     /// Keys of runs that are gone.
     tombstones: BTreeMap<Arc<str>, Tombstone>,
@@ -92,6 +95,7 @@ impl MemoryStore {
         let mut inner = self.inner.lock();
         inner.deaths += 1;
         inner.leases.clear();
+        inner.artifacts.owners_died();
     }
 }
 
@@ -104,6 +108,11 @@ impl Inner {
             Guard::Owner { run, epoch, .. } => Some((run, epoch)),
             Guard::Outsider => None,
         };
+        // A run that was there before is not started again, nor does it refer to anything on that account.
+        commit.changes.retain(|change| match change {
+            Change::Refer { run, .. } => owner.is_some_and(|owner| owner.0 == *run) || !self.runs.contains_key(run),
+            _ => true,
+        });
         // What a commit says does not depend on how it is put.
         commit.changes.sort_by_key(place);
         for change in commit.changes {
@@ -115,6 +124,7 @@ impl Inner {
                     }
                 }
                 Change::Start { run, creation, records } => self.start(run, creation, records),
+                Change::Refer { run, artifacts, .. } => self.refer(run, artifacts),
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
@@ -265,6 +275,7 @@ impl Inner {
             let Some(entry) = self.runs.remove(&oldest) else { continue };
             self.finished_records = self.finished_records.saturating_sub(entry.records.len());
             entry.key.as_ref().map(|key| self.keys.remove(key));
+            self.artifacts.forget(oldest);
             if let Some(session) = &entry.session {
                 self.sessions.forget(session, oldest);
             }
@@ -348,7 +359,9 @@ fn place(change: &Change) -> u8 {
         Change::Doubts(_) | Change::Parks(_) | Change::Examined(_) | Change::Consumed(_) => 3,
         Change::State(_) => 4,
         Change::Start { .. } => 5,
-        Change::Mail { .. } => 6,
+        // A run refers to something once it is there.
+        Change::Refer { .. } => 6,
+        Change::Mail { .. } => 7,
     }
 }
 
@@ -422,6 +435,10 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         ready(Ok(self.inner.lock().list(&filter, after, limit)))
+    }
+
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
     }
 
     fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {

@@ -3,6 +3,7 @@
 //! A store knows no tools. It keeps journals, mailboxes and run states, and it refuses whoever does not own a run.
 
 mod answer;
+mod artifacts;
 mod memory;
 mod retention;
 
@@ -10,6 +11,9 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 pub use answer::{Answer, Promise, Ticket};
+pub use artifacts::{
+    Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
+};
 pub use memory::MemoryStore;
 pub use retention::{Cutoffs, Retention, Tidied};
 
@@ -98,6 +102,14 @@ pub enum StoreError {
         /// The turn it is busy with.
         turn: RunId,
     },
+    /// There is no such artifact, or none for whoever asks: the two look the same from outside. The caller names another.
+    #[error(
+        "there is no artifact {artifact} here for whoever asked; it may have been collected, or belong to another session"
+    )]
+    NoArtifact {
+        /// Which artifact.
+        artifact: ArtifactId,
+    },
     /// It is not known whether the commit happened. The writer reloads and replay decides.
     #[error("the store failed, and whether the write happened is not known: {0}")]
     Unknown(String),
@@ -165,6 +177,17 @@ pub enum Change {
     Examined(u64),
     /// These messages are in the journal now, or void: the mailbox may forget what they said.
     Consumed(Vec<u64>),
+    /// The run refers to these artifacts from now on: they are kept as long as it is. Refused with
+    /// [`StoreError::NoArtifact`] if one of them is not there, or `by` may not read it. The run is the guarded one, or one
+    /// that this commit starts; if that was there already, nothing happens.
+    Refer {
+        /// Which run.
+        run: RunId,
+        /// What it refers to.
+        artifacts: Vec<ArtifactId>,
+        /// By whose right: usually the run itself, for a copy the run it is a copy of.
+        by: RunId,
+    },
     /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an
     /// open doubt: that closes the doubt, and the message stays as its annotation. Refused if the mailbox has had a
     /// message under the same dedupe key. In an owner's commit a message that would be refused is left out instead:
@@ -496,6 +519,9 @@ pub trait Store: Send + Sync + 'static {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
+
+    /// Where it keeps artifacts.
+    fn artifacts(&self) -> &dyn Artifacts;
 
     /// Lets go of a little of what is kept no longer at this time; see [`Retention`]. Small enough that no commit has to
     /// wait for it. A store that keeps everything does nothing.

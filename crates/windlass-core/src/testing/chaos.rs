@@ -13,6 +13,8 @@ mod tools;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use super::crash::{Disk, MemoryDisk};
 use super::sim::{Sim, block_on};
 use crate::id::RunId;
@@ -20,9 +22,9 @@ use crate::run::record::{Event, Recorded};
 use crate::run::state::RunState;
 use crate::runtime::{Config, Runtime};
 use crate::spawn::Spawn;
-use crate::store::{Filter, Store};
+use crate::store::{Access, Filter, Store};
 use crate::time::Clock;
-use crate::tool::ToolError;
+use crate::tool::{Artifact, ToolError};
 use dice::Dice;
 use line::{Line, Wire};
 use model::Model;
@@ -498,7 +500,19 @@ impl<'d> World<'d> {
                 let right = if value.is_some() { [(1, 0); 2] } else { [(1, 1); 2] };
                 expect(done == right, "what was done must be undone if and only if it failed")
             }
+            "archive" => {
+                let timed_out = matches!(result, Err(error) if matches!(**error, ToolError::TimedOut { .. }));
+                expect(timed_out || self.is_archived(run, value), "what it returned must be there to read")
+            }
             _ => Ok(()),
         }
+    }
+
+    fn is_archived(&self, run: RunId, value: Option<&serde_json::Value>) -> bool {
+        let artifact = value.and_then(|value| Artifact::deserialize(value).ok());
+        let Some(id) = artifact.and_then(|artifact| artifact.id()) else { return false };
+        let store = self.store();
+        let read = store.artifacts().read(id, Access::Run(run), 0, usize::MAX);
+        block_on(read).is_ok_and(|bytes| bytes == tools::archived(run))
     }
 }

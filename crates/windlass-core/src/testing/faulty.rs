@@ -71,5 +71,9 @@ impl Store for FaultyStore {
         }
     }
 
+    fn artifacts(&self) -> &dyn Artifacts {
+        self.inner.artifacts()
+    }
+
     delegate_reads!(inner, std::convert::identity);
 }

@@ -66,6 +66,48 @@ macro_rules! delegate_reads {
     };
 }
 
+/// The artifacts of a store that passes everything on to another; `$how` is applied to each answer.
+macro_rules! delegate_artifacts {
+    ($inner:ident, $how:path) => {
+        fn begin(&self, by: Access, until: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
+            $how(self.$inner.artifacts().begin(by, until))
+        }
+
+        fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
+            $how(self.$inner.artifacts().append(upload, piece))
+        }
+
+        fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+            $how(self.$inner.artifacts().finish(upload))
+        }
+
+        delegate_artifacts!(reads $inner, $how);
+    };
+    (reads $inner:ident, $how:path) => {
+        fn abandon(&self, upload: Upload) {
+            self.$inner.artifacts().abandon(upload);
+        }
+
+        fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
+            $how(self.$inner.artifacts().size(artifact, by))
+        }
+
+        fn read(
+            &self,
+            artifact: ArtifactId,
+            by: Access,
+            offset: u64,
+            length: usize,
+        ) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
+            $how(self.$inner.artifacts().read(artifact, by, offset, length))
+        }
+
+        fn sweep(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
+            $how(self.$inner.artifacts().sweep(now, limit))
+        }
+    };
+}
+
 /// What the read side names.
 mod reads {
     pub(super) use futures_util::future::BoxFuture;
@@ -73,7 +115,10 @@ mod reads {
     pub(super) use crate::id::{RunId, WorkerId};
     pub(super) use crate::run::record::Record;
     pub(super) use crate::run::state::RunInfo;
-    pub(super) use crate::store::{Claimant, Claimed, Due, Entry, Filter, Mail, StoreError, Tidied};
+    pub(super) use crate::store::{
+        Access, ArtifactId, Artifacts, Claimant, Claimed, Due, Entry, Filter, Mail, StoreError, Stored, Swept, Tidied,
+        Upload,
+    };
     pub(super) use crate::time::Timestamp;
 }
 

@@ -325,8 +325,16 @@ impl Store for Attached {
         }
     }
 
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
     // Waited for on the spot: whatever thread answers, the process sees no time pass.
     delegate_reads!(store, at_once);
+}
+
+impl Artifacts for Attached {
+    delegate_artifacts!(store, at_once);
 }
 
 fn at_once<'a, T: Send + 'a>(answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {

@@ -8,6 +8,7 @@
 //! windlass_core::testing::store_suite::run_all(|| Arc::new(MemoryStore::new()));
 //! ```
 
+mod artifacts;
 mod commits;
 mod generations;
 mod leases;
@@ -125,6 +126,17 @@ behaviours! {
         lists_filter_by_state,
         the_inbox_has_what_waits_for_a_person,
         lists_show_sessions_and_children,
+    }
+    artifacts {
+        l16_content_comes_back_by_its_name_from_any_place,
+        l16_an_upload_is_not_there_before_it_is_finished,
+        l16_pieces_have_one_size,
+        l16_what_nobody_refers_to_is_collected_when_its_time_is_over,
+        l16_what_a_run_refers_to_is_kept,
+        l16_a_name_alone_opens_nothing,
+        l16_a_family_without_a_session_shares,
+        l16_a_reference_to_what_is_not_there_refuses_its_commit,
+        l16_a_run_may_be_started_with_what_another_refers_to,
     }
 }
 

@@ -38,5 +38,9 @@ impl<F: Fn(&str) + Clone + Send + Sync + 'static> Store for Watched<F> {
         }
     }
 
+    fn artifacts(&self) -> &dyn Artifacts {
+        self.inner.artifacts()
+    }
+
     delegate_reads!(inner, std::convert::identity);
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::artifacts::ArtifactError;
+
 /// What a body or call returns.
 pub type ToolResult<T> = Result<T, ToolError>;
 
@@ -197,7 +199,11 @@ impl ToolError {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for ToolError {
     fn from(error: E) -> Self {
-        Self::internal(error)
+        // What went wrong with an artifact is no secret, and often the caller's to mend.
+        match (&error as &dyn std::any::Any).downcast_ref::<ArtifactError>() {
+            Some(error) => error.for_tool(),
+            None => Self::internal(error),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tools: what they say about themselves ([`ToolSpec`]), what they take and return ([`Contract`]), and how they do it
 //! ([`Body`]).
 
+pub(crate) mod artifact;
 mod body;
 pub mod budget;
 mod channels;
@@ -24,13 +25,14 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use artifact::{Artifact, Data};
 pub use body::{
     Arg, Atomic, Body, Durable, Prepare, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled,
 };
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
-pub use output::{Artifact, Content, IntoOutput, Output, Reply};
+pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{Later, from_output, to_output};
 pub use projection::IntoContent;
 use projection::Projector;

@@ -1,14 +1,13 @@
 //! What a tool returns.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::artifact::Artifact;
 use crate::call::Command;
+use crate::store::ArtifactId;
 use crate::tool::ToolError;
 
 /// A successful result: a JSON value, native content blocks beside it, and the raw artifact the value was made from.
@@ -25,6 +24,9 @@ pub struct Output {
     /// What happens if and only if this outcome is recorded. For atomic bodies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) commands: Vec<Command>,
+    /// The artifacts in the store that it refers to. Filled in when it is recorded; means nothing before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) refs: Vec<ArtifactId>,
     /// The outcome comes later, by reply key. Never recorded: what is recorded is that the call waits.
     #[serde(skip)]
     pub(crate) later: Option<Later>,
@@ -157,49 +159,13 @@ impl Content {
         Self::Text { text: text.into() }
     }
 
-    /// How many bytes it holds.
+    /// How many bytes of a record it takes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Text { text } => text.len(),
-            Self::Image(artifact) | Self::Audio(artifact) | Self::File(artifact) => artifact.data.len(),
+            Self::Image(artifact) | Self::Audio(artifact) | Self::File(artifact) => artifact.inline_bytes(),
         }
     }
-}
-
-/// Bytes with a media type and, where it has one, a name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Artifact {
-    /// Media type, such as `image/png`.
-    pub media_type: String,
-    /// File name, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// The bytes; Base64 in JSON.
-    #[serde(serialize_with = "encode", deserialize_with = "decode")]
-    pub data: Arc<[u8]>,
-}
-
-impl Artifact {
-    /// An unnamed artifact.
-    pub fn new(media_type: impl Into<String>, data: impl Into<Arc<[u8]>>) -> Self {
-        Self { media_type: media_type.into(), name: None, data: data.into() }
-    }
-
-    /// Names it.
-    #[must_use]
-    pub fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-}
-
-fn encode<S: Serializer>(bytes: &Arc<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&STANDARD.encode(bytes))
-}
-
-fn decode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    STANDARD.decode(text).map(Arc::from).map_err(serde::de::Error::custom)
 }
 
 /// Decodes what a tool returned: its value, or the whole output where that is what `T` is.
@@ -207,7 +173,7 @@ pub(crate) fn from_output<T: serde::de::DeserializeOwned + 'static>(output: &Out
     let mut whole = None::<T>;
     if let Some(whole) = (&mut whole as &mut dyn std::any::Any).downcast_mut::<Option<Output>>() {
         // What it caused has happened, and must not happen again where it is passed on.
-        *whole = Some(Output { commands: Vec::new(), ..output.clone() });
+        *whole = Some(Output { commands: Vec::new(), refs: Vec::new(), ..output.clone() });
     }
     whole.map_or_else(|| T::deserialize(&output.value), Ok)
 }
@@ -274,6 +240,6 @@ mod tests {
         let output = Output::value(json!("line\n…")).raw(Artifact::new("text/plain", full.as_bytes()));
         let back: Output = serde_json::from_str(&serde_json::to_string(&output).unwrap()).unwrap();
         assert_eq!(back.value, json!("line\n…"));
-        assert_eq!(&*back.raw.unwrap().data, full.as_bytes());
+        assert_eq!(back.raw.unwrap().bytes(), Some(full.as_bytes()));
     }
 }

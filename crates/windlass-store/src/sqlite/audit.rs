@@ -13,7 +13,7 @@ use windlass_core::store::Message;
 use super::job::{Phase, State};
 use super::log::{self, Row, Tails, unsigned};
 use super::open;
-use super::read::{ReadError, decode, text};
+use super::read::{ReadError, decode, decode_line, text};
 use super::refusal::OpenError;
 use super::schema::{self, Identity};
 
@@ -140,6 +140,12 @@ fn check_runs(view: &Connection, report: &mut Report, progress: &mut impl FnMut(
             "runs are of a session that has no name",
             "runs WHERE session IS NOT NULL AND session NOT IN (SELECT id FROM sessions)",
         ),
+        ("references to content are of runs that are not there", "refs WHERE run NOT IN (SELECT id FROM runs)"),
+        (
+            "references are to content that is not there",
+            "refs WHERE blob NOT IN (SELECT id FROM blobs WHERE digest IS NOT NULL)",
+        ),
+        ("pieces are of content that is not there", "pieces WHERE blob NOT IN (SELECT id FROM blobs)"),
         ("keys of runs that are gone are taken by others", "tombstones JOIN runs ON runs.key = tombstones.key"),
     ];
     for (what, which) in strays {
@@ -230,7 +236,7 @@ impl Checked {
                 return Ok(pieces);
             };
             pieces += 1;
-            self.check_piece(&piece, place, expected, report);
+            self.check_piece(view, &piece, place, expected, report);
             report.records += u64::from(piece.count);
             expected = Some(piece.seq);
             if piece.previous >= place {
@@ -245,7 +251,7 @@ impl Checked {
         Ok(pieces)
     }
 
-    fn check_piece(&self, piece: &Piece, place: i64, expected: Option<u64>, report: &mut Report) {
+    fn check_piece(&self, view: &Connection, piece: &Piece, place: i64, expected: Option<u64>, report: &mut Report) {
         if piece.run != self.id {
             self.tell(report, format_args!("the part of its journal at position {place} is another run's"));
         }
@@ -264,7 +270,7 @@ impl Checked {
             self.tell(report, format_args!("position {place} should have {count} records, and has {found}"));
         }
         for (seq, line) in lines {
-            if let Err(error) = decode::<Record>(line) {
+            if let Err(error) = decode_line::<Record>(view, line) {
                 self.tell(report, format_args!("record {seq} cannot be read: {error}"));
             }
         }
@@ -282,7 +288,7 @@ impl Checked {
                 latest = position;
             }
             let body = row.get_ref(1)?.as_str_or_null().map_err(rusqlite::Error::from)?;
-            if let Some(Err(error)) = body.map(decode::<Message>) {
+            if let Some(Err(error)) = body.map(|body| decode_line::<Message>(view, body)) {
                 self.tell(report, format_args!("its message {position} cannot be read: {error}"));
             }
         }

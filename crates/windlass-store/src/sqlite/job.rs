@@ -9,6 +9,8 @@ use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, P
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
+use super::blobs::{self, Payload};
+use super::outline;
 use super::pack::Packed;
 use super::retention::Chores;
 
@@ -21,6 +23,7 @@ pub(super) enum Job {
     Claim(RunId, Claimant, Promise<Taken>),
     Release(RunId, u64, Promise<()>),
     Renew(WorkerId, Timestamp, Promise<()>),
+    Blob(blobs::Step, Promise<blobs::Done>),
     Pack(Packed, Promise<()>),
     Tidy(Chores, Promise<Tidied>),
     /// A slice of removing a run, at this time.
@@ -33,10 +36,11 @@ impl Job {
         const FIXED: usize = 256;
         match self {
             Self::Write(write, _) => {
-                let mail: usize = write.mail.iter().map(|letter| letter.body.len()).sum();
-                let starts: usize = write.starts.iter().map(|start| FIXED + start.records.body.len()).sum();
-                FIXED + write.records.body.len() + mail + starts
+                let mail: usize = write.mail.iter().map(|letter| letter.text.bytes()).sum();
+                let starts: usize = write.starts.iter().map(|start| FIXED + start.records.text.bytes()).sum();
+                FIXED + write.records.text.bytes() + mail + starts
             }
+            Self::Blob(step, _) => FIXED + step.bytes(),
             Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
             Self::Claim(..) | Self::Release(..) | Self::Renew(..) | Self::Tidy(..) | Self::Purge(..) => FIXED,
         }
@@ -66,6 +70,7 @@ pub(super) struct Write {
     pub(super) consumed: Vec<u64>,
     pub(super) starts: Vec<Start>,
     pub(super) mail: Vec<Letter>,
+    pub(super) refers: Vec<blobs::Refers>,
 }
 
 pub(super) struct State {
@@ -101,7 +106,33 @@ pub(super) struct Records {
     /// When the last of them was written.
     pub(super) at: Option<Timestamp>,
     /// A line each: what is encoded has no line breaks of its own.
+    pub(super) text: Text,
+}
+
+/// Encoded lines, and the large values that were taken out of them.
+#[derive(Debug, Default)]
+pub(super) struct Text {
     pub(super) body: String,
+    pub(super) payloads: Vec<Payload>,
+}
+
+impl Text {
+    fn add(&mut self, value: &impl serde::Serialize) -> Result<(), StoreError> {
+        let line = encode(value)?;
+        let take = |bytes: &[u8]| {
+            let payload = Payload::new(bytes);
+            let name = payload.id().to_string();
+            self.payloads.push(payload);
+            name
+        };
+        let outlined = outline::outline(&line, take).map_err(|error| malformed(&error.to_string()))?;
+        self.body.push_str(outlined.as_deref().unwrap_or(&line));
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len() + self.payloads.iter().map(Payload::bytes).sum::<usize>()
+    }
 }
 
 impl Records {
@@ -112,9 +143,9 @@ impl Records {
     fn add(&mut self, records: &[Record]) -> Result<(), StoreError> {
         for record in records {
             if self.count > 0 {
-                self.body.push('\n');
+                self.text.body.push('\n');
             }
-            self.body.push_str(&encode(record)?);
+            self.text.add(record)?;
             self.count += 1;
             self.at = Some(record.at);
         }
@@ -127,7 +158,7 @@ pub(super) struct Letter {
     /// The doubt it settles, if it is a settlement.
     pub(super) settles: Option<(Path, u32)>,
     pub(super) dedupe: Option<Arc<str>>,
-    pub(super) body: String,
+    pub(super) text: Text,
 }
 
 /// The part of a run's state that decides what may be done with it; the numbers are in the file, and in the conditions
@@ -181,6 +212,7 @@ impl Write {
             consumed: Vec::new(),
             starts: Vec::new(),
             mail: Vec::new(),
+            refers: Vec::new(),
         };
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
@@ -199,7 +231,8 @@ impl Write {
     }
 
     fn add(&mut self, change: Change) -> Result<(), StoreError> {
-        if self.guard == Guard::Outsider && !matches!(change, Change::Mail { .. } | Change::Start { .. }) {
+        let outside = matches!(change, Change::Mail { .. } | Change::Start { .. } | Change::Refer { .. });
+        if self.guard == Guard::Outsider && !outside {
             return Err(malformed("only the owner of a run may do more than send mail and start other runs"));
         }
         match change {
@@ -222,12 +255,15 @@ impl Write {
             }
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
+            Change::Refer { run, artifacts, by } => self.refers.push(blobs::Refers { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),
                     _ => None,
                 };
-                self.mail.push(Letter { run, settles, dedupe, body: encode(&message)? });
+                let mut text = Text::default();
+                text.add(&message)?;
+                self.mail.push(Letter { run, settles, dedupe, text });
             }
             _ => return Err(malformed("it holds a kind of change that this store does not know")),
         }

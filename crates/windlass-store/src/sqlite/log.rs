@@ -15,6 +15,7 @@ mod tails;
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 
+use super::blobs;
 use super::job::Records;
 use super::read::ReadError;
 
@@ -98,8 +99,9 @@ impl End {
             records.count,
             journal.tail.position,
             journal.session,
-            records.body,
+            records.text.body,
         ])?;
+        blobs::keep(connection, journal.run, &records.text.payloads)?;
         self.last = tail.position;
         self.moved.push((journal.run, Some(tail)));
         Ok(tail)

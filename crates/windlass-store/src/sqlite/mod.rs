@@ -7,6 +7,7 @@
 
 mod audit;
 mod backup;
+mod blobs;
 mod check;
 mod checkpoint;
 mod decide;
@@ -16,6 +17,7 @@ mod lock;
 mod log;
 mod network;
 mod open;
+mod outline;
 mod pack;
 mod place;
 mod purge;
@@ -39,7 +41,7 @@ use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
+    Answer, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
@@ -68,6 +70,7 @@ pub struct SqliteStore {
     path: PathBuf,
     queue: Arc<Queue>,
     readers: Arc<Readers>,
+    uploads: blobs::Uploads,
     opening: i64,
     secret: [u8; 32],
     keeper: Keeper,
@@ -87,8 +90,9 @@ impl SqliteStore {
         let opened = open::open(path.as_ref(), &options)?;
         let (path, opening, secret) = (opened.place.path.clone(), opened.opening, opened.secret);
         let queue = Arc::new(Queue::new(queue::BOUNDS));
+        blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
         let tails = Arc::new(Tails::default());
-        let keeper = Keeper::new(options.retention);
+        let keeper = Keeper::new(options.retention, opening);
         let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
         let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
         let others = Others { readers: readers.clone(), tails, check: check.shared() };
@@ -98,7 +102,9 @@ impl SqliteStore {
             .name("windlass-sqlite".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
-        Ok(Self { path, queue, readers, opening, secret, keeper, check, writer: Mutex::new(Some(writer)) })
+        let uploads = blobs::Uploads::default();
+        let writer = Mutex::new(Some(writer));
+        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, writer })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -205,6 +211,10 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.list(&filter, after, limit) })
+    }
+
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
     }
 
     fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {

@@ -2,10 +2,11 @@
 //! transaction. Wherever a process dies, a journal is whole, or marked as gone and removed further the next time.
 
 use rusqlite::{Connection, OptionalExtension, params};
-use windlass_core::RunId;
 use windlass_core::store::{StoreError, Tidied};
 use windlass_core::time::Timestamp;
+use windlass_core::{RunId, limits};
 
+use super::blobs;
 use super::decide::Head;
 use super::job::Phase;
 use super::read::size;
@@ -50,12 +51,12 @@ impl Table<'_> {
     pub(super) fn tidy(&mut self, chores: &Chores) -> Result<Tidied, Trouble> {
         let (mut done, mut budget) = (Tidied::default(), Budget(SLICE));
         for id in &chores.going {
-            done.summarized += usize::from(!budget.is_spent() && self.empty(*id, &mut budget)?);
+            done.summarized += usize::from(!budget.is_spent() && self.empty(*id, chores.now, &mut budget)?);
         }
         for id in &chores.summarize {
             if !budget.is_spent() && self.begin_summary(*id)? {
                 budget.spend(1);
-                done.summarized += usize::from(self.empty(*id, &mut budget)?);
+                done.summarized += usize::from(self.empty(*id, chores.now, &mut budget)?);
             }
         }
         for id in &chores.remove {
@@ -67,10 +68,13 @@ impl Table<'_> {
         if let Some(by) = chores.free_keys {
             free_keys(self.connection, by, &mut budget)?;
         }
+        if chores.blobs {
+            done.more |= blobs::sweep(self.connection, chores.now, self.opening, limits::ARTIFACT_SWEEP)?.more;
+        }
         if chores.pages > 0 {
             give_back(self.connection, chores.pages)?;
         }
-        done.more = budget.is_spent() || chores.pages > 0;
+        done.more |= budget.is_spent() || chores.pages > 0;
         Ok(done)
     }
 
@@ -94,8 +98,10 @@ impl Table<'_> {
     fn purge_slice(&mut self, id: i64, now: Timestamp) -> Result<Tidied, Trouble> {
         let sql = "UPDATE runs SET summary = 1 WHERE id = ?1 AND summary = 0 RETURNING run, tail";
         self.mark_going(id, sql)?;
-        let is_empty = self.empty(id, &mut Budget(SLICE))?;
-        let is_removed = is_empty && self.remove(id, now, PURGE)?;
+        let is_empty = self.empty(id, now, &mut Budget(SLICE))?;
+        // What it alone had out of line is overwritten too, so it goes before this slice ends.
+        let is_cleared = is_empty && !blobs::sweep(self.connection, now, self.opening, limits::ARTIFACT_SWEEP)?.more;
+        let is_removed = is_cleared && self.remove(id, now, PURGE)?;
         Ok(Tidied { summarized: 0, removed: usize::from(is_removed), more: !is_removed })
     }
 
@@ -119,7 +125,7 @@ impl Table<'_> {
     }
 
     /// Removes what is left of a journal that is going, as far as the budget lasts. True once the row is all that is left.
-    fn empty(&mut self, id: i64, budget: &mut Budget) -> Result<bool, Trouble> {
+    fn empty(&mut self, id: i64, now: Timestamp, budget: &mut Budget) -> Result<bool, Trouble> {
         let connection = self.connection;
         let found = connection
             .prepare_cached("SELECT tail, summary FROM runs WHERE id = ?1")?
@@ -150,6 +156,9 @@ impl Table<'_> {
         }
         self.end.saved(id);
         let is_empty = tail == 0 && empty_mailbox(connection, id, budget)?;
+        if is_empty {
+            blobs::unreference_run(connection, id, now + limits::ARTIFACT_GRACE)?;
+        }
         let summary = if is_empty { 2 } else { 1 };
         connection
             .prepare_cached("UPDATE runs SET tail = ?2, summary = ?3 WHERE id = ?1")?

@@ -16,9 +16,11 @@ use windlass_core::store::{Due, Entry, Filter, Mail, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::{BadPath, Path, RunId};
 
+use super::blobs;
 use super::decide::NEVER;
 use super::fault::Fault;
 use super::log::{self, Row, Tails, signed};
+use super::outline;
 use super::place::Place;
 
 /// Selects runs as lists show them.
@@ -62,6 +64,8 @@ pub(super) enum ReadError {
     Place(#[from] BadPath),
     #[error("a packed part of a journal cannot be read: {0}")]
     Segment(String),
+    #[error("the large value {0} of a record or message is missing")]
+    Payload(String),
     #[error("the part of a journal that ends at position {0} is missing")]
     Broken(i64),
     #[error(transparent)]
@@ -269,7 +273,7 @@ fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
 fn records(view: &Connection, tail: i64, from: u64, limit: usize) -> Result<Option<Vec<Record>>, ReadError> {
     let Some(rows) = log::rows(view, tail, from, limit)? else { return Ok(None) };
     let lines = rows.iter().flat_map(Row::lines).skip_while(|(seq, _)| *seq < from).take(limit);
-    Ok(Some(lines.map(|(_, line)| decode(line)).collect::<Result<_, _>>()?))
+    Ok(Some(lines.map(|(_, line)| decode_line(view, line)).collect::<Result<_, _>>()?))
 }
 
 fn contents(view: &Connection, id: i64, tail: i64) -> Result<Option<Contents>, ReadError> {
@@ -297,7 +301,7 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
     let mut mail = Vec::new();
     while let Some(row) = rows.next()? {
         let position: i64 = row.get(0)?;
-        mail.push(Mail { position: position.unsigned_abs(), message: decode(text(row, 1)?)? });
+        mail.push(Mail { position: position.unsigned_abs(), message: decode_line(connection, text(row, 1)?)? });
     }
     Ok(mail)
 }
@@ -340,6 +344,19 @@ pub(super) fn size(limit: usize) -> i64 {
 
 pub(super) fn text<'a>(row: &'a SqlRow<'_>, column: usize) -> rusqlite::Result<&'a str> {
     Ok(row.get_ref(column)?.as_str()?)
+}
+
+/// Decodes a record or a message, with what of it lies out of line.
+pub(super) fn decode_line<T: DeserializeOwned>(view: &Connection, line: &str) -> Result<T, ReadError> {
+    if !outline::is_outlined(line) {
+        return Ok(decode(line)?);
+    }
+    let value = outline::inline(line, |name| {
+        let missing = || ReadError::Payload(name.to_owned());
+        let id = name.parse().map_err(|_| missing())?;
+        blobs::read_payload(view, &id)?.ok_or_else(missing)
+    })?;
+    Ok(serde_json::from_value(value)?)
 }
 
 /// Decodes what the file holds. The parser's own depth limit is lifted: what is in the file was within the limits when

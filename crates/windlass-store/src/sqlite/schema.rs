@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, log};
+use super::{backup, blobs, log, outline};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
@@ -189,6 +189,7 @@ const FROM_V1: &[&str] = &[
                session, body
         FROM old ORDER BY position;
      DROP TABLE old;",
+    blobs::DDL,
     RETENTION,
 ];
 
@@ -225,7 +226,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    for statements in [TABLES, LOG, RETENTION, VIEWS] {
+    for statements in [TABLES, LOG, blobs::DDL, RETENTION, VIEWS] {
         transaction.execute_batch(statements)?;
     }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -263,7 +264,7 @@ pub(super) fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
 
 /// Lines of JSON as one array.
 fn array<'a>(bodies: impl Iterator<Item = &'a str>) -> String {
-    let lines: Vec<&str> = bodies.flat_map(|body| body.split('\n')).collect();
+    let lines: Vec<&str> = bodies.flat_map(|body| body.split('\n')).map(outline::json).collect();
     format!("[{}]", lines.join(","))
 }
 

@@ -11,6 +11,7 @@ use windlass_core::RunId;
 use windlass_core::store::{Guard, StoreError};
 use windlass_core::time::Timestamp;
 
+use super::blobs;
 use super::decide::{self, AT_ONCE, Head, Owner, Verdict};
 use super::job::{Letter, Phase, Start, State, Write};
 use super::log::{self, End, Row, Tail, Tails, signed, unsigned};
@@ -71,11 +72,13 @@ impl Table<'_> {
         }
         let starts = self.check_creations(write, owner)?;
         let letters = self.check_mail(write, owner, &starts)?;
+        let refers = blobs::check(self.connection, write, owner.map(|owner| owner.run), &starts)?;
         // Nothing is refused from here on. A refusal now would leave half a commit behind, so the group fails instead.
         self.apply(write, owner, &starts, &letters).map_err(|trouble| match trouble {
             Trouble::Refused(_) => Trouble::Sql(rusqlite::Error::QueryReturnedNoRows),
             Trouble::Sql(error) => Trouble::Sql(error),
-        })
+        })?;
+        Ok(blobs::refer(self.connection, &refers)?)
     }
 
     fn apply(
@@ -127,7 +130,7 @@ impl Table<'_> {
                 ReadError::Sql(error) => Trouble::Sql(error),
                 error => Trouble::Refused(StoreError::Unavailable(error.to_string())),
             })?;
-        let same = |row: &Row| row.seq == owner.expected_seq && row.body == write.records.body;
+        let same = |row: &Row| row.seq == owner.expected_seq && row.body == write.records.text.body;
         if rows.unwrap_or_default().first().is_some_and(same) { Ok(()) } else { Err(different()) }
     }
 

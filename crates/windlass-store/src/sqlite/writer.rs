@@ -13,6 +13,7 @@ use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError, Tidied};
 
+use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
 use super::fault::{Failure, Fault};
@@ -83,6 +84,7 @@ enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
     Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
+    Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
 }
 
 impl Reply {
@@ -93,9 +95,11 @@ impl Reply {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
             (Self::Tidied(promise, result), None) => promise.answer(result),
+            (Self::Blob(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
@@ -240,6 +244,10 @@ impl Writer {
                 }
                 Job::Renew(worker, until, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
+                }
+                Job::Blob(step, promise) => {
+                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
+                    Reply::Blob(promise, self.one(&mut failed, work))
                 }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))

@@ -19,6 +19,7 @@ impl Inner {
         let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
             self.check_outsider(&commit.changes)?;
             self.check_creations(&commit.changes, None)?;
+            self.check_refs(&commit.changes, None)?;
             return Ok(Standing::New);
         };
         let creation = commit.changes.iter().find_map(|change| match change {
@@ -44,6 +45,7 @@ impl Inner {
             return Err(StoreError::WrongSequence { run, expected: expected_seq, current });
         }
         self.check_creations(&commit.changes, creation.map(|creation| (run, creation)))?;
+        self.check_refs(&commit.changes, Some(run))?;
         Ok(Standing::New)
     }
 
@@ -63,7 +65,7 @@ impl Inner {
                         self.takes(*run, message, dedupe.as_ref())?;
                     }
                 }
-                Change::Start { .. } => {}
+                Change::Start { .. } | Change::Refer { .. } => {}
                 _ => {
                     let why = "an outsider may only write to mailboxes and start runs";
                     return Err(StoreError::Invalid(why.to_owned()));

@@ -2,7 +2,7 @@ use super::*;
 use crate::path::Path;
 use crate::run::record::DoubtCause;
 use crate::run::state::{Doubt, Ending};
-use crate::store::Settlement;
+use crate::store::{Access, ArtifactId, Settlement};
 use crate::testing::{block_on, store_suite};
 
 fn run(n: u64) -> RunId {
@@ -62,4 +62,29 @@ fn a_finished_run_is_forgotten_only_when_its_doubts_are_settled() {
     block_on(store.commit(Commit { guard: Guard::Outsider, changes }).get()).unwrap();
     flood(10_000);
     assert!(block_on(store.info(run(0))).unwrap().is_none());
+}
+
+#[test]
+fn l16_a_run_that_is_forgotten_keeps_no_artifact() {
+    let store = MemoryStore::new();
+    let stored = |n: u64, bytes: &[u8]| {
+        let upload = block_on(store.begin(Access::Run(run(n)), Timestamp::from_micros(1))).unwrap();
+        block_on(store.append(upload, bytes.to_vec())).unwrap();
+        block_on(store.finish(upload)).unwrap().id
+    };
+    let finish = |n: u64, artifacts: Vec<ArtifactId>| {
+        let refer = Change::Refer { run: run(n), artifacts, by: run(n) };
+        create(&store, n, Creation::default(), vec![refer, Change::State(RunState::Finished { ending: Ending::Ok })]);
+    };
+    let own = stored(1, b"own");
+    let shared = stored(1, b"shared");
+    assert_eq!(stored(2, b"shared"), shared);
+    finish(1, vec![own, shared]);
+    finish(2, vec![shared]);
+    block_on(store.sweep(Timestamp::from_micros(1), 9)).unwrap();
+    (3..=FINISHED_KEPT as u64).for_each(|n| finish(n, vec![]));
+    assert_eq!(block_on(store.size(own, Access::Owner)), Ok(3));
+    finish(FINISHED_KEPT as u64 + 1, vec![]);
+    assert_eq!(block_on(store.size(own, Access::Owner)), Err(StoreError::NoArtifact { artifact: own }));
+    assert_eq!(block_on(store.size(shared, Access::Owner)), Ok(6), "another run refers to it");
 }

@@ -56,6 +56,7 @@ impl Inner {
         let Some(entry) = self.runs.get_mut(&run) else { return };
         self.finished_records = self.finished_records.saturating_sub(entry.records.len());
         entry.summarize();
+        self.artifacts.forget(run);
         if let Some(session) = entry.session.clone() {
             self.sessions.forget(&session, run);
         }

@@ -273,6 +273,10 @@ impl Store for Wire {
         self.unless_down(|store| store.list(filter, after, limit))
     }
 
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
     fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
         self.unless_down(|store| store.tidy(now))
     }
@@ -287,5 +291,41 @@ impl Store for Wire {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         self.store.close()
+    }
+}
+
+impl Artifacts for Wire {
+    fn begin(&self, by: Access, until: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
+        self.unless_down(|store| store.artifacts().begin(by, until))
+    }
+
+    fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.unless_down(|store| store.artifacts().append(upload, piece))
+    }
+
+    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+        self.unless_down(|store| store.artifacts().finish(upload))
+    }
+
+    fn abandon(&self, upload: Upload) {
+        self.store.artifacts().abandon(upload);
+    }
+
+    fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
+        self.unless_down(|store| store.artifacts().size(artifact, by))
+    }
+
+    fn read(
+        &self,
+        artifact: ArtifactId,
+        by: Access,
+        offset: u64,
+        length: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
+        self.unless_down(|store| store.artifacts().read(artifact, by, offset, length))
+    }
+
+    fn sweep(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        self.unless_down(|store| store.artifacts().sweep(now, limit))
     }
 }

@@ -6,16 +6,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::line::Line;
-use crate::call::{Call, ToolCall, ToolRef};
+use crate::call::{Attempt, Call, ToolCall, ToolRef};
 use crate::ctx::{Ctx, First2, Handle, park};
+use crate::id::RunId;
 use crate::tool::spec::Approval;
-use crate::tool::{Effect, Reconciled, Reply, Tool, ToolError};
+use crate::tool::{Artifact, Effect, Reconciled, Reply, Tool, ToolError};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// What the outside may ask for.
 pub(super) const NAMES: &[&str] =
-    &["look", "set", "pay", "send", "manager", "listener", "parent", "saga", "counter", "guarded", "office"];
+    &["look", "set", "pay", "send", "manager", "listener", "parent", "saga", "counter", "guarded", "office", "archive"];
 
 /// How many numbers whoever receives some receives.
 pub(super) const NUMBERS: usize = 3;
@@ -35,6 +36,7 @@ pub(super) fn tools(line: &Arc<Line>) -> Vec<Tool> {
         napper(),
         saga(line),
         counter(),
+        archive(line),
     ]
 }
 
@@ -71,6 +73,35 @@ fn office(line: &Arc<Line>) -> Tool {
             line.model.hand_out(call.run(), call.reply_key());
             line.effect("office", &call.idempotency_key(), true).await;
             Ok(Reply::<Value>::later().within(2 * HOUR))
+        }
+    })
+}
+
+/// What `archive` stores in a run.
+pub(super) fn archived(run: RunId) -> Vec<u8> {
+    format!("what run {run} made").into_bytes()
+}
+
+/// Stores something, acts, and returns what it stored.
+fn archive(line: &Arc<Line>) -> Tool {
+    let line = line.clone();
+    Tool::durable_fn("archive", "stores, and acts", move |mut ctx: Ctx, _: Value| {
+        let line = line.clone();
+        async move {
+            let store = move |a: Attempt| {
+                let line = line.clone();
+                async move {
+                    let bytes = archived(a.run());
+                    let mut file = a.new_artifact("text/plain");
+                    file.write(&bytes[..5]).await?;
+                    line.effect("archive", &a.key(), false).await;
+                    file.write(&bytes[5..]).await?;
+                    Ok(file.finish().await?)
+                }
+            };
+            let stored: Artifact = ctx.step("store", store).idempotent().await?;
+            ctx.call(call("pay")).await?;
+            Ok(json!(stored))
         }
     })
 }

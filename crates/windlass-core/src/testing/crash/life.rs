@@ -118,5 +118,46 @@ impl Store for Mortal {
         }
     }
 
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
     delegate_reads!(inner, std::convert::identity);
+}
+
+impl Mortal {
+    /// A write other than a commit: the process may die before it, and after it without having been told.
+    fn point<'a, T: Send + 'a>(
+        &'a self,
+        what: &'a str,
+        write: impl FnOnce() -> BoxFuture<'a, Result<T, StoreError>>,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        if self.life.is_dead() || self.life.dies(&format!("before {what}")) {
+            return Box::pin(std::future::pending());
+        }
+        let written = write();
+        Box::pin(async move {
+            let answer = written.await;
+            if self.life.is_dead() || self.life.dies(&format!("after {what}")) {
+                std::future::pending::<()>().await;
+            }
+            answer
+        })
+    }
+}
+
+impl Artifacts for Mortal {
+    fn begin(&self, by: Access, until: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
+        self.point("the beginning of an upload", || self.inner.artifacts().begin(by, until))
+    }
+
+    fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.point("a piece of an upload", || self.inner.artifacts().append(upload, piece))
+    }
+
+    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+        self.point("the end of an upload", || self.inner.artifacts().finish(upload))
+    }
+
+    delegate_artifacts!(reads inner, std::convert::identity);
 }

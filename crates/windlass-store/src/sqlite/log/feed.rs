@@ -5,7 +5,7 @@ use windlass_core::RunId;
 use windlass_core::store::Entry;
 
 use super::{Row, signed, unpack, unsigned};
-use crate::sqlite::read::{ReadError, decode, text};
+use crate::sqlite::read::{ReadError, decode_line, text};
 
 pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.seq, log.count, runs.run, log.body
     FROM log CROSS JOIN runs ON runs.id = log.run
@@ -21,13 +21,13 @@ pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.first, segments
 
 /// At most `limit` entries after a position.
 pub(in crate::sqlite) fn feed(
-    connection: &Connection,
+    view: &Connection,
     session: &str,
     after: u64,
     limit: usize,
 ) -> Result<Vec<Entry>, ReadError> {
-    let mut page = Page { after: signed(after), limit, entries: Vec::new() };
-    let mut statement = connection.prepare_cached(HOT_FEED)?;
+    let mut page = Page { view, after: signed(after), limit, entries: Vec::new() };
+    let mut statement = view.prepare_cached(HOT_FEED)?;
     let mut rows = statement.query(params![session, page.after, i64::try_from(limit).unwrap_or(i64::MAX)])?;
     while let Some(row) = rows.next()? {
         let body = text(row, 4)?.to_owned();
@@ -35,7 +35,7 @@ pub(in crate::sqlite) fn feed(
         page.add(RunId::from_bytes(row.get(3)?), &found)?;
     }
     page.cut();
-    let mut statement = connection.prepare_cached(PACKED_FEED)?;
+    let mut statement = view.prepare_cached(PACKED_FEED)?;
     let mut segments = statement.query(params![session, page.after])?;
     while let Some(segment) = segments.next()? {
         if page.ends_before(segment.get(0)?) {
@@ -51,17 +51,23 @@ pub(in crate::sqlite) fn feed(
     Ok(page.entries)
 }
 
-struct Page {
+struct Page<'a> {
+    view: &'a Connection,
     after: i64,
     limit: usize,
     entries: Vec<Entry>,
 }
 
-impl Page {
+impl Page<'_> {
     fn add(&mut self, run: RunId, row: &Row) -> Result<(), ReadError> {
         for (position, (seq, line)) in (row.first()..).zip(row.lines()) {
             if position > self.after {
-                self.entries.push(Entry { position: unsigned(position), run, seq, record: decode(line)? });
+                self.entries.push(Entry {
+                    position: unsigned(position),
+                    run,
+                    seq,
+                    record: decode_line(self.view, line)?,
+                });
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, params};
 use windlass_core::store::StoreError;
 
+use super::super::blobs;
 use super::super::decide::{self, AT_ONCE, Head, Owner};
 use super::super::job::{self, Letter, Phase, Start, Write};
 use super::super::log::signed;
@@ -61,7 +62,8 @@ impl Table<'_> {
         head.mail += 1;
         connection
             .prepare_cached("INSERT INTO mail (run, position, dedupe, body) VALUES (?1, ?2, ?3, ?4)")?
-            .execute(params![head.id, signed(head.mail), letter.dedupe, letter.body])?;
+            .execute(params![head.id, signed(head.mail), letter.dedupe, letter.text.body])?;
+        blobs::keep(connection, head.id, &letter.text.payloads)?;
         if head.phase == Phase::Suspended {
             connection.prepare_cached("UPDATE runs SET wake = ?2 WHERE id = ?1")?.execute(params![head.id, AT_ONCE])?;
         }

@@ -1,7 +1,7 @@
 //! Files of every released version are opened, and hold what they held.
 
 use rusqlite::Connection;
-use windlass_core::store::Filter;
+use windlass_core::store::{Access, ArtifactId, Filter};
 
 use super::super::schema::VERSION;
 use super::*;
@@ -31,7 +31,11 @@ fn w08_a_file_of_version_1_goes_on() {
     let version: i32 =
         Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     assert_eq!(version, VERSION);
-    assert_eq!(length(&SqliteStore::open(&path).unwrap(), 2), 6);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(length(&store, 2), 6);
+    let nothing = ArtifactId::of(b"nothing");
+    let artifact = block_on(store.artifacts().size(nothing, Access::Owner));
+    assert_eq!(artifact, Err(StoreError::NoArtifact { artifact: nothing }), "it can have artifacts now");
 }
 
 #[test]

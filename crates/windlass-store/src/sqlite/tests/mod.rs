@@ -8,6 +8,7 @@ mod migration;
 mod opening;
 mod outage;
 mod packing;
+mod payloads;
 mod reopening;
 mod retention;
 

@@ -147,7 +147,7 @@ fn w09_a_purged_run_is_not_in_the_file_any_more() {
         let mine = if n == 2 { SECRET } else { "nothing" };
         let creation = Creation { session: Some(mine.into()), ..Creation::default() };
         commit(&store, owner(n, 0, vec![Change::Create(creation), append(json!({"a": mine}))])).unwrap();
-        commit(&store, owner(n, 1, vec![append(json!({"first": &big, "then": mine}))])).unwrap();
+        commit(&store, owner(n, 1, vec![append(json!({"first": format!("{big}{mine}"), "then": mine}))])).unwrap();
         let message = Message::Cancel { by: mine.to_owned(), reason: mine.to_owned() };
         let mail = Change::Mail { run: run(n), message, dedupe: Some(mine.into()) };
         commit(&store, Commit { guard: Guard::Outsider, changes: vec![mail] }).unwrap();

@@ -1,0 +1,138 @@
+//! What a run refers to: the artifacts its outcomes mention, as far as somebody vouches for them.
+//!
+//! An attempt vouches for what it stored or opened, a child for what it referred to, the journal for what is in it. Any
+//! other name in an outcome is a name and nothing more: it keeps nothing, and opens nothing that was not open.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::record::{Event, Record, Recorded};
+use crate::path::Path;
+use crate::store::ArtifactId;
+use crate::tool::artifact::mentioned;
+
+#[derive(Default)]
+pub(super) struct Refs {
+    /// What the store knows of, or is about to be told.
+    known: BTreeSet<ArtifactId>,
+    /// What somebody vouches for, by the operation whose outcome is to be recorded next.
+    vouched: BTreeMap<Path, Vec<ArtifactId>>,
+}
+
+impl Refs {
+    /// What the journal of an earlier owner says.
+    pub(super) fn of_past(records: &[Record]) -> Self {
+        Self { known: referred(records).collect(), vouched: BTreeMap::new() }
+    }
+
+    /// The outcome at `path` may refer to these.
+    pub(super) fn vouch(&mut self, path: &Path, artifacts: Vec<ArtifactId>) {
+        if !artifacts.is_empty() {
+            self.vouched.insert(path.clone(), artifacts);
+        }
+    }
+
+    /// Says in an outcome that is about to be recorded what it refers to; returns what the run did not refer to before.
+    pub(super) fn record(&mut self, record: &mut Record) -> Vec<ArtifactId> {
+        // Nearly all runs have nothing to do with artifacts, and their outcomes are not looked through.
+        if self.known.is_empty() && self.vouched.is_empty() {
+            return Vec::new();
+        }
+        let Event::Finished(finished) = &mut record.event else { return Vec::new() };
+        let vouched = self.vouched.remove(&record.path).unwrap_or_default();
+        let mut fresh = self.mark(&mut finished.result, &vouched);
+        fresh.retain(|artifact| self.known.insert(*artifact));
+        fresh
+    }
+
+    /// The outcome with what it refers to.
+    pub(super) fn marked(&self, result: &Recorded) -> Recorded {
+        let mut result = result.clone();
+        if !self.known.is_empty() {
+            self.mark(&mut result, &[]);
+        }
+        result
+    }
+
+    fn mark(&self, result: &mut Recorded, vouched: &[ArtifactId]) -> Vec<ArtifactId> {
+        let Ok(output) = result else { return Vec::new() };
+        let mut refs = mentioned(output);
+        refs.retain(|artifact| self.known.contains(artifact) || vouched.contains(artifact));
+        refs.sort_unstable();
+        refs.dedup();
+        if output.refs != refs {
+            Arc::make_mut(output).refs.clone_from(&refs);
+        }
+        refs
+    }
+}
+
+/// What the outcomes in a journal refer to.
+pub(crate) fn referred(records: &[Record]) -> impl Iterator<Item = ArtifactId> {
+    records.iter().flat_map(|record| match &record.event {
+        Event::Finished(finished) => finished.result.as_ref().map_or(&[][..], |output| &output.refs).to_vec(),
+        _ => Vec::new(),
+    })
+}
+
+/// Takes out of an outcome what it refers to in another store.
+pub(crate) fn strip(result: &mut Recorded) {
+    if let Ok(output) = result
+        && !output.refs.is_empty()
+    {
+        Arc::make_mut(output).refs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::call::execute::Told;
+    use crate::call::park::finished;
+    use crate::store::Stored;
+    use crate::time::{Times, Timestamp};
+    use crate::tool::{Artifact, Output};
+
+    fn outcome(path: &str, artifacts: &[&[u8]]) -> Record {
+        let all: Vec<Artifact> = artifacts.iter().map(|bytes| stored(bytes)).collect();
+        let result = Ok(Arc::new(Output::value(json!(all))));
+        finished(&path.parse().unwrap(), &Told { result, at: Timestamp::default(), times: Times::default() })
+    }
+
+    fn stored(bytes: &[u8]) -> Artifact {
+        Artifact::stored("a/b", Stored { id: ArtifactId::of(bytes), size: 1 })
+    }
+
+    fn refs(record: &Record) -> Vec<ArtifactId> {
+        referred(std::slice::from_ref(record)).collect()
+    }
+
+    #[test]
+    fn l16_an_outcome_refers_to_what_somebody_vouches_for() {
+        let (a, b) = (ArtifactId::of(b"a"), ArtifactId::of(b"b"));
+        let mut all = Refs::default();
+        all.vouch(&"0".parse().unwrap(), vec![a, b]);
+        let mut elsewhere = outcome("1", &[b"a"]);
+        assert_eq!((all.record(&mut elsewhere), refs(&elsewhere)), (vec![], vec![]), "vouched for at another place");
+        let mut first = outcome("0", &[b"a", b"a", b"stranger"]);
+        assert_eq!((all.record(&mut first), refs(&first)), (vec![a], vec![a]));
+        let mut second = outcome("2", &[b"a", b"b"]);
+        assert_eq!((all.record(&mut second), refs(&second)), (vec![], vec![a]), "known, and never mentioned in time");
+        let past = Refs::of_past(&[first]);
+        let Event::Finished(last) = &outcome("9", &[b"a", b"b"]).event else { panic!() };
+        assert_eq!(past.marked(&last.result).unwrap().refs, [a], "by the journal alone");
+    }
+
+    #[test]
+    fn l16_what_an_outcome_claims_to_refer_to_counts_for_nothing() {
+        let mut forged = outcome("0", &[b"a"]);
+        if let Event::Finished(finished) = &mut forged.event {
+            finished.result = Ok(Arc::new(Output { refs: vec![ArtifactId::of(b"a")], ..Output::default() }));
+        }
+        let mut all = Refs::default();
+        all.vouch(&"1".parse().unwrap(), vec![ArtifactId::of(b"b")]);
+        assert!(all.record(&mut forged).is_empty() && refs(&forged).is_empty());
+    }
+}

@@ -1,0 +1,246 @@
+//! Artifacts in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::BoxFuture;
+
+use super::super::{
+    Access, ArtifactHasher, ArtifactId, Artifacts, Change, Creation, StoreError, Stored, Swept, Upload, check_piece,
+    no_upload,
+};
+use super::{Inner, MemoryStore, ready};
+use crate::id::RunId;
+use crate::limits;
+use crate::time::Timestamp;
+
+#[derive(Default)]
+pub(super) struct Shelf {
+    blobs: BTreeMap<ArtifactId, Blob>,
+    /// When claims end.
+    ends: BTreeSet<(Timestamp, ArtifactId, Access)>,
+    of_runs: BTreeMap<RunId, BTreeSet<ArtifactId>>,
+    uploads: BTreeMap<Upload, Open>,
+    last: u64,
+}
+
+#[derive(Default)]
+struct Blob {
+    size: u64,
+    pieces: Vec<Vec<u8>>,
+    /// Who uploaded it, and until when that alone keeps it.
+    claims: BTreeMap<Access, Timestamp>,
+    /// Who refers to it, and to whom else that shows it: a session, or a family by its first run.
+    refs: BTreeMap<RunId, Access>,
+}
+
+struct Open {
+    by: Access,
+    until: Timestamp,
+    hasher: ArtifactHasher,
+    size: u64,
+    pieces: Vec<Vec<u8>>,
+}
+
+impl Shelf {
+    /// Whoever was uploading is dead.
+    pub(super) fn owners_died(&mut self) {
+        self.uploads.clear();
+    }
+
+    fn begin(&mut self, by: Access, until: Timestamp) -> Upload {
+        self.last += 1;
+        let upload = Upload(self.last);
+        let open = Open { by, until, hasher: ArtifactHasher::default(), size: 0, pieces: Vec::new() };
+        self.uploads.insert(upload, open);
+        upload
+    }
+
+    fn append(&mut self, upload: Upload, piece: Vec<u8>) -> Result<(), StoreError> {
+        let open = self.uploads.get_mut(&upload).ok_or_else(no_upload)?;
+        check_piece(open.size, piece.len())?;
+        open.hasher.update(&piece);
+        open.size += piece.len() as u64;
+        open.pieces.push(piece);
+        Ok(())
+    }
+
+    fn finish(&mut self, upload: Upload) -> Result<Stored, StoreError> {
+        let Open { by, until, hasher, size, pieces } = self.uploads.remove(&upload).ok_or_else(no_upload)?;
+        let id = hasher.finish();
+        let blob = self.blobs.entry(id).or_insert_with(|| Blob { size, pieces, ..Blob::default() });
+        let before = blob.claims.get(&by).copied();
+        let until = before.map_or(until, |before| before.max(until));
+        blob.claims.insert(by.clone(), until);
+        if let Some(before) = before {
+            self.ends.remove(&(before, id, by.clone()));
+        }
+        self.ends.insert((until, id, by));
+        Ok(Stored { id, size })
+    }
+
+    fn refer(&mut self, run: RunId, artifact: ArtifactId, scope: &Access) {
+        if let Some(blob) = self.blobs.get_mut(&artifact) {
+            blob.refs.insert(run, scope.clone());
+            self.of_runs.entry(run).or_default().insert(artifact);
+        }
+    }
+
+    /// The run is no longer kept.
+    pub(super) fn forget(&mut self, run: RunId) {
+        for artifact in self.of_runs.remove(&run).unwrap_or_default() {
+            if let Some(blob) = self.blobs.get_mut(&artifact) {
+                blob.refs.remove(&run);
+            }
+            self.collect(artifact);
+        }
+    }
+
+    /// Drops it if nobody refers to it or claims it.
+    fn collect(&mut self, artifact: ArtifactId) -> bool {
+        let loose = self.blobs.get(&artifact).is_some_and(|blob| blob.refs.is_empty() && blob.claims.is_empty());
+        loose && self.blobs.remove(&artifact).is_some()
+    }
+
+    fn sweep(&mut self, now: Timestamp, limit: usize) -> Swept {
+        let mut swept = Swept::default();
+        for _ in 0..limit {
+            let Some((_, artifact, by)) = self.ends.first().filter(|(until, ..)| *until <= now).cloned() else { break };
+            self.ends.pop_first();
+            if let Some(blob) = self.blobs.get_mut(&artifact) {
+                blob.claims.remove(&by);
+            }
+            swept.collected += u64::from(self.collect(artifact));
+        }
+        swept.more = self.ends.first().is_some_and(|(until, ..)| *until <= now);
+        swept
+    }
+}
+
+impl Inner {
+    /// To whom a run shows what it refers to: its session, or else the family it belongs to, by the first run of it that
+    /// is known. `creation` is what is known of a run that is not there yet.
+    fn scope(&self, run: RunId, creation: Option<&Creation>) -> Access {
+        let mut at = run;
+        let (mut session, mut parent) = match (creation, self.runs.get(&run)) {
+            (Some(creation), _) => (creation.session.clone(), creation.parent.as_ref().map(|parent| parent.0)),
+            (None, Some(entry)) => (entry.session.clone(), entry.parent.as_ref().map(|parent| parent.0)),
+            (None, None) => (None, None),
+        };
+        while let (None, Some(above)) = (&session, parent) {
+            at = above;
+            let Some(entry) = self.runs.get(&above) else { break };
+            (session, parent) = (entry.session.clone(), entry.parent.as_ref().map(|parent| parent.0));
+        }
+        session.map_or(Access::Run(at), Access::Session)
+    }
+
+    /// The artifact, if it is there for whoever asks.
+    fn readable(&self, artifact: ArtifactId, by: &Access, creation: Option<&Creation>) -> Result<&Blob, StoreError> {
+        let missing = StoreError::NoArtifact { artifact };
+        let Some(blob) = self.artifacts.blobs.get(&artifact) else { return Err(missing) };
+        let shown = |scope: &Access| blob.claims.contains_key(scope) || blob.refs.values().any(|seen| seen == scope);
+        let may = match by {
+            Access::Owner => true,
+            Access::Session(_) => shown(by),
+            Access::Run(run) => {
+                let is_child = |other: &RunId| {
+                    let parent = self.runs.get(other).and_then(|entry| entry.parent.as_ref());
+                    parent.is_some_and(|parent| parent.0 == *run)
+                };
+                blob.claims.contains_key(by)
+                    || shown(&self.scope(*run, creation))
+                    || blob.refs.keys().any(|other| other == run || is_child(other))
+            }
+        };
+        if may { Ok(blob) } else { Err(missing) }
+    }
+
+    /// Refuses references to what is not there for whoever makes them.
+    pub(super) fn check_refs(&self, changes: &[Change], guarded: Option<RunId>) -> Result<(), StoreError> {
+        for change in changes {
+            let Change::Refer { run, artifacts, by } = change else { continue };
+            if guarded != Some(*run) && started(changes, *run).is_none() {
+                let why = "only the owner of a run, or whoever starts it, may say what it refers to";
+                return Err(StoreError::Invalid(why.to_owned()));
+            }
+            if guarded != Some(*run) && self.runs.contains_key(run) {
+                continue;
+            }
+            let creation = created(changes, guarded, *by);
+            for artifact in artifacts {
+                self.readable(*artifact, &Access::Run(*by), creation)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was checked is done.
+    pub(super) fn refer(&mut self, run: RunId, artifacts: Vec<ArtifactId>) {
+        let scope = self.scope(run, None);
+        for artifact in artifacts {
+            self.artifacts.refer(run, artifact, &scope);
+        }
+    }
+
+    fn read(&self, artifact: ArtifactId, by: &Access, offset: u64, length: usize) -> Result<Vec<u8>, StoreError> {
+        let blob = self.readable(artifact, by, None)?;
+        let length = length.min(limits::ARTIFACT_PIECE);
+        let Ok(offset) = usize::try_from(offset) else { return Ok(Vec::new()) };
+        let (first, skip) = (offset / limits::ARTIFACT_PIECE, offset % limits::ARTIFACT_PIECE);
+        // A stretch as long as a piece touches two of them at most.
+        let bytes = blob.pieces.iter().skip(first).take(2).flatten();
+        Ok(bytes.skip(skip).take(length).copied().collect())
+    }
+}
+
+fn started(changes: &[Change], run: RunId) -> Option<&Creation> {
+    changes.iter().find_map(|change| match change {
+        Change::Start { run: other, creation, .. } if *other == run => Some(creation),
+        _ => None,
+    })
+}
+
+/// What this commit says of a run that it creates.
+fn created(changes: &[Change], guarded: Option<RunId>, run: RunId) -> Option<&Creation> {
+    let own = changes.iter().find_map(|change| match change {
+        Change::Create(creation) if guarded == Some(run) => Some(creation),
+        _ => None,
+    });
+    own.or_else(|| started(changes, run))
+}
+
+impl Artifacts for MemoryStore {
+    fn begin(&self, by: Access, until: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
+        ready(Ok(self.inner.lock().artifacts.begin(by, until)))
+    }
+
+    fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
+        ready(self.inner.lock().artifacts.append(upload, piece))
+    }
+
+    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+        ready(self.inner.lock().artifacts.finish(upload))
+    }
+
+    fn abandon(&self, upload: Upload) {
+        self.inner.lock().artifacts.uploads.remove(&upload);
+    }
+
+    fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
+        ready(self.inner.lock().readable(artifact, &by, None).map(|blob| blob.size))
+    }
+
+    fn read(
+        &self,
+        artifact: ArtifactId,
+        by: Access,
+        offset: u64,
+        length: usize,
+    ) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
+        ready(self.inner.lock().read(artifact, &by, offset, length))
+    }
+
+    fn sweep(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
+        ready(Ok(self.inner.lock().artifacts.sweep(now, limit)))
+    }
+}

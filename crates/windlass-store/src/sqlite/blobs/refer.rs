@@ -1,0 +1,68 @@
+//! References that come with a commit: decided before anything is written, like everything else that may be refused.
+
+use rusqlite::Connection;
+use windlass_core::RunId;
+use windlass_core::store::{Access, ArtifactId, Creation, StoreError};
+
+use super::super::job::{Start, Write};
+use super::super::table::Trouble;
+use super::{access, find, reference};
+
+/// What a commit says a run refers to.
+pub(in crate::sqlite) struct Refers {
+    pub(in crate::sqlite) run: RunId,
+    pub(in crate::sqlite) artifacts: Vec<ArtifactId>,
+    pub(in crate::sqlite) by: RunId,
+}
+
+/// A reference that was allowed.
+pub(in crate::sqlite) struct Referral {
+    run: RunId,
+    blob: i64,
+    scope: String,
+}
+
+/// `starts` are the runs this commit starts that were not there before.
+pub(in crate::sqlite) fn check(
+    connection: &Connection,
+    write: &Write,
+    owner: Option<RunId>,
+    starts: &[&Start],
+) -> Result<Vec<Referral>, Trouble> {
+    let mut allowed = Vec::new();
+    for Refers { run, artifacts, by } in &write.refers {
+        let guarded = owner == Some(*run);
+        if !guarded && !write.starts.iter().any(|start| start.run == *run) {
+            let why = "only the owner of a run, or whoever starts it, may say what it refers to";
+            return Err(StoreError::Invalid(why.to_owned()).into());
+        }
+        if !guarded && !starts.iter().any(|start| start.run == *run) {
+            continue;
+        }
+        let created = |run: RunId| -> Option<&Creation> {
+            let own = write.create.as_ref().filter(|_| owner == Some(run));
+            own.or_else(|| starts.iter().find(|start| start.run == run).map(|start| &start.creation))
+        };
+        let scope = access::scope(connection, *run, created(*run))?;
+        for artifact in artifacts {
+            let missing = StoreError::NoArtifact { artifact: *artifact };
+            let blob = find(connection, artifact)?.ok_or_else(|| missing.clone())?;
+            if !access::may_read(connection, blob, &Access::Run(*by), created(*by))? {
+                return Err(missing.into());
+            }
+            allowed.push(Referral { run: *run, blob, scope: scope.clone() });
+        }
+    }
+    Ok(allowed)
+}
+
+/// Writes what was allowed, once the runs are there.
+pub(in crate::sqlite) fn refer(connection: &Connection, allowed: &[Referral]) -> rusqlite::Result<()> {
+    for Referral { run, blob, scope } in allowed {
+        let id = connection
+            .prepare_cached("SELECT id FROM runs WHERE run = ?1")?
+            .query_row([run.as_bytes()], |row| row.get(0))?;
+        reference(connection, id, *blob, Some(scope))?;
+    }
+    Ok(())
+}
