@@ -6,25 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::Attempt;
 use crate::call::batch::Batch;
 use crate::call::execute::Told;
 use crate::call::plan::{Place, Scope, plan, resolve};
-use crate::call::{Middleware, ToolCall, ToolRef};
+use crate::call::{Middleware, Reach, ToolCall, ToolRef};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId, WorkerId};
 use crate::limits;
 use crate::path::Path;
-use crate::policy::Policy;
+use crate::policy::{Policy, Resolved};
 use crate::rest::Rest;
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::keep::Kept;
 use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
-use crate::run::reply::Signer;
 use crate::run::state::{Ending, Hold};
 use crate::session::Sessions;
 use crate::spawn::Spawn;
@@ -32,7 +30,7 @@ use crate::store::{Claimant, Creation, Store, StoreError};
 use crate::time::{Clock, Times};
 use crate::tool::projection::Lens;
 use crate::tool::spec::Recovery;
-use crate::tool::{Effect, ToolError, Toolbox};
+use crate::tool::{Effect, Tool, ToolError, Toolbox};
 use crate::watchdog::Watchdog;
 use crate::worker::Lease;
 
@@ -56,6 +54,8 @@ pub(crate) struct Kernel {
     pub(crate) connections: Vec<String>,
     /// What governs every call, where neither it nor its tool says otherwise.
     pub(crate) policy: Policy,
+    /// Whether that says nothing.
+    pub(crate) is_silent: bool,
     /// Whether somebody is there to be asked.
     pub(crate) attended: bool,
     pub(crate) middleware: Vec<Arc<dyn Middleware>>,
@@ -79,11 +79,8 @@ pub(crate) struct Kernel {
     pub(crate) suspend_after: std::time::Duration,
     /// How often the store lets go of what it keeps no longer.
     pub(crate) tidy_every: Option<std::time::Duration>,
-    /// Signs reply keys.
-    pub(crate) signer: Arc<Signer>,
+    pub(crate) reach: Arc<Reach>,
     pub(crate) closed: AtomicBool,
-    /// Who is told when there is something new to see.
-    pub(crate) watchers: Arc<Watchers>,
     /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
     /// Largest artifact that is stored.
@@ -118,6 +115,12 @@ impl Kernel {
         let mut attempts = self.on_threads.lock();
         attempts.retain(Attempt::is_on_thread);
         attempts.iter().any(|attempt| attempt.run() == run && attempt.path() == path)
+    }
+
+    /// What governs a call of this tool, unless that is [what the tool says by itself](crate::tool::Tool::resolved): most
+    /// calls and most runtimes say nothing.
+    pub(crate) fn governs(&self, tool: &Tool, call: Option<&Policy>) -> Option<Box<Resolved>> {
+        (!self.is_silent || call.is_some()).then(|| Box::new(Resolved::of(&self.policy, tool.spec(), call)))
     }
 
     fn claimant(&self) -> Claimant {
@@ -345,7 +348,7 @@ impl Kernel {
         run.flush().await;
         // Nobody is told of an end that may not be there.
         let end = match run.with(|machine| machine.stop().cloned()) {
-            Some(Stop::Reload(error)) => RunEnd::Unknown(error),
+            Some(Stop::Reload(error)) => RunEnd::Unknown(*error),
             Some(_) => RunEnd::Elsewhere,
             None => RunEnd::Finished(vec![told]),
         };

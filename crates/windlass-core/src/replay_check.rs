@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 
 use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
+use crate::call::Reach;
 use crate::call::plan::Scope;
 use crate::id::{Mint, RunId, WorkerId};
 use crate::kernel::Kernel;
@@ -110,6 +111,7 @@ pub(crate) fn check(kernel: &Kernel, toolbox: Toolbox, info: RunInfo, journal: V
 
 /// A kernel with the same rules, out of which nothing leads.
 fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
+    let watchers = Arc::new(Watchers::new(kernel.clock.clone()));
     Kernel {
         store: Arc::new(Nowhere),
         clock: kernel.clock.clone(),
@@ -120,6 +122,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         kept: Default::default(),
         connections: kernel.connections.clone(),
         policy: kernel.policy.clone(),
+        is_silent: kernel.is_silent,
         attended: kernel.attended,
         middleware: kernel.middleware.clone(),
         locale: kernel.locale.clone(),
@@ -128,15 +131,14 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         worker: WorkerId::default(),
         lease: Lease::new(None),
         sessions: Default::default(),
-        // Whoever watches the run itself hears nothing of a check.
-        watchers: Arc::new(Watchers::new(kernel.clock.clone())),
         live: Default::default(),
         letters: Default::default(),
         queued: Default::default(),
         rest: Default::default(),
         suspend_after: kernel.suspend_after,
         tidy_every: None,
-        signer: kernel.signer.clone(),
+        // Whoever watches the run itself hears nothing of a check.
+        reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
         closed: AtomicBool::new(false),
         on_threads: Default::default(),
         artifact_bytes: kernel.artifact_bytes,

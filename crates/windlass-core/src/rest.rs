@@ -129,7 +129,7 @@ impl Kernel {
         if let Some(task) = self.rest.alarm.lock().task.take() {
             task.wake();
         }
-        self.watchers.over();
+        self.reach.watchers.over();
     }
 
     /// Tells whoever waits how a run ended.

@@ -16,7 +16,7 @@ use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
 use crate::call::plan::{asked, resolve};
-use crate::call::{Middleware, Outcome, ToolCall};
+use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
 use crate::kernel::{Kernel, Live};
@@ -100,11 +100,11 @@ pub struct Config {
     /// How long this worker is trusted to be alive without a word, where several share the store. `None` where one process
     /// owns it: then its runs can be claimed at any time, and nothing is polled for.
     pub lease: Option<Duration>,
+    /// Largest artifact that is stored.
+    pub artifact_bytes: u64,
     /// How often the store lets go of what it keeps no longer; `None` leaves that to whoever calls
     /// [`Runtime::tidy`]. Begins with [`Runtime::recover`].
     pub tidy_every: Option<Duration>,
-    /// Largest artifact that is stored.
-    pub artifact_bytes: u64,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -127,8 +127,8 @@ impl Config {
             lease: None,
             middleware: Vec::new(),
             attended: false,
-            tidy_every: None,
             artifact_bytes: limits::ARTIFACT_BYTES,
+            tidy_every: None,
             seed: None,
         }
     }
@@ -138,12 +138,12 @@ impl Runtime {
     /// A runtime. It takes up no earlier runs until [`recover`](Runtime::recover).
     pub fn new(config: Config) -> Self {
         let signer = Arc::new(Signer::new(config.store.secret()));
+        let watchers = Arc::new(Watchers::new(config.clock.clone()));
         let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
         let kernel = Kernel {
             worker: mint.worker(),
             lease: Lease::new(config.lease),
             sessions: Default::default(),
-            watchers: Arc::new(Watchers::new(config.clock.clone())),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
@@ -152,6 +152,7 @@ impl Runtime {
             keys: Arc::new(Keys::default()),
             kept: Default::default(),
             connections: config.connections,
+            is_silent: config.policy == Policy::default(),
             policy: config.policy,
             middleware: config.middleware,
             attended: config.attended,
@@ -164,7 +165,7 @@ impl Runtime {
             rest: Default::default(),
             suspend_after: config.suspend_after,
             tidy_every: config.tidy_every,
-            signer,
+            reach: Arc::new(Reach { signer, watchers }),
             closed: false.into(),
             on_threads: Default::default(),
             artifact_bytes: config.artifact_bytes,
@@ -223,10 +224,10 @@ impl Runtime {
         let run = drive.run.id;
         drive.accept();
         // A store that is overloaded says so at once: then nothing was accepted.
-        if let Some(Stop::Reload(error @ StoreError::Unavailable(_))) =
-            drive.run.with(|machine| machine.stop().cloned())
+        if let Some(Stop::Reload(error)) = drive.run.with(|machine| machine.stop().cloned())
+            && matches!(*error, StoreError::Unavailable(_))
         {
-            return Err(error.into());
+            return Err((*error).into());
         }
         self.kernel.detach(drive);
         Ok(run)
@@ -261,7 +262,7 @@ impl Runtime {
         }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
-                self.kernel.watchers.changed(run, session.as_ref());
+                self.kernel.reach.watchers.changed(run, session.as_ref());
                 self.kernel.wake_up(run);
             }
             Err(StoreError::KeyTaken { run }) => {
@@ -397,7 +398,7 @@ impl Runtime {
         run.flush().await;
         let stop = run.with(|machine| machine.stop().cloned());
         match stop {
-            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source }),
+            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source: *source }),
             Some(Stop::Lost | Stop::Lapsed) => Err(Error::Elsewhere { run: run.id }),
             _ => {
                 // Whoever waits behind it, such as the next turn of its session, waits no longer.

@@ -201,8 +201,8 @@ impl Builder {
         config.attended = self.attended;
         config.suspend_after = self.suspend_after;
         config.lease = self.lease;
-        config.tidy_every = Some(limits::TIDY_EVERY);
         config.artifact_bytes = self.artifact_bytes;
+        config.tidy_every = Some(limits::TIDY_EVERY);
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)
             .map_err(|error| Error::Refused(format!("the watchdog's thread cannot be started: {error}")))?;

@@ -65,7 +65,7 @@ struct Read {
 impl Watch {
     pub(crate) fn new(kernel: Arc<Kernel>, toolbox: Toolbox, whom: Whom, from: Cursor) -> Self {
         // Before anything is read: what comes later is heard.
-        let ear = kernel.watchers.listen(whom.clone());
+        let ear = kernel.reach.watchers.listen(whom.clone());
         Self {
             kernel,
             toolbox,

@@ -53,7 +53,7 @@ fn missing_connection(run: &Run, ready: &Ready) -> Option<Arc<str>> {
 
 /// Why the call needs approval, if it does.
 fn need(run: &Run, ready: &Ready) -> Option<String> {
-    let policy = &ready.policy;
+    let policy = ready.policy();
     if policy.demands.is_empty() {
         return None;
     }
@@ -162,10 +162,10 @@ impl Guarded {
     fn connect(&mut self) -> Stage {
         let Some(ready) = &self.ready else { return Stage::Over };
         let Some(provider) = missing_connection(&self.run, ready) else { return Stage::Approve };
-        if self.nobody_attends(&ready.policy) {
+        if self.nobody_attends(ready.policy()) {
             return self.refuse(ToolError::ConnectionRequired { provider: provider.to_string() });
         }
-        let within = ready.policy.approval_within;
+        let within = ready.policy().approval_within;
         self.park(Blocked::Connection { provider }, within)
     }
 
@@ -173,11 +173,11 @@ impl Guarded {
         let Some(ready) = &self.ready else { return Stage::Over };
         let Some(why) = need(&self.run, ready) else { return self.through() };
         let tool = ready.tool.spec().name.clone();
-        if self.nobody_attends(&ready.policy) {
+        if self.nobody_attends(ready.policy()) {
             let reason = format!("this call of `{tool}` needs approval, and nobody attends to it: {why}");
             return self.refuse(ToolError::denied(reason));
         }
-        let (digest, within) = (digest(ready), ready.policy.approval_within);
+        let (digest, within) = (digest(ready), ready.policy().approval_within);
         self.park(Blocked::Approval { tool, digest, why }, within)
     }
 

@@ -29,19 +29,27 @@ pub(crate) struct Origin {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
     pub(crate) session: Option<Arc<str>>,
-    pub(crate) signer: Arc<Signer>,
-    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) reach: Arc<Reach>,
     /// The run itself: an attempt that outlives it does not keep it.
     pub(crate) home: Weak<Run>,
     /// How long the attempt may take.
     pub(crate) lasts: Duration,
 }
 
+/// What an attempt reaches the outside by, beside what its body does.
+pub(crate) struct Reach {
+    /// Signs reply keys.
+    pub(crate) signer: Arc<Signer>,
+    /// Who is told when there is something new to see.
+    pub(crate) watchers: Arc<Watchers>,
+}
+
 #[cfg(test)]
 impl Origin {
     pub(crate) fn for_test(run: RunId, generation: u32, signer: Arc<Signer>) -> Self {
         let watchers = Arc::new(Watchers::new(Arc::new(crate::testing::Sim::new(1))));
-        Self { run, generation, session: None, signer, watchers, home: Weak::new(), lasts: Duration::ZERO }
+        let reach = Arc::new(Reach { signer, watchers });
+        Self { run, generation, session: None, reach, home: Weak::new(), lasts: Duration::ZERO }
     }
 }
 
@@ -111,7 +119,7 @@ impl Attempt {
     /// The key by which the outside answers this call, if the attempt ends with [`Reply::Later`](crate::tool::Reply).
     /// The same for every attempt. Hand it out before the attempt ends; an answer that comes early is kept.
     pub fn reply_key(&self) -> String {
-        self.0.origin.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
+        self.0.origin.reach.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
     }
 
     /// Whether the attempt was asked to stop. It is dropped after a short grace.
@@ -138,9 +146,9 @@ impl Attempt {
     /// nowhere. Counts as a heartbeat.
     pub fn progress(&self, message: &str) {
         self.heartbeat();
-        let Origin { run, session, watchers, .. } = &self.0.origin;
+        let Origin { run, session, reach, .. } = &self.0.origin;
         let what = || Happening::Progress { message: message.to_owned() };
-        watchers.say(*run, session.as_ref(), &self.0.path, what);
+        reach.watchers.say(*run, session.as_ref(), &self.0.path, what);
         tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
 

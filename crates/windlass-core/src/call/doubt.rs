@@ -63,7 +63,7 @@ impl Doubting<'_> {
 }
 
 impl<'a, S: Source<'a>> Execution<'a, S> {
-    pub(crate) fn doubting(&mut self, cx: &mut Context<'_>, mut doubting: Doubting<'a>) -> Flow {
+    pub(crate) fn doubting(&mut self, cx: &mut Context<'_>, mut doubting: Box<Doubting<'a>>) -> Flow {
         if !doubting.opened {
             self.open_doubt(&mut doubting);
         }
@@ -120,7 +120,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    fn ask_the_tool(&mut self, mut doubting: Doubting<'a>) -> Flow {
+    fn ask_the_tool(&mut self, mut doubting: Box<Doubting<'a>>) -> Flow {
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let attempt = Attempt::new(self.run.origin(), path, name, self.attempt, self.rules.attempts());
         if doubting.cause == DoubtCause::Restored && !self.run.with(|machine| machine.has_old_keys()) {
@@ -144,7 +144,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn reconciling(
         &mut self,
         cx: &mut Context<'_>,
-        mut doubting: Doubting<'a>,
+        mut doubting: Box<Doubting<'a>>,
         mut reconcile: BoxFuture<'a, ToolResult<Reconciled<Output>>>,
         mut timeout: BoxFuture<'static, ()>,
     ) -> Flow {
@@ -178,12 +178,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.attempt >= self.rules.attempts().max(limits::ATTEMPTS_IN_DOUBT)
     }
 
-    fn ask_a_person(&mut self, mut doubting: Doubting<'a>) -> Flow {
+    fn ask_a_person(&mut self, mut doubting: Box<Doubting<'a>>) -> Flow {
         doubting.step = Step::Ask;
         self.stay(Phase::Doubt(doubting))
     }
 
-    fn apply_policy(&mut self, doubting: Doubting<'a>) -> Flow {
+    fn apply_policy(&mut self, doubting: Box<Doubting<'a>>) -> Flow {
         let by_policy = |reason: &str| Settled { by: Settler::Policy, reason: reason.to_owned() };
         match self.rules.on_doubt {
             OnDoubt::Ask => self.ask_a_person(doubting),
@@ -197,7 +197,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    fn settle_by_mail(&mut self, doubting: Doubting<'a>, mail: SettleMail) -> Flow {
+    fn settle_by_mail(&mut self, doubting: Box<Doubting<'a>>, mail: SettleMail) -> Flow {
         let settled = Settled { by: Settler::Person(mail.by), reason: mail.reason };
         let ticks = self.run.kernel.clock.ticks();
         match mail.settlement {
@@ -220,7 +220,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     /// No zombie doubles: whatever comes next waits until the old attempt cannot still be running.
-    fn wait_quiet(&mut self, mut doubting: Doubting<'a>, then: Then) -> Flow {
+    fn wait_quiet(&mut self, mut doubting: Box<Doubting<'a>>, then: Then) -> Flow {
         let mut wait = doubting.over_by.since(self.run.now());
         if wait.is_zero() && !self.is_over(&doubting) {
             wait = THREAD_POLL;
@@ -229,7 +229,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.go(Phase::Doubt(doubting))
     }
 
-    fn quiet(&mut self, mut doubting: Doubting<'a>, then: Then) -> Flow {
+    fn quiet(&mut self, mut doubting: Box<Doubting<'a>>, then: Then) -> Flow {
         if !self.is_over(&doubting) {
             return self.wait_quiet(doubting, then);
         }

@@ -24,7 +24,7 @@ use super::running::panic_message;
 use crate::admit::KeyTurn;
 use crate::ctx::Ctx;
 use crate::ctx::undo::{Undo, compensate};
-use crate::policy::Resolved;
+use crate::path::Path;
 use crate::run::record::{Event, Finished};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
@@ -33,9 +33,11 @@ use crate::time::{Times, Timestamp};
 use crate::tool::narrate::Phase as Phrase;
 use crate::tool::{Body, Output, Tool, ToolError, ToolResult};
 
-/// What a body's context and its entry share.
-#[derive(Default)]
+/// What a body's context, its operations and its entry share.
 pub(crate) struct Frame {
+    pub(crate) run: Arc<Run>,
+    /// Where the body stands.
+    pub(crate) path: Path,
     /// The next operation's position.
     pub(crate) next: AtomicU32,
     /// The body is gone: operations dropped with it were not abandoned by it.
@@ -50,6 +52,19 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
+    fn new(run: Arc<Run>, path: Path, prepared: Option<Arc<Value>>) -> Self {
+        Self {
+            run,
+            path,
+            next: AtomicU32::new(0),
+            ended: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
+            undos: Mutex::default(),
+            prepared,
+            loops: Mutex::default(),
+        }
+    }
+
     pub(crate) fn set_busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::Release);
     }
@@ -113,13 +128,14 @@ impl Entry {
     ) -> Self {
         let asked = run.kernel.clock.ticks();
         let heeds_cancel = run.heeds_cancel();
+        let frame = Arc::new(Frame::new(run.clone(), op.path.clone(), prepared));
         Self {
             run,
             op,
             tool,
             call,
             scope,
-            frame: Arc::new(Frame { prepared, ..Frame::default() }),
+            frame,
             phase: Phase::Ask,
             timing: Timing { asked, entered: asked, began: None, deadline: None },
             heeds_cancel,
@@ -214,8 +230,8 @@ impl Entry {
         }
         let began = past.and_then(|past| if self.in_batch { past.begun } else { Some(past.since) });
         let from = began.unwrap_or_else(|| self.run.at(self.timing.asked));
-        let policy = Resolved::of(&self.run.kernel.policy, self.tool.spec(), self.call.limits.as_deref());
-        if let Some(deadline) = policy.deadline {
+        let policy = self.run.kernel.governs(&self.tool, self.call.limits.as_deref());
+        if let Some(deadline) = policy.as_deref().unwrap_or_else(|| self.tool.resolved()).deadline {
             let at = from + deadline;
             let timer = self.run.kernel.clock.sleep(at.since(self.run.now()));
             self.timing.deadline = Some((at, timer));

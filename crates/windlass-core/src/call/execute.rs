@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::attempt::{Attempt, Origin, idempotency_key};
@@ -87,17 +86,18 @@ pub(crate) struct Stopwatch {
     stop_by: Option<Timestamp>,
 }
 
+/// Moved at every turn, so what few operations come to is out of line.
 pub(crate) enum Phase<'a> {
     Ask,
     /// A retry is due later.
-    Delay(Wait),
+    Delay(Box<Wait>),
     /// It waits for an answer from outside.
-    Parked(Wait),
+    Parked(Box<Wait>),
     Admit(Stage),
     /// Everything the attempt depends on is on its way to the store.
     Durable(u64),
     Running(Running<'a>),
-    Doubt(Doubting<'a>),
+    Doubt(Box<Doubting<'a>>),
     Over,
 }
 
@@ -209,12 +209,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             Decision::InDoubt { attempt, cause, over_by, recorded } => {
                 self.attempt = attempt;
-                self.go(Phase::Doubt(Doubting::new(cause, over_by, recorded)))
+                self.go(Phase::Doubt(Box::new(Doubting::new(cause, over_by, recorded))))
             }
             Decision::Park { on, until, attempt } => {
                 self.attempt = attempt;
                 let since = self.run.now();
-                self.go(Phase::Parked(Wait::new(on, until, since)))
+                self.go(Phase::Parked(Box::new(Wait::new(on, until, since))))
             }
             Decision::Granted(_) => self.go(Phase::Admit(Stage::first())),
             Decision::Enter => {
@@ -242,7 +242,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     pub(super) fn wait_until(&mut self, until: Timestamp) -> Flow {
         let wait = Wait::new(Blocked::Retry, Some(until), self.run.now());
-        self.go(Phase::Delay(wait))
+        self.go(Phase::Delay(Box::new(wait)))
     }
 
     /// Key, turn, the tool's own limits, permit: in this order.
@@ -269,12 +269,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Waits for its turn, within the deadline.
     fn queued(&mut self, cx: &mut Context<'_>) -> Flow {
-        if let Some(left) = self.left() {
-            let clock = self.run.kernel.clock.clone();
-            let timer = self.queue.deadline.get_or_insert_with(|| clock.sleep(left));
-            if timer.poll_unpin(cx).is_ready() {
-                return self.finish(Err(self.deadline_passed()));
-            }
+        if let Some(left) = self.left()
+            && self.queue.is_overdue(cx, &*self.run.kernel.clock, left)
+        {
+            return self.finish(Err(self.deadline_passed()));
         }
         self.registration.register(&self.run, cx);
         if let Some(error) = self.run.cancellation(self.heeds_cancel) {
@@ -297,13 +295,13 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let suspect = self.run.suspect();
         let attempt = self.attempt;
         let event = match self.rules.effect {
-            Effect::Once if planted(Plant::SkipIntent) => return self.start(),
+            Effect::Once if planted(Plant::SkipIntent) => return self.start(self.ticks()),
             Effect::Once if S::ACTS && self.run.with(|machine| machine.must_ask_about(&self.op.path)) => {
                 let over_by = self.run.now();
-                return self.go(Phase::Doubt(Doubting::new(DoubtCause::Restored, over_by, false)));
+                return self.go(Phase::Doubt(Box::new(Doubting::new(DoubtCause::Restored, over_by, false))));
             }
             Effect::Once => {
-                let now = self.run.now();
+                let now = self.run.at(self.ticks());
                 let stop_by = now + self.rules.timeout;
                 self.clock.stop_by = Some(stop_by);
                 let event = Event::Intended { attempt, over_by: stop_by + self.rules.grace };
@@ -312,7 +310,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             // What does not act kills nobody; announced, a refusal would look like an attempt that was let through.
             _ if suspect && S::ACTS => Event::Attempting { attempt },
-            Effect::Readonly => return self.start(),
+            Effect::Readonly => return self.start(self.ticks()),
             Effect::Idempotent if self.run.with(|machine| machine.outbox().exists()) => {
                 let mark = self.run.with(|machine| machine.outbox().written());
                 return self.go(Phase::Durable(mark));
@@ -327,22 +325,28 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if !self.run.is_durable(mark) {
             self.queue.note_wait();
             self.registration.register(&self.run, cx);
-            if !self.run.is_durable(mark) {
+            if !self.run.has_durable(mark) {
                 return self.stay(Phase::Durable(mark));
             }
         }
         // Cancelled while it waited: it did not begin, and need not.
-        match self.run.cancellation(self.heeds_cancel) {
-            Some(error) => self.finish(Err(error)),
-            None if self.is_overdue() => self.intend_again(),
-            None => self.start(),
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+            return self.finish(Err(error));
         }
+        let ticks = self.ticks();
+        if self.is_overdue(ticks) { self.intend_again() } else { self.start(ticks) }
+    }
+
+    /// A reading of the ticks. Nothing pending so far: the one made when the call was asked for still holds.
+    fn ticks(&self) -> u64 {
+        if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked }
     }
 
     /// Whether others may take the attempt for over: this process stood still for so long. No zombie doubles.
-    fn is_overdue(&self) -> bool {
+    fn is_overdue(&self, ticks: u64) -> bool {
         // One that has not waited for anything was begun, or goes on, where it was intended.
-        self.queue.waited() && self.clock.stop_by.is_some_and(|stop_by| self.run.now() >= stop_by + self.rules.grace)
+        let is_over = |stop_by| self.run.at(ticks) >= stop_by + self.rules.grace;
+        self.queue.waited() && self.clock.stop_by.is_some_and(is_over)
     }
 
     /// It did not begin in its time; whether it still may is for the store to say, which knows whose run it is.
@@ -353,7 +357,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.prepare()
     }
 
-    fn start(&mut self) -> Flow {
+    fn start(&mut self, started: u64) -> Flow {
         // The last moment at which nothing has left the process.
         if self.has_lost_its_lease() {
             return self.stay(Phase::Over);
@@ -365,8 +369,6 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let origin = Origin { lasts: self.rules.timeout, ..self.run.origin() };
         let attempt = Attempt::new(origin, path, name, self.attempt, self.rules.attempts());
-        // Nothing pending so far: the reading made when the call was asked for still holds.
-        let started = if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked };
         let heeds_cancel = self.heeds_cancel;
         let (source, run) = (&mut self.source, &self.run);
         let body = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| source.attempt(run, attempt.clone())));
@@ -386,7 +388,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn running(&mut self, cx: &mut Context<'_>, mut running: Running<'a>) -> Flow {
-        if self.is_overdue() {
+        // One that starts now was looked at a moment ago.
+        if running.is_pending && self.clock.stop_by.is_some() && self.is_overdue(self.ticks()) {
             let started = running.started;
             drop(running);
             return self.conclude(started, Ended::TimedOut("the process stood still beyond its time".to_owned()));
@@ -403,6 +406,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.conclude(started, ended)
             }
             Poll::Pending => {
+                running.is_pending = true;
                 self.queue.note_wait();
                 self.registration.register(&self.run, cx);
                 if self.run.is_cancelled() != cancelled {
@@ -423,7 +427,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let now = self.run.kernel.clock.ticks();
         self.clock.running += now.saturating_sub(started);
         self.clock.stop_by = None;
-        let doubt = |cause| Phase::Doubt(Doubting::new(cause, self.run.at(now), false));
+        let doubt = |cause| Phase::Doubt(Box::new(Doubting::new(cause, self.run.at(now), false)));
         let error = match ended {
             Ended::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             Ended::Returned(Ok(output)) => {

@@ -25,9 +25,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use attempt::Origin;
-pub(crate) use attempt::idempotency_key;
 pub use attempt::{Attempt, Call, Cancelled};
+pub(crate) use attempt::{Origin, Reach, idempotency_key};
 pub use commands::Command;
 pub use middleware::{Incoming, Middleware, Outgoing};
 pub use prepare::Preparation;

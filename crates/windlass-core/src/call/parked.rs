@@ -21,7 +21,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    pub(super) fn delay(&mut self, cx: &mut Context<'_>, mut wait: Wait) -> Flow {
+    pub(super) fn delay(&mut self, cx: &mut Context<'_>, mut wait: Box<Wait>) -> Flow {
         match self.poll_wait(cx, &mut wait) {
             Poll::Pending => self.stay(Phase::Delay(wait)),
             Poll::Ready(Woken::Stopped(error)) => self.finish(Err(error)),
@@ -48,10 +48,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if let Some(barrier) = &self.queue.barrier {
             barrier.stands_aside();
         }
-        self.go(Phase::Parked(Wait::new(on, until, now)))
+        self.go(Phase::Parked(Box::new(Wait::new(on, until, now))))
     }
 
-    pub(super) fn parked(&mut self, cx: &mut Context<'_>, mut wait: Wait) -> Flow {
+    pub(super) fn parked(&mut self, cx: &mut Context<'_>, mut wait: Box<Wait>) -> Flow {
         let result = match self.poll_wait(cx, &mut wait) {
             Poll::Pending => return self.stay(Phase::Parked(wait)),
             Poll::Ready(Woken::Answer(Answer::Result(result))) => result,

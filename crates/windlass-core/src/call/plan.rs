@@ -97,9 +97,10 @@ pub(crate) fn plan(
             return CallFuture::Preparing(Box::new(preparing));
         }
         (Some(tool), known) => {
-            let policy = Resolved::of(&run.kernel.policy, tool.spec(), call.limits.as_deref());
+            let policy = run.kernel.governs(tool, call.limits.as_deref());
             if matches!(known, Known::Nothing | Known::Accepted)
-                && let Err(error) = check(tool, &call, &place.path, &policy)
+                && let Err(error) =
+                    check(tool, &call, &place.path, policy.as_deref().unwrap_or_else(|| tool.resolved()))
             {
                 return refuse(asked, error);
             }
@@ -133,10 +134,15 @@ pub(crate) struct Ready {
     pub(crate) call: ToolCall,
     pub(crate) payload: Option<Arc<Value>>,
     pub(crate) barrier: Option<Barrier>,
-    pub(crate) policy: Resolved,
+    /// What governs it, unless that is what its tool says by itself.
+    pub(crate) policy: Option<Box<Resolved>>,
 }
 
 impl Ready {
+    pub(crate) fn policy(&self) -> &Resolved {
+        self.policy.as_deref().unwrap_or_else(|| self.tool.resolved())
+    }
+
     /// The call with connection and approval before it, where it needs them.
     pub(crate) fn guarded(self, run: &Arc<Run>, scope: &Scope, operation: Operation) -> CallFuture {
         let asking = run.standing(&operation.path, |standing| standing.is_asking()).unwrap_or(false);
@@ -147,12 +153,12 @@ impl Ready {
     }
 
     pub(crate) fn future(self, run: &Arc<Run>, scope: &Scope, operation: Operation) -> CallFuture {
-        let Self { tool, call, payload, barrier, policy } = self;
-        if tool.is_durable() {
+        let rules = (!self.tool.is_durable()).then(|| Rules::of_tool(&self.tool, &self.call.args, self.policy()));
+        let Self { tool, call, payload, barrier, .. } = self;
+        let Some(rules) = rules else {
             let entry = Entry::new(run.clone(), operation, tool, call, scope.clone(), payload);
             return CallFuture::Durable(Box::new(entry.in_batch(barrier.is_some())));
-        }
-        let rules = Rules::of_tool(&tool, &call.args, &policy);
+        };
         let source = ToolSource { tool, args: call.args, id: call.id, payload };
         let queue = Queue::new(scope.held.clone(), barrier);
         CallFuture::Atomic(Execution::new(run.clone(), operation, rules, source, queue))

@@ -270,7 +270,7 @@ impl Preparing {
             let args = rewritten.then(|| self.call.args.clone());
             operation.record(&self.run, Event::Prepared(Prepared { args, payload: payload.clone() }));
         }
-        let (tool, call, policy) = (self.tool.clone(), self.call.clone(), self.policy.clone());
+        let (tool, call, policy) = (self.tool.clone(), self.call.clone(), Some(Box::new(self.policy.clone())));
         let ready = plan::Ready { tool, call, payload, barrier: self.barrier.take(), policy };
         let future = ready.guarded(&self.run, &self.scope, operation);
         Stage::Ready(future.asked_at(self.since, self.waited))

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -11,6 +12,7 @@ use super::rules::{Lane, Session};
 use crate::admit::{Held, KeyTurn, Permit, Turn};
 use crate::path::Path;
 use crate::run::Run;
+use crate::time::Clock;
 
 /// Where in the queue an attempt stands; always begins at the front, what it has it keeps.
 #[derive(Clone, Copy)]
@@ -34,13 +36,19 @@ pub(crate) struct Queue {
     held: Option<Arc<Held>>,
     /// The batch it stands in, told when a doubt lets the calls after it go on.
     pub(crate) barrier: Option<Barrier>,
-    key: Option<KeyTurn>,
     turn: Option<Turn>,
+    permit: Option<Permit>,
+    /// What few attempts queue for; out of line, because every call has a queue.
+    seldom: Option<Box<Seldom>>,
+    waited: bool,
+}
+
+#[derive(Default)]
+struct Seldom {
+    key: Option<KeyTurn>,
     gate: Option<Option<Turn>>,
     pace: Option<Pace>,
-    permit: Option<Permit>,
-    pub(crate) deadline: Option<BoxFuture<'static, ()>>,
-    waited: bool,
+    deadline: Option<BoxFuture<'static, ()>>,
 }
 
 /// The tool's rate.
@@ -61,6 +69,12 @@ impl Queue {
 
     pub(crate) fn note_wait(&mut self) {
         self.waited = true;
+    }
+
+    /// Whether the call's deadline passed while it queued; it was so far away when it began to.
+    pub(crate) fn is_overdue(&mut self, cx: &mut Context<'_>, clock: &dyn Clock, left: Duration) -> bool {
+        let seldom = self.seldom.get_or_insert_default();
+        seldom.deadline.get_or_insert_with(|| clock.sleep(left)).poll_unpin(cx).is_ready()
     }
 
     /// Goes on queueing; an error names a cycle of keys.
@@ -86,14 +100,15 @@ impl Queue {
         lane: &Lane,
     ) -> Result<Poll<()>, String> {
         if let Some(key) = &lane.key {
-            let turn = match self.key.take() {
+            let seldom = self.seldom.get_or_insert_default();
+            let turn = match seldom.key.take() {
                 Some(turn) => turn,
                 None => match run.kernel.kept.take(run.id, path) {
                     Some(turn) => turn,
                     None => run.kernel.keys.request(key.clone(), self.held.as_ref())?.of(run.id, path),
                 },
             };
-            if self.key.insert(turn).poll(cx).is_pending() {
+            if seldom.key.insert(turn).poll(cx).is_pending() {
                 return Ok(Poll::Pending);
             }
         }
@@ -114,11 +129,12 @@ impl Queue {
 
     fn poll_gate(&mut self, cx: &mut Context<'_>, run: &Run, lane: &Lane) -> Poll<()> {
         let Some(gate) = &lane.gate else { return Poll::Ready(()) };
-        if let Some(turn) = self.gate.get_or_insert_with(|| gate.enter()) {
+        let seldom = self.seldom.get_or_insert_default();
+        if let Some(turn) = seldom.gate.get_or_insert_with(|| gate.enter()) {
             std::task::ready!(turn.poll(cx));
         }
         let clock = &run.kernel.clock;
-        let pace = self.pace.get_or_insert_with(|| {
+        let pace = seldom.pace.get_or_insert_with(|| {
             let delay = gate.reserve(clock.ticks());
             if delay.is_zero() { Pace::Go } else { Pace::Wait(clock.sleep(delay)) }
         });
@@ -132,16 +148,16 @@ impl Queue {
     /// Lets go of everything an attempt holds, before the next one queues anew.
     pub(crate) fn release(&mut self) {
         self.release_but_key();
-        self.key = None;
+        self.seldom = None;
     }
 
     /// A doubt keeps its key, never its turn or permit.
     pub(crate) fn release_but_key(&mut self) {
         self.permit = None;
-        self.gate = None;
-        self.pace = None;
+        if let Some(seldom) = &mut self.seldom {
+            **seldom = Seldom { key: seldom.key.take(), ..Seldom::default() };
+        }
         self.turn = None;
-        self.deadline = None;
         self.waited = true;
     }
 }

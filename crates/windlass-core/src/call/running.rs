@@ -30,9 +30,11 @@ pub(crate) struct Running<'a> {
     body: BoxFuture<'a, ToolResult<Output>>,
     attempt: Attempt,
     pub(crate) started: u64,
+    /// Whether it was polled and had to wait.
+    pub(crate) is_pending: bool,
     /// Only attempts that are pending have timers.
     timers: Option<Box<Timers>>,
-    stopping: Option<Stopping>,
+    stopping: Option<Box<Stopping>>,
     /// An attempt that began after the run was cancelled is part of cleaning up.
     heeds_cancel: bool,
     span: tracing::Span,
@@ -70,7 +72,7 @@ impl<'a> Running<'a> {
             name = attempt.name(),
             number = attempt.number()
         );
-        Self { body, attempt, started, timers: None, stopping: None, heeds_cancel, span }
+        Self { body, attempt, started, is_pending: false, timers: None, stopping: None, heeds_cancel, span }
     }
 
     /// Artifacts that the outcome may refer to.
@@ -94,7 +96,8 @@ impl<'a> Running<'a> {
             let overdue = self.poll_timers(cx, &*kernel.clock, rules, left());
             if overdue.is_some() || (cancelled && self.heeds_cancel) {
                 self.attempt.cancel();
-                self.stopping = Some(Stopping { grace: kernel.clock.sleep(rules.grace), timed_out: overdue });
+                let grace = kernel.clock.sleep(rules.grace);
+                self.stopping = Some(Box::new(Stopping { grace, timed_out: overdue }));
                 // The token may be all the body waits for.
                 if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
                     return Poll::Ready(ended);

@@ -59,7 +59,7 @@ impl Ctx {
         let next = self.path.child(self.frame.next.load(Ordering::Acquire));
         let fresh = self.run.standing(&next, |_| ()).is_none();
         if fresh {
-            self.run.kernel.watchers.say(self.run.id, self.run.session.as_ref(), &self.path, what);
+            self.run.kernel.reach.watchers.say(self.run.id, self.run.session.as_ref(), &self.path, what);
         }
         fresh
     }

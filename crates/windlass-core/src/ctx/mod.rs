@@ -175,8 +175,7 @@ impl Ctx {
         let index = self.frame.next.fetch_add(1, Ordering::AcqRel);
         self.frame.set_busy(true);
         let path = self.path.child(index);
-        let (run, frame) = (self.run.clone(), self.frame.clone());
-        (path, Guard { run, frame, index, parent: self.path.clone(), kind, name, over: false })
+        (path, Guard { frame: self.frame.clone(), index, kind, name, over: false })
     }
 
     /// Time as a body sees it never goes back, whatever the clocks of its processes do.
@@ -206,9 +205,7 @@ fn decode<T: DeserializeOwned + 'static>(run: &Run, path: &Path, result: &Record
 
 /// Watches over an operation that was polled: it ends, or it was abandoned.
 struct Guard {
-    run: Arc<Run>,
     frame: Arc<Frame>,
-    parent: Path,
     index: u32,
     kind: OpKind,
     name: Arc<str>,
@@ -224,10 +221,11 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let dropped_with_its_body = self.frame.has_ended() || self.run.is_stopped() || std::thread::panicking();
-        if !self.over && !dropped_with_its_body {
+        let Frame { run, path, .. } = &*self.frame;
+        let dropped_with_its_body = || self.frame.has_ended() || run.is_stopped() || std::thread::panicking();
+        if !self.over && !dropped_with_its_body() {
             let operation = Asked::operation(self.kind, self.name.clone(), None, Effect::Once).to_string();
-            self.run.hold(Hold::Abandoned { path: self.parent.child(self.index), operation });
+            run.hold(Hold::Abandoned { path: path.child(self.index), operation });
         }
     }
 }

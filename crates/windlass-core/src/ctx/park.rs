@@ -204,7 +204,7 @@ impl Ctx {
         }
         // A fork that has passed this wait handed out its original's key; its own is in the inbox.
         let (run, generation) = self.identity();
-        let key = self.run.kernel.signer.sign(run, generation, &path);
+        let key = self.run.kernel.reach.signer.sign(run, generation, &path);
         OpenWait { path, name, key, output: PhantomData }
     }
 

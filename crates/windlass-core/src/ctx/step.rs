@@ -242,7 +242,7 @@ where
     type IntoFuture = StepFuture<'c, F, T>;
 
     fn into_future(self) -> Self::IntoFuture {
-        StepFuture { ctx: self.ctx, state: State::Built(self.step) }
+        StepFuture { ctx: self.ctx, state: State::Built(Some(self.step)) }
     }
 }
 
@@ -253,7 +253,7 @@ pub struct StepFuture<'c, F, T> {
 }
 
 enum State<'c, F, T> {
-    Built(Step<F>),
+    Built(Option<Step<F>>),
     Started(Execution<'c, StepSource<F, T>>, Guard, Option<(Arc<str>, UndoPlan)>),
     Over,
 }
@@ -271,8 +271,9 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let State::Built(_) = this.state
-            && let State::Built(mut step) = std::mem::replace(&mut this.state, State::Over)
+        // Taken out by itself: a step that is started is much larger than one that is not.
+        if let State::Built(step) = &mut this.state
+            && let Some(mut step) = step.take()
         {
             let name = step.name.clone();
             let (path, guard) = this.ctx.next(step.kind, name);

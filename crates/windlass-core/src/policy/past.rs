@@ -20,9 +20,11 @@ pub(super) fn want() {
     WANTED.store(true, Ordering::Release);
 }
 
-/// Collects the finished calls of one run.
-pub(crate) struct PastCalls {
-    wanted: bool,
+/// Collects the finished calls of one run, where anybody wants them.
+pub(crate) struct PastCalls(Option<Box<Collected>>);
+
+#[derive(Default)]
+struct Collected {
     /// Calls that were asked for and have not ended.
     open: Vec<(Path, Arc<str>, Arc<Value>)>,
     finished: Vec<PastCall>,
@@ -30,27 +32,34 @@ pub(crate) struct PastCalls {
 
 impl Default for PastCalls {
     fn default() -> Self {
-        Self { wanted: WANTED.load(Ordering::Acquire), open: Vec::new(), finished: Vec::new() }
+        Self(WANTED.load(Ordering::Acquire).then(Box::default))
     }
 }
 
 impl PastCalls {
     pub(crate) fn finished(&self) -> &[PastCall] {
-        &self.finished
+        self.0.as_ref().map_or(&[], |calls| &calls.finished)
     }
 
     /// The journal answered a call.
     pub(crate) fn answered(&mut self, asked: &Asked, result: &Recorded) {
-        if self.wanted && asked.kind == OpKind::Call {
-            self.push(asked.name.clone(), asked.input.clone().unwrap_or_default(), result.is_ok());
+        if let Some(calls) = &mut self.0
+            && asked.kind == OpKind::Call
+        {
+            calls.push(asked.name.clone(), asked.input.clone().unwrap_or_default(), result.is_ok());
         }
     }
 
     /// Something was recorded.
     pub(crate) fn note(&mut self, record: &Record) {
-        if !self.wanted {
-            return;
+        if let Some(calls) = &mut self.0 {
+            calls.note(record);
         }
+    }
+}
+
+impl Collected {
+    fn note(&mut self, record: &Record) {
         if let Some(asked) = record.asked.as_ref().filter(|asked| asked.kind == OpKind::Call) {
             self.open.push((record.path.clone(), asked.name.clone(), asked.input.clone().unwrap_or_default()));
         }

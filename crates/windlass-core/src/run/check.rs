@@ -53,8 +53,8 @@ impl Machine {
 
     /// What the check came to.
     pub(crate) fn checked(&self) -> Check {
-        match &self.stop {
-            Some(Stop::Held(hold)) => Check::Held(hold.clone()),
+        match self.stop() {
+            Some(Stop::Held(hold)) => Check::Held((**hold).clone()),
             _ => Check::Fits {
                 up_to: self.checking.as_ref().and_then(|checking| checking.unknown.iter().min().cloned()),
             },

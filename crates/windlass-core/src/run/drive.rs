@@ -120,7 +120,7 @@ impl Drive {
                         return Poll::Ready(RunEnd::Finished(told));
                     }
                     self.registration.register(&self.run, cx);
-                    if self.run.is_durable(mark) {
+                    if self.run.has_durable(mark) {
                         return Poll::Ready(RunEnd::Finished(told));
                     }
                     self.phase = Phase::Flush(mark, told);
@@ -235,7 +235,7 @@ impl Drive {
                 self.registration.register(&self.run, cx);
                 if self.run.is_durable(mark) {
                     tracing::warn!(run = %self.run.id, "held: {hold}");
-                    return Poll::Ready(RunEnd::Held(hold));
+                    return Poll::Ready(RunEnd::Held(*hold));
                 }
                 match self.run.with(|machine| machine.stop().cloned()) {
                     Some(Stop::Held(_)) => Poll::Pending,
@@ -244,7 +244,7 @@ impl Drive {
             }
             Some(Stop::Suspended { wake }) => self.flushed(cx, RunEnd::Suspended { wake }),
             Some(Stop::Continued) => self.flushed(cx, RunEnd::Continued),
-            Some(Stop::Reload(error)) => Poll::Ready(RunEnd::Unknown(error)),
+            Some(Stop::Reload(error)) => Poll::Ready(RunEnd::Unknown(*error)),
             Some(Stop::Lost | Stop::Lapsed | Stop::Released) | None => Poll::Ready(RunEnd::Elsewhere),
         }
     }

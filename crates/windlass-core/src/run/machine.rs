@@ -11,6 +11,7 @@ pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
+use super::rare::Rare;
 use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded};
 use super::refs::Refs;
 use super::replay::{self, Decision, replay};
@@ -30,9 +31,9 @@ use crate::tool::{Effect, ToolError};
 #[derive(Clone, Debug)]
 pub(crate) enum Stop {
     /// It is held; the hold is being, or has been, recorded.
-    Held(Hold),
+    Held(Box<Hold>),
     /// The store failed: what happened is decided by the journal.
-    Reload(StoreError),
+    Reload(Box<StoreError>),
     /// Another owner has it.
     Lost,
     /// The lease is over: another owner may have it, or nobody.
@@ -77,12 +78,13 @@ struct Cancel {
     at: Timestamp,
 }
 
+/// Most runs begin and end with one owner and never wait: what only the others have is out of line.
 pub(crate) struct Machine {
-    pub(super) history: History,
+    pub(super) history: Rare<History>,
     pub(super) outbox: Outbox,
     pub(super) stop: Option<Stop>,
     pub(super) doubts: Vec<Doubt>,
-    pub(super) parks: Parks,
+    pub(super) parks: Rare<Parks>,
     pub(super) mail: VecDeque<Mail>,
     /// Settlements taken out of the mail whose consequence is not recorded yet: where, and their positions.
     pub(super) undecided: Vec<(Path, u64)>,
@@ -114,11 +116,11 @@ impl Machine {
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
         let parent = creation.parent.clone();
         Self {
-            history: History::default(),
+            history: Rare::default(),
             outbox: Outbox::create(run, creation),
             stop: None,
             doubts: Vec::new(),
-            parks: Parks::default(),
+            parks: Rare::default(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
@@ -161,11 +163,11 @@ impl Machine {
         let children = std::mem::take(&mut history.children);
         let restored = history.restored.take();
         let mut machine = Self {
-            history,
+            history: history.into(),
             outbox,
             stop: None,
             doubts: Vec::new(),
-            parks,
+            parks: parks.into(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
             seen: 0,
@@ -184,7 +186,7 @@ impl Machine {
             restored,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
-        if let Some((path, deaths)) = machine.history.crash_loop(limits::CRASH_LOOP) {
+        if let Some((path, deaths)) = machine.history.get().and_then(|history| history.crash_loop(limits::CRASH_LOOP)) {
             machine.hold(Hold::CrashLoop { path, deaths });
         }
         machine
@@ -192,7 +194,7 @@ impl Machine {
 
     /// Whether an earlier owner left anything that decides what happens now.
     pub(crate) fn has_past(&self) -> bool {
-        !self.history.is_empty() || self.budget.is_suspect()
+        self.history.get().is_some_and(|history| !history.is_empty()) || self.budget.is_suspect()
     }
 
     /// A body asks for an operation.
@@ -208,7 +210,7 @@ impl Machine {
         if let Some(restored) = &mut self.restored {
             restored.asked(path, asked);
         }
-        let standing = self.history.take(path);
+        let standing = self.history.get_mut().and_then(|history| history.take(path));
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
             self.past_calls.answered(asked, result);
@@ -240,18 +242,19 @@ impl Machine {
 
     /// What the journal has at `path` that no body asked for yet.
     pub(crate) fn standing(&self, path: &Path) -> Option<&Standing> {
-        self.history.get(path)
+        self.history.get()?.get(path)
     }
 
     /// A body returned; `next` is the first path it did not ask for.
     pub(crate) fn returned(&mut self, next: &Path) {
-        if let Some(standing) = self.history.get(next) {
+        if let Some(standing) = self.standing(next) {
             let divergence: Divergence = replay::unasked(next, standing);
             self.hold(Hold::Diverged(Box::new(divergence)));
         }
     }
 
     /// Adds to the journal; returns the mark that is durable once this record is.
+    #[inline]
     pub(crate) fn append(&mut self, mut record: Record) -> u64 {
         self.note(&record);
         self.outbox.refer(self.refs.record(&mut record));
@@ -302,6 +305,9 @@ impl Machine {
     }
 
     fn close_doubt(&mut self, path: &Path) {
+        if self.doubts.is_empty() {
+            return;
+        }
         let before = self.doubts.len();
         self.doubts.retain(|doubt| doubt.path != *path);
         if self.doubts.len() != before {
@@ -323,7 +329,8 @@ impl Machine {
             self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
             self.open_doubt(doubt);
         }
-        for (doubt, recorded) in self.history.open_below(path) {
+        let open = self.history.get_mut().map(|history| history.open_below(path));
+        for (doubt, recorded) in open.unwrap_or_default() {
             let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
             if !recorded {
                 let event = Event::Doubted { attempt, cause, over_by };
@@ -374,7 +381,7 @@ impl Machine {
     pub(crate) fn hold(&mut self, hold: Hold) {
         if self.stop.is_none() {
             self.outbox.state(RunState::Held { hold: hold.clone() });
-            self.stop = Some(Stop::Held(hold));
+            self.stop = Some(Stop::Held(Box::new(hold)));
         }
     }
 
@@ -509,6 +516,9 @@ impl Machine {
 
     /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
     fn decided(&mut self, path: &Path) {
+        if self.undecided.is_empty() {
+            return;
+        }
         let said = std::mem::take(&mut self.undecided).into_iter();
         let (decided, open): (Vec<_>, _) = said.partition(|(other, _)| other == path);
         self.undecided = open;
@@ -557,7 +567,7 @@ impl Machine {
 
     /// What to send to the store next, if nothing is on its way.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
-        match self.stop {
+        match self.stop() {
             Some(Stop::Lost | Stop::Lapsed | Stop::Reload(_)) => None,
             _ => {
                 self.publish_parks();
@@ -576,7 +586,9 @@ impl Machine {
         match answer {
             Ok(()) => {
                 let told = self.outbox.accepted();
-                self.nudged.extend(told);
+                if !told.is_empty() {
+                    self.nudged.extend(told);
+                }
             }
             Err(error @ StoreError::Stale { .. }) => {
                 tracing::warn!("the run is lost: {error}");
@@ -585,7 +597,7 @@ impl Machine {
             Err(error) => {
                 // It may have happened: whoever was written to has a look.
                 self.nudged.extend(self.outbox.take_telling());
-                self.stop = Some(Stop::Reload(error));
+                self.stop = Some(Stop::Reload(Box::new(error)));
             }
         }
     }

@@ -13,6 +13,7 @@ pub(crate) mod machine;
 pub(crate) mod origin;
 pub(crate) mod outbox;
 pub(crate) mod parks;
+mod rare;
 pub mod record;
 pub(crate) mod refs;
 pub(crate) mod replay;
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 
 use crate::admit::Fifo;
 use crate::call::Origin;
@@ -32,12 +34,13 @@ use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
-use crate::store::{Answer, ArtifactId, StoreError};
+use crate::store::{Answer, ArtifactId, Commit, StoreError};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 use history::Standing;
 use machine::{Machine, Stop};
 use origin::Origins;
+use outbox::Outbox;
 use record::{Asked, Event, Record};
 use state::Hold;
 
@@ -188,8 +191,7 @@ impl Run {
             run: self.id,
             generation: self.generation,
             session: self.session.clone(),
-            signer: self.kernel.signer.clone(),
-            watchers: self.kernel.watchers.clone(),
+            reach: self.kernel.reach.clone(),
             home: Arc::downgrade(self),
             lasts: limits::ATTEMPT_TIMEOUT,
         }
@@ -246,31 +248,51 @@ impl Run {
 
     /// Ready once everything up to `mark` is durable. Registers nothing: the caller registers with [`Run::register`].
     pub(crate) fn is_durable(self: &Arc<Self>, mark: u64) -> bool {
-        let durable = self.with(|machine| {
+        let commit = self.with(|machine| {
             let outbox = machine.outbox();
+            if outbox.is_durable(mark) {
+                return Err(());
+            }
             outbox.want(mark);
-            outbox.is_durable(mark)
+            Ok(machine.next_commit())
         });
-        if durable {
-            return true;
+        match commit {
+            Err(()) => true,
+            Ok(None) => false,
+            Ok(Some(commit)) => {
+                self.send(commit);
+                self.has_durable(mark)
+            }
         }
-        self.pump();
+    }
+
+    /// The same of a mark that somebody waits for already, so that it is on its way or will be.
+    pub(crate) fn has_durable(&self, mark: u64) -> bool {
         self.with(|machine| machine.outbox().is_durable(mark))
     }
 
     /// Sends what is buffered, if anything is, without waiting for it: a body is about to stand still.
     pub(crate) fn pump(self: &Arc<Self>) {
+        if let Some(commit) = self.with(Machine::next_commit) {
+            self.send(commit);
+        }
+    }
+
+    /// Sends a commit, and whatever else there is once it is answered.
+    fn send(self: &Arc<Self>, mut commit: Commit) {
         loop {
-            let Some(commit) = self.with(Machine::next_commit) else { return };
             match self.kernel.store.commit(commit) {
-                Answer::Ready(answer) => self.answered(answer),
+                Answer::Ready(answer) => match self.answered(answer, |_| true) {
+                    Some(next) => commit = next,
+                    None => return,
+                },
                 Answer::Wait(ticket) => {
                     let run = self.clone();
-                    ticket.then(move |answer| {
-                        run.answered(answer);
-                        run.pump_if_due();
+                    return ticket.then(move |answer| {
+                        if let Some(next) = run.answered(answer, Outbox::is_due) {
+                            run.send(next);
+                        }
                     });
-                    return;
                 }
             }
         }
@@ -312,14 +334,17 @@ impl Run {
         }
     }
 
-    fn answered(&self, answer: Result<(), StoreError>) {
-        let nudged = self.with(|machine| {
+    /// The store answered the commit on its way; returns the next one, if it is to be sent now.
+    fn answered(&self, answer: Result<(), StoreError>, now: impl FnOnce(&Outbox) -> bool) -> Option<Commit> {
+        let (nudged, next) = self.with(|machine| {
             machine.answered(answer);
-            machine.take_nudged()
+            let nudged = machine.take_nudged();
+            (nudged, if now(machine.outbox()) { machine.next_commit() } else { None })
         });
         nudged.into_iter().for_each(|run| self.kernel.nudge(run));
-        self.kernel.watchers.changed(self.id, self.session.as_ref());
+        self.kernel.reach.watchers.changed(self.id, self.session.as_ref());
         self.wake();
+        next
     }
 
     /// The store failed where no commit of the run was on its way.
@@ -343,10 +368,13 @@ impl Run {
 
     /// Wakes every future that waits for something to happen to the run.
     pub(crate) fn wake(&self) {
-        let wakers: Vec<Waker> = {
-            let mut interest = self.interest.lock();
-            interest.slots.iter_mut().filter_map(Option::take).collect()
-        };
+        let mut wakers: SmallVec<[Waker; 2]> = SmallVec::new();
+        for waker in self.interest.lock().slots.iter_mut().filter_map(Option::take) {
+            // What an operation waits for, its body and whoever drives the run wait for too, in one task.
+            if wakers.iter().rev().take(2).all(|other| !other.will_wake(&waker)) {
+                wakers.push(waker);
+            }
+        }
         wakers.into_iter().for_each(Waker::wake);
     }
 

@@ -73,7 +73,7 @@ impl Origins {
 
 impl Machine {
     pub(crate) fn take_origins(&mut self) -> Origins {
-        std::mem::take(&mut self.history.origins)
+        self.history.get_mut().map(|history| std::mem::take(&mut history.origins)).unwrap_or_default()
     }
 }
 

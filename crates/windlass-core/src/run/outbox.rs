@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::rare::Rare;
 use super::record::Record;
 use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
@@ -16,18 +17,20 @@ pub(crate) struct Outbox {
     seq: u64,
     create: Option<Creation>,
     records: Vec<Record>,
-    facts: Facts,
+    state: Option<RunState>,
+    facts: Rare<Facts>,
     marks: Marks,
+    /// How many records the last commit had: the next one may have as many.
+    room: usize,
     /// Nothing is sent while this holds.
     corked: bool,
     /// Other runs that the commit on its way writes to.
     telling: Vec<RunId>,
 }
 
-/// Changes of which only the last matters, and those that are collected.
+/// What most commits do not say: changes of which only the last matters, and those that are collected.
 #[derive(Default)]
 struct Facts {
-    state: Option<RunState>,
     doubts: Option<Vec<Doubt>>,
     parks: Option<Vec<Park>>,
     examined: Option<u64>,
@@ -60,8 +63,10 @@ impl Outbox {
             seq,
             create: None,
             records: Vec::new(),
-            facts: Facts::default(),
+            state: None,
+            facts: Rare::default(),
             marks: Marks::default(),
+            room: 1,
             corked: false,
             telling: Vec::new(),
         }
@@ -85,60 +90,65 @@ impl Outbox {
         self.records.reserve(records);
     }
 
+    /// Inlined, because a record is large and otherwise copied on its way here.
+    #[inline]
     pub(crate) fn append(&mut self, record: Record) -> u64 {
+        if self.records.capacity() == 0 {
+            self.records.reserve_exact(self.room);
+        }
         self.records.push(record);
         self.mark()
     }
 
     pub(crate) fn state(&mut self, state: RunState) -> u64 {
-        self.facts.state = Some(state);
+        self.state = Some(state);
         self.mark()
     }
 
     pub(crate) fn doubts(&mut self, doubts: Vec<Doubt>) {
-        self.facts.doubts = Some(doubts);
+        self.facts.make().doubts = Some(doubts);
         self.mark();
     }
 
     pub(crate) fn examined(&mut self, position: u64) {
-        self.facts.examined = Some(position);
+        self.facts.make().examined = Some(position);
         self.mark();
     }
 
     pub(crate) fn parks(&mut self, parks: Vec<Park>) {
-        self.facts.parks = Some(parks);
+        self.facts.make().parks = Some(parks);
         self.mark();
     }
 
     /// What the message at `position` said is in the journal now, or void.
     pub(crate) fn consumed(&mut self, position: u64) {
-        self.facts.consumed.push(position);
+        self.facts.make().consumed.push(position);
         self.mark();
     }
 
     /// Writes to another run, together with what is in the buffer.
     pub(crate) fn mail(&mut self, run: RunId, message: Message, dedupe: Option<Arc<str>>) -> u64 {
-        self.facts.others.push(Change::Mail { run, message, dedupe });
+        self.facts.make().others.push(Change::Mail { run, message, dedupe });
         self.mark()
     }
 
     /// Starts another run, together with what is in the buffer.
     pub(crate) fn start(&mut self, run: RunId, creation: Creation, records: Vec<Record>) -> u64 {
-        self.facts.others.push(Change::Start { run, creation, records });
+        self.facts.make().others.push(Change::Start { run, creation, records });
         self.mark()
     }
 
     /// The run refers to these from now on, together with what is in the buffer.
     pub(crate) fn refer(&mut self, artifacts: Vec<ArtifactId>) {
         if !artifacts.is_empty() {
-            self.facts.others.push(Change::Refer { run: self.run, artifacts, by: self.run });
+            self.facts.make().others.push(Change::Refer { run: self.run, artifacts, by: self.run });
             self.mark();
         }
     }
 
     /// What is appended from now on begins the next generation; what is in the buffer goes to the store first.
     pub(crate) fn next_generation(&mut self) {
-        self.facts.continues = true;
+        self.facts.make().continues = true;
         self.mark();
     }
 
@@ -175,14 +185,24 @@ impl Outbox {
         // Most runs are one commit of three changes, most others are appended to.
         let mut changes = Vec::with_capacity(if self.create.is_some() { 3 } else { 1 });
         changes.extend(self.create.take().map(Change::Create));
-        if self.facts.continues {
+        let facts = self.facts.take();
+        if facts.as_ref().is_some_and(|facts| facts.continues) {
             changes.push(Change::Continue);
         }
         self.marks.in_flight = Some(self.records.len() as u64);
         if !self.records.is_empty() {
+            self.room = self.records.len().min(BUFFERED_RECORDS);
             changes.push(Change::Append(std::mem::take(&mut self.records)));
         }
-        let facts = std::mem::take(&mut self.facts);
+        let others = facts.map(|facts| self.tell(facts, &mut changes));
+        changes.extend(self.state.take().map(Change::State));
+        changes.extend(others.into_iter().flatten());
+        self.marks.sent = self.marks.written;
+        Some(Commit { guard, changes })
+    }
+
+    /// Says what else there is to say; returns what is for other runs.
+    fn tell(&mut self, facts: Facts, changes: &mut Vec<Change>) -> Vec<Change> {
         // Before the state: a store that forgets finished runs must know what is open.
         changes.extend(facts.doubts.map(Change::Doubts));
         changes.extend(facts.parks.map(Change::Parks));
@@ -191,14 +211,11 @@ impl Outbox {
         if !facts.consumed.is_empty() {
             changes.push(Change::Consumed(facts.consumed));
         }
-        changes.extend(facts.state.map(Change::State));
         self.telling.extend(facts.others.iter().filter_map(|change| match change {
             Change::Mail { run, .. } | Change::Start { run, .. } => Some(*run),
             _ => None,
         }));
-        changes.extend(facts.others);
-        self.marks.sent = self.marks.written;
-        Some(Commit { guard, changes })
+        facts.others
     }
 
     /// The commit on its way is durable; returns the other runs it wrote to.

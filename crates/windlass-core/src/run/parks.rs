@@ -55,54 +55,59 @@ pub(crate) struct Looks<'a> {
 impl Machine {
     /// Shows that an operation waits.
     pub(crate) fn park(&mut self, park: Park) {
-        if self.parks.open.get(&park.path) != Some(&park) {
-            self.parks.open.insert(park.path.clone(), park);
-            self.parks.changed = true;
+        let parks = self.parks.make();
+        if parks.open.get(&park.path) != Some(&park) {
+            parks.open.insert(park.path.clone(), park);
+            parks.changed = true;
         }
     }
 
     /// An operation no longer waits.
     pub(crate) fn unpark(&mut self, path: &Path) {
-        self.parks.changed |= self.parks.open.remove(path).is_some();
+        if let Some(parks) = self.parks.get_mut() {
+            parks.changed |= parks.open.remove(path).is_some();
+        }
     }
 
     /// A body was dropped: nothing below it waits any more.
     pub(super) fn unpark_below(&mut self, path: &Path) {
-        let before = self.parks.open.len();
-        self.parks.open.retain(|at, _| !at.positions().starts_with(path.positions()));
-        self.parks.changed |= self.parks.open.len() != before;
+        let Some(parks) = self.parks.get_mut() else { return };
+        let before = parks.open.len();
+        parks.open.retain(|at, _| !at.positions().starts_with(path.positions()));
+        parks.changed |= parks.open.len() != before;
         // Nor must any of it end by a certain time.
-        self.parks.deadlines.retain(|at, _| !at.positions().starts_with(path.positions()));
+        parks.deadlines.retain(|at, _| !at.positions().starts_with(path.positions()));
     }
 
     /// A body must end by then, whatever its operations wait for.
     pub(crate) fn deadline(&mut self, path: &Path, at: Option<Timestamp>) {
         match at {
-            Some(at) => self.parks.deadlines.insert(path.clone(), at),
-            None => self.parks.deadlines.remove(path),
+            Some(at) => self.parks.make().deadlines.insert(path.clone(), at),
+            None => self.parks.get_mut().and_then(|parks| parks.deadlines.remove(path)),
         };
     }
 
     /// Puts what changed about the parks into the next commit.
     pub(super) fn publish_parks(&mut self) {
-        if std::mem::take(&mut self.parks.changed) {
-            self.outbox.parks(self.parks.open.values().cloned().collect());
+        let Some(parks) = self.parks.get_mut() else { return };
+        if std::mem::take(&mut parks.changed) {
+            self.outbox.parks(parks.open.values().cloned().collect());
         }
     }
 
     /// An open wait has its answer, for whoever else waits for it.
     pub(crate) fn answered_open(&mut self, path: Path, result: Recorded) {
-        self.parks.answers.insert(path, result);
+        self.parks.make().answers.insert(path, result);
     }
 
     /// The answer to an open wait.
     pub(crate) fn open_answer(&self, path: &Path) -> Option<&Recorded> {
-        self.parks.answers.get(path)
+        self.parks.get()?.answers.get(path)
     }
 
     /// Why the reply keys of this run are void.
     pub(crate) fn revocation(&self) -> Option<&str> {
-        self.parks.revoked.as_deref()
+        self.parks.get()?.revoked.as_deref()
     }
 
     pub(super) fn revoke(&mut self, reason: String, at: Timestamp) {
@@ -112,7 +117,7 @@ impl Machine {
             asked: None,
             event: Event::Revoked { reason: reason.clone() },
         });
-        self.parks.revoked = Some(reason);
+        self.parks.make().revoked = Some(reason);
     }
 
     /// Takes the answer to a park out of the mailbox. The mailbox forgets it only in the commit that has the next record of
@@ -139,7 +144,7 @@ impl Machine {
                 if let Ok(output) = &result {
                     self.refs.vouch(looks.path, output.refs.clone());
                 }
-                self.history.joined.insert(run, result.clone());
+                self.history.make().joined.insert(run, result.clone());
                 Some(Answer::Result(result))
             }
             Message::Decide { granted, by, reason, until, .. } => Some(Answer::Decided { granted, by, reason, until }),
@@ -150,12 +155,12 @@ impl Machine {
     /// A child says once how it ended; whoever waits for it again is told the same.
     fn joined_before(&self, looks: &Looks<'_>) -> Option<Answer> {
         let Blocked::Child { run } = looks.on else { return None };
-        self.history.joined.get(run).cloned().map(Answer::Result)
+        self.history.get()?.joined.get(run).cloned().map(Answer::Result)
     }
 
     /// Suspends the run if all it does is wait: the commit says up to where its mailbox was examined.
     pub(crate) fn try_suspend(&mut self, now: Timestamp) -> bool {
-        let waits = !self.parks.open.is_empty() || !self.doubts.is_empty();
+        let waits = self.open_parks().next().is_some() || !self.doubts.is_empty();
         if self.stop.is_some() || self.is_cancelled() || !waits || !self.undecided.is_empty() {
             return false;
         }
@@ -170,8 +175,13 @@ impl Machine {
     }
 
     fn next_wake(&self) -> Option<Timestamp> {
-        let parks = self.parks.open.values().filter_map(|park| park.until);
-        parks.chain(self.parks.deadlines.values().copied()).min()
+        let parks = self.parks.get()?;
+        let ends = parks.open.values().filter_map(|park| park.until);
+        ends.chain(parks.deadlines.values().copied()).min()
+    }
+
+    fn open_parks(&self) -> impl Iterator<Item = &Park> {
+        self.parks.get().into_iter().flat_map(|parks| parks.open.values())
     }
 
     /// Whether some operation would take this message at its next poll.
@@ -181,7 +191,7 @@ impl Machine {
                 self.doubts.iter().any(|doubt| doubt.path == *path && doubt.attempt == *attempt)
             }
             Message::Resolve { path, .. } if self.doubts.iter().any(|doubt| doubt.path == *path) => true,
-            message => self.parks.open.values().any(|park| answers(message, &park.looks())),
+            message => self.open_parks().any(|park| answers(message, &park.looks())),
         }
     }
 }

@@ -137,7 +137,7 @@ impl Runtime {
     /// Answers a wait or a pending call by its reply key. The first answer counts; one that comes before anybody waits is
     /// kept. Durable when it returns.
     pub async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Resolved> {
-        let Address { run, generation, path } = self.kernel.signer.open(key).ok_or_else(|| {
+        let Address { run, generation, path } = self.kernel.reach.signer.open(key).ok_or_else(|| {
             let shown: String = key.chars().take(80).collect();
             Error::Refused(format!(
                 "{shown:?} is not a reply key of this store; use the key exactly as it was handed out"
@@ -302,7 +302,7 @@ impl Runtime {
             .map(|park| {
                 let key = match &park.on {
                     Blocked::Input { at, .. } => {
-                        Some(self.kernel.signer.sign(run, generation, at.as_ref().unwrap_or(&park.path)))
+                        Some(self.kernel.reach.signer.sign(run, generation, at.as_ref().unwrap_or(&park.path)))
                     }
                     _ => None,
                 };

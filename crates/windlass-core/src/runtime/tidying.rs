@@ -31,9 +31,10 @@ impl Kernel {
         while !self.closed.load(Ordering::Acquire) {
             let began = self.clock.ticks();
             let done = self.store.tidy(self.clock.now()).await?;
+            let swept = self.store.artifacts().sweep(self.clock.now(), limits::ARTIFACT_SWEEP).await?;
             all.summarized += done.summarized;
             all.removed += done.removed;
-            if !done.more {
+            if !done.more && !swept.more {
                 break;
             }
             let took = Duration::from_nanos(self.clock.ticks().saturating_sub(began));

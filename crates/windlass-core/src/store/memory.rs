@@ -114,7 +114,9 @@ impl Inner {
             _ => true,
         });
         // What a commit says does not depend on how it is put.
-        commit.changes.sort_by_key(place);
+        if !commit.changes.is_sorted_by_key(place) {
+            commit.changes.sort_by_key(place);
+        }
         for change in commit.changes {
             match change {
                 Change::Mail { run, message, dedupe } => {
@@ -128,6 +130,11 @@ impl Inner {
                 Change::Create(creation) => {
                     if let Some((run, epoch)) = owner {
                         self.create(run, epoch, creation, RunState::Running);
+                    }
+                }
+                Change::Append(records) => {
+                    if let Some((run, _)) = owner {
+                        self.append(run, records);
                     }
                 }
                 change => {
@@ -209,10 +216,8 @@ impl Inner {
 
     /// Applies what an owner says of its own run.
     fn change(&mut self, run: RunId, change: Change) {
-        match change {
-            Change::Append(records) => return self.append(run, records),
-            Change::State(state) => return self.set_state(run, state),
-            _ => {}
+        if let Change::State(state) = change {
+            return self.set_state(run, state);
         }
         let Some(entry) = self.runs.get_mut(&run) else { return };
         match change {

@@ -43,7 +43,7 @@ use crate::admit::Gate;
 use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 use crate::id::ToolId;
-use crate::policy::Policy;
+use crate::policy::{Policy, Resolved};
 use contract::LazyContract;
 use spec::{Approval, KeyExpression, OnDoubt, Retry};
 
@@ -57,6 +57,7 @@ pub struct Tool {
     channels: Channels,
     project: Option<Arc<Projector>>,
     gate: OnceLock<Option<Arc<Gate>>>,
+    resolved: OnceLock<Resolved>,
 }
 
 impl Tool {
@@ -132,6 +133,7 @@ impl Tool {
             project: None,
             channels: Channels::default(),
             gate: OnceLock::new(),
+            resolved: OnceLock::new(),
         }
     }
 
@@ -256,6 +258,11 @@ impl Tool {
     /// What limits its attempts in this process, if anything does.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.gate.get_or_init(|| Gate::new(&self.spec.limits).map(Arc::new)).clone()
+    }
+
+    /// What governs its calls where neither the call nor the runtime says anything.
+    pub(crate) fn resolved(&self) -> &Resolved {
+        self.resolved.get_or_init(|| Resolved::of(&Policy::default(), &self.spec, None))
     }
 
     pub(crate) fn body(&self) -> &Body {

@@ -99,9 +99,9 @@ impl Table<'_> {
         let sql = "UPDATE runs SET summary = 1 WHERE id = ?1 AND summary = 0 RETURNING run, tail";
         self.mark_going(id, sql)?;
         let is_empty = self.empty(id, now, &mut Budget(SLICE))?;
-        // What it alone had out of line is overwritten too, so it goes before this slice ends.
-        let is_cleared = is_empty && !blobs::sweep(self.connection, now, self.opening, limits::ARTIFACT_SWEEP)?.more;
-        let is_removed = is_cleared && self.remove(id, now, PURGE)?;
+        // Large values that only this run had are left-overs now.
+        let is_clear = is_empty && !blobs::sweep(self.connection, now, self.opening, SLICE / SEGMENT)?.more;
+        let is_removed = is_clear && self.remove(id, now, PURGE)?;
         Ok(Tidied { summarized: 0, removed: usize::from(is_removed), more: !is_removed })
     }
 

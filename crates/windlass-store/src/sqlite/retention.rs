@@ -11,8 +11,7 @@ use super::blobs;
 use super::decide::Head;
 use super::job::Write;
 use super::log;
-use super::outline;
-use super::read::{ReadError, decode};
+use super::read::{ReadError, decode_line};
 use super::table::Trouble;
 
 /// Rows one look goes through for each question.
@@ -186,7 +185,7 @@ pub(super) fn ended(connection: &Connection, head: &Head, write: &Write) -> Resu
         rows => rows.ok().flatten().unwrap_or_default(),
     };
     let last = rows.iter().flat_map(log::Row::lines).last();
-    Ok(last.and_then(|(_, line)| decode::<At>(outline::json(line)).ok()).map(|last| last.at))
+    Ok(last.and_then(|(_, line)| decode_line::<At>(connection, line).ok()).map(|last| last.at))
 }
 
 #[cfg(test)]

@@ -226,7 +226,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    for statements in [TABLES, LOG, blobs::DDL, RETENTION, VIEWS] {
+    for statements in [TABLES, LOG, RETENTION, blobs::DDL, VIEWS] {
         transaction.execute_batch(statements)?;
     }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;

@@ -83,8 +83,8 @@ impl Link {
 enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
-    Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
     Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
+    Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
 }
 
 impl Reply {
@@ -94,12 +94,12 @@ impl Reply {
         let outcome = catch_unwind(AssertUnwindSafe(|| match (self, failed) {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
-            (Self::Tidied(promise, result), None) => promise.answer(result),
             (Self::Blob(promise, result), None) => promise.answer(result),
+            (Self::Tidied(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
-            (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
