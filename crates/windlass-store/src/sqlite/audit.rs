@@ -141,6 +141,12 @@ fn check_runs(view: &Connection, report: &mut Report, progress: &mut impl FnMut(
             "runs are of a session that has no name",
             "runs WHERE session IS NOT NULL AND session NOT IN (SELECT id FROM sessions)",
         ),
+        ("references to content are of runs that are not there", "refs WHERE run NOT IN (SELECT id FROM runs)"),
+        (
+            "references are to content that is not there",
+            "refs WHERE blob NOT IN (SELECT id FROM blobs WHERE digest IS NOT NULL)",
+        ),
+        ("pieces are of content that is not there", "pieces WHERE blob NOT IN (SELECT id FROM blobs)"),
         ("keys of runs that are gone are taken by others", "tombstones JOIN runs ON runs.key = tombstones.key"),
     ];
     for (what, which) in strays {
