@@ -135,7 +135,6 @@ fn check_runs(view: &Connection, report: &mut Report, progress: &mut impl FnMut(
         report.tell(format!("{pieces} pieces of journals are in the file, and the journals of its runs have {places}"));
     }
     let strays = [
-        ("references to large values are of runs that are not there", "refs WHERE run NOT IN (SELECT id FROM runs)"),
         ("messages are for runs that are not there", "mail WHERE run NOT IN (SELECT id FROM runs)"),
         (
             "runs are of a session that has no name",
