@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use super::budget::Budget;
+use super::cancelling::Cancel;
 use super::check::Checking;
 use super::history::{History, Standing};
 use super::intent::Intent;
@@ -25,7 +26,7 @@ use crate::path::Path;
 use crate::policy::{PastCall, PastCalls};
 use crate::store::{Claimed, Commit, Creation, Mail, Message, StoreError};
 use crate::time::Timestamp;
-use crate::tool::{Effect, ToolError};
+use crate::tool::Effect;
 
 /// Why nobody drives a run any more.
 #[derive(Clone, Debug)]
@@ -69,15 +70,6 @@ pub(crate) struct Past {
     pub(crate) effect: Effect,
 }
 
-/// A cancellation that reached the run.
-struct Cancel {
-    reason: String,
-    /// Whether an operation has been told; afterwards the body cleans up undisturbed.
-    delivered: bool,
-    /// The time for cleaning up counts from here, whatever happens to the process.
-    at: Timestamp,
-}
-
 /// Most runs begin and end with one owner and never wait: what only the others have is out of line.
 pub(crate) struct Machine {
     pub(super) history: Rare<History>,
@@ -91,11 +83,11 @@ pub(crate) struct Machine {
     /// Mail up to here has been delivered.
     pub(super) seen: u64,
     /// Runs that are cancelled with this one.
-    children: Vec<RunId>,
+    pub(super) children: Vec<RunId>,
     /// The run that spawned this one.
     parent: Option<Box<(RunId, Path)>>,
     generation: u32,
-    cancel: Option<Cancel>,
+    pub(super) cancel: Option<Cancel>,
     open_intents: Vec<Intent>,
     /// Bodies that were dropped in the middle: nobody below them takes a settlement any more.
     abandoned: Vec<Path>,
@@ -442,19 +434,6 @@ impl Machine {
         }
     }
 
-    /// Somebody cancels the run, and with it the runs it spawned.
-    fn cancelled(&mut self, by: String, reason: String, at: Timestamp) {
-        if self.cancel.is_some() {
-            return;
-        }
-        self.cancel = Some(Cancel { reason: reason.clone(), delivered: false, at });
-        for (child, message) in parks::cancelled_with(&self.children, &by, &reason) {
-            self.outbox.mail(child, message, None);
-        }
-        let event = Event::Cancelled { by, reason };
-        self.outbox.append(Record { path: Path::root(), at, asked: None, event });
-    }
-
     /// Another run starts with this record; `cancelled_with_this` says whether it ends with this one.
     pub(crate) fn spawned(&mut self, record: Record, start: Option<(Started, bool)>) {
         let path = record.path.clone();
@@ -528,32 +507,6 @@ impl Machine {
     /// Whether all it does is wait for somebody to settle something.
     pub(crate) fn is_parked(&self) -> bool {
         !self.doubts.is_empty() && self.open_intents.is_empty()
-    }
-
-    /// When the run was cancelled.
-    pub(crate) fn cancelled_at(&self) -> Option<Timestamp> {
-        self.cancel.as_ref().map(|cancel| cancel.at)
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancel.is_some()
-    }
-
-    /// Whether an operation was told of the cancellation: what is asked for from then on cleans up.
-    pub(crate) fn is_cleaning_up(&self) -> bool {
-        self.cancel.as_ref().is_some_and(|cancel| cancel.delivered)
-    }
-
-    /// The cancellation an operation is told.
-    pub(crate) fn cancellation(&mut self) -> ToolError {
-        let reason = match &mut self.cancel {
-            Some(cancel) => {
-                cancel.delivered = true;
-                cancel.reason.clone()
-            }
-            None => "cancelled".to_owned(),
-        };
-        ToolError::Cancelled { reason }
     }
 
     /// Whether the next attempt must be announced, because a process died with this run before.

@@ -135,12 +135,17 @@ fn check_runs(view: &Connection, report: &mut Report, progress: &mut impl FnMut(
         report.tell(format!("{pieces} pieces of journals are in the file, and the journals of its runs have {places}"));
     }
     let strays = [
-        ("references to large values are of runs that are not there", "refs WHERE run NOT IN (SELECT id FROM runs)"),
         ("messages are for runs that are not there", "mail WHERE run NOT IN (SELECT id FROM runs)"),
         (
             "runs are of a session that has no name",
             "runs WHERE session IS NOT NULL AND session NOT IN (SELECT id FROM sessions)",
         ),
+        ("references to content are of runs that are not there", "refs WHERE run NOT IN (SELECT id FROM runs)"),
+        (
+            "references are to content that is not there",
+            "refs WHERE blob NOT IN (SELECT id FROM blobs WHERE digest IS NOT NULL)",
+        ),
+        ("pieces are of content that is not there", "pieces WHERE blob NOT IN (SELECT id FROM blobs)"),
         ("keys of runs that are gone are taken by others", "tombstones JOIN runs ON runs.key = tombstones.key"),
     ];
     for (what, which) in strays {

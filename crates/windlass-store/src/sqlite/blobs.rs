@@ -166,6 +166,12 @@ pub(super) fn sweep(connection: &Connection, now: Timestamp, opening: i64, limit
     Ok(swept)
 }
 
+/// Whether there is anything to collect.
+pub(super) fn is_due(connection: &Connection, now: Timestamp, opening: i64) -> rusqlite::Result<bool> {
+    let ended = connection.prepare_cached(ENDED)?.exists([now.as_micros(), 1])?;
+    Ok(ended || left_over(connection, opening)?.is_some())
+}
+
 const LEFT: &str = "SELECT id FROM blobs WHERE digest IS NULL AND opening < ?1 LIMIT 1";
 
 /// A left-over of an earlier opening, or of content that nobody holds.

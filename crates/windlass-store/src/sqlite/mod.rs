@@ -92,7 +92,7 @@ impl SqliteStore {
         let queue = Arc::new(Queue::new(queue::BOUNDS));
         blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
         let tails = Arc::new(Tails::default());
-        let keeper = Keeper::new(options.retention);
+        let keeper = Keeper::new(options.retention, opening);
         let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
         let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
         let others = Others { readers: readers.clone(), tails, check: check.shared() };

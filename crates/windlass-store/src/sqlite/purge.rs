@@ -68,10 +68,13 @@ impl Table<'_> {
         if let Some(by) = chores.free_keys {
             free_keys(self.connection, by, &mut budget)?;
         }
+        if chores.blobs {
+            done.more |= blobs::sweep(self.connection, chores.now, self.opening, limits::ARTIFACT_SWEEP)?.more;
+        }
         if chores.pages > 0 {
             give_back(self.connection, chores.pages)?;
         }
-        done.more = budget.is_spent() || chores.pages > 0;
+        done.more |= budget.is_spent() || chores.pages > 0;
         Ok(done)
     }
 

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use windlass_core::store::{Cutoffs, Retention, Tidied};
 use windlass_core::time::Timestamp;
 
+use super::blobs;
 use super::decide::Head;
 use super::job::Write;
 use super::log;
@@ -33,6 +34,8 @@ pub(super) struct Chores {
     pub(super) remove: Vec<i64>,
     /// Keys of runs that went by then are free, if there are any.
     pub(super) free_keys: Option<Timestamp>,
+    /// Whether there is content that nobody needs any more.
+    pub(super) blobs: bool,
     /// Pages to give back.
     pub(super) pages: i64,
 }
@@ -40,7 +43,7 @@ pub(super) struct Chores {
 impl Chores {
     pub(super) fn is_empty(&self) -> bool {
         let runs = self.going.len() + self.summarize.len() + self.remove.len();
-        runs == 0 && self.free_keys.is_none() && self.pages == 0
+        runs == 0 && self.free_keys.is_none() && !self.blobs && self.pages == 0
     }
 }
 
@@ -71,12 +74,14 @@ pub(super) struct Look {
 
 pub(super) struct Keeper {
     retention: Retention,
+    /// Which opening of the file this is.
+    opening: i64,
     pass: Mutex<Pass>,
 }
 
 impl Keeper {
-    pub(super) fn new(retention: Retention) -> Self {
-        Self { retention, pass: Mutex::default() }
+    pub(super) fn new(retention: Retention, opening: i64) -> Self {
+        Self { retention, opening, pass: Mutex::default() }
     }
 
     /// What is to be done now, a slice of it.
@@ -98,7 +103,8 @@ impl Keeper {
             over: summarize.next.is_none() && remove.next.is_none(),
         };
         let (summarize, remove) = (summarize.free, remove.free);
-        let chores = Chores { now, going, summarize, remove, free_keys, pages: spare_pages(&view)? };
+        let blobs = blobs::is_due(&view, now, self.opening)?;
+        let chores = Chores { now, going, summarize, remove, free_keys, blobs, pages: spare_pages(&view)? };
         Ok(Look { chores, next })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::{Cutoffs, StoreError, Tidied};
 use super::{Entry, Inner};
 use crate::id::RunId;
+use crate::limits;
 use crate::time::Timestamp;
 
 /// Runs one slice lets go of.
@@ -28,9 +29,10 @@ impl Inner {
             self.remove(*run, now);
         }
         self.free_keys(due);
+        let swept = self.artifacts.sweep(now, limits::ARTIFACT_SWEEP);
         let (summarized, removed) = (summaries.len(), removals.len());
         // What is gone may have been all that kept others.
-        Tidied { summarized, removed, more: summarized + removed > 0 }
+        Tidied { summarized, removed, more: summarized + removed > 0 || swept.more }
     }
 
     /// Runs that ended by then, the oldest first.

@@ -103,7 +103,7 @@ fn sound(path: &PathBuf) {
     let store = SqliteStore::open_with(path, packing::often()).unwrap();
     packing::fill(&store);
     commit(&store, create(7)).unwrap();
-    commit(&store, owner(7, 1, vec![append(json!(1))])).unwrap();
+    commit(&store, owner(7, 1, vec![append(json!("large ".repeat(10_000)))])).unwrap();
     commit(&store, owner(7, 2, vec![append(json!(2)), finish()])).unwrap();
     commit(&store, create(8)).unwrap();
     commit(&store, cancel(8)).unwrap();
@@ -163,6 +163,9 @@ fn w09_a_check_names_what_is_damaged() {
         (format!("UPDATE mail SET body = '{{}}' WHERE run = {}", of(8)), "its message 1 cannot be read"),
         ("UPDATE mail SET run = 99".to_owned(), "2 messages are for runs that are not there"),
         ("DELETE FROM sessions".to_owned(), "3 runs are of a session that has no name"),
+        ("DELETE FROM pieces".to_owned(), "cannot be read"),
+        ("UPDATE blobs SET digest = NULL, opening = 0".to_owned(), "1 references are to content that is not there"),
+        ("UPDATE refs SET run = 99".to_owned(), "1 references to content are of runs that are not there"),
         ("UPDATE segments SET body = x'00'".to_owned(), "a packed part of a journal cannot be read"),
         (format!("UPDATE runs SET summary = 2 WHERE id = {}", of(8)), "it is not finished"),
     ];

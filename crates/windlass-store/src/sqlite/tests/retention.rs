@@ -147,7 +147,7 @@ fn w09_a_purged_run_is_not_in_the_file_any_more() {
         let mine = if n == 2 { SECRET } else { "nothing" };
         let creation = Creation { session: Some(mine.into()), ..Creation::default() };
         commit(&store, owner(n, 0, vec![Change::Create(creation), append(json!({"a": mine}))])).unwrap();
-        commit(&store, owner(n, 1, vec![append(json!({"first": &big, "then": mine}))])).unwrap();
+        commit(&store, owner(n, 1, vec![append(json!({"first": format!("{big}{mine}"), "then": mine}))])).unwrap();
         let message = Message::Cancel { by: mine.to_owned(), reason: mine.to_owned() };
         let mail = Change::Mail { run: run(n), message, dedupe: Some(mine.into()) };
         commit(&store, Commit { guard: Guard::Outsider, changes: vec![mail] }).unwrap();
@@ -264,4 +264,21 @@ fn w09_a_file_under_steady_load_does_not_grow_for_ever() {
     let check: String =
         Connection::open(&path).unwrap().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(check, "ok");
+}
+
+#[test]
+fn w09_large_values_go_with_the_last_journal_that_has_them() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open_with(&path, relaxed()).unwrap();
+    let (own, shared) = (json!(noise(1).repeat(100)), json!(noise(2).repeat(100)));
+    commit(&store, create(1)).unwrap();
+    commit(&store, owner(1, 1, vec![append(own), append(shared.clone()), finish()])).unwrap();
+    commit(&store, create(2)).unwrap();
+    commit(&store, owner(2, 1, vec![append(shared.clone())])).unwrap();
+    assert_eq!((count(&path, "blobs"), count(&path, "refs")), (2, 3));
+    tidy(&store, day(31));
+    assert!(is_gone(&store, 1));
+    assert_eq!((count(&path, "blobs"), count(&path, "pieces"), count(&path, "refs")), (1, 1, 1));
+    let journal = block_on(store.journal(run(2), 0)).unwrap();
+    assert_eq!(packing::value(&journal[1]), shared, "what another run has is kept");
 }
