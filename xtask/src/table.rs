@@ -33,7 +33,8 @@ fn markdown(report: &Value) -> Result<String> {
 fn machine(machine: &Value) -> String {
     let cores = machine["cores"].as_u64().unwrap_or_default();
     let busy = machine["load_before"].as_f64().map(|load| {
-        let how = if load <= QUIET { "quiet" } else { "busy with other work too" };
+        let how =
+            if load <= QUIET { "quiet" } else { "busy with other work, so that what few runs at once do says little" };
         format!(", {how} (load {load:.1})")
     });
     format!("Measured on {cores} cores{}.", busy.unwrap_or_default())
@@ -174,7 +175,7 @@ Measured on 2 cores, quiet (load 0.1).
         });
         let text = markdown(&report).unwrap();
         for part in [
-            "busy with other work too (load 7.0)",
+            "says little (load 7.0)",
             "| a | 0.90 | 0.60 |",
             "100,000 suspended runs: a new call is answered 84 ms",
             "100 MiB resident in all, 420 bytes on disk each",

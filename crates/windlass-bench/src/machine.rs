@@ -5,6 +5,9 @@ use std::fs;
 
 use serde::Serialize;
 
+/// A load average beyond which the machine was not ours alone.
+const QUIET: f64 = 0.5;
+
 /// The machine.
 #[derive(Debug, Serialize)]
 pub struct Machine {
@@ -33,7 +36,13 @@ impl Default for Machine {
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cores", self.cores)?;
-        self.load_before.map_or(Ok(()), |load| write!(f, ", load {load:.2} when it began"))
+        let Some(load) = self.load_before else { return Ok(()) };
+        write!(f, ", load {load:.2} when it began")?;
+        if load > QUIET {
+            // Who waits for a core waits for milliseconds, as long as many syncs take.
+            write!(f, ": busy, so what few runs do is the scheduler's doing, and their ratios mean nothing")?;
+        }
+        Ok(())
     }
 }
 
@@ -49,6 +58,9 @@ mod tests {
     fn the_load_of_the_last_minute_comes_first() {
         assert_eq!(parse("0.24 1.02 1.33 1/340 8712\n"), Some(0.24));
         assert_eq!(parse(""), None);
-        assert_eq!(Machine { cores: 2, load_before: None }.to_string(), "2 cores");
+        let told = |load_before| Machine { cores: 2, load_before }.to_string();
+        assert_eq!(told(None), "2 cores");
+        assert_eq!(told(Some(0.1)), "2 cores, load 0.10 when it began");
+        assert!(told(Some(7.0)).contains("busy"));
     }
 }

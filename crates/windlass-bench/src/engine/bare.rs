@@ -23,8 +23,8 @@ pub const SQLITE: &str = "bare SQLite";
 /// What is appended before each sync: a page.
 const PAGE: usize = 4_096;
 
-/// Commits that fill the log to where it is checkpointed and written over again. An engine that has run for a while has
-/// such a log; growing a new one costs more with every sync, and would flatter whoever is compared with it.
+/// Commits that fill the log to where it is checkpointed and written over again, as the log of an engine is that has run
+/// for a while: like is compared with like.
 const WARM_UP: usize = 1_100;
 
 /// What a row holds: about as much as the record of a small step.
