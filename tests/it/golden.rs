@@ -102,6 +102,9 @@ fn records() -> Vec<Record> {
         let event = Event::Forked { from, generation: 1, cut, copied: 7 };
         records.push(record("/", Some(asked(OpKind::Call, "book")), event));
     }
+    records.push(record("/", None, Event::Restored { renamed: false }));
+    records.push(record("/", None, Event::Restored { renamed: true }));
+    records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Restored, over_by }));
     records
 }
 
@@ -131,6 +134,7 @@ fn messages_are_written_as_ever_and_read_back_the_same() {
         settle(Settlement::DidNotHappen),
         settle(Settlement::GiveUp),
         Message::Cancel { by: "ann".into(), reason: "enough".into() },
+        Message::Restored,
     ];
     let lines: Vec<Value> = messages.iter().map(|message| serde_json::to_value(message).expect("JSON")).collect();
     check("messages-v1.jsonl", &lines);

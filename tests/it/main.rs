@@ -44,6 +44,7 @@ mod promise;
 mod properties;
 mod regressions;
 mod replay_check;
+mod retention;
 mod runs;
 mod shaky;
 mod soak;

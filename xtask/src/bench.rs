@@ -1,46 +1,106 @@
-//! `cargo xtask bench`: our benchmarks, or with `--peers` other systems and ours in one process.
+//! `cargo xtask bench`: our benchmarks, or with `--peers` other systems and ours in one run.
 //!
-//! The peers are a package outside the workspace: their dependencies must not enter the workspace's lock file. One of
-//! them asks for a newer compiler than it needs, hence `--ignore-rust-version`.
+//! The peers are two packages outside the workspace: their dependencies must not enter the workspace's lock file. One has
+//! tool runtimes beside `--calls`; one of those asks for a newer compiler than it needs, hence `--ignore-rust-version`. The
+//! other has durable engines beside `--steps`, and all that is about the disk.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde_json::{Map, Value};
 
 use crate::cargo::Cargo;
 
 const OURS: &str = "run --release -p windlass-bench --";
-const PEERS: &str = "run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml --";
+const CALLS: &str = "run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml --";
+const DURABLE: &str = "run --release --manifest-path crates/windlass-bench/durable-peers/Cargo.toml --";
+
+/// Parts that are about the disk, and whether a number follows.
+const DURABLE_PARTS: [(&str, bool); 5] =
+    [("--steps", false), ("--durable", false), ("--restart", true), ("--parked", true), ("--sustained", true)];
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
-    invocation(args).run()
+    let programs = invocations(args);
+    if programs.len() == 1 || !args.iter().any(|arg| arg == "--json") {
+        return programs.iter().try_for_each(Cargo::run);
+    }
+    let reports = programs.iter().map(|program| {
+        let text = program.output()?;
+        serde_json::from_str(&text).with_context(|| format!("`{program}` printed no JSON object"))
+    });
+    println!("{:#}", Value::Object(merged(reports.collect::<Result<_>>()?)));
+    Ok(())
 }
 
-/// Everything but `--peers` is the benchmark program's business.
-fn invocation(args: &[String]) -> Cargo {
-    let peers = args.iter().any(|arg| arg == "--peers");
-    Cargo::new(if peers { PEERS } else { OURS }).args(args.iter().filter(|arg| *arg != "--peers").cloned())
+/// Each program with what is asked of it. Everything but `--peers` is the programs' business, but which part has which
+/// peers.
+fn invocations(args: &[String]) -> Vec<Cargo> {
+    let (mut calls, mut durable, mut both) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match DURABLE_PARTS.iter().find(|(part, _)| part == arg) {
+            Some((_, number)) => durable.extend([arg].into_iter().chain(rest.by_ref().take(usize::from(*number)))),
+            None if arg == "--calls" || arg == "--instructions" => calls.push(arg),
+            None => both.push(arg),
+        }
+    }
+    if !both.iter().any(|arg| *arg == "--peers") {
+        return vec![Cargo::new(OURS).args(args)];
+    }
+    both.retain(|arg| *arg != "--peers");
+    let (part, usual) = (["--calls".to_owned(), "--steps".to_owned()], calls.is_empty() && durable.is_empty());
+    if usual || (!calls.is_empty() && !calls.contains(&&part[0])) {
+        calls.push(&part[0]);
+    }
+    if usual {
+        durable.push(&part[1]);
+    }
+    let asked = [(CALLS, calls), (DURABLE, durable)];
+    let asked = asked.into_iter().filter(|(_, parts)| !parts.is_empty());
+    asked.map(|(program, parts)| Cargo::new(program).args(parts).args(both.iter().copied())).collect()
+}
+
+/// All parts in one object; what several say, such as of the machine, is taken from the first.
+fn merged(reports: Vec<Map<String, Value>>) -> Map<String, Value> {
+    let mut all = Map::new();
+    for (part, value) in reports.into_iter().flatten() {
+        all.entry(part).or_insert(value);
+    }
+    all
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[track_caller]
-    fn check(args: &[&str], expected: &str) {
-        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
-        assert_eq!(invocation(&args).to_string(), expected);
+    fn check(line: &str, expected: &[(&str, &str)]) {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let lines: Vec<String> = invocations(&args).iter().map(Cargo::to_string).collect();
+        let expected: Vec<String> =
+            expected.iter().map(|(program, args)| format!("cargo {program} {args}").trim_end().to_owned()).collect();
+        assert_eq!(lines, expected);
     }
 
     #[test]
-    fn arguments_are_passed_on() {
-        check(&[], "cargo run --release -p windlass-bench --");
-        check(&["--json", "batch"], "cargo run --release -p windlass-bench -- --json batch");
+    fn without_peers_everything_is_passed_on() {
+        check("", &[(OURS, "")]);
+        check("--json --parked 5 batch", &[(OURS, "--json --parked 5 batch")]);
     }
 
     #[test]
-    fn peers_choose_the_other_package_and_are_not_passed_on() {
-        check(
-            &["batch", "--peers", "--json"],
-            "cargo run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml -- batch --json",
-        );
+    fn peers_are_measured_beside_the_parts_they_can_be_compared_with() {
+        check("--peers", &[(CALLS, "--calls"), (DURABLE, "--steps")]);
+        check("--json --peers --calls batch", &[(CALLS, "--calls --json batch")]);
+        check("--peers --instructions", &[(CALLS, "--instructions --calls")]);
+        check("--steps --rounds 5 --peers", &[(DURABLE, "--steps --rounds 5")]);
+        check("--peers --calls --parked 5 --json", &[(CALLS, "--calls --json"), (DURABLE, "--parked 5 --json")]);
+    }
+
+    #[test]
+    fn reports_become_one() {
+        let report = |value: Value| value.as_object().cloned().unwrap_or_default();
+        let reports = vec![report(json!({ "machine": 1, "calls": [2] })), report(json!({ "machine": 3, "steps": 4 }))];
+        assert_eq!(Value::Object(merged(reports)), json!({ "machine": 1, "calls": [2], "steps": 4 }));
     }
 }

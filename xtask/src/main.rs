@@ -9,6 +9,7 @@ mod rows;
 mod soak;
 mod source;
 mod spdx;
+mod table;
 mod test;
 
 use std::process::ExitCode;
@@ -19,7 +20,10 @@ Usage: cargo xtask <command>
   test                                run every gate: format, lints, rows, tests, docs, licences
   rows [--json]                       which row of the contract is proven by which test
   deny                                check licences, bans and sources of all dependencies
-  bench [--json] [--peers] [filter]   benchmarks; --peers measures other systems beside ours
+  bench [--json] [--peers] [part…] [filter]
+                                      benchmarks; `bench --help` lists the parts. With --peers other systems in the same
+                                      run: tool runtimes beside --calls, Restate and DBOS beside --steps
+  table < results.json                Markdown tables of what `bench --json` printed
   soak [--seeds N] [--stories N] [--minutes M]
                                       the long tests: many seeds, many stories of the simulator, kills by time
   help                                this text
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
         "rows" => rows::main(rest),
         "deny" => deny::main(rest),
         "bench" => bench::main(rest),
+        "table" => table::main(rest),
         "soak" => soak::main(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

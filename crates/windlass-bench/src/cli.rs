@@ -1,28 +1,46 @@
-//! The command line, shared with the peers' program.
+//! The command line, shared with the peers' programs.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use windlass_core::tool::Contract;
 
 use crate::{
-    Contender, Scenario, baseline, instructions,
+    Contender, Engine, Scenario, baseline, engine, instructions, machine,
     measure::{Plan, measure},
     parked,
     report::{self, Report},
-    scenario,
+    restart, scenario, sustained,
 };
 
 const USAGE: &str = "\
-What one tool call costs, and one operation of a durable body.
+What a tool call costs, an operation of a durable body, and a durable step beside the disk's own limits.
 
-Usage: PROGRAM [--json] [--instructions] [--rounds N] [FILTER]
-       PROGRAM [--json] --parked N
+Usage: PROGRAM [--json] [PART…] [--instructions] [--rounds N] [FILTER]
 
-  --json          print JSON instead of a table
-  --instructions  also count instructions, with valgrind's callgrind
+Parts; without one: calls and steps.
+  --calls         what calls and operations cost
+  --steps         steps in 1 to 1,024 runs at once on SQLite, and what the disk itself can do
+  --restart N     open a file with so many suspended runs: how soon is a new call answered?
+  --parked N      park so many runs: what do they cost, and how soon do they wake?
+  --sustained S   mixed short runs for so many seconds: is it as fast at the end, and how large is the file?
+  --durable       --steps --restart 100000 --parked 1000000 --sustained 60
+
+  --json          print JSON instead of tables; `cargo xtask table` makes Markdown of it
+  --instructions  also count instructions of calls and operations, with valgrind's callgrind
   --rounds N      rounds to take the median of
-  --parked N      park so many runs on SQLite instead, a million say, and report what they cost
-  FILTER          measure only contenders and scenarios whose name contains this, and the baseline
+  FILTER          measure only what has this in its name, and the baseline
 ";
+
+/// What there is to be measured, made when it is asked for.
+pub struct Bench {
+    /// See [`contenders`](crate::contenders).
+    pub contenders: fn() -> anyhow::Result<Vec<Box<dyn Contender>>>,
+    /// See [`scenarios`](crate::scenarios).
+    pub scenarios: fn() -> anyhow::Result<Vec<Box<dyn Scenario>>>,
+    /// See [`engines`](crate::engines).
+    pub engines: fn() -> anyhow::Result<Vec<Box<dyn Engine>>>,
+}
 
 /// What the command line asks for.
 #[derive(Debug, Default, PartialEq)]
@@ -31,9 +49,31 @@ struct Options {
     json: bool,
     instructions: bool,
     rounds: Option<usize>,
-    parked: Option<usize>,
     filter: Option<String>,
+    parts: Parts,
     counted: Counted,
+}
+
+/// What is measured.
+#[derive(Debug, Default, PartialEq)]
+struct Parts {
+    calls: bool,
+    steps: bool,
+    restart: Option<usize>,
+    parked: Option<usize>,
+    sustained: Option<usize>,
+}
+
+impl Parts {
+    /// Without being told.
+    fn usual() -> Self {
+        Self { calls: true, steps: true, ..Self::default() }
+    }
+
+    /// All that is on disk too, in the sizes that the project's aims name.
+    fn and_durable(self) -> Self {
+        Self { steps: true, restart: Some(100_000), parked: Some(1_000_000), sustained: Some(60), ..self }
+    }
 }
 
 /// What the program passes to itself when it runs under callgrind.
@@ -45,60 +85,74 @@ struct Counted {
     iterations: usize,
 }
 
-/// Does what the command line asks for with these contenders and scenarios, and prints the report.
+/// Does what the command line asks for and prints the report.
 ///
 /// # Errors
 ///
-/// When the command line is not understood, a contender or scenario fails, or Windlass compiles a schema for a call.
-pub fn run(mut contenders: Vec<Box<dyn Contender>>, mut scenarios: Vec<Box<dyn Scenario>>) -> anyhow::Result<()> {
+/// When the command line is not understood, something fails that is measured, or Windlass compiles a schema for a call.
+pub fn run(bench: &Bench) -> anyhow::Result<()> {
     let options = parse(std::env::args().skip(1))?;
     if options.help {
         print!("{USAGE}");
         return Ok(());
     }
-    if let Some(runs) = options.parked {
-        let parked = parked::park(runs)?;
-        let text = if options.json { serde_json::to_string_pretty(&parked)? } else { parked.to_string() };
-        println!("{text}");
-        return Ok(());
-    }
     let counted = &options.counted;
     if let Some(name) = &counted.contender {
-        return instructions::run_counted(&mut contenders, name, counted.batch, counted.iterations);
+        return instructions::run_counted(&mut (bench.contenders)()?, name, counted.batch, counted.iterations);
     }
     if let Some(name) = &counted.scenario {
-        return instructions::run_counted_operations(&mut scenarios, name, counted.iterations);
-    }
-    if let Some(filter) = &options.filter {
-        contenders.retain(|it| it.name() == baseline::NAME || it.name().contains(filter.as_str()));
-        scenarios.retain(|it| it.name().contains(filter.as_str()));
+        return instructions::run_counted_operations(&mut (bench.scenarios)()?, name, counted.iterations);
     }
     if cfg!(debug_assertions) {
         eprintln!("note: not a release build, the figures mean nothing");
     }
-    let mut report = measure_all(&mut contenders, &mut scenarios, options.rounds)?;
-    if options.instructions {
-        count_instructions(&mut report)?;
-    }
-    let text = if options.json { report::json(&report)? + "\n" } else { report::tables(&report) };
+    let report = measure_parts(bench, &options)?;
+    let text = if options.json { report::json(&report)? + "\n" } else { report::text(&report) };
     print!("{text}");
     Ok(())
 }
 
-fn measure_all(
+fn measure_parts(bench: &Bench, options: &Options) -> anyhow::Result<Report> {
+    let mut report = Report { machine: machine::Machine::now(), ..Report::default() };
+    let (parts, filter) = (&options.parts, options.filter.as_deref().unwrap_or_default());
+    if parts.calls {
+        let (mut contenders, mut scenarios) = ((bench.contenders)()?, (bench.scenarios)()?);
+        contenders.retain(|it| it.name() == baseline::NAME || it.name().contains(filter));
+        scenarios.retain(|it| it.name().contains(filter));
+        measure_calls(&mut report, &mut contenders, &mut scenarios, options.rounds)?;
+        if options.instructions {
+            count_instructions(&mut report)?;
+        }
+    }
+    if parts.steps {
+        let mut engines = (bench.engines)()?;
+        engines.retain(|it| !it.has_runs() || it.name().contains(filter));
+        let mut plan = engine::Plan::default();
+        plan.rounds = options.rounds.unwrap_or(plan.rounds);
+        report.steps = Some(engine::measure(&mut engines, &plan)?);
+    }
+    report.restart = parts.restart.map(restart::restart).transpose()?;
+    report.parked = parts.parked.map(parked::park).transpose()?;
+    let time = parts.sustained.map(|seconds| Duration::from_secs(seconds as u64));
+    report.sustained = time.map(sustained::sustain).transpose()?;
+    Ok(report)
+}
+
+fn measure_calls(
+    report: &mut Report,
     contenders: &mut [Box<dyn Contender>],
     scenarios: &mut [Box<dyn Scenario>],
     rounds: Option<usize>,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<()> {
     let mut plan = Plan::default();
     plan.rounds = rounds.unwrap_or(plan.rounds);
     let compiled = Contract::compiled();
-    let calls = measure(contenders, &plan)?;
-    let operations =
+    report.calls = measure(contenders, &plan)?;
+    report.operations =
         scenarios.iter_mut().map(|scenario| scenario::measure(scenario.as_mut())).collect::<anyhow::Result<_>>()?;
     let compiled = Contract::compiled() - compiled;
     ensure!(compiled == 0, "Windlass compiled {compiled} schemas while calls were made");
-    Ok(Report { calls, operations })
+    Ok(())
 }
 
 fn count_instructions(report: &mut Report) -> anyhow::Result<()> {
@@ -126,8 +180,13 @@ fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options>
             "--help" | "-h" => options.help = true,
             "--json" => options.json = true,
             "--instructions" => options.instructions = true,
+            "--calls" => options.parts.calls = true,
+            "--steps" => options.parts.steps = true,
             "--rounds" => options.rounds = Some(positive(&argument, &value()?)?),
-            "--parked" => options.parked = Some(positive(&argument, &value()?)?),
+            "--durable" => options.parts = options.parts.and_durable(),
+            "--restart" => options.parts.restart = Some(positive(&argument, &value()?)?),
+            "--sustained" => options.parts.sustained = Some(positive(&argument, &value()?)?),
+            "--parked" => options.parts.parked = Some(positive(&argument, &value()?)?),
             "--contender" => options.counted.contender = Some(value()?),
             "--scenario" => options.counted.scenario = Some(value()?),
             "--batch" => options.counted.batch = positive(&argument, &value()?)?,
@@ -136,6 +195,9 @@ fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options>
             filter if options.filter.is_none() => options.filter = Some(filter.to_owned()),
             more => bail!("only one filter can be given, not {more:?} too"),
         }
+    }
+    if options.parts == Parts::default() {
+        options.parts = Parts::usual();
     }
     Ok(options)
 }
@@ -162,10 +224,20 @@ mod tests {
             instructions: true,
             rounds: Some(5),
             filter: Some("base".to_owned()),
+            parts: Parts::usual(),
             ..Options::default()
         };
         assert_eq!(parsed("base --rounds 5 --json --instructions").unwrap(), expected);
         assert_eq!(parsed("--instructions --json --rounds 5 base").unwrap(), expected);
+    }
+
+    #[test]
+    fn parts_that_are_named_are_all_there_is() {
+        let parts = |line| parsed(line).unwrap().parts;
+        assert_eq!(parts("--steps"), Parts { steps: true, ..Parts::default() });
+        assert_eq!(parts("--parked 5 --calls"), Parts { calls: true, parked: Some(5), ..Parts::default() });
+        let durable = Parts { calls: true, ..Parts::default() }.and_durable();
+        assert_eq!(parts("--calls --durable --sustained 9"), Parts { sustained: Some(9), ..durable });
     }
 
     #[test]

@@ -32,3 +32,12 @@ pub fn now<F: Future>(future: F) -> F::Output {
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a tokio runtime")
 }
+
+/// The tokio runtime that durable engines are driven with: as many threads as there are cores, as in a server.
+///
+/// # Errors
+///
+/// When the operating system refuses what the runtime needs.
+pub fn threads() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start a tokio runtime")
+}

@@ -1,5 +1,7 @@
-//! `windlass-bench`: what one tool call costs.
+//! `windlass-bench`: what a tool call costs, and a durable step.
+
+use windlass_bench::{cli, contenders, engines, scenarios};
 
 fn main() -> anyhow::Result<()> {
-    windlass_bench::cli::run(windlass_bench::contenders()?, windlass_bench::scenarios()?)
+    cli::run(&cli::Bench { contenders, scenarios, engines })
 }

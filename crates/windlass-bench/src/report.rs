@@ -4,6 +4,12 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::engine::{Steps, bare, ours};
+use crate::machine::Machine;
+use crate::parked::Parked;
+use crate::restart::Restart;
+use crate::sustained::Sustained;
+
 /// What one contender costs with one size of batch.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
@@ -47,12 +53,28 @@ pub struct OperationRow {
 }
 
 /// Everything that was measured.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
+    /// Where, and how busy it was.
+    pub machine: Machine,
     /// What calls cost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Row>,
     /// What operations cost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationRow>,
+    /// What durable engines do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Steps>,
+    /// How soon a file with suspended runs serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
+    /// What runs cost that only wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked: Option<Parked>,
+    /// How it goes on under load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sustained: Option<Sustained>,
 }
 
 /// The report as a JSON object.
@@ -64,15 +86,49 @@ pub fn json(report: &Report) -> serde_json::Result<String> {
     serde_json::to_string_pretty(report)
 }
 
-/// The report as tables.
+/// The report as text, one part after another.
 #[must_use]
-pub fn tables(report: &Report) -> String {
-    let mut text = calls_table(&report.calls);
-    if !report.operations.is_empty() {
-        text.push('\n');
-        text.push_str(&operations_table(&report.operations));
+pub fn text(report: &Report) -> String {
+    let mut parts = vec![report.machine.to_string()];
+    if !report.calls.is_empty() {
+        parts.push(calls_table(&report.calls));
     }
-    text
+    if !report.operations.is_empty() {
+        parts.push(operations_table(&report.operations));
+    }
+    parts.extend(report.steps.as_ref().map(steps_table));
+    parts.extend(report.restart.as_ref().map(ToString::to_string));
+    parts.extend(report.parked.as_ref().map(ToString::to_string));
+    parts.extend(report.sustained.as_ref().map(ToString::to_string));
+    parts.iter().map(|part| format!("{}\n", part.trim_end())).collect::<Vec<_>>().join("\n")
+}
+
+fn steps_table(steps: &Steps) -> String {
+    let names = steps.rows.iter().map(|row| row.engine.chars().count());
+    let width = names.chain(["engine".len()]).max().unwrap_or(0);
+    let mut table = format!(
+        "{:width$}  {:>5}  {:>10}  {:>10}  {:>10}  {:>11}\n",
+        "engine", "runs", "steps/s", "p50 µs", "p99 µs", "CPU µs/step"
+    );
+    for row in &steps.rows {
+        let cpu = row.cpu_us_per_step.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.1}"));
+        let _ = writeln!(
+            table,
+            "{:width$}  {:>5}  {:>10.0}  {:>10.0}  {:>10.0}  {cpu:>11}",
+            row.engine, row.runs, row.steps_per_s, row.p50_us, row.p99_us
+        );
+    }
+    if !steps.first.is_empty() {
+        let _ = write!(table, "\n{:width$}  {:>15}  {:>15}\n", "engine", "first step, µs", "next step, µs");
+    }
+    for row in &steps.first {
+        let _ = writeln!(table, "{:width$}  {:>15.0}  {:>15.0}", row.engine, row.first_p50_us, row.next_p50_us);
+    }
+    if let Some(ratio) = steps.ratio((ours::ONCE, bare::SQLITE), 1) {
+        let _ =
+            write!(table, "\none run of once steps makes {ratio:.2} times as many steps/s as bare SQLite commits/s\n");
+    }
+    table
 }
 
 fn operations_table(rows: &[OperationRow]) -> String {
@@ -140,6 +196,7 @@ fn calls_table(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{FirstRow, StepRow};
 
     fn row(instructions_per_call: Option<f64>) -> Row {
         Row {
@@ -181,9 +238,31 @@ mod tests {
     }
 
     #[test]
-    fn json_names_the_figures() {
-        let text = json(&Report { calls: vec![row(None)], operations: vec![operation(None)] }).unwrap();
-        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    fn steps_line_up_and_are_compared_with_the_disk() {
+        let row = |engine: &str, steps_per_s, cpu_us_per_step| StepRow {
+            engine: engine.to_owned(),
+            runs: 1,
+            steps_per_run: 20,
+            steps_per_s,
+            rounds: vec![steps_per_s],
+            p50_us: 300.0,
+            p99_us: 900.0,
+            cpu_us_per_step,
+        };
+        let first = FirstRow { engine: ours::ONCE.to_owned(), first_p50_us: 310.0, next_p50_us: 300.0 };
+        let rows = vec![row(bare::SQLITE, 4_000.0, None), row(ours::ONCE, 3_000.0, Some(31.25))];
+        let table = steps_table(&Steps { rows, first: vec![first] });
+        let lines: Vec<_> = table.lines().collect();
+        assert!(lines[..3].iter().all(|line| line.chars().count() == lines[0].chars().count()), "{table}");
+        assert!(lines[4].chars().count() == lines[5].chars().count() && lines[5].ends_with("300"), "{table}");
+        assert!(lines[7].contains("0.75 times"), "{table}");
+    }
+
+    #[test]
+    fn json_has_what_was_measured_and_names_the_figures() {
+        let report = Report { calls: vec![row(None)], operations: vec![operation(None)], ..Report::default() };
+        let value: serde_json::Value = serde_json::from_str(&json(&report).unwrap()).unwrap();
+        assert!(value["machine"]["cores"].is_u64() && value.get("steps").is_none());
         assert_eq!(value["operations"][0]["operations_per_s"], 2e6);
         let mut keys: Vec<_> = value["calls"][0].as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();

@@ -77,6 +77,8 @@ pub(crate) struct Kernel {
     pub(crate) rest: Rest,
     /// How long a run only waits before it is suspended.
     pub(crate) suspend_after: std::time::Duration,
+    /// How often the store lets go of what it keeps no longer.
+    pub(crate) tidy_every: Option<std::time::Duration>,
     pub(crate) reach: Arc<Reach>,
     pub(crate) closed: AtomicBool,
     /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.

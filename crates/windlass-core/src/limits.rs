@@ -68,6 +68,12 @@ pub const ALARM_LOOK: Duration = Duration::from_secs(60);
 /// When suspended runs are looked for again after the store could not say which are due.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// How often a store lets go of what it keeps no longer: rarely enough to cost nothing, often enough that little gathers.
+pub const TIDY_EVERY: Duration = Duration::from_secs(60);
+
+/// The least pause between two slices of that, in which commits get their turn.
+pub const TIDY_PAUSE: Duration = Duration::from_millis(5);
+
 /// Records a watcher reads from the store at a time: enough to catch up quickly, few enough to hold.
 pub const WATCH_PAGE: usize = 256;
 

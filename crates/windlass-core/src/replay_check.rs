@@ -136,6 +136,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         queued: Default::default(),
         rest: Default::default(),
         suspend_after: kernel.suspend_after,
+        tidy_every: None,
         // Whoever watches the run itself hears nothing of a check.
         reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
         closed: AtomicBool::new(false),

@@ -4,6 +4,7 @@ mod forks;
 mod looking;
 mod people;
 mod recovery;
+mod tidying;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,6 +102,9 @@ pub struct Config {
     pub lease: Option<Duration>,
     /// Largest artifact that is stored.
     pub artifact_bytes: u64,
+    /// How often the store lets go of what it keeps no longer; `None` leaves that to whoever calls
+    /// [`Runtime::tidy`]. Begins with [`Runtime::recover`].
+    pub tidy_every: Option<Duration>,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
 }
@@ -124,6 +128,7 @@ impl Config {
             middleware: Vec::new(),
             attended: false,
             artifact_bytes: limits::ARTIFACT_BYTES,
+            tidy_every: None,
             seed: None,
         }
     }
@@ -159,6 +164,7 @@ impl Runtime {
             letters: Default::default(),
             rest: Default::default(),
             suspend_after: config.suspend_after,
+            tidy_every: config.tidy_every,
             reach: Arc::new(Reach { signer, watchers }),
             closed: false.into(),
             on_threads: Default::default(),
@@ -267,6 +273,7 @@ impl Runtime {
                 }
                 return Ok(run);
             }
+            Err(error @ StoreError::KeySpent { .. }) => return Err(error.into()),
             Err(error) => {
                 // It may be there all the same.
                 self.kernel.wake_up(run);

@@ -54,7 +54,7 @@ impl Kernel {
     }
 
     /// Does something now and then until this runtime is shut down.
-    fn every<F>(self: &Arc<Self>, pause: Duration, work: impl Fn(Arc<Self>) -> F + Send + 'static)
+    pub(crate) fn every<F>(self: &Arc<Self>, pause: Duration, work: impl Fn(Arc<Self>) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
     {

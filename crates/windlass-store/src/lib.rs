@@ -8,4 +8,4 @@
 
 mod sqlite;
 
-pub use sqlite::{Durability, Health, OpenError, Options, SqliteStore};
+pub use sqlite::{BackupError, Durability, Health, OpenError, Options, Report, SqliteStore, check_file};

@@ -23,7 +23,8 @@ pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
 pub use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Filter, MemoryStore, Resolution, Settlement, Store, StoreError, Stored, Swept, Turn,
+    Access, ArtifactId, Artifacts, Filter, MemoryStore, Resolution, Retention, Settlement, Store, StoreError, Stored,
+    Swept, Tidied, Turn,
 };
 pub use windlass_core::time::{Times, Timestamp};
 pub use windlass_core::tool::budget::Page;
@@ -37,7 +38,7 @@ pub use windlass_core::{
     Difference, Differs, Digest, Error, Path, Resolved, Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
 };
 pub use windlass_macros::tool;
-pub use windlass_store::{Durability, Health, SqliteStore};
+pub use windlass_store::{Durability, Health, Report, SqliteStore, check_file};
 
 use windlass_core::Runtime;
 
@@ -71,6 +72,8 @@ pub mod __private {
 pub struct Windlass {
     runtime: Runtime,
     watch: Arc<watch::Watch>,
+    /// Nothing where the store is no file.
+    file: Option<Arc<SqliteStore>>,
 }
 
 impl Windlass {
@@ -82,7 +85,7 @@ impl Windlass {
 
     /// Keeps everything in memory: the same semantics, until the process ends.
     pub fn in_memory() -> Builder {
-        Builder::store(Arc::new(MemoryStore::new()))
+        Builder::memory()
     }
 
     /// Uses a store of your own.
@@ -132,7 +135,7 @@ impl Windlass {
     /// The same runtime, resolving calls in another toolbox, usually a layer: `windlass.with_toolbox(windlass.toolbox().layer())`.
     #[must_use]
     pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
-        Self { runtime: self.runtime.with_toolbox(toolbox), watch: self.watch.clone() }
+        Self { runtime: self.runtime.with_toolbox(toolbox), watch: self.watch.clone(), file: self.file.clone() }
     }
 
     /// Everything that waits for somebody to settle whether it happened.
@@ -305,6 +308,34 @@ impl Windlass {
     /// does the same, so that only a program that purges runs and stores nothing has a reason to.
     pub async fn sweep_artifacts(&self) -> Result<Swept> {
         self.runtime.sweep_artifacts().await
+    }
+
+    /// Lets go of everything that is kept no longer by now; see [`Retention`]. Happens by itself every minute
+    /// ([`limits::TIDY_EVERY`]), a little at a time. Dropping the future leaves the rest for the next time.
+    pub async fn tidy(&self) -> Result<Tidied> {
+        self.runtime.tidy().await
+    }
+
+    /// Forgets one finished run at once: its journal, its mail, its row; its key stays taken as if the run had gone by
+    /// itself. Refused for a run that is not finished, and for one with open doubts. What it said to other runs is theirs,
+    /// and stays.
+    ///
+    /// When it returns nothing of it can be read any more. In a database file its bytes are overwritten; older copies of
+    /// them may be in the log beside it (`-wal`) until that is written anew, at the latest when the file is closed.
+    /// Dropping the future may leave it half done; purging it again does the rest.
+    pub async fn purge(&self, run: RunId) -> Result<()> {
+        self.runtime.purge(run).await
+    }
+
+    /// Writes a copy of the database file while work goes on; it appears when it is whole. Overwrites nothing. Opening the
+    /// copy restores it: whatever unfinished runs may have done after it was taken is in doubt, and reply keys are void; see
+    /// [`SqliteStore::backup`]. Dropping the future does not stop it.
+    pub async fn backup(&self, to: impl AsRef<std::path::Path>) -> Result<()> {
+        let Some(file) = &self.file else {
+            let why = "only a database file can be backed up; this runtime keeps its runs elsewhere";
+            return Err(Error::Refused(why.to_owned()));
+        };
+        file.backup(to).await.map_err(|error| Error::Refused(error.to_string()))
     }
 
     /// Bodies that never yield, as of the watchdog's last look.

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use windlass_core::policy::Policy;
+use windlass_core::store::Retention;
 use windlass_core::testing::Disk;
 use windlass_core::tool::Tool;
 use windlass_core::{Config, Error, Result, Runtime, limits};
-use windlass_store::{Durability, SqliteStore};
+use windlass_store::{Durability, Options, SqliteStore};
 
 use crate::executor::{TokioClock, TokioSpawn};
 use crate::watch::Watch;
-use crate::{Middleware, Store, Toolbox, Windlass};
+use crate::{MemoryStore, Middleware, Store, Toolbox, Windlass};
 
 pub use windlass_store::OpenError;
 
@@ -23,6 +24,7 @@ pub use windlass_store::OpenError;
 pub struct Builder {
     source: Source,
     durability: Durability,
+    retention: Retention,
     tools: Vec<Tool>,
     toolbox: Toolbox,
     connections: Vec<String>,
@@ -39,12 +41,17 @@ pub struct Builder {
 
 enum Source {
     File(PathBuf),
+    Memory,
     Store(Arc<dyn Store>),
 }
 
 impl Builder {
     pub(crate) fn file(path: &Path) -> Self {
         Self::new(Source::File(path.to_owned()))
+    }
+
+    pub(crate) fn memory() -> Self {
+        Self::new(Source::Memory)
     }
 
     pub(crate) fn store(store: Arc<dyn Store>) -> Self {
@@ -55,6 +62,7 @@ impl Builder {
         Self {
             source,
             durability: Durability::default(),
+            retention: Retention::default(),
             tools: Vec::new(),
             toolbox: Toolbox::new(),
             connections: Vec::new(),
@@ -85,6 +93,13 @@ impl Builder {
     /// What a power cut may lose; see [`Durability`]. Only for files.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// How long finished runs are kept; a month whole and half a year as a summary unless set, see [`Retention`]. For files
+    /// and for memory; a store of your own has its own.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
         self
     }
 
@@ -163,11 +178,17 @@ impl Builder {
         for tool in self.tools {
             self.toolbox.insert(tool)?;
         }
+        let mut file = None;
         let store: Arc<dyn Store> = match self.source {
             Source::Store(store) => store,
+            Source::Memory => Arc::new(MemoryStore::keeping(self.retention)),
             Source::File(path) => {
-                let opened = SqliteStore::open_with(&path, self.durability);
-                Arc::new(opened.map_err(|error| Error::Refused(error.to_string()))?)
+                let mut options = Options::from(self.durability);
+                options.retention = self.retention;
+                let opened = SqliteStore::open_with(&path, options);
+                let opened = Arc::new(opened.map_err(|error| Error::Refused(error.to_string()))?);
+                file = Some(opened.clone());
+                opened
             }
         };
         let mut config = Config::new(store, Arc::new(TokioClock::new()), Arc::new(TokioSpawn::current()));
@@ -181,11 +202,12 @@ impl Builder {
         config.suspend_after = self.suspend_after;
         config.lease = self.lease;
         config.artifact_bytes = self.artifact_bytes;
+        config.tidy_every = Some(limits::TIDY_EVERY);
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)
             .map_err(|error| Error::Refused(format!("the watchdog's thread cannot be started: {error}")))?;
         runtime.recover().await?;
-        Ok(Windlass { runtime, watch: Arc::new(watch) })
+        Ok(Windlass { runtime, watch: Arc::new(watch), file })
     }
 }
 

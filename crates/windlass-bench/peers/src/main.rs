@@ -12,12 +12,16 @@ mod behest;
 mod everruns;
 mod rig;
 
-use windlass_bench::Contender;
+use windlass_bench::{Contender, cli, engines, scenarios};
 
 fn main() -> anyhow::Result<()> {
+    cli::run(&cli::Bench { contenders, scenarios, engines })
+}
+
+fn contenders() -> anyhow::Result<Vec<Box<dyn Contender>>> {
     let mut contenders = windlass_bench::contenders()?;
     contenders.extend(peers()?);
-    windlass_bench::cli::run(contenders, windlass_bench::scenarios()?)
+    Ok(contenders)
 }
 
 fn peers() -> anyhow::Result<Vec<Box<dyn Contender>>> {

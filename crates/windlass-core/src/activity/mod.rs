@@ -90,6 +90,8 @@ pub enum Happening {
     RunRecovered,
     /// Somebody took it up again on purpose.
     RunResumed,
+    /// It comes from a backup of its store: what it did after that is not in its journal.
+    RunRestored,
     /// The run was forked from another one; what came before is a copy.
     RunForked {
         /// Which run.

@@ -181,6 +181,7 @@ impl Telling<'_> {
             Event::Forked { from, cut, .. } => Happening::RunForked { from: *from, cut: cut.to_string() },
             Event::Recovered => Happening::RunRecovered,
             Event::Resumed => Happening::RunResumed,
+            Event::Restored { .. } => Happening::RunRestored,
             Event::Revoked { reason } => Happening::KeysRevoked { reason: reason.clone() },
             Event::Cancelled { by, reason } => Happening::RunCancelled { by: by.clone(), reason: reason.clone() },
             Event::Finished(finished) => return self.finished(record, finished, open),

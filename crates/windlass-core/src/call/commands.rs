@@ -158,10 +158,12 @@ fn one(
 }
 
 /// Commits them with the record that was appended just before, under the same lock.
-pub(crate) fn commit(machine: &mut Machine, commands: Vec<Ready>, key: &str) {
+pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<Ready>, key: &str) {
     for (index, command) in commands.into_iter().enumerate() {
         match command {
-            Ready::Start(Started { run, creation, records }) => {
+            Ready::Start(mut started) => {
+                machine.mark_started(path, &mut started);
+                let Started { run, creation, records } = started;
                 machine.outbox().start(run, creation, records);
             }
             Ready::Mail(run, message) => {

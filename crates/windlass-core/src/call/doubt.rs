@@ -123,6 +123,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn ask_the_tool(&mut self, mut doubting: Box<Doubting<'a>>) -> Flow {
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let attempt = Attempt::new(self.run.origin(), path, name, self.attempt, self.rules.attempts());
+        if doubting.cause == DoubtCause::Restored && !self.run.with(|machine| machine.has_old_keys()) {
+            return self.apply_policy(doubting);
+        }
         let (source, asked) = (&mut self.source, attempt.clone());
         let reconcile = std::panic::catch_unwind(AssertUnwindSafe(|| source.reconcile(asked)));
         let Ok(Some(reconcile)) = reconcile else { return self.apply_policy(doubting) };

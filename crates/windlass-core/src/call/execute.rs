@@ -296,6 +296,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let attempt = self.attempt;
         let event = match self.rules.effect {
             Effect::Once if planted(Plant::SkipIntent) => return self.start(self.ticks()),
+            Effect::Once if S::ACTS && self.run.with(|machine| machine.must_ask_about(&self.op.path)) => {
+                let over_by = self.run.now();
+                return self.go(Phase::Doubt(Box::new(Doubting::new(DoubtCause::Restored, over_by, false))));
+            }
             Effect::Once => {
                 let now = self.run.at(self.ticks());
                 let stop_by = now + self.rules.timeout;
@@ -534,7 +538,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             let key = idempotency_key(self.run.id, self.run.generation, &self.op.path);
             self.run.with(|machine| {
                 machine.append(record);
-                commands::commit(machine, commands, &key);
+                commands::commit(machine, &self.op.path, commands, &key);
             });
         }
         Flow::Done(Told { result: answer, at, times })

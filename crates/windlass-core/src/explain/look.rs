@@ -4,7 +4,7 @@ use futures_util::future::BoxFuture;
 
 use super::{End, Explanation, Move, Why, sentence};
 use crate::activity::{Failure, Open, Story};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits::{CLEAN_UP, EXPLAINED_DEPTH, WATCH_PAGE};
@@ -35,7 +35,11 @@ impl Looker<'_> {
     pub(crate) fn explain(&self, run: RunId, depth: usize) -> BoxFuture<'_, Result<Explanation>> {
         Box::pin(async move {
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-            let present = self.present(run).await?;
+            let present = match self.present(run).await {
+                // How it ended is in its summary too.
+                Err(Error::Store(StoreError::JournalGone(_))) => Present::default(),
+                present => present?,
+            };
             if let RunState::Finished { ending } = info.state {
                 let sentence = sentence::finished(&info, &End { ending, failure: present.failure });
                 return Ok(Explanation { run, tool: info.tool, state: info.state, sentence, moves: Vec::new() });

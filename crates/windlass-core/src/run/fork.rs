@@ -163,7 +163,11 @@ fn fold(journal: &[Record]) -> BTreeMap<Path, Op> {
         let Some(op) = ops.get_mut(&record.path) else { continue };
         match record.event {
             // About the run, not about its root call.
-            Event::Recovered | Event::Resumed | Event::Revoked { .. } | Event::Cancelled { .. } => continue,
+            Event::Recovered
+            | Event::Resumed
+            | Event::Restored { .. }
+            | Event::Revoked { .. }
+            | Event::Cancelled { .. } => continue,
             Event::Entered => op.entered = true,
             Event::Finished(_) => op.finished = true,
             _ => {}

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::origin::Origins;
 use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
+use super::restored::Restored;
 use super::state::{Blocked, Doubt};
 use crate::id::RunId;
 use crate::path::Path;
@@ -102,6 +103,8 @@ pub(crate) struct History {
     pub(crate) joined: FxHashMap<RunId, Recorded>,
     /// Where a fork's copied records come from.
     pub(crate) origins: Origins,
+    /// What is known of what a backup did not have.
+    pub(crate) restored: Option<Restored>,
 }
 
 impl History {
@@ -117,8 +120,15 @@ impl History {
         if !matches!(event, Event::Forked { .. }) {
             self.origins.note(&path);
         }
+        if let Some(restored) = &mut self.restored {
+            restored.note(&path, &event);
+        }
         let mut prepared = None;
         let state = match event {
+            Event::Restored { renamed } => {
+                self.restored = Some(Restored::new(renamed));
+                return;
+            }
             Event::Recovered => return self.died(),
             Event::Resumed => return self.forgive(),
             Event::Cancelled { reason, .. } => {

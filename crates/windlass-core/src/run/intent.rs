@@ -1,11 +1,12 @@
-//! Attempts on their way that must not be repeated.
+//! Attempts on their way that must not be repeated, and what people say of them.
 
 use std::sync::Arc;
 
-use super::record::{Asked, DoubtCause, OpKind};
+use super::record::{Asked, DoubtCause, Event, Finished, OpKind, Settled, Settler};
 use super::state::Doubt;
 use crate::path::Path;
-use crate::time::Timestamp;
+use crate::store::Settlement;
+use crate::time::{Times, Timestamp};
 use crate::tool::Effect;
 
 /// An attempt that must not be repeated and has not ended.
@@ -29,5 +30,26 @@ impl Intent {
             over_by: self.over_by,
             since: self.since,
         }
+    }
+}
+
+/// A settlement from the mailbox.
+pub(crate) struct SettleMail {
+    pub(crate) settlement: Settlement,
+    pub(crate) by: String,
+    pub(crate) reason: String,
+}
+
+impl SettleMail {
+    /// What is recorded of it where no body is told.
+    pub(super) fn annotation(self, doubt: &Doubt) -> Event {
+        let (attempt, by, reason) = (doubt.attempt, Settler::Person(self.by), self.reason);
+        let result = match self.settlement {
+            Settlement::DidNotHappen => return Event::Settled { attempt, by, reason },
+            Settlement::Happened(result) => result,
+            Settlement::GiveUp => Err(Arc::new(doubt.given_up(&by, &reason))),
+        };
+        let settled = Some(Box::new(Settled { by, reason }));
+        Event::Finished(Finished { result, told: None, attempts: attempt, times: Times::default(), settled })
     }
 }

@@ -2,19 +2,21 @@
 //! bodies ask for, what attempts returned and what the store answered.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::budget::Budget;
+use super::cancel::Cancel;
 use super::check::Checking;
 use super::history::{History, Standing};
 use super::intent::Intent;
+pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
 use super::outbox::Outbox;
 use super::parks::{self, Parks};
 use super::rare::Rare;
-use super::record::{Asked, Event, Finished, Record, Recorded, Settled, Settler};
+use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded};
 use super::refs::Refs;
 use super::replay::{self, Decision, replay};
+use super::restored::Restored;
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::call::execute::Told;
 use crate::ctx::runs::Started;
@@ -22,9 +24,9 @@ use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
 use crate::policy::{PastCall, PastCalls};
-use crate::store::{Claimed, Commit, Creation, Mail, Message, Settlement, StoreError};
-use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, ToolError};
+use crate::store::{Claimed, Commit, Creation, Mail, Message, StoreError};
+use crate::time::Timestamp;
+use crate::tool::Effect;
 
 /// Why nobody drives a run any more.
 #[derive(Clone, Debug)]
@@ -68,36 +70,6 @@ pub(crate) struct Past {
     pub(crate) effect: Effect,
 }
 
-/// A settlement from the mailbox.
-pub(crate) struct SettleMail {
-    pub(crate) settlement: Settlement,
-    pub(crate) by: String,
-    pub(crate) reason: String,
-}
-
-impl SettleMail {
-    /// What is recorded of it where no body is told.
-    fn annotation(self, doubt: &Doubt) -> Event {
-        let (attempt, by, reason) = (doubt.attempt, Settler::Person(self.by), self.reason);
-        let result = match self.settlement {
-            Settlement::DidNotHappen => return Event::Settled { attempt, by, reason },
-            Settlement::Happened(result) => result,
-            Settlement::GiveUp => Err(Arc::new(doubt.given_up(&by, &reason))),
-        };
-        let settled = Some(Box::new(Settled { by, reason }));
-        Event::Finished(Finished { result, told: None, attempts: attempt, times: Times::default(), settled })
-    }
-}
-
-/// A cancellation that reached the run.
-struct Cancel {
-    reason: String,
-    /// Whether an operation has been told; afterwards the body cleans up undisturbed.
-    delivered: bool,
-    /// The time for cleaning up counts from here, whatever happens to the process.
-    at: Timestamp,
-}
-
 /// Most runs begin and end with one owner and never wait: what only the others have is out of line.
 pub(crate) struct Machine {
     pub(super) history: Rare<History>,
@@ -111,11 +83,11 @@ pub(crate) struct Machine {
     /// Mail up to here has been delivered.
     pub(super) seen: u64,
     /// Runs that are cancelled with this one.
-    children: Vec<RunId>,
+    pub(super) children: Vec<RunId>,
     /// The run that spawned this one.
     parent: Option<Box<(RunId, Path)>>,
     generation: u32,
-    cancel: Option<Cancel>,
+    pub(super) cancel: Option<Cancel>,
     open_intents: Vec<Intent>,
     /// Bodies that were dropped in the middle: nobody below them takes a settlement any more.
     abandoned: Vec<Path>,
@@ -127,6 +99,8 @@ pub(crate) struct Machine {
     pub(super) refs: Refs,
     /// Nothing is performed: the journal is checked against the code.
     pub(super) checking: Option<Checking>,
+    /// What is known of what a backup did not have.
+    pub(super) restored: Option<Restored>,
 }
 
 impl Machine {
@@ -154,6 +128,7 @@ impl Machine {
             labels: Labels::default(),
             refs: Refs::default(),
             checking: None,
+            restored: None,
         }
     }
 
@@ -178,6 +153,7 @@ impl Machine {
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
         let parks = Parks::of_past(history.revoked.take());
         let children = std::mem::take(&mut history.children);
+        let restored = history.restored.take();
         let mut machine = Self {
             history: history.into(),
             outbox,
@@ -199,6 +175,7 @@ impl Machine {
             labels: Labels::default(),
             refs,
             checking: None,
+            restored,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         if let Some((path, deaths)) = machine.history.get().and_then(|history| history.crash_loop(limits::CRASH_LOOP)) {
@@ -222,6 +199,9 @@ impl Machine {
         if let Some(hold) = self.budget.ask() {
             self.hold(hold);
         }
+        if let Some(restored) = &mut self.restored {
+            restored.asked(path, asked);
+        }
         let standing = self.history.get_mut().and_then(|history| history.take(path));
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
@@ -232,6 +212,11 @@ impl Machine {
         }
         match &mut decision {
             Decision::Diverged(divergence) => self.hold(Hold::Diverged(divergence.clone())),
+            // Whoever settles it must know that it may have been made again since.
+            Decision::InDoubt { over_by, cause, recorded: false, .. } if self.restored.is_some() => {
+                *cause = DoubtCause::Restored;
+                *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
+            }
             // The fence proves the old owner gone, or only time does.
             Decision::InDoubt { over_by, recorded: false, .. } if self.budget.owners_dead => {
                 *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
@@ -270,6 +255,9 @@ impl Machine {
 
     /// Keeps track of attempts that could be in doubt, should the run end around them.
     fn note(&mut self, record: &Record) {
+        if let Some(restored) = &mut self.restored {
+            restored.note(&record.path, &record.event);
+        }
         self.past_calls.note(record);
         self.labels.note(record);
         if let Event::Finished(finished) = &record.event {
@@ -420,6 +408,10 @@ impl Machine {
                 self.outbox.consumed(mail.position);
                 return self.cancelled(by, reason, now);
             }
+            Message::Restored => {
+                self.outbox.consumed(mail.position);
+                return self.restore(now);
+            }
             Message::Revoke { reason } => {
                 self.outbox.consumed(mail.position);
                 return self.revoke(reason, now);
@@ -442,23 +434,13 @@ impl Machine {
         }
     }
 
-    /// Somebody cancels the run, and with it the runs it spawned.
-    fn cancelled(&mut self, by: String, reason: String, at: Timestamp) {
-        if self.cancel.is_some() {
-            return;
-        }
-        self.cancel = Some(Cancel { reason: reason.clone(), delivered: false, at });
-        for (child, message) in parks::cancelled_with(&self.children, &by, &reason) {
-            self.outbox.mail(child, message, None);
-        }
-        let event = Event::Cancelled { by, reason };
-        self.outbox.append(Record { path: Path::root(), at, asked: None, event });
-    }
-
     /// Another run starts with this record; `cancelled_with_this` says whether it ends with this one.
     pub(crate) fn spawned(&mut self, record: Record, start: Option<(Started, bool)>) {
+        let path = record.path.clone();
         self.append(record);
-        let Some((Started { run, creation, records }, cancelled_with_this)) = start else { return };
+        let Some((mut started, cancelled_with_this)) = start else { return };
+        self.mark_started(&path, &mut started);
+        let Started { run, creation, records } = started;
         if cancelled_with_this {
             self.children.push(run);
         }
@@ -477,7 +459,9 @@ impl Machine {
         }
         self.unpark_below(&Path::root());
         self.outbox.next_generation();
+        let at = first.at;
         self.outbox.append(first);
+        self.mark_generation(at);
         self.stop = Some(Stop::Continued);
     }
 
@@ -523,32 +507,6 @@ impl Machine {
     /// Whether all it does is wait for somebody to settle something.
     pub(crate) fn is_parked(&self) -> bool {
         !self.doubts.is_empty() && self.open_intents.is_empty()
-    }
-
-    /// When the run was cancelled.
-    pub(crate) fn cancelled_at(&self) -> Option<Timestamp> {
-        self.cancel.as_ref().map(|cancel| cancel.at)
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancel.is_some()
-    }
-
-    /// Whether an operation was told of the cancellation: what is asked for from then on cleans up.
-    pub(crate) fn is_cleaning_up(&self) -> bool {
-        self.cancel.as_ref().is_some_and(|cancel| cancel.delivered)
-    }
-
-    /// The cancellation an operation is told.
-    pub(crate) fn cancellation(&mut self) -> ToolError {
-        let reason = match &mut self.cancel {
-            Some(cancel) => {
-                cancel.delivered = true;
-                cancel.reason.clone()
-            }
-            None => "cancelled".to_owned(),
-        };
-        ToolError::Cancelled { reason }
     }
 
     /// Whether the next attempt must be announced, because a process died with this run before.

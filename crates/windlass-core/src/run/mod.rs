@@ -1,6 +1,7 @@
 //! Runs: their journal, the replay decision, the machine, and what drives it.
 
 mod budget;
+mod cancel;
 pub mod check;
 pub mod compare;
 pub(crate) mod drive;
@@ -18,6 +19,7 @@ pub mod record;
 pub(crate) mod refs;
 pub(crate) mod replay;
 pub mod reply;
+mod restored;
 pub mod state;
 
 use std::sync::Arc;

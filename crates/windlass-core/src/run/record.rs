@@ -227,6 +227,12 @@ pub enum Event {
         /// How many of the records that follow are copied, from that run or from one before it.
         copied: u32,
     },
+    /// The run comes from a backup of its store: what it did after that is not in its journal. Stands at the root.
+    Restored {
+        /// Whether it had another id then, and with it other idempotency keys.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        renamed: bool,
+    },
     /// The reply keys handed out so far are void. Stands at the root.
     Revoked {
         /// Why.
@@ -354,6 +360,8 @@ pub enum DoubtCause {
     TimedOut,
     /// It was cancelled in the middle.
     Cancelled,
+    /// The run comes from a backup of its store, and the attempt may have been made after that.
+    Restored,
 }
 
 impl fmt::Display for DoubtCause {
@@ -362,6 +370,7 @@ impl fmt::Display for DoubtCause {
             Self::WorkerLost => "the worker was lost during the attempt",
             Self::TimedOut => "the attempt timed out",
             Self::Cancelled => "the attempt was cancelled in the middle",
+            Self::Restored => "the store was restored from a backup, and the attempt may have been made after that",
         })
     }
 }

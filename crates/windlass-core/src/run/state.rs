@@ -306,6 +306,8 @@ pub struct RunInfo {
     pub tool: Arc<str>,
     /// When it was created.
     pub created: Timestamp,
+    /// When it finished.
+    pub ended: Option<Timestamp>,
     /// Where it stands.
     pub state: RunState,
     /// What of it waits for a settlement.

@@ -23,6 +23,9 @@ impl Runtime {
     /// up when they are due.
     pub async fn recover(&self) -> Result<usize> {
         self.kernel.begin_lease().await?;
+        if let Some(every) = self.kernel.tidy_every {
+            self.kernel.begin_tidying(every);
+        }
         if has_keys(&self.kernel.toolbox) {
             self.keep_keys().await?;
         }

@@ -6,6 +6,7 @@ mod entry;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod tidy;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Answer, Artifacts, Change, Claimant, Claimed, Commit, Creation, Due, Entry as Logged, Filter, Guard, Mail, Message,
-    Store, StoreError, Turn,
+    Retention, Store, StoreError, Tidied, Turn,
 };
 use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
@@ -26,6 +27,7 @@ use artifacts::Shelf;
 use check::Standing;
 use entry::{Entry, Owner};
 use sessions::Sessions;
+use tidy::Tombstone;
 
 /// Finished runs kept for looking at; older ones are dropped so that a long-lived process stays bounded.
 const FINISHED_KEPT: usize = 1_024;
@@ -38,7 +40,8 @@ const AT_ONCE: Timestamp = Timestamp::from_micros(i64::MIN);
 
 /// Keeps runs in memory. Cloning shares it.
 ///
-/// Of the finished runs only the latest are kept, and a run's key is free again when the run is forgotten.
+/// Of the finished runs only the latest are kept, whatever their [`Retention`]; the key of a run that goes for lack of room
+/// is free again.
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Mutex<Inner>>,
@@ -58,6 +61,9 @@ struct Inner {
     leases: BTreeMap<WorkerId, Timestamp>,
     sessions: Sessions,
     artifacts: Shelf,
+    retention: Retention,
+    /// Keys of runs that are gone.
+    tombstones: BTreeMap<Arc<str>, Tombstone>,
 }
 
 impl Default for MemoryStore {
@@ -74,6 +80,13 @@ impl MemoryStore {
     /// An empty store.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty store that keeps finished runs for this long.
+    pub fn keeping(retention: Retention) -> Self {
+        let store = Self::default();
+        store.inner.lock().retention = retention;
+        store
     }
 
     /// Says that every process that used this store is dead, as a crash test does: none of their attempts can still be
@@ -226,6 +239,10 @@ impl Inner {
             RunState::Suspended { wake } => Some(wake.unwrap_or(NEVER)),
             _ => None,
         };
+        if ends {
+            // The commit's own records are there by now, and the last of them says when it was made.
+            entry.ended = Some(entry.records.last().map_or(entry.created, |record| record.at));
+        }
         // Letting go of a run in good order is not a death. An owner that goes on after all has not let go.
         entry.owner.orderly = matches!(state, RunState::Queued | RunState::Suspended { .. } | RunState::Held { .. });
         entry.state = state;
@@ -395,13 +412,16 @@ impl Store for MemoryStore {
     }
 
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        let from = usize::try_from(from).unwrap_or(usize::MAX);
-        ready(self.find(run, |entry| entry.records.get(from..).map(<[Record]>::to_vec).unwrap_or_default()))
+        self.page(run, from, usize::MAX)
     }
 
     fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        ready(self.find(run, |entry| entry.records.iter().skip(from).take(limit).cloned().collect()))
+        let page = |entry: &Entry| match entry.summary {
+            true => Err(StoreError::JournalGone(run)),
+            false => Ok(entry.records.iter().skip(from).take(limit).cloned().collect()),
+        };
+        ready(self.find(run, page).flatten())
     }
 
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Logged>, StoreError>> {
@@ -424,6 +444,14 @@ impl Store for MemoryStore {
 
     fn artifacts(&self) -> &dyn Artifacts {
         self
+    }
+
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        ready(Ok(self.inner.lock().tidy(now)))
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        ready(self.inner.lock().purge(run, now))
     }
 
     fn secret(&self) -> [u8; 32] {

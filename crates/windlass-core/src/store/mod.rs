@@ -5,6 +5,7 @@
 mod answer;
 mod artifacts;
 mod memory;
+mod retention;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ pub use artifacts::{
     Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
 };
 pub use memory::MemoryStore;
+pub use retention::{Cutoffs, Retention, Tidied};
 
 use std::sync::Arc;
 
@@ -68,6 +70,22 @@ pub enum StoreError {
         /// The run that has the key.
         run: RunId,
     },
+    /// A run was created under this key before, and is no longer kept. The caller does without: what it asks for was done,
+    /// or given up, long ago.
+    #[error("the key belonged to run {run}, which is no longer kept; if this is new work, use a new key")]
+    KeySpent {
+        /// The run that had the key.
+        run: RunId,
+    },
+    /// The run ended so long ago that only its summary is kept.
+    #[error("the journal of run {0} is no longer kept, only its summary: it ended longer ago than journals are kept")]
+    JournalGone(RunId),
+    /// The run is not finished, so it cannot be purged.
+    #[error("run {0} is not finished and cannot be purged; cancel it first, and purge it when it has ended")]
+    Unfinished(RunId),
+    /// The run has ended with open doubts, so it cannot be purged.
+    #[error("run {0} has open doubts and cannot be purged; settle them first, if need be by giving them up")]
+    Doubted(RunId),
     /// A message with this dedupe key is, or was, in the mailbox already. Nothing was written.
     #[error("run {run} has had a message under the key {dedupe:?} already")]
     Duplicate {
@@ -193,7 +211,8 @@ pub struct Creation {
     pub at: Timestamp,
     /// Who drives it; nobody for a run that is started for others.
     pub worker: WorkerId,
-    /// At most one run is ever created under this key; later ones are refused with [`StoreError::KeyTaken`].
+    /// At most one run is created under this key; later ones are refused with [`StoreError::KeyTaken`], and for a while
+    /// after the run is gone with [`StoreError::KeySpent`]; see [`Retention`].
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
@@ -293,6 +312,8 @@ pub enum Message {
         /// Why it will not be; nothing if it is.
         refused: Option<String>,
     },
+    /// The run comes from a backup of its store: what it did after that is not in its journal. Sent by the store itself.
+    Restored,
     /// The keys handed out for this run's parks are void.
     Revoke {
         /// Why.
@@ -442,6 +463,7 @@ pub enum Filter {
 ///   the first time; nothing of a refused commit is kept;
 /// - commits of one run are answered in the order they were submitted;
 /// - a claim raises the epoch, so that every later write of an earlier owner is refused;
+/// - what is not finished is never forgotten, however old it is;
 /// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has anything beyond the
 ///   position its owner examined, whichever of mail and suspension was written first.
 pub trait Store: Send + Sync + 'static {
@@ -470,7 +492,8 @@ pub trait Store: Send + Sync + 'static {
     /// A run's state.
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>>;
 
-    /// A run's journal from the record `from` on, over all generations.
+    /// A run's journal from the record `from` on, over all generations. [`StoreError::JournalGone`] if only its summary is
+    /// kept.
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>>;
 
     /// The same, at most `limit` records. A store that can read less than the whole of a journal does.
@@ -499,6 +522,22 @@ pub trait Store: Send + Sync + 'static {
 
     /// Where it keeps artifacts.
     fn artifacts(&self) -> &dyn Artifacts;
+
+    /// Lets go of a little of what is kept no longer at this time; see [`Retention`]. Small enough that no commit has to
+    /// wait for it. A store that keeps everything does nothing.
+    fn tidy(&self, _now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        Box::pin(std::future::ready(Ok(Tidied::default())))
+    }
+
+    /// Forgets one finished run at once: its journal, its mail, its row. Its key stays taken, as if it were gone from this
+    /// moment on for the usual reason. What it said to other runs is theirs, and stays.
+    ///
+    /// Refused with [`StoreError::Unfinished`] and [`StoreError::Doubted`]. Dropping the future may leave it half done:
+    /// then the journal is gone, and purging it again does the rest.
+    fn purge(&self, _run: RunId, _now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        let why = "it does not purge runs".to_owned();
+        Box::pin(std::future::ready(Err(StoreError::Unavailable(why))))
+    }
 
     /// The secret reply keys are signed with: made with the store, kept with it.
     fn secret(&self) -> [u8; 32];

@@ -52,6 +52,14 @@ macro_rules! delegate_reads {
             $how(self.$inner.list(filter, after, limit))
         }
 
+        fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+            $how(self.$inner.tidy(now))
+        }
+
+        fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+            $how(self.$inner.purge(run, now))
+        }
+
         fn close(&self) -> BoxFuture<'_, ()> {
             $how(self.$inner.close())
         }
@@ -108,7 +116,8 @@ mod reads {
     pub(super) use crate::run::record::Record;
     pub(super) use crate::run::state::RunInfo;
     pub(super) use crate::store::{
-        Access, ArtifactId, Artifacts, Claimant, Claimed, Due, Entry, Filter, Mail, StoreError, Stored, Swept, Upload,
+        Access, ArtifactId, Artifacts, Claimant, Claimed, Due, Entry, Filter, Mail, StoreError, Stored, Swept, Tidied,
+        Upload,
     };
     pub(super) use crate::time::Timestamp;
 }

@@ -1,6 +1,6 @@
 //! What every [`Store`] must do, as checks that run against any of them.
 //!
-//! The author of a store writes one test:
+//! The author of a store writes one test, with stores that keep finished runs as long as [`Retention`] says by default:
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -15,6 +15,7 @@ mod leases;
 mod lists;
 mod mailbox;
 mod owners;
+mod retention;
 mod scene;
 mod sessions;
 mod starts;
@@ -23,6 +24,8 @@ mod suspend;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+#[cfg(doc)]
+use crate::store::Retention;
 use crate::store::Store;
 
 /// One thing a store must do.
@@ -107,6 +110,16 @@ behaviours! {
         a_message_is_taken_once,
         a_refused_message_takes_its_commit_with_it,
         an_owners_commit_again_sends_nothing_again,
+    }
+    retention {
+        w09_a_finished_run_becomes_a_summary_and_goes,
+        w09_what_is_not_finished_is_kept_however_old_it_is,
+        w09_a_run_is_kept_as_long_as_the_run_that_spawned_it,
+        w09_a_run_with_open_doubts_is_kept_until_they_are_settled,
+        w09_a_key_stays_taken_for_a_while_after_its_run_is_gone,
+        w09_a_purged_run_is_gone_at_once,
+        w09_what_may_be_needed_is_not_purged,
+        w09_a_session_is_read_on_after_its_runs_are_gone,
     }
     lists {
         lists_filter_and_turn_pages,

@@ -8,7 +8,6 @@
 mod access;
 mod pack;
 mod payload;
-#[cfg_attr(not(test), expect(dead_code, reason = "for the purge of a run, which this store does not have yet"))]
 mod purge;
 mod refer;
 mod store;
@@ -20,6 +19,7 @@ use windlass_core::store::{ArtifactId, Swept};
 use windlass_core::time::Timestamp;
 
 pub(super) use payload::{Payload, keep, read as read_payload};
+pub(super) use purge::unreference_run;
 pub(super) use refer::{Refers, check, refer};
 pub(super) use store::tidy;
 pub(super) use upload::{Done, Step, Uploads, work};
@@ -164,6 +164,12 @@ pub(super) fn sweep(connection: &Connection, now: Timestamp, opening: i64, limit
     let mut swept = clear(connection, opening, limit)?;
     swept.more |= ended.len() >= limit;
     Ok(swept)
+}
+
+/// Whether there is anything to collect.
+pub(super) fn is_due(connection: &Connection, now: Timestamp, opening: i64) -> rusqlite::Result<bool> {
+    let ended = connection.prepare_cached(ENDED)?.exists([now.as_micros(), 1])?;
+    Ok(ended || left_over(connection, opening)?.is_some())
 }
 
 const LEFT: &str = "SELECT id FROM blobs WHERE digest IS NULL AND opening < ?1 LIMIT 1";

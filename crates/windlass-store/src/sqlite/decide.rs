@@ -29,6 +29,8 @@ pub(super) struct Head {
     pub(super) session: Option<i64>,
     /// Whether it is a turn that is not over.
     pub(super) turn: bool,
+    /// Whether its journal is gone, or going.
+    pub(super) summary: bool,
 }
 
 impl Head {
@@ -81,6 +83,9 @@ pub(super) fn owner(head: Option<&Head>, owner: Owner, creates: bool, appends: b
     if epoch != head.epoch {
         return Err(StoreError::Stale { run, epoch, current: head.epoch });
     }
+    if head.summary {
+        return Err(StoreError::Finished(run));
+    }
     match (creates, appends) {
         (false, _) if expected_seq == head.tail.end => Ok(Verdict::Write),
         (true, _) if expected_seq == 0 => Ok(Verdict::Compare),
@@ -125,6 +130,7 @@ mod tests {
             base: 0,
             session: None,
             turn: false,
+            summary: false,
         }
     }
 

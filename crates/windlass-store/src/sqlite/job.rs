@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
-use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Turn};
+use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Tidied, Turn};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs::{self, Payload};
 use super::outline;
 use super::pack::Packed;
+use super::retention::Chores;
 
 /// Largest record or message, in bytes of JSON. SQLite ends at a thousand million; one commit beyond that would fail
 /// its whole group again and again.
@@ -24,6 +25,9 @@ pub(super) enum Job {
     Renew(WorkerId, Timestamp, Promise<()>),
     Blob(blobs::Step, Promise<blobs::Done>),
     Pack(Packed, Promise<()>),
+    Tidy(Chores, Promise<Tidied>),
+    /// A slice of removing a run, at this time.
+    Purge(RunId, Timestamp, Promise<Tidied>),
 }
 
 impl Job {
@@ -38,7 +42,7 @@ impl Job {
             }
             Self::Blob(step, _) => FIXED + step.bytes(),
             Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
-            Self::Claim(..) | Self::Release(..) | Self::Renew(..) => FIXED,
+            Self::Claim(..) | Self::Release(..) | Self::Renew(..) | Self::Tidy(..) | Self::Purge(..) => FIXED,
         }
     }
 }
@@ -99,6 +103,8 @@ pub(super) struct Start {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) count: u32,
+    /// When the last of them was written.
+    pub(super) at: Option<Timestamp>,
     /// A line each: what is encoded has no line breaks of its own.
     pub(super) text: Text,
 }
@@ -141,6 +147,7 @@ impl Records {
             }
             self.text.add(record)?;
             self.count += 1;
+            self.at = Some(record.at);
         }
         Ok(())
     }

@@ -5,6 +5,8 @@
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
+mod audit;
+mod backup;
 mod blobs;
 mod check;
 mod checkpoint;
@@ -18,10 +20,12 @@ mod open;
 mod outline;
 mod pack;
 mod place;
+mod purge;
 mod queue;
 mod read;
 mod refusal;
 mod reopen;
+mod retention;
 mod schema;
 mod table;
 #[cfg(test)]
@@ -37,7 +41,7 @@ use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError,
+    Answer, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
@@ -47,8 +51,11 @@ use job::{Job, Write};
 use log::Tails;
 use queue::Queue;
 use read::Readers;
+use retention::Keeper;
 use writer::{Others, Writer};
 
+pub use audit::{Report, check_file};
+pub use backup::BackupError;
 pub use check::Health;
 pub use open::{Durability, Options};
 pub use refusal::OpenError;
@@ -66,6 +73,7 @@ pub struct SqliteStore {
     uploads: blobs::Uploads,
     opening: i64,
     secret: [u8; 32],
+    keeper: Keeper,
     check: Check,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -84,6 +92,7 @@ impl SqliteStore {
         let queue = Arc::new(Queue::new(queue::BOUNDS));
         blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
         let tails = Arc::new(Tails::default());
+        let keeper = Keeper::new(options.retention, opening);
         let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
         let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
         let others = Others { readers: readers.clone(), tails, check: check.shared() };
@@ -94,7 +103,8 @@ impl SqliteStore {
             .spawn(move || writer.run())
             .map_err(|error| OpenError::failed(&path, error))?;
         let uploads = blobs::Uploads::default();
-        Ok(Self { path, queue, readers, uploads, opening, secret, check, writer: Mutex::new(Some(writer)) })
+        let writer = Mutex::new(Some(writer));
+        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, writer })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -205,6 +215,25 @@ impl Store for SqliteStore {
 
     fn artifacts(&self) -> &dyn Artifacts {
         self
+    }
+
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        Box::pin(async move {
+            let found = self.readers.with(|connection| self.keeper.look(connection, now))?;
+            let done = match found.chores.is_empty() {
+                true => Tidied::default(),
+                false => self.ask(|promise| Job::Tidy(found.chores, promise)).await?,
+            };
+            Ok(self.keeper.after(found.next, done))
+        })
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            // A long journal goes in slices, so that no commit waits for all of it.
+            while self.ask(|promise| Job::Purge(run, now, promise)).await?.more {}
+            Ok(())
+        })
     }
 
     fn secret(&self) -> [u8; 32] {

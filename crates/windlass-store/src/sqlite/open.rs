@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
+use windlass_core::store::Retention;
 
 use super::lock::{self, FileLock};
 use super::place::Place;
@@ -45,11 +46,13 @@ pub struct Options {
     pub durability: Durability,
     /// How many records may lie unpacked at the end of the log, about. A restart looks through them.
     pub unpacked: u32,
+    /// How long finished runs are kept.
+    pub retention: Retention,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::default(), unpacked: 32_768 }
+        Self { durability: Durability::default(), unpacked: 32_768, retention: Retention::default() }
     }
 }
 
@@ -174,6 +177,9 @@ pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connect
     connection.pragma_update(None, "synchronous", synchronous)?;
     // On macOS an ordinary sync leaves data in the drive's cache.
     connection.pragma_update(None, "fullfsync", options.durability == Durability::Full)?;
+    // What is deleted is overwritten where its page is written anyway, so that purging a run leaves nothing of it behind
+    // in pages that other runs share.
+    connection.pragma_update(None, "secure_delete", "FAST")?;
     connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     Ok(connection)

@@ -71,7 +71,9 @@ impl Table<'_> {
         for segment in &packed.segments {
             self.exchange(segment)?;
         }
-        let mut save = self.connection.prepare_cached("UPDATE runs SET tail = ?2, length = ?3 WHERE id = ?1")?;
+        // A journal that is being removed ends where its removal has come to.
+        let sql = "UPDATE runs SET tail = ?2, length = ?3 WHERE id = ?1 AND summary = 0";
+        let mut save = self.connection.prepare_cached(sql)?;
         for (run, tail) in self.tails.upto(packed.upto) {
             save.execute(params![run, tail.position, signed(tail.end)])?;
         }
@@ -81,12 +83,14 @@ impl Table<'_> {
     }
 
     fn exchange(&self, segment: &Segment) -> rusqlite::Result<()> {
+        let mut last = self.connection.prepare_cached("SELECT 1 FROM log WHERE position = ?1")?;
+        if !last.exists([segment.place()])? {
+            // The journal is being removed, from its end on. What is left of it is found row by row.
+            return Ok(());
+        }
         let mut delete = self.connection.prepare_cached("DELETE FROM log WHERE position = ?1")?;
         for place in &segment.places {
-            if delete.execute([place])? == 0 {
-                // The run was purged meanwhile, and with it all of its rows.
-                return Ok(());
-            }
+            delete.execute([place])?;
         }
         let sql = "INSERT INTO segments (position, first, run, seq, count, previous, session, body)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";

@@ -28,8 +28,8 @@ macro_rules! infos {
     ($($which:literal)+) => {
         concat!(
             "SELECT run, tool, created, state, doubts, parks, epoch, generation, ",
-            "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path ",
-            "FROM runs ",
+            "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path, ",
+            "ended FROM runs ",
             $($which),+
         )
     };
@@ -105,7 +105,7 @@ impl Readers {
     pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
         self.with(|connection| {
             let id = find(connection, run)?;
-            self.at_tail(connection, id, |view, tail| records(view, tail, from, limit))
+            self.at_tail(connection, run, id, |view, tail| records(view, tail, from, limit))
         })
     }
 
@@ -114,19 +114,22 @@ impl Readers {
     fn at_tail<T>(
         &self,
         connection: &mut Connection,
+        run: RunId,
         id: i64,
         read: impl Fn(&Connection, i64) -> Result<Option<T>, ReadError>,
     ) -> Result<T, ReadError> {
         loop {
             let known = self.tails.get(id);
             let view = connection.transaction()?;
-            let tail = match known {
-                Some(tail) => tail.position,
-                None => view
-                    .prepare_cached("SELECT tail FROM runs WHERE id = ?1")?
-                    .query_row([id], |row| row.get(0))
-                    .optional()?
-                    .unwrap_or(0),
+            let saved = view
+                .prepare_cached("SELECT tail, summary FROM runs WHERE id = ?1")?
+                .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+                .optional()?;
+            let tail = match saved {
+                None => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
+                Some((saved, 0)) => known.map_or(saved, |tail| tail.position),
+                // A part of a journal must not look like all of it.
+                Some(_) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
             };
             if let Some(value) = read(&view, tail)? {
                 return Ok(value);
@@ -148,7 +151,7 @@ impl Readers {
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {
         self.with(|connection| {
             let id = find(connection, run)?;
-            self.at_tail(connection, id, |view, tail| contents(view, id, tail))
+            self.at_tail(connection, run, id, |view, tail| contents(view, id, tail))
         })
     }
 
@@ -316,6 +319,7 @@ fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
         generation: row.get(7)?,
         session: row.get(8)?,
         parent: parent(row, 9)?,
+        ended: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_micros),
     })
 }
 
@@ -334,7 +338,7 @@ fn parent(row: &SqlRow<'_>, column: usize) -> Result<Option<Box<(RunId, Path)>>,
     Ok(Some(Box::new((RunId::from_bytes(run), path))))
 }
 
-fn size(limit: usize) -> i64 {
+pub(super) fn size(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 

@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{blobs, log, outline};
+use super::{backup, blobs, log, outline};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
@@ -15,7 +15,8 @@ pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 pub(super) const VERSION: i32 = 2;
 
 /// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
-///   and whether the last to open it closed it in good order.
+///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
+///   was added since rows at its end went, and whether it is a backup that nobody opened yet.
 /// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id. It grows, so it is also
 ///   the order in which turns arrived.
 /// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
@@ -24,10 +25,12 @@ pub(super) const VERSION: i32 = 2;
 /// - `runs.turn` is set while the run is a turn that is not over.
 /// - `runs.asks` says that something in `parks` needs a person.
 /// - `runs.base` is the number of the first record of this generation.
+/// - `runs.ended` is when a finished run ended; `runs.summary` is 0 while its journal is whole, 1 while it is being removed,
+///   2 once the row is all that is left.
 /// - `runs.tail` and `runs.length` say where the journal ends, unless it has rows beyond `file.packed`.
 /// - The partial indexes answer the filters; an index holds only the rows its filter shows. A run that is created and
-///   finished in one commit is in none of them. Finished runs have none of their own: nearly all runs are finished, so
-///   walking all of them in their order finds them as fast.
+///   finished in one commit is in none of them but `runs_ended`, which grows at its end. The filter of finished runs has
+///   none of its own: nearly all runs are finished, so walking all of them in their order finds them as fast.
 /// - `sessions` keeps names short in the tables that repeat them.
 /// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys come back.
 const TABLES: &str = "
@@ -35,7 +38,9 @@ CREATE TABLE file (
     openings INTEGER NOT NULL,
     secret   BLOB NOT NULL,
     packed   INTEGER NOT NULL DEFAULT 0,
-    clean    INTEGER NOT NULL DEFAULT 1
+    clean    INTEGER NOT NULL DEFAULT 1,
+    last     INTEGER NOT NULL DEFAULT 0,
+    copy     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO file (openings, secret) VALUES (0, randomblob(32));
 
@@ -75,7 +80,9 @@ CREATE TABLE runs (
     parks       TEXT,
     asks        INTEGER NOT NULL DEFAULT 0,
     tail        INTEGER NOT NULL DEFAULT 0,
-    length      INTEGER NOT NULL DEFAULT 0
+    length      INTEGER NOT NULL DEFAULT 0,
+    ended       INTEGER,
+    summary     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX runs_open ON runs (phase, run) WHERE phase < 4;
 CREATE INDEX runs_driven ON runs (worker, run) WHERE phase = 1;
@@ -124,12 +131,25 @@ CREATE TABLE segments (
 CREATE INDEX segments_by_session ON segments (session, first) WHERE session IS NOT NULL;
 ";
 
+/// Finished runs by how much of them is left and when they ended, and the keys of those that are gone.
+const RETENTION: &str = "
+CREATE INDEX runs_ended ON runs (summary, ended) WHERE ended IS NOT NULL;
+
+CREATE TABLE tombstones (
+    key   TEXT PRIMARY KEY,
+    run   BLOB NOT NULL,
+    since INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tombstones_by_age ON tombstones (since);
+";
+
 /// For people: what they see has no numbers that only the file understands. They need functions that only Windlass's own
 /// connections have, for ids and for what is packed. Made anew by every migration.
 const VIEWS: &str = "
 DROP VIEW IF EXISTS run;
 CREATE VIEW run AS
     SELECT windlass_id(runs.run) AS run, tool, datetime(created / 1000000, 'unixepoch') AS created,
+           datetime(ended / 1000000, 'unixepoch') AS ended,
            json_extract(state, '$.state') AS state, key, sessions.name AS session, windlass_id(parent_run) AS parent,
            CASE WHEN wake BETWEEN 0 AND 9223372036854775806
                 THEN datetime(wake / 1000000, 'unixepoch') END AS wakes, doubts, parks
@@ -146,10 +166,15 @@ CREATE VIEW journal AS
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
 const MIGRATIONS: [&[&str]; 1] = [FROM_V1];
 
-/// Version 1 had a row for each record, found by an index instead of by the row before.
+/// Version 1 had a row for each record, found by an index instead of by the row before, and did not know when runs ended.
 const FROM_V1: &[&str] = &[
     "ALTER TABLE file ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE file ADD COLUMN clean INTEGER NOT NULL DEFAULT 1;
+     ALTER TABLE file ADD COLUMN last INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE file ADD COLUMN copy INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE runs ADD COLUMN ended INTEGER;
+     ALTER TABLE runs ADD COLUMN summary INTEGER NOT NULL DEFAULT 0;
+     UPDATE runs SET ended = created WHERE phase = 4;
      ALTER TABLE runs ADD COLUMN tail INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE runs ADD COLUMN length INTEGER NOT NULL DEFAULT 0;
      UPDATE runs SET (tail, length) =
@@ -165,6 +190,7 @@ const FROM_V1: &[&str] = &[
         FROM old ORDER BY position;
      DROP TABLE old;",
     blobs::DDL,
+    RETENTION,
 ];
 
 /// Whose file it is.
@@ -200,7 +226,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    for statements in [TABLES, LOG, blobs::DDL, VIEWS] {
+    for statements in [TABLES, LOG, RETENTION, blobs::DDL, VIEWS] {
         transaction.execute_batch(statements)?;
     }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -247,6 +273,7 @@ fn array<'a>(bodies: impl Iterator<Item = &'a str>) -> String {
 pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i64, [u8; 32])> {
     let transaction = connection.transaction()?;
     transaction.execute("DELETE FROM workers", [])?;
+    backup::restore(&transaction)?;
     let sql = "UPDATE file SET openings = openings + 1, clean = 0 RETURNING openings, secret";
     let counted = transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
     transaction.commit()?;

@@ -9,12 +9,14 @@ use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 use windlass_core::store::{Guard, StoreError};
+use windlass_core::time::Timestamp;
 
 use super::blobs;
 use super::decide::{self, AT_ONCE, Head, Owner, Verdict};
 use super::job::{Letter, Phase, Start, State, Write};
 use super::log::{self, End, Row, Tail, Tails, signed, unsigned};
 use super::read::{self, ReadError};
+use super::retention;
 
 /// What the writer knows of runs without asking the file.
 pub(super) type Heads = FxHashMap<RunId, Head>;
@@ -99,7 +101,7 @@ impl Table<'_> {
     }
 
     /// What is known of a run, from memory or else from the file.
-    fn head(&mut self, run: RunId) -> Result<Option<&mut Head>, Trouble> {
+    pub(super) fn head(&mut self, run: RunId) -> Result<Option<&mut Head>, Trouble> {
         // Two look-ups, because the borrow checker does not see that the first one's miss ends its borrow.
         if !self.heads.contains_key(&run) {
             let Some(head) = load(self.connection, self.tails, run)? else { return Ok(None) };
@@ -147,7 +149,8 @@ impl Table<'_> {
             let ends_turn = head.turn && state.phase == Phase::Finished;
             head.phase = state.phase;
             if write.create.is_none() {
-                set_state(connection, head, state)?;
+                let ended = retention::ended(connection, head, write)?;
+                set_state(connection, head, state, ended)?;
             }
             self.end.saved(head.id);
             if ends_turn {
@@ -198,9 +201,15 @@ fn set_facts(connection: &Connection, head: &mut Head, write: &Write) -> rusqlit
     Ok(())
 }
 
-fn set_state(connection: &Connection, head: &mut Head, state: &State) -> rusqlite::Result<()> {
+fn set_state(
+    connection: &Connection,
+    head: &mut Head,
+    state: &State,
+    ended: Option<Timestamp>,
+) -> rusqlite::Result<()> {
     head.turn &= state.phase != Phase::Finished;
-    let sql = "UPDATE runs SET phase = ?2, state = ?3, wake = ?4, orderly = ?5, turn = ?6, tail = ?7, length = ?8
+    let sql = "UPDATE runs SET phase = ?2, state = ?3, wake = ?4, orderly = ?5, turn = ?6, tail = ?7, length = ?8,
+                      ended = iif(?2 = 4, coalesce(ended, ?9), NULL)
                WHERE id = ?1";
     connection.prepare_cached(sql)?.execute(params![
         head.id,
@@ -211,6 +220,7 @@ fn set_state(connection: &Connection, head: &mut Head, state: &State) -> rusqlit
         head.turn.then_some(1),
         head.tail.position,
         signed(head.tail.end),
+        ended.map(Timestamp::as_micros),
     ])?;
     Ok(())
 }
@@ -225,7 +235,7 @@ fn next_turn(connection: &Connection, head: &Head) -> rusqlite::Result<()> {
 }
 
 const LOAD: &str = "SELECT id, epoch, phase, doubts, examined, generation, base, session, turn IS NOT NULL,
-        tail, length,
+        tail, length, summary,
         (SELECT coalesce(max(position), 0) FROM mail WHERE mail.run = runs.id)
     FROM runs WHERE run = ?1";
 
@@ -239,7 +249,7 @@ fn load(connection: &Connection, tails: &Tails, run: RunId) -> Result<Option<Hea
                 id,
                 epoch: unsigned(row.get(1)?),
                 tail: tails.get(id).unwrap_or(resting),
-                mail: unsigned(row.get(11)?),
+                mail: unsigned(row.get(12)?),
                 examined: unsigned(row.get(4)?),
                 phase: Phase::Running,
                 doubts: Vec::new(),
@@ -247,6 +257,7 @@ fn load(connection: &Connection, tails: &Tails, run: RunId) -> Result<Option<Hea
                 base: unsigned(row.get(6)?),
                 session: row.get(7)?,
                 turn: row.get(8)?,
+                summary: row.get::<_, i64>(11)? != 0,
             };
             Ok((head, row.get::<_, i64>(2)?, row.get::<_, Option<String>>(3)?))
         })
@@ -263,6 +274,7 @@ fn load(connection: &Connection, tails: &Tails, run: RunId) -> Result<Option<Hea
 
 #[cfg(test)]
 mod tests {
+    use super::super::purge;
     use super::super::schema::tests::{is_indexed, plan};
     use super::*;
 
@@ -271,6 +283,7 @@ mod tests {
         let expected = [
             (LOAD, "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (run=?)"),
             (create::KEYED, "SEARCH runs USING INDEX runs_by_key (key=?)"),
+            (purge::SPENT, "SEARCH tombstones USING PRIMARY KEY (key=?)"),
             (create::TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (claim::FIRST_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (NEXT_TURN, "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"),

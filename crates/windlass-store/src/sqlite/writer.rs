@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
-use windlass_core::store::{Promise, StoreError};
+use windlass_core::store::{Promise, StoreError, Tidied};
 
 use super::blobs;
 use super::check::Shared;
@@ -84,6 +84,7 @@ enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
     Taken(Promise<Taken>, Result<Taken, StoreError>),
     Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
+    Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
 }
 
 impl Reply {
@@ -94,9 +95,11 @@ impl Reply {
             (Self::Unit(promise, result), None) => promise.answer(result),
             (Self::Taken(promise, result), None) => promise.answer(result),
             (Self::Blob(promise, result), None) => promise.answer(result),
+            (Self::Tidied(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
             tracing::error!("a callback that waited for a commit panicked");
@@ -248,6 +251,12 @@ impl Writer {
                 }
                 Job::Release(run, epoch, promise) => {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
+                }
+                Job::Tidy(chores, promise) => {
+                    Reply::Tidied(promise, self.one(&mut failed, |table| table.tidy(&chores)))
+                }
+                Job::Purge(run, now, promise) => {
+                    Reply::Tidied(promise, self.one(&mut failed, |table| table.purge(run, now)))
                 }
                 Job::Pack(packed, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.pack(&packed))),
             });

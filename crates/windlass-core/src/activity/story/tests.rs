@@ -91,6 +91,7 @@ fn l23_every_record_says_what_happened() {
         ("0", asked(OpKind::Version, "v2", json!(null)), Event::Entered, &[]),
         ("/", None, Event::Recovered, &["run_recovered"]),
         ("/", None, Event::Resumed, &["run_resumed"]),
+        ("/", None, Event::Restored { renamed: false }, &["run_restored"]),
         ("/", call(), again, &["run_continued", "call_started"]),
         ("/", None, Event::Revoked { reason: "over".into() }, &["keys_revoked"]),
         ("/", None, cancelled, &["run_cancelled"]),

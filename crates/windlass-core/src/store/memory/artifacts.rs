@@ -101,7 +101,7 @@ impl Shelf {
         loose && self.blobs.remove(&artifact).is_some()
     }
 
-    fn sweep(&mut self, now: Timestamp, limit: usize) -> Swept {
+    pub(super) fn sweep(&mut self, now: Timestamp, limit: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..limit {
             let Some((_, artifact, by)) = self.ends.first().filter(|(until, ..)| *until <= now).cloned() else { break };

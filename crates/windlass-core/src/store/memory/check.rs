@@ -35,6 +35,7 @@ impl Inner {
             (Some(entry), _) if entry.epoch != epoch => {
                 return Err(StoreError::Stale { run, epoch, current: entry.epoch });
             }
+            (Some(entry), _) if entry.summary => return Err(StoreError::Finished(run)),
             (Some(entry), _) if entry.repeats(expected_seq, creation, &commit.changes) => {
                 return Ok(Standing::Repeated);
             }
@@ -104,6 +105,9 @@ impl Inner {
             let same = before.iter().find(|(_, other)| other.key.as_ref() == Some(key)).map(|(run, _)| run);
             if let Some(taken) = same.or_else(|| self.keys.get(key)) {
                 return Err(StoreError::KeyTaken { run: *taken });
+            }
+            if let Some(run) = self.spent(key) {
+                return Err(StoreError::KeySpent { run });
             }
         }
         if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {

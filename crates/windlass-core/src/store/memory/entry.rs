@@ -13,6 +13,10 @@ use crate::time::Timestamp;
 pub(super) struct Entry {
     pub(super) tool: Arc<str>,
     pub(super) created: Timestamp,
+    /// When it finished.
+    pub(super) ended: Option<Timestamp>,
+    /// Whether its journal is gone.
+    pub(super) summary: bool,
     pub(super) key: Option<Arc<str>>,
     pub(super) session: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
@@ -65,6 +69,8 @@ impl Entry {
         Self {
             tool,
             created: at,
+            ended: None,
+            summary: false,
             key,
             session,
             parent,
@@ -86,6 +92,7 @@ impl Entry {
             run,
             tool: self.tool.clone(),
             created: self.created,
+            ended: self.ended,
             state: self.state.clone(),
             doubts: self.doubts.clone(),
             parks: self.parks.clone(),
@@ -111,6 +118,14 @@ impl Entry {
             session: self.session.clone(),
             parent: self.parent.clone(),
         }
+    }
+
+    /// Keeps only what says that the run was there.
+    pub(super) fn summarize(&mut self) {
+        self.summary = true;
+        self.records = Vec::new();
+        self.parks = Vec::new();
+        self.mailbox = Mailbox::default();
     }
 
     pub(super) fn is_finished(&self) -> bool {

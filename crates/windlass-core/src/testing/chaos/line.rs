@@ -277,6 +277,14 @@ impl Store for Wire {
         self
     }
 
+    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
+        self.unless_down(|store| store.tidy(now))
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.unless_down(|store| store.purge(run, now))
+    }
+
     fn secret(&self) -> [u8; 32] {
         self.store.secret()
     }

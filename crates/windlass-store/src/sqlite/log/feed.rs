@@ -9,13 +9,14 @@ use crate::sqlite::read::{ReadError, decode_line, text};
 
 pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.seq, log.count, runs.run, log.body
     FROM log CROSS JOIN runs ON runs.id = log.run
-    WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2
+    WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2 AND runs.summary = 0
     ORDER BY log.position LIMIT ?3";
 
 /// Segments of runs that went on at the same time overlap, so they come by where they begin.
 pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.first, segments.seq, runs.run, segments.body
     FROM segments CROSS JOIN runs ON runs.id = segments.run
     WHERE segments.session = (SELECT id FROM sessions WHERE name = ?1) AND segments.position > ?2
+      AND runs.summary = 0
     ORDER BY segments.first";
 
 /// At most `limit` entries after a position.

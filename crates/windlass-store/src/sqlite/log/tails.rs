@@ -52,14 +52,16 @@ impl Tails {
 
     /// Looks through the end of the log as it is in the file.
     pub(in crate::sqlite) fn rebuild(&self, connection: &Connection) -> rusqlite::Result<End> {
-        let packed: i64 = connection.query_row("SELECT packed FROM file", [], |row| row.get(0))?;
+        let (packed, last): (i64, i64) =
+            connection.query_row("SELECT packed, last FROM file", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let mut statement =
             connection.prepare("SELECT position, run, seq + count FROM log WHERE position > ?1 ORDER BY position")?;
         let mut rows = statement.query([packed])?;
-        let (mut tails, mut last) = (FxHashMap::default(), packed);
+        let (mut tails, mut last) = (FxHashMap::default(), last.max(packed));
         while let Some(row) = rows.next()? {
-            last = row.get(0)?;
-            tails.insert(row.get(1)?, Tail { position: last, end: unsigned(row.get(2)?) });
+            let position = row.get(0)?;
+            last = last.max(position);
+            tails.insert(row.get(1)?, Tail { position, end: unsigned(row.get(2)?) });
         }
         *self.0.write() = tails;
         Ok(End { last, packed, moved: Vec::new() })

@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::RunId;
 use windlass_core::run::state::RunState;
 use windlass_core::store::{Creation, StoreError, Turn};
+use windlass_core::time::Timestamp;
 
 use super::super::decide::{self, AT_ONCE, Head, NEVER, Owner};
 use super::super::job::{Phase, Start, State, Write};
@@ -47,6 +48,9 @@ impl Table<'_> {
             if let Some(taken) = taken {
                 return Err(StoreError::KeyTaken { run: taken }.into());
             }
+            if let Some(run) = self.spent(key)? {
+                return Err(StoreError::KeySpent { run }.into());
+            }
         }
         if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
             let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;
@@ -83,7 +87,8 @@ impl Table<'_> {
         let turn = is_turn(creation) && state.phase != Phase::Finished;
         let wake = decide::wake(state, false);
         let tail = self.end.after(Tail::default(), &write.records);
-        self.insert(&Row { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake, tail })
+        let ended = (state.phase == Phase::Finished).then(|| write.records.at.unwrap_or(creation.at));
+        self.insert(&Row { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake, tail, ended })
     }
 
     /// Queues a run that nobody owns yet.
@@ -98,7 +103,8 @@ impl Table<'_> {
         let state = &State::encode(&RunState::Queued)?;
         let session = self.session(creation)?;
         let tail = self.end.after(Tail::default(), records);
-        let head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake, tail })?;
+        let ended = None;
+        let head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake, tail, ended })?;
         self.end.append(self.connection, &head.journal(), records)?;
         self.end.saved(head.id);
         Ok(())
@@ -106,10 +112,10 @@ impl Table<'_> {
 
     /// The head it returns has no journal yet.
     fn insert(&self, row: &Row<'_>) -> Result<Head, Trouble> {
-        let Row { run, epoch, creation, state, session, turn, wake, tail } = *row;
+        let Row { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
         let sql = "INSERT INTO runs (run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
-                                     session, turn, parent_run, parent_path, tail, length)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+                                     session, turn, parent_run, parent_path, tail, length, ended)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
         let parent = creation.parent.as_deref();
         self.connection.prepare_cached(sql)?.execute(params![
             run.as_bytes(),
@@ -129,6 +135,7 @@ impl Table<'_> {
             parent.map(|(_, path)| path.to_string()),
             tail.position,
             signed(tail.end),
+            ended.map(Timestamp::as_micros),
         ])?;
         let id = self.connection.last_insert_rowid();
         Ok(Head {
@@ -143,6 +150,7 @@ impl Table<'_> {
             base: 0,
             session,
             turn,
+            summary: false,
         })
     }
 
@@ -163,6 +171,7 @@ struct Row<'a> {
     wake: Option<i64>,
     /// Where its journal will end.
     tail: Tail,
+    ended: Option<Timestamp>,
 }
 
 pub(super) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";

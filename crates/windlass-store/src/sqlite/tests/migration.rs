@@ -37,3 +37,20 @@ fn w08_a_file_of_version_1_goes_on() {
     let artifact = block_on(store.artifacts().size(nothing, Access::Owner));
     assert_eq!(artifact, Err(StoreError::NoArtifact { artifact: nothing }), "it can have artifacts now");
 }
+
+#[test]
+fn w09_a_finished_run_of_version_1_counts_from_its_creation() {
+    let (_directory, path) = place();
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch(include_str!("v1.sql")).unwrap();
+    let sql =
+        "UPDATE runs SET phase = 4, state = '{\"state\":\"finished\",\"ending\":\"ok\"}', wake = NULL WHERE run = ?1";
+    assert_eq!(connection.execute(sql, [run(1).as_bytes()]).unwrap(), 1);
+    drop(connection);
+    let store = SqliteStore::open(&path).unwrap();
+    let info = |n| block_on(store.info(run(n))).unwrap().unwrap();
+    assert_eq!((info(1).ended, info(2).ended), (Some(info(1).created), None));
+    while block_on(store.tidy(Timestamp::from_micros(i64::MAX))).unwrap().more {}
+    assert_eq!(block_on(store.info(run(1))), Ok(None));
+    assert_eq!(length(&store, 2), 5, "what is not finished stays");
+}

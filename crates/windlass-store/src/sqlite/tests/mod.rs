@@ -1,5 +1,6 @@
 //! Tests of what is particular to SQLite; what every store must do is in the store suite.
 
+mod backup;
 mod checking;
 mod crash;
 mod group;
@@ -9,6 +10,7 @@ mod outage;
 mod packing;
 mod payloads;
 mod reopening;
+mod retention;
 
 use std::path::PathBuf;
 use std::sync::Arc;

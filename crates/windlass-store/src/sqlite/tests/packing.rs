@@ -15,7 +15,7 @@ const RUNS: u8 = 3;
 const RECORDS: u64 = 120;
 
 /// Runs of one session that take turns: their segments overlap. Goes on until something was packed, which happens beside.
-fn fill(store: &SqliteStore) {
+pub(super) fn fill(store: &SqliteStore) {
     for n in 1..=RUNS {
         let creation = Creation { tool: "t".into(), session: Some("s".into()), ..Creation::default() };
         commit(store, owner(n, 0, vec![Change::Create(creation), append(json!([n, 0]))])).unwrap();

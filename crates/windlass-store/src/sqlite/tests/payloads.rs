@@ -60,3 +60,23 @@ fn a_value_that_is_missing_is_named() {
     let error = block_on(SqliteStore::open(&path).unwrap().journal(run(1), 0)).unwrap_err().to_string();
     assert!(error.contains("app.db") && error.contains("large value") && error.contains("is missing"), "{error}");
 }
+
+#[test]
+fn w09_a_purged_run_takes_its_large_values_with_it() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).unwrap();
+    for n in 1..=2 {
+        commit(&store, create(n)).unwrap();
+        commit(&store, owner(n, 1, vec![append(long(1)), append(json!("only".repeat(9_000 + usize::from(n))))]))
+            .unwrap();
+        commit(&store, owner(n, 3, vec![finish()])).unwrap();
+    }
+    block_on(store.purge(run(1), Timestamp::default())).unwrap();
+    assert_eq!(block_on(store.info(run(1))).unwrap(), None);
+    let journal = block_on(store.journal(run(2), 0)).unwrap();
+    assert_eq!(value(&journal[1]), long(1), "what others share is theirs");
+    drop(store);
+    assert_eq!((count(&path, "blobs"), count(&path, "pieces"), count(&path, "refs")), (2, 2, 2));
+    let report = crate::check_file(&path, |_, _| ()).unwrap();
+    assert!(report.is_fine(), "{report}");
+}

@@ -1,0 +1,285 @@
+//! Journaled steps: how many a second, how long each takes, how much CPU time it costs.
+//!
+//! An [`Engine`] runs so many workflows at once, each taking steps one after another. All engines take turns in rounds,
+//! with the disk's own limits among them ([`bare`]), so that whatever else the machine is doing hits them alike.
+
+pub mod bare;
+pub mod marks;
+pub mod ours;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+
+use crate::measure::median;
+use crate::percentile::Sorted;
+use marks::Run;
+
+/// Something that takes durable steps.
+pub trait Engine {
+    /// The name in the report, unique in a run.
+    fn name(&self) -> &str;
+
+    /// Whether it can be measured with so many runs at once.
+    fn takes(&self, runs: usize) -> bool {
+        runs > 0
+    }
+
+    /// Whether it has runs that begin and end; the bare limits have not.
+    fn has_runs(&self) -> bool {
+        true
+    }
+
+    /// Makes ready for so many runs at once. Not measured.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot.
+    fn prepare(&mut self, runs: usize) -> anyhow::Result<()>;
+
+    /// Takes so many steps in each of so many runs at once, and waits for the ends of all runs. Measured.
+    ///
+    /// # Errors
+    ///
+    /// When a run fails.
+    fn take(&mut self, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>>;
+
+    /// CPU time used so far, over all threads and processes that take part, where the system tells.
+    fn cpu(&self) -> Option<Duration>;
+}
+
+/// How much is measured.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Rounds to take the median of.
+    pub rounds: usize,
+    /// How long one engine's turn in a round should take.
+    pub turn: Duration,
+    /// Runs at once, each number by itself.
+    pub levels: Vec<usize>,
+    /// Steps in all before anything counts, to warm up and to see how fast it goes.
+    pub warm_up: usize,
+    /// Runs whose first step is looked at.
+    pub firsts: usize,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        let levels = vec![1, 16, 64, 256, 1_024];
+        Self { rounds: 5, turn: Duration::from_secs(1), levels, warm_up: 400, firsts: 100 }
+    }
+}
+
+/// Steps a run takes at least: fewer would measure how runs begin and end.
+const LEAST: u32 = 20;
+
+/// Steps a run takes at most, for engines that limit the length of a journal.
+const MOST: u32 = 20_000;
+
+/// What an engine does with so many runs at once.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepRow {
+    /// The engine.
+    pub engine: String,
+    /// Runs at once.
+    pub runs: usize,
+    /// Steps of each run, one after another.
+    pub steps_per_run: u32,
+    /// Steps per second in all, the median of all rounds, as is everything below.
+    pub steps_per_s: f64,
+    /// The same of every round.
+    pub rounds: Vec<f64>,
+    /// From asking for a step to its answer: half of all steps take no longer.
+    pub p50_us: f64,
+    /// 99 of 100 steps take no longer.
+    pub p99_us: f64,
+    /// CPU time per step of everything that takes part, where the system tells.
+    pub cpu_us_per_step: Option<f64>,
+}
+
+/// How the first step of a run compares with the next one.
+#[derive(Debug, Clone, Serialize)]
+pub struct FirstRow {
+    /// The engine.
+    pub engine: String,
+    /// From asking for a run to the answer of its first step, the median.
+    pub first_p50_us: f64,
+    /// From there to the answer of the next, the median.
+    pub next_p50_us: f64,
+}
+
+/// What all engines did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Steps {
+    /// By runs at once, and by engine.
+    pub rows: Vec<StepRow>,
+    /// First steps, by engine.
+    pub first: Vec<FirstRow>,
+}
+
+impl Steps {
+    /// How many times as many steps a second one engine makes as another, with so many runs at once: the median of the
+    /// ratios of all rounds, so that slow drifts of the machine cancel out.
+    #[must_use]
+    pub fn ratio(&self, (one, other): (&str, &str), runs: usize) -> Option<f64> {
+        let rounds = |engine: &str| {
+            let row = self.rows.iter().find(|row| row.engine == engine && row.runs == runs);
+            row.map(|row| &row.rounds)
+        };
+        let ratios = rounds(one)?.iter().zip(rounds(other)?).map(|(one, other)| one / other).collect();
+        Some(median(ratios))
+    }
+}
+
+/// Measures all engines.
+///
+/// # Errors
+///
+/// When one of them fails.
+pub fn measure(engines: &mut [Box<dyn Engine>], plan: &Plan) -> anyhow::Result<Steps> {
+    let mut steps = Steps::default();
+    for &runs in &plan.levels {
+        eprintln!("steps in {runs} runs at once");
+        steps.rows.extend(level(engines, plan, runs)?);
+    }
+    for engine in engines.iter_mut().filter(|engine| plan.firsts > 0 && engine.has_runs()) {
+        steps.first.push(first(engine.as_mut(), plan.firsts)?);
+    }
+    Ok(steps)
+}
+
+fn level(engines: &mut [Box<dyn Engine>], plan: &Plan, runs: usize) -> anyhow::Result<Vec<StepRow>> {
+    let mut taking: Vec<_> = engines.iter_mut().filter(|engine| engine.takes(runs)).collect();
+    let mut counts = Vec::with_capacity(taking.len());
+    for engine in &mut taking {
+        let warm = plan.warm_up.div_ceil(runs) as u32;
+        let rate = turn(engine.as_mut(), runs, warm)?.steps_per_s;
+        counts.push(steps_for(rate, runs, plan.turn));
+    }
+    let mut rounds = vec![Vec::with_capacity(plan.rounds); taking.len()];
+    for _ in 0..plan.rounds {
+        for ((engine, &steps), rows) in taking.iter_mut().zip(&counts).zip(&mut rounds) {
+            rows.push(turn(engine.as_mut(), runs, steps)?);
+        }
+    }
+    Ok(rounds.iter().map(|rows| middle(rows)).collect())
+}
+
+/// How many steps each run should take for a turn of that length.
+fn steps_for(rate: f64, runs: usize, turn: Duration) -> u32 {
+    ((rate * turn.as_secs_f64() / runs as f64) as u32).clamp(LEAST, MOST)
+}
+
+fn turn(engine: &mut dyn Engine, runs: usize, steps: u32) -> anyhow::Result<StepRow> {
+    let name = engine.name().to_owned();
+    engine.prepare(runs).with_context(|| format!("{name} cannot be prepared for {runs} runs"))?;
+    let (cpu, begin) = (engine.cpu(), Instant::now());
+    let taken = engine.take(runs, steps).with_context(|| format!("{name}, {runs} runs of {steps} steps"))?;
+    let elapsed = begin.elapsed();
+    let cpu = cpu.zip(engine.cpu()).map(|(before, after)| after.saturating_sub(before));
+    let laps: Vec<Duration> = taken.iter().flat_map(Run::laps).collect();
+    ensure!(!laps.is_empty(), "{name}: nothing was done");
+    let count = runs as f64 * f64::from(steps);
+    let (laps, steps_per_s) = (Sorted::new(laps), count / elapsed.as_secs_f64());
+    Ok(StepRow {
+        engine: name,
+        runs,
+        steps_per_run: steps,
+        steps_per_s,
+        rounds: vec![steps_per_s],
+        p50_us: laps.us(50.0),
+        p99_us: laps.us(99.0),
+        cpu_us_per_step: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / count),
+    })
+}
+
+/// The medians of several rounds of one engine.
+fn middle(rows: &[StepRow]) -> StepRow {
+    let of = |figure: fn(&StepRow) -> f64| median(rows.iter().map(figure).collect());
+    let cpu: Option<Vec<f64>> = rows.iter().map(|row| row.cpu_us_per_step).collect();
+    StepRow {
+        engine: rows.first().map(|row| row.engine.clone()).unwrap_or_default(),
+        runs: rows.first().map_or(0, |row| row.runs),
+        steps_per_run: rows.first().map_or(0, |row| row.steps_per_run),
+        steps_per_s: of(|row| row.steps_per_s),
+        rounds: rows.iter().map(|row| row.steps_per_s).collect(),
+        p50_us: of(|row| row.p50_us),
+        p99_us: of(|row| row.p99_us),
+        cpu_us_per_step: cpu.map(median),
+    }
+}
+
+/// Runs of a few steps one after another, from the moment each is asked for.
+fn first(engine: &mut dyn Engine, count: usize) -> anyhow::Result<FirstRow> {
+    let (mut first, mut next) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for _ in 0..count {
+        engine.prepare(1)?;
+        let begin = Instant::now();
+        for run in engine.take(1, 3)? {
+            first.extend(run.first_answer().map(|answer| answer.saturating_duration_since(begin)));
+            next.extend(run.laps().skip(1));
+        }
+    }
+    ensure!(!first.is_empty() && !next.is_empty(), "{}: nothing was done", engine.name());
+    let (first, next) = (Sorted::new(first), Sorted::new(next));
+    Ok(FirstRow { engine: engine.name().to_owned(), first_p50_us: first.us(50.0), next_p50_us: next.us(50.0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_has_as_many_steps_as_it_has_time_for() {
+        let second = Duration::from_secs(1);
+        assert_eq!(steps_for(6_400.0, 64, second), 100);
+        assert_eq!(steps_for(10.0, 64, second), LEAST);
+        assert_eq!(steps_for(1e9, 1, second), MOST);
+    }
+
+    #[test]
+    fn rounds_come_to_their_medians() {
+        let row = |rate, cpu| StepRow {
+            engine: "one".to_owned(),
+            runs: 4,
+            steps_per_run: 20,
+            steps_per_s: rate,
+            rounds: vec![rate],
+            p50_us: rate,
+            p99_us: 2.0 * rate,
+            cpu_us_per_step: cpu,
+        };
+        let all = middle(&[row(3.0, Some(1.0)), row(1.0, Some(5.0)), row(2.0, Some(3.0))]);
+        assert_eq!((all.steps_per_s, all.p99_us, all.cpu_us_per_step), (2.0, 4.0, Some(3.0)));
+        assert_eq!(all.rounds, [3.0, 1.0, 2.0]);
+        assert_eq!(middle(&[row(1.0, None), row(2.0, Some(1.0))]).cpu_us_per_step, None);
+    }
+
+    #[test]
+    fn engines_are_compared_round_by_round() {
+        let row = |engine: &str, rounds: [f64; 3]| StepRow {
+            engine: engine.to_owned(),
+            runs: 1,
+            steps_per_run: 20,
+            steps_per_s: rounds[0],
+            rounds: rounds.to_vec(),
+            p50_us: 1.0,
+            p99_us: 1.0,
+            cpu_us_per_step: None,
+        };
+        let steps = Steps { rows: vec![row("a", [2.0, 40.0, 600.0]), row("b", [1.0, 10.0, 200.0])], first: Vec::new() };
+        assert_eq!(steps.ratio(("a", "b"), 1), Some(3.0));
+        assert_eq!(steps.ratio(("a", "c"), 1), None);
+        assert_eq!(steps.ratio(("a", "b"), 2), None);
+    }
+
+    #[test]
+    fn our_engines_and_the_bare_ones_take_every_step() {
+        let plan = Plan { rounds: 1, turn: Duration::from_millis(1), levels: vec![1, 3], warm_up: 3, firsts: 2 };
+        let steps = measure(&mut crate::engines().unwrap(), &plan).unwrap();
+        let at = |runs: usize| steps.rows.iter().filter(|row| row.runs == runs).count();
+        assert_eq!((at(1), at(3), steps.first.len()), (5, 4, 3));
+        assert!(steps.rows.iter().all(|row| row.steps_per_s > 0.0 && row.p99_us >= row.p50_us));
+    }
+}

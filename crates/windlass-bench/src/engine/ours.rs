@@ -1,0 +1,130 @@
+//! Windlass on a database file, everything at its default: every commit is synced before anything rests on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use windlass::{Ctx, Tool, ToolCall, ToolResult, Windlass};
+
+use super::{
+    Engine,
+    marks::{Marks, Run},
+};
+use crate::{cpu, drive, steps::Count};
+
+/// What the steps are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    /// May be repeated after a crash, as the steps of most other engines are: one record each.
+    Idempotent,
+    /// Announced durably before it is attempted: two records each.
+    Once,
+    /// Changes nothing, so it may run ahead of the disk.
+    Readonly,
+}
+
+impl Kind {
+    fn tool(self) -> &'static str {
+        match self {
+            Self::Idempotent => "idempotent",
+            Self::Once => "once",
+            Self::Readonly => "readonly",
+        }
+    }
+
+    fn engine(self) -> &'static str {
+        match self {
+            Self::Idempotent => "windlass, idempotent",
+            Self::Once => ONCE,
+            Self::Readonly => "windlass, readonly",
+        }
+    }
+}
+
+/// The engine that is compared with the bare disk.
+pub const ONCE: &str = "windlass, once";
+
+/// What all kinds share: one file.
+struct Opened {
+    executor: Runtime,
+    windlass: Windlass,
+    marks: Marks,
+    /// Where the file is; goes away with it.
+    _folder: TempDir,
+}
+
+/// One kind of step.
+struct Ours {
+    kind: Kind,
+    opened: Arc<Opened>,
+}
+
+/// Windlass with each kind of step, on one file.
+///
+/// # Errors
+///
+/// When the file cannot be opened.
+pub fn engines() -> anyhow::Result<Vec<Box<dyn Engine>>> {
+    let (executor, folder, marks) = (drive::threads()?, tempfile::tempdir()?, Marks::default());
+    let kinds = [Kind::Idempotent, Kind::Once, Kind::Readonly];
+    let builder = Windlass::open(folder.path().join("bench.db"));
+    let builder = kinds.iter().fold(builder, |builder, &kind| builder.tool(tool(kind, &marks)));
+    let windlass = executor.block_on(async { builder.await })?;
+    let opened = Arc::new(Opened { executor, windlass, marks, _folder: folder });
+    Ok(kinds.map(|kind| Box::new(Ours { kind, opened: opened.clone() }) as Box<dyn Engine>).into())
+}
+
+fn tool(kind: Kind, marks: &Marks) -> Tool {
+    let marks = marks.clone();
+    Tool::durable_fn(kind.tool(), "Takes so many steps", move |ctx, steps| body(ctx, kind, steps, marks.clone()))
+}
+
+async fn body(mut ctx: Ctx, kind: Kind, steps: Count, marks: Marks) -> ToolResult<u64> {
+    let (mut run, mut sum) = (Run::enter(steps.count), 0);
+    for number in 0..steps.count {
+        let step = ctx.step("add", |_| async move { Ok(u64::from(number)) });
+        sum += match kind {
+            Kind::Idempotent => step.idempotent().await?,
+            Kind::Once => step.await?,
+            Kind::Readonly => step.readonly().await?,
+        };
+        run.answered();
+    }
+    marks.leave(run);
+    Ok(sum)
+}
+
+impl Engine for Ours {
+    fn name(&self) -> &str {
+        self.kind.engine()
+    }
+
+    fn prepare(&mut self, _runs: usize) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn take(&mut self, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>> {
+        let opened = &self.opened;
+        let call = ToolCall::new(self.kind.tool(), json!({ "count": steps }));
+        let sum = u64::from(steps) * u64::from(steps.saturating_sub(1)) / 2;
+        opened.executor.block_on(async {
+            let started = (0..runs).map(|_| {
+                let (windlass, call) = (opened.windlass.clone(), call.clone());
+                opened.executor.spawn(async move { windlass.call(call).await })
+            });
+            for run in started.collect::<Vec<_>>() {
+                let told = run.await.context("a run panicked")??;
+                ensure!(told.as_u64() == Some(sum), "a run came to {told} instead of {sum}");
+            }
+            Ok(())
+        })?;
+        opened.marks.collect(runs, steps)
+    }
+
+    fn cpu(&self) -> Option<Duration> {
+        cpu::of_this()
+    }
+}

@@ -1,0 +1,142 @@
+//! A run that comes from a backup of its store: what it did after that is not in its journal. So an operation that has no
+//! record may have been attempted all the same, and so may the one after it, as far as the lost journal went.
+
+use std::collections::BTreeSet;
+
+use super::machine::Machine;
+use super::record::{Asked, DoubtCause, Event, OpKind, Record, Settler};
+use crate::ctx::runs::Started;
+use crate::path::Path;
+use crate::time::Timestamp;
+
+/// What is known of the part of a journal that is lost.
+#[derive(Debug, Default)]
+pub(crate) struct Restored {
+    /// Whether the run had another id then, and its attempts other keys: no tool can find them.
+    renamed: bool,
+    /// Operations of parallel branches stand below these: that one did not happen says nothing about the next.
+    groups: BTreeSet<Path>,
+    /// Operations that were, or are, in doubt for this reason. One answer is enough.
+    doubted: BTreeSet<Path>,
+    /// Operations that did not happen, by the word of whoever can tell. Nothing that comes after them did.
+    absent: Vec<Path>,
+}
+
+impl Restored {
+    pub(super) fn new(renamed: bool) -> Self {
+        Self { renamed, ..Self::default() }
+    }
+
+    fn may_have_happened(&self, path: &Path) -> bool {
+        !self.absent.iter().any(|absent| absent == path || self.is_after(path, absent))
+    }
+
+    fn must_ask_about(&self, path: &Path) -> bool {
+        !self.doubted.contains(path) && self.may_have_happened(path)
+    }
+
+    /// Whether a body comes to `path` only when the operation at `earlier` is over.
+    fn is_after(&self, path: &Path, earlier: &Path) -> bool {
+        let (later, earlier) = (path.positions(), earlier.positions());
+        let shared = later.iter().zip(earlier).take_while(|(a, b)| a == b).count();
+        let parts = later.get(shared).zip(earlier.get(shared));
+        let body = later.iter().take(shared).fold(Path::root(), |path, position| path.child(*position));
+        parts.is_some_and(|(later, earlier)| later > earlier) && !self.groups.contains(&body)
+    }
+
+    /// Something was recorded since.
+    pub(super) fn note(&mut self, path: &Path, event: &Event) {
+        match event {
+            Event::Doubted { cause: DoubtCause::Restored, .. } => {
+                self.doubted.insert(path.clone());
+            }
+            // Policy repeats what may have happened; only the others say that it did not.
+            Event::Settled { by: Settler::Tool | Settler::Person(_), .. } if self.doubted.contains(path) => {
+                self.absent.push(path.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// A body asks for something.
+    pub(super) fn asked(&mut self, path: &Path, asked: &Asked) {
+        if let OpKind::Batch | OpKind::Steps | OpKind::First = asked.kind {
+            self.groups.insert(path.clone());
+        }
+    }
+}
+
+impl Machine {
+    /// The run was found in a backup.
+    pub(super) fn restore(&mut self, at: Timestamp) {
+        self.restored = Some(Restored::default());
+        self.outbox.append(restored(at, false));
+    }
+
+    /// Whether an operation that must not be repeated may have been attempted after the backup this run comes from, and
+    /// nobody has been asked about that yet.
+    pub(crate) fn must_ask_about(&self, path: &Path) -> bool {
+        self.restored.as_ref().is_some_and(|restored| restored.must_ask_about(path))
+    }
+
+    /// Whether its tool could find an attempt that was made then: by the key it would be made under now.
+    pub(crate) fn has_old_keys(&self) -> bool {
+        self.restored.as_ref().is_none_or(|restored| !restored.renamed)
+    }
+
+    /// A run that is started from a part of the journal that may have been lost may itself have been there before, under
+    /// another id.
+    pub(crate) fn mark_started(&self, path: &Path, started: &mut Started) {
+        if self.restored.as_ref().is_some_and(|restored| restored.may_have_happened(path)) {
+            started.records.push(restored(started.creation.at, true));
+        }
+    }
+
+    /// So may the next generation of this run.
+    pub(super) fn mark_generation(&mut self, at: Timestamp) {
+        if let Some(known) = self.restored.as_ref()
+            && known.may_have_happened(&Path::root().child(u32::MAX))
+        {
+            let record = restored(at, known.renamed);
+            self.outbox.append(record);
+        }
+    }
+}
+
+fn restored(at: Timestamp, renamed: bool) -> Record {
+    Record { path: Path::root(), at, asked: None, event: Event::Restored { renamed } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::Effect;
+
+    fn path(text: &str) -> Path {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn w09_what_comes_after_something_that_did_not_happen_did_not_happen_either() {
+        let mut restored = Restored::default();
+        let group = Asked::operation(OpKind::Batch, "2".into(), None, Effect::Readonly);
+        restored.asked(&path("2"), &group);
+        assert!(restored.must_ask_about(&path("0")) && restored.must_ask_about(&path("5")));
+        let doubted = Event::Doubted { attempt: 1, cause: DoubtCause::Restored, over_by: Timestamp::default() };
+        let settled = |by| Event::Settled { attempt: 1, by, reason: String::new() };
+        restored.note(&path("2/1"), &settled(Settler::Tool));
+        assert!(restored.may_have_happened(&path("3")), "another doubt's settlement says nothing");
+        restored.note(&path("2/1"), &doubted);
+        assert!(!restored.must_ask_about(&path("2/1")), "it is asked about once");
+        assert!(restored.may_have_happened(&path("2/1")));
+        restored.note(&path("2/1"), &settled(Settler::Policy));
+        assert!(restored.may_have_happened(&path("3")), "policy does not know");
+        restored.note(&path("2/1"), &settled(Settler::Person("ann".into())));
+        // (operation, whether it may have happened)
+        let table =
+            [("0", true), ("1/7", true), ("2/0", true), ("2/1", false), ("2/2", true), ("3", false), ("4/0", false)];
+        for (at, expected) in table {
+            assert_eq!(restored.may_have_happened(&path(at)), expected, "{at}");
+        }
+    }
+}
