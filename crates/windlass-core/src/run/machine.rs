@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::budget::Budget;
-use super::cancel::Cancel;
+use super::cancelling::Cancel;
 use super::check::Checking;
 use super::history::{History, Standing};
 use super::intent::Intent;

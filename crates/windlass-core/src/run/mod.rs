@@ -1,7 +1,7 @@
 //! Runs: their journal, the replay decision, the machine, and what drives it.
 
 mod budget;
-mod cancel;
+mod cancelling;
 pub mod check;
 pub mod compare;
 pub(crate) mod drive;
