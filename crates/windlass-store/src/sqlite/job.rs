@@ -31,6 +31,11 @@ pub(super) enum Job {
 }
 
 impl Job {
+    /// Whether there is less to do once it is done, or it keeps what is being done from being done twice.
+    pub(super) fn ends_work(&self) -> bool {
+        matches!(self, Self::Release(..) | Self::Renew(..))
+    }
+
     /// Roughly what it costs in memory and on disk.
     pub(super) fn bytes(&self) -> usize {
         const FIXED: usize = 256;

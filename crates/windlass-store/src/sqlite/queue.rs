@@ -45,11 +45,13 @@ impl Queue {
         Self { state: Mutex::default(), filled: Condvar::new(), taken: Condvar::new(), bounds }
     }
 
-    /// Hands a job to the writer. Waits a little if too much is waiting already.
+    /// Hands a job to the writer. Waits a little if too much is waiting already, unless the job ends work: whoever lets
+    /// go of runs because there is too much to do is not told that there is too much to do.
     pub(super) fn push(&self, job: Job) -> Result<(), StoreError> {
         let bytes = job.bytes();
         let mut state = self.state.lock();
-        if state.refusal.is_none() && self.is_full(&state, bytes) && state.writer != Some(thread::current().id()) {
+        let may_wait = !job.ends_work() && state.writer != Some(thread::current().id());
+        if may_wait && state.refusal.is_none() && self.is_full(&state, bytes) {
             let until = Instant::now() + self.bounds.patience;
             while self.is_full(&state, bytes) && !state.closed && state.refusal.is_none() {
                 if self.taken.wait_until(&mut state, until).timed_out() {
@@ -139,13 +141,15 @@ fn unavailable(why: &str) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use windlass_core::RunId;
-    use windlass_core::store::Promise;
+    use windlass_core::store::{Claimant, Promise};
+    use windlass_core::time::Timestamp;
+    use windlass_core::{RunId, WorkerId};
 
     use super::*;
 
     fn job() -> Job {
-        Job::Release(RunId::from_bytes([1; 16]), 1, Promise::pair().0)
+        let by = Claimant { worker: WorkerId::from_number(1), now: Timestamp::default() };
+        Job::Claim(RunId::from_bytes([1; 16]), by, Promise::pair().0)
     }
 
     fn bounded(jobs: usize, bytes: usize) -> Queue {
@@ -164,6 +168,14 @@ mod tests {
             assert_eq!(jobs.len(), 2);
             queue.push(job()).unwrap();
         }
+    }
+
+    #[test]
+    fn a_full_queue_still_takes_what_ends_work() {
+        let queue = bounded(1, usize::MAX);
+        queue.push(job()).unwrap();
+        assert!(queue.push(job()).is_err());
+        queue.push(Job::Release(RunId::from_bytes([1; 16]), 1, Promise::pair().0)).unwrap();
     }
 
     #[test]
