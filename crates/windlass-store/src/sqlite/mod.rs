@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! commit ─ encode ─▶ queue ─▶ writer thread: decide, write, one sync ─▶ answers
+//!               └─▶ or on the spot, if nobody else writes
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
@@ -11,6 +12,7 @@ mod blobs;
 mod check;
 mod checkpoint;
 mod decide;
+mod desk;
 mod fault;
 mod job;
 mod lock;
@@ -47,6 +49,7 @@ use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
 use check::Check;
+use desk::Desk;
 use job::{Job, Write};
 use log::Tails;
 use queue::Queue;
@@ -75,6 +78,9 @@ pub struct SqliteStore {
     secret: [u8; 32],
     keeper: Keeper,
     check: Check,
+    desk: Arc<Desk>,
+    /// Whether whoever commits may write by itself.
+    here: bool,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -98,13 +104,15 @@ impl SqliteStore {
         let others = Others { readers: readers.clone(), tails, check: check.shared() };
         let writer =
             Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
+        let (desk, here) = (Arc::new(Desk::new(writer, queue.clone())), options.here);
+        let at_desk = desk.clone();
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
-            .spawn(move || writer.run())
+            .spawn(move || at_desk.serve())
             .map_err(|error| OpenError::failed(&path, error))?;
         let uploads = blobs::Uploads::default();
         let writer = Mutex::new(Some(writer));
-        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, writer })
+        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, desk, here, writer })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -121,6 +129,12 @@ impl SqliteStore {
         {
             tracing::error!(path = %self.path.display(), "the writer of the store had panicked");
         }
+    }
+
+    /// Writes a commit on this thread if that may be, or hands it over.
+    fn submit(&self, job: Job) -> Result<(), StoreError> {
+        let handed_over = if self.here { self.desk.write_here(job) } else { Err(job) };
+        handed_over.or_else(|job| self.queue.push(job))
     }
 
     /// Has the writer do a job that is answered with a value.
@@ -144,7 +158,7 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
         let (promise, ticket) = Promise::pair();
-        match Write::encode(commit).and_then(|write| self.queue.push(Job::Write(write, promise))) {
+        match Write::encode(commit).and_then(|write| self.submit(Job::Write(write, promise))) {
             Ok(()) => Answer::Wait(ticket),
             Err(error) => Answer::Ready(Err(error)),
         }
