@@ -65,11 +65,11 @@ impl Desk {
     }
 
     /// Writes a job on this thread if nobody else has anything to write; otherwise returns it.
-    pub(super) fn write_here(&self, job: Job) -> Result<(), Job> {
-        let Some(mut desk) = self.writer.try_lock() else { return Err(job) };
-        let Some(writer) = desk.as_mut() else { return Err(job) };
+    pub(super) fn write_here(&self, job: Job) -> Option<Job> {
+        let Some(mut desk) = self.writer.try_lock() else { return Some(job) };
+        let Some(writer) = desk.as_mut() else { return Some(job) };
         if !self.may_write_here(writer) {
-            return Err(job);
+            return Some(job);
         }
         // A panic must not leave a half-written group for the next one to commit.
         let written = catch_unwind(AssertUnwindSafe(|| writer.write(&mut vec![job])));
@@ -84,7 +84,7 @@ impl Desk {
                 self.queue.abandon();
             }
         }
-        Ok(())
+        None
     }
 
     fn may_write_here(&self, writer: &Writer) -> bool {

@@ -133,8 +133,8 @@ impl SqliteStore {
 
     /// Writes a commit on this thread if that may be, or hands it over.
     fn submit(&self, job: Job) -> Result<(), StoreError> {
-        let handed_over = if self.here { self.desk.write_here(job) } else { Err(job) };
-        handed_over.or_else(|job| self.queue.push(job))
+        let left = if self.here { self.desk.write_here(job) } else { Some(job) };
+        left.map_or(Ok(()), |job| self.queue.push(job))
     }
 
     /// Has the writer do a job that is answered with a value.
