@@ -1,0 +1,1 @@
+//! The config file `windlass.toml`: its format, its checker, and the tools it describes.
