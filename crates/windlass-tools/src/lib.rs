@@ -1,0 +1,4 @@
+//! Tools without Rust: requests and documents that become tools, and the rules they live by, each written once.
+
+mod encode;
+pub mod secret;
