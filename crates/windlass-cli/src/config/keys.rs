@@ -35,8 +35,8 @@ pub(crate) enum Kind {
 /// The keys of a table.
 pub(crate) struct Section {
     pub(crate) keys: &'static [Key],
-    /// Keys of the same table that are kept apart because several tables have them.
-    pub(crate) shared: &'static [Key],
+    /// Keys of the same table that are written elsewhere because several tables have them.
+    pub(crate) shared: &'static [&'static [Key]],
 }
 
 /// A word that may stand at a key, and what it means.
@@ -83,7 +83,7 @@ impl Key {
 
 impl Section {
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'static Key> {
-        self.keys.iter().chain(self.shared)
+        self.keys.iter().chain(self.shared.iter().copied().flatten())
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&'static Key> {

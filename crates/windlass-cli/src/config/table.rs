@@ -142,7 +142,7 @@ pub(crate) static POLICY: Section = Section {
         key("connected", TEXTS, "Providers that every session is connected to; see `connection` of a tool."),
         key("locale", Kind::Text(&LOCALE), "The language people are told things in. \"en\" unless set."),
     ],
-    shared: &POLICY_KEYS,
+    shared: &[&POLICY_KEYS],
 };
 
 pub(crate) static LIMITS: Section = Section {
@@ -174,21 +174,9 @@ pub(crate) static NET: Section = Section {
 
 /// What [tool.NAME] has besides its body and its policy.
 pub(crate) static TOOL: Section = Section {
-    keys: &TOOL_KEYS,
-    shared: &POLICY_KEYS,
-};
-
-static TOOL_KEYS: [Key; 25] = {
-    let [argv, dir, env, output_as, exits, max_output] = COMMAND_KEYS;
-    [
+    keys: &[
         key("description", TEXT, "What the tool does, for the model that decides whether to call it.").required(),
         key("title", TEXT, "Its name for people. NAME unless set."),
-        argv,
-        dir,
-        env,
-        output_as,
-        exits,
-        max_output,
         key("sandbox", Kind::Table(&SANDBOX), "What a command may touch. Without it: its folder for reading, no network."),
         key("http", Kind::Table(&HTTP), "The request a call makes. {{args.NAME}} in it stands for an argument."),
         key(
@@ -230,7 +218,8 @@ static TOOL_KEYS: [Key; 25] = {
         key("background", Kind::Bool, "Whether it may be started without anyone waiting for it. true unless set."),
         key("version", TEXT, "The tool's own version, kept with every call."),
         key("aliases", Kind::List(&Kind::Text(&TOOL_NAME)), "Earlier names of this tool, under which runs may know it."),
-    ]
+    ],
+    shared: &[&COMMAND_KEYS, &POLICY_KEYS],
 };
 
 pub(crate) static NARRATION: Section = Section {

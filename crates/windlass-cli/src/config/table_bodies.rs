@@ -16,7 +16,7 @@ pub(crate) static EXITS: [Choice; 3] = [
     Choice { word: "invalid_arguments", doc: "the arguments are wrong" },
 ];
 
-pub(crate) const COMMAND_KEYS: [Key; 6] = [
+pub(crate) static COMMAND_KEYS: [Key; 6] = [
     key(
         "command",
         TEXTS,
@@ -45,7 +45,7 @@ pub(crate) static SANDBOX: Section = Section {
 
 pub(crate) static HTTP: Section = Section { keys: &HTTP_KEYS, shared: &[] };
 
-const HTTP_KEYS: [Key; 4] = [
+static HTTP_KEYS: [Key; 4] = [
     key("method", Kind::Choice(&METHODS), "GET unless set."),
     key("url", TEXT, "Where it goes. Scheme and host are written out; {{args.NAME}} may stand in the path and the query.").required(),
     key("headers", Kind::Map(&HEADER, &Kind::Text(&ANY)), "What it is sent with. ${secret:NAME} stands for a secret."),
