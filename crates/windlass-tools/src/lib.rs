@@ -1,4 +1,5 @@
 //! Tools without Rust: requests and documents that become tools, and the rules they live by, each written once.
 
 mod encode;
+pub mod net;
 pub mod secret;
