@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use windlass::policy::Expression;
 use windlass::tools::spec::KeyExpression;
+use windlass_tools::net::Allow;
 
 use super::keys::{Complaint, Form};
 use super::near::nearest;
@@ -87,6 +88,22 @@ pub(crate) static CONCURRENCY: Form = Form {
     what: "\"auto\", \"parallel\", \"exclusive\", or a key such as \"args.account\"",
     pattern: Some(r"\S"),
     check: concurrency,
+};
+
+pub(crate) static ALLOW: Form = Form {
+    what: "a name, an address or a network, such as \"10.0.0.0/8\"",
+    pattern: Some(r"^\S+$"),
+    check: |text| Ok(text.parse::<Allow>().map(drop).map_err(|bad| bad.to_string())?),
+};
+
+pub(crate) static ENV_NAME: Form = Form {
+    what: "the name of a variable, not one of Windlass's own",
+    pattern: Some(r"^[^=]+$"),
+    check: |text| match text {
+        own if own.starts_with("WINDLASS_") => Err(format!("`{own}` is set by Windlass; choose another name").into()),
+        odd if odd.is_empty() || odd.contains(['=', '\0']) => Err("no variable has such a name".to_owned().into()),
+        _ => Ok(()),
+    },
 };
 
 pub(crate) static EXIT_CODE: Form = Form {

@@ -128,7 +128,7 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
     let root = View::root(&tree, &table::ROOT);
     let folder = folder(&source.path);
     let policy = root.below("policy", &table::POLICY);
-    let mut outside = Outside::read(&root, &folder, problems);
+    let mut outside = Outside::read(&root, source.clone(), &folder, problems);
     let mut names = BTreeMap::new();
     let tools = root.each("tool", &table::TOOL);
     for (name, view) in &tools {
@@ -160,10 +160,10 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
     }
 }
 
-/// The folder a file stands in.
+/// The folder a file stands in, from the root on: commands run elsewhere.
 fn folder(path: &Path) -> PathBuf {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+    let folder = path.parent().unwrap_or(Path::new(""));
+    std::path::absolute(folder.join(".")).map(|path| path.components().collect()).unwrap_or(folder.to_path_buf())
 }
 
 impl Config {

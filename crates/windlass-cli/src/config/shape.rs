@@ -134,6 +134,10 @@ fn unknown(entry: &Entry, section: &'static Section, path: &str) -> Problem {
     if let Some(near) = nearest(key, section.keys().map(|key| key.name)) {
         return problem.label(format!("did you mean `{near}`?"));
     }
+    if entry.node.table().is_some() && path.starts_with("tool.") && path.matches('.').count() == 1 {
+        let name = path.trim_start_matches("tool.");
+        return problem.help(format!("a name with a dot is quoted: [tool.\"{name}.{key}\"]"));
+    }
     match home(key).filter(|home| *home != path) {
         Some(home) => problem.help(format!("`{key}` belongs into [{home}]")),
         None => problem.help(format!("there are {}", listed(section.keys().map(|key| key.name), "and"))),
@@ -158,7 +162,10 @@ fn wrong_type(node: &Node, kind: &'static Kind, path: &str) -> Problem {
 /// What was probably meant by a value of another type.
 fn near_type(node: &Node, kind: &'static Kind) -> Option<String> {
     match (kind, &node.item) {
-        (Kind::List(_), Item::Text(text)) => Some(format!("did you mean [\"{text}\"]?")),
+        (Kind::List(_), Item::Text(text)) => {
+            let words: Vec<String> = text.split_whitespace().map(|word| format!("\"{word}\"")).collect();
+            Some(format!("did you mean [{}]?", words.join(", ")))
+        }
         (Kind::Bool, Item::Text(text)) if matches!(&**text, "true" | "false") => Some(format!("did you mean {text}?")),
         (Kind::Integer { .. }, Item::Text(text)) if text.parse::<i64>().is_ok() => {
             Some(format!("did you mean {text}?"))

@@ -2,7 +2,7 @@
 //! key is documented.
 
 use super::forms::{
-    ADDRESS, ANY, APPROVAL, CONCURRENCY, DURATION, HOST, KEPT, LOCALE, ORIGIN, RATE, SECRET, SECRET_NAME, SIZE,
+    ADDRESS, ALLOW, APPROVAL, CONCURRENCY, DURATION, HOST, KEPT, LOCALE, ORIGIN, RATE, SECRET, SECRET_NAME, SIZE,
     SOMETHING, TOOL_NAME,
 };
 use super::keys::{Choice, Key, Kind, Section, key};
@@ -157,18 +157,25 @@ pub(crate) static LIMITS: Section = Section {
 pub(crate) static WEBHOOK: Section = Section {
     keys: &[
         key("url", TEXT, "Gets a POST whenever something comes into the inbox.").required(),
-        key("secret", TEXT, "The name of a secret in [secrets] that signs each request."),
+        key("secret", TEXT, "Signs each request: \"${secret:NAME}\"."),
     ],
     shared: &[],
 };
 
 pub(crate) static NET: Section = Section {
-    keys: &[key(
-        "allow",
-        Kind::List(&Kind::Text(&ANY)),
-        "Addresses inside your own network that HTTP tools may reach, such as \"10.0.0.0/8\" or \"127.0.0.1\". Public \
-         addresses are allowed, all others refused unless set.",
-    )],
+    keys: &[
+        key(
+            "allow",
+            Kind::List(&Kind::Text(&ALLOW)),
+            "What HTTP tools may reach although it is not on the open internet: \"intranet.example\", \"127.0.0.1:8080\", \
+             \"10.0.0.0/8\". Nothing unless set.",
+        ),
+        key("ports", Kind::List(&Kind::Integer { least: 1, most: 65_535 }), "The only ports they may reach. All unless set."),
+        key("authorities", TEXTS, "Files of certificates, in PEM, that are believed beside the system's."),
+        key("connect", Kind::Text(&DURATION), "Longest a connection may take. 10 s unless set."),
+        key("max_answer", Kind::Text(&SIZE), "Largest answer that is read. 8 MiB unless set."),
+        key("redirects", Kind::Integer { least: 0, most: 20 }, "Most redirections that are followed. 5 unless set."),
+    ],
     shared: &[],
 };
 
@@ -177,8 +184,8 @@ pub(crate) static TOOL: Section = Section {
     keys: &[
         key("description", TEXT, "What the tool does, for the model that decides whether to call it.").required(),
         key("title", TEXT, "Its name for people. NAME unless set."),
-        key("sandbox", Kind::Table(&SANDBOX), "What a command may touch. Without it: its folder for reading, no network."),
-        key("http", Kind::Table(&HTTP), "The request a call makes. {{args.NAME}} in it stands for an argument."),
+        key("sandbox", Kind::Table(&SANDBOX), "What a command may touch. Unless set: its folder, the system's programs, no network."),
+        key("http", Kind::Table(&HTTP), "The request a call makes. {args.NAME} in it stands for an argument."),
         key(
             "input",
             Kind::Json,

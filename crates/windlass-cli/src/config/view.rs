@@ -96,6 +96,15 @@ impl<'t> View<'t> {
         }
     }
 
+    pub(crate) fn counts<N: TryFrom<i64>>(&self, key: &'static str) -> Vec<N> {
+        let list = self.get(key).and_then(|entry| entry.node.list()).unwrap_or_default();
+        let number = |node: &Node| match node.item {
+            Item::Integer(number) => N::try_from(number).ok(),
+            _ => None,
+        };
+        list.iter().filter_map(number).collect()
+    }
+
     pub(crate) fn duration(&self, key: &'static str) -> Option<Duration> {
         units::duration(self.text(key)?).ok()
     }
