@@ -90,7 +90,7 @@ impl Program {
     pub(super) fn command(&self, secrets: &Secrets, launcher: &Launcher) -> Command {
         let mut command = Command::new(self.argv.iter().cloned(), launcher.clone());
         command.dir = self.dir.clone();
-        command.env = self.env.clone();
+        command.secret_env = self.env.clone();
         command.secrets = secrets.clone();
         command.sandbox = self.sandbox.clone();
         command.output = self.output;

@@ -1,7 +1,7 @@
 //! A tool that is a request.
 
 use serde_json::Value;
-use windlass_tools::http::{Request, Template};
+use windlass_tools::http::{Address, Request, Template};
 
 use super::input;
 use super::outside::Outside;
@@ -63,7 +63,8 @@ impl Checker<'_, '_> {
 
     /// An address that the rules of [net] forbid would fail every call.
     fn reachable(&mut self, node: &Node) {
-        if let Err(problem) = self.outside.net.allows(self.request.address().base()) {
+        let Some(Ok(address)) = node.text().map(str::parse::<Address>) else { return };
+        if let Err(problem) = self.outside.net.allows(address.base()) {
             self.wrong(node, "url", &problem);
         }
     }

@@ -59,9 +59,9 @@ fn in_short(table: &Table, path: &str, problems: &mut Vec<Problem>) -> Value {
                     required.push(Value::String(entry.key.clone()));
                 }
             }
-            Err(problem) => {
-                let message = format!("`{path}.{}`: {}", entry.key, problem.message);
-                problems.push(Problem { message, ..problem });
+            Err(mut problem) => {
+                problem.message = format!("`{path}.{}`: {}", entry.key, problem.message);
+                problems.push(problem);
             }
         }
     }

@@ -43,11 +43,18 @@ pub(super) struct Net {
 impl Net {
     /// Sends requests under these rules.
     pub(super) fn client(&self) -> Result<Client, Problem> {
-        let mut options = net::Options::default();
-        options.rules = self.rules.clone();
-        options.limits = self.limits.clone();
-        options.authorities = self.authorities.clone();
+        let options = net::Options {
+            rules: self.rules.clone(),
+            limits: self.limits,
+            authorities: self.authorities.clone(),
+            ..net::Options::default()
+        };
         Client::new(options).map_err(|problem| Problem::error("bad_value", &self.at, format!("[net]: {problem}")))
+    }
+
+    /// Whether requests to an address could ever be sent.
+    pub(super) fn allows(&self, url: &Url) -> Result<(), String> {
+        self.rules.check(url)
     }
 
     fn read(root: &View<'_>, folder: &Path) -> Self {

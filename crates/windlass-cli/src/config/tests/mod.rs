@@ -2,8 +2,8 @@
 
 mod bad;
 mod bad_tools;
-mod good;
-mod reloading;
+//mod good;
+//mod reloading;
 
 use std::path::Path;
 
