@@ -367,7 +367,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             return self.stay(Phase::Over);
         }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
-        let origin = Origin { lasts: self.rules.timeout, ..self.run.origin() };
+        let origin = Origin { lasts: self.rules.timeout, effect: self.rules.effect, ..self.run.origin() };
         let attempt = Attempt::new(origin, path, name, self.attempt, self.rules.attempts());
         let heeds_cancel = self.heeds_cancel;
         let (source, run) = (&mut self.source, &self.run);

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use redact::Redactor;
+pub(crate) use text::Piece;
 pub use text::{BadText, Text};
 
 /// Longest secret that is read: keys and certificates are far smaller, and a wrong path should not be read whole.
