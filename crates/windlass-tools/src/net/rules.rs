@@ -147,6 +147,15 @@ impl Rules {
         let who = if *host == shown { format!("{shown}") } else { format!("`{host}` has the address {shown}, which") };
         Err(format!("{who} is {inside}, not the open internet; {}", way_out(&shown.to_string(), port)))
     }
+
+    /// All that can be told of an address without looking up its host: what is refused here, every request will be.
+    pub fn allows(&self, url: &Url) -> Result<(), String> {
+        self.check(url)?;
+        match url.host() {
+            Host::Ip(ip) => self.check_address(url, *ip),
+            Host::Name(_) => Ok(()),
+        }
+    }
 }
 
 fn way_out(host: &str, port: u16) -> String {
