@@ -115,8 +115,10 @@ fn with_syntax(source: &Source, syntax: &[tree::Syntax], others: Vec<Problem>) -
     let line = |at: usize| source.position(at).0;
     let broken: Vec<usize> = syntax.iter().map(|syntax| line(syntax.span.start)).collect();
     let told = |problem: &Problem| problem.code != "missing_key" && !broken.contains(&line(problem.start()));
-    let understood = others.into_iter().filter(told);
-    let broken = syntax.iter().map(|syntax| {
+    let understood: Vec<Problem> = others.into_iter().filter(told).collect();
+    // What follows on the same line is seldom more than an echo.
+    let first = |(index, _): &(usize, &tree::Syntax)| !broken[..*index].contains(&broken[*index]);
+    let broken = syntax.iter().enumerate().filter(first).map(|(_, syntax)| {
         let problem = format!("this is not TOML: {}", syntax.message);
         Problem::error("syntax", &syntax.span, problem).help("texts stand in quotes, lists in [ ], tables in { }")
     });

@@ -54,7 +54,7 @@ impl Net {
 
     /// Whether requests to an address could ever be sent.
     pub(super) fn allows(&self, url: &Url) -> Result<(), String> {
-        self.rules.check(url)
+        self.rules.allows(url)
     }
 
     fn read(root: &View<'_>, folder: &Path) -> Self {
@@ -187,7 +187,8 @@ impl Outside {
 
     /// Secrets that nothing mentions.
     pub(super) fn unused(&self, root: &View<'_>, problems: &mut Vec<Problem>) {
-        for entry in root.entries("secrets").iter().filter(|entry| !self.used.contains(&entry.key)) {
+        let unused = |entry: &&Entry| self.secrets.contains(&entry.key) && !self.used.contains(&entry.key);
+        for entry in root.entries("secrets").iter().filter(unused) {
             let problem = format!("the secret `{}` is not used", entry.key);
             let problem = Problem::warning("unused_secret", &entry.at, problem);
             problems.push(problem.help(format!("write ${{secret:{}}} where it is needed, or take it out", entry.key)));

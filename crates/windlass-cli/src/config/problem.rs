@@ -203,7 +203,7 @@ impl Problems {
         let (line, column) = self.source.position(span.start);
         let margin = " ".repeat(line.to_string().len());
         let bar = paint.blue("|");
-        let snippet = self.snippet(problem, span, line, column);
+        let snippet = self.snippet(span, line, column);
         let _ = writeln!(text, "{margin}{} {path}:{line}:{column}", paint.blue("-->"));
         let _ = writeln!(text, "{margin} {bar}");
         let _ = writeln!(text, "{} {bar} {}", paint.blue(&line.to_string()), snippet.line);
@@ -216,17 +216,28 @@ impl Problems {
         text
     }
 
-    fn snippet(&self, problem: &Problem, span: &Span, line: usize, column: usize) -> Snippet {
+    /// Puts dots over what may be a secret, whichever problem shows its line.
+    fn hide(&self, line: usize, chars: &mut [char]) {
+        for span in self.list.iter().filter(|problem| problem.hidden).filter_map(Problem::span) {
+            let (first, from) = self.source.position(span.start);
+            let (last, to) = self.source.position(span.end);
+            let from = if first == line { from - 1 } else { 0 };
+            let to = if last == line { to - 1 } else { chars.len() };
+            if (first..=last).contains(&line) {
+                let hidden = chars.get_mut(from..to).unwrap_or_default();
+                hidden.iter_mut().filter(|c| !matches!(c, '"' | '\'')).for_each(|c| *c = '•');
+            }
+        }
+    }
+
+    fn snippet(&self, span: &Span, line: usize, column: usize) -> Snippet {
         let mut chars: Vec<char> =
             self.source.line(line).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let start = (column - 1).min(chars.len());
         let marked = self.source.text.get(span.clone()).unwrap_or_default();
         let marked = marked.lines().next().unwrap_or_default().chars().count();
-        let mut length = marked.min(chars.len() - start).max(1);
-        if problem.hidden {
-            chars.splice(start..start + length.min(chars.len() - start), "\"•••\"".chars());
-            length = 5;
-        }
+        let length = marked.min(chars.len() - start).max(1);
+        self.hide(line, &mut chars);
         let from = if start + length > SHOWN_CHARS { start.saturating_sub(SHOWN_CHARS / 3) } else { 0 };
         let mut shown: String = chars.iter().skip(from).take(SHOWN_CHARS).collect();
         let cut = usize::from(from > 0);
@@ -304,7 +315,7 @@ mod tests {
         let text = "token = \"hunter2\" # old";
         let problem = Problem::error("bad", &(8..17), "no").hidden();
         let shown = problems(text, problem).render(false);
-        assert!(shown.contains("1 | token = \"•••\" # old\n  |         ^^^^^\n"), "{shown}");
+        assert!(shown.contains("1 | token = \"•••••••\" # old\n  |         ^^^^^^^^^\n"), "{shown}");
     }
 
     #[test]

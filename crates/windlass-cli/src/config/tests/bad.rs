@@ -200,8 +200,8 @@ fn e26_a_secret_that_was_written_out_is_not_repeated() {
 error: `secrets.STRIPE`: a secret is never written into this file; write where it is kept: "env:NAME" for an environment variable, "file:PATH" for a file
  --> windlass.toml:2:10
   |
-2 | STRIPE = "•••" # shh
-  |          ^^^^^
+2 | STRIPE = "••••••••••••" # shh
+  |          ^^^^^^^^^^^^^^
   = help: write a reference such as "env:STRIPE_KEY" or "file:/run/secrets/stripe"
 "#,
     );
@@ -266,8 +266,8 @@ error: [webhook] lacks `url`
 error: `webhook.secret`: a secret is never written into this file
  --> windlass.toml:2:10
   |
-2 | secret = "•••"
-  |          ^^^^^
+2 | secret = "•••••••"
+  |          ^^^^^^^^^
   = help: put it into [secrets] and write "${secret:NAME}"
 "#,
     );

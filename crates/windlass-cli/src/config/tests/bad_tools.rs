@@ -386,7 +386,7 @@ http = { url = "https://a.example/", headers = { Authorization = "Bearer abc" } 
         ("no_use", (5, 1)),
         ("unknown_argument", (7, 12)),
         ("no_file", (8, 1)),
-        ("written_secret", (11, 67)),
+        ("written_secret", (11, 66)),
     ];
     assert_eq!(found, expected, "{warnings}");
     assert!(!warnings.to_string().contains("abc"), "{warnings}");
