@@ -2,7 +2,7 @@
 
 mod bad;
 mod bad_tools;
-//mod good;
+mod good;
 //mod reloading;
 
 use std::path::Path;
