@@ -46,6 +46,7 @@ pub use exits::Exit;
 pub use words::BadCommand;
 
 use crate::sandbox::{Launcher, Sandbox};
+use crate::secret::{Redactor, Secrets, Text};
 
 /// Takes secrets out of a text.
 pub type Redact = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -65,6 +66,11 @@ pub struct Command {
     pub dir: Option<PathBuf>,
     /// What its environment has besides.
     pub env: BTreeMap<String, String>,
+    /// What its environment has besides and is read anew for every call, because there are secrets in it. Whatever it prints is
+    /// shown without them.
+    pub secret_env: BTreeMap<String, Text>,
+    /// Where these secrets are.
+    pub secrets: Secrets,
     /// What it may touch.
     pub sandbox: Sandbox,
     /// What its standard output is.
@@ -101,6 +107,8 @@ impl Command {
             argv: argv.into_iter().map(Into::into).collect(),
             dir: None,
             env: BTreeMap::new(),
+            secret_env: BTreeMap::new(),
+            secrets: Secrets::default(),
             sandbox: Sandbox::default(),
             output: Output::default(),
             exits: BTreeMap::new(),
@@ -134,6 +142,25 @@ impl Command {
     }
 }
 
+impl Command {
+    /// The command with its secrets as they are now.
+    fn with_secrets(&self) -> ToolResult<Self> {
+        let mut seen = Redactor::default();
+        let mut command = self.clone();
+        for (name, text) in &self.secret_env {
+            let value = text.resolve_noting(&self.secrets, &mut seen);
+            let value = value.map_err(|error| ToolError::unavailable(format!("env.{name}: {error}")))?;
+            command.env.insert(name.clone(), value.expose().to_owned());
+        }
+        let also = self.redact.clone();
+        command.redact = Some(Arc::new(move |text: &str| {
+            let text = seen.redact(text);
+            also.as_ref().map_or_else(|| text.to_string(), |also| also(&text))
+        }));
+        Ok(command)
+    }
+}
+
 struct Body(Arc<Command>);
 
 impl Atomic for Body {
@@ -145,6 +172,7 @@ impl Atomic for Body {
 
 /// One run of a command, as a value.
 async fn output(command: Arc<Command>, call: Call) -> ToolResult<serde_json::Value> {
+    let command = if command.secret_env.is_empty() { command } else { Arc::new(command.with_secrets()?) };
     command.check().map_err(|bad| ToolError::unavailable(format!("`{}`: {bad}", call.tool())))?;
     #[cfg(target_os = "linux")]
     {

@@ -8,4 +8,5 @@ mod ends;
 mod hostile;
 mod leftovers;
 mod results;
+mod secrets;
 mod world;
