@@ -219,7 +219,7 @@ impl Config {
                 for api in &self.apis {
                     match api.tools(&self.secrets, &client).await {
                         Ok(found) => api.add(found, &mut tools, &mut problems),
-                        Err(problem) => problems.push(problem),
+                        Err(found) => problems.extend(found),
                     }
                 }
             }

@@ -1,8 +1,8 @@
 //! The keys of what a tool does: commands, requests, OpenAPI documents.
 
-use super::forms::{ANY, APPROVAL, ENV_NAME, EXIT_CODE, HEADER, SIZE};
+use super::forms::{ANY, ENV_NAME, EXIT_CODE, HEADER, SIZE};
 use super::keys::{Choice, Key, Kind, Section, key};
-use super::table::{COUNT, EFFECTS, TEXT, TEXTS};
+use super::table::{COUNT, EFFECTS, POLICY_KEYS, TEXT, TEXTS};
 
 pub(crate) static OUTPUT_AS: [Choice; 3] = [
     Choice { word: "auto", doc: "JSON if it can be read as that, else text" },
@@ -135,16 +135,32 @@ pub(crate) static RECONCILE: Section = Section {
     shared: &[],
 };
 
+pub(crate) static DEPRECATED: [Choice; 2] = [
+    Choice { word: "skip", doc: "they are left out" },
+    Choice { word: "mark", doc: "they are tools, and say so" },
+];
+
 pub(crate) static OPENAPI: Section = Section {
     keys: &[
-        key("file", TEXT, "The document, as JSON or YAML."),
-        key("url", TEXT, "The same, fetched when this file is loaded."),
+        key("file", TEXT, "The document, of OpenAPI 3.0 or 3.1, as JSON or YAML."),
+        key("url", TEXT, "The same, fetched when this file is loaded, under the rules of [net]."),
         key("base_url", TEXT, "Where requests go. The first server of the document unless set."),
-        key("include", TEXTS, "Only these operations, by operation id; * stands for any letters. All unless set."),
-        key("exclude", TEXTS, "Not these."),
-        key("effect", Kind::Map(&ANY, &EFFECT), "The effect of single operations, instead of what their method says."),
-        key("approval", Kind::Text(&APPROVAL), "Which calls need a person's approval."),
-        key("headers", Kind::Map(&HEADER, &PLAIN), "What every request is sent with: { Authorization = \"Bearer ${secret:NAME}\" }."),
+        key("variables", Kind::Map(&ANY, &PLAIN), "Values of the server's variables, instead of their defaults."),
+        key(
+            "include",
+            TEXTS,
+            "Only these operations: by operation id, by \"GET /path\", or by \"tag:NAME\"; * stands for anything. All unless set.",
+        ),
+        key("exclude", TEXTS, "Not these, written the same way."),
+        key("deprecated", Kind::Choice(&DEPRECATED), "What becomes of deprecated operations. \"skip\" unless set."),
+        key("prefix", Kind::Text(&ANY), "What the name of every tool begins with. \"NAME_\" unless set."),
+        key(
+            "security",
+            Kind::Map(&ANY, &PLAIN),
+            "The credential of each security scheme of the document: a token, a key, or user:password, as \"${secret:NAME}\".",
+        ),
+        key("effect", Kind::Map(&ANY, &EFFECT), "The effect of single operations, by tool name, instead of what their method says."),
+        key("tags", TEXTS, "Tags of every tool, besides those of the document."),
     ],
-    shared: &[],
+    shared: &[&POLICY_KEYS],
 };

@@ -392,3 +392,39 @@ http = { url = "https://a.example/", headers = { Authorization = "Bearer abc" } 
     assert!(!warnings.to_string().contains("abc"), "{warnings}");
     assert!(warnings.to_string().contains("did you mean `cents`?"), "{warnings}");
 }
+
+#[test]
+fn a_document_has_one_place_and_no_written_credentials() {
+    refused(
+        "[openapi.a]\nbase_url = \"a.example\"\n[openapi.b]\nfile = \"b.json\"\nurl = \"https://b.example/\"\nsecurity = { key = \"hunter2\" }\n",
+        r#"
+error: [openapi.a] needs one of `file` and `url`
+ --> windlass.toml:1:10
+  |
+1 | [openapi.a]
+  |          ^
+  = help: say where the OpenAPI document is
+
+error: `openapi.a.base_url`: an address begins with `https://` or `http://`
+ --> windlass.toml:2:12
+  |
+2 | base_url = "a.example"
+  |            ^^^^^^^^^^^
+  = help: write a whole address, such as "https://api.example.com/v1"
+
+error: [openapi.b] needs one of `file` and `url`
+ --> windlass.toml:5:1
+  |
+5 | url = "https://b.example/"
+  | ^^^
+  = help: say where the OpenAPI document is
+
+error: `openapi.b.security.key`: a credential is never written into this file
+ --> windlass.toml:6:20
+  |
+6 | security = { key = "•••••••" }
+  |                    ^^^^^^^^^
+  = help: put it into [secrets] and write "${secret:NAME}"
+"#,
+    );
+}

@@ -3,7 +3,7 @@
 mod bad;
 mod bad_tools;
 mod good;
-//mod reloading;
+mod reloading;
 
 use std::path::Path;
 
