@@ -131,7 +131,9 @@ impl Api {
         let found = found.map_err(|bad| bad.into_iter().map(of_document).collect::<Vec<_>>())?;
         if found.is_empty() {
             let problem = self.problem("no_tools", "no operation is left to be a tool".to_owned());
-            return Err(vec![problem.help("look at `include` and `exclude`; deprecated operations are left out unless set")]);
+            return Err(vec![
+                problem.help("look at `include` and `exclude`; deprecated operations are left out unless set"),
+            ]);
         }
         self.governed(found)
     }

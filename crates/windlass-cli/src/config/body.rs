@@ -110,7 +110,8 @@ fn asking(
     match (command, http) {
         (Some(command), None) => {
             for entry in conditions.iter().filter_map(|key| view.table.get(key)) {
-                let problem = format!("`{}` is about requests; a command says what happened itself", view.path_of(&entry.key));
+                let problem =
+                    format!("`{}` is about requests; a command says what happened itself", view.path_of(&entry.key));
                 problems.push(Problem::error("contradiction", &entry.at, problem).help("take it out"));
             }
             let as_the_tool = match doing {
@@ -123,7 +124,9 @@ fn asking(
             let request = http::read(&http, schema, outside, problems)?;
             if request.effect() != Effect::Readonly {
                 let problem = format!("`{}` would change something: asking must not", http.path);
-                problems.push(Problem::warning("reconcile", &http.place("method"), problem).help("ask with GET if you can"));
+                problems.push(
+                    Problem::warning("reconcile", &http.place("method"), problem).help("ask with GET if you can"),
+                );
             }
             Some(Asking::Http(request, happened_when(&view)))
         }
@@ -152,7 +155,8 @@ fn settled(view: &View<'_>, effect: Effect, problems: &mut Vec<Problem>) {
         return;
     }
     for entry in ["reconcile", "on_doubt"].iter().filter_map(|key| view.table.get(key)) {
-        let problem = format!("`{}` has no use: only a tool with the effect \"once\" is ever in doubt", view.path_of(&entry.key));
+        let problem =
+            format!("`{}` has no use: only a tool with the effect \"once\" is ever in doubt", view.path_of(&entry.key));
         problems.push(Problem::warning("no_use", &entry.at, problem).help("take it out, or set effect = \"once\""));
     }
 }

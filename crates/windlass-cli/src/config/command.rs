@@ -31,7 +31,12 @@ pub(super) struct Program {
 
 impl Program {
     /// Reads a tool's command. `schema` is what its calls take.
-    pub(super) fn read(view: &View<'_>, schema: &Value, outside: &mut Outside, problems: &mut Vec<Problem>) -> Option<Self> {
+    pub(super) fn read(
+        view: &View<'_>,
+        schema: &Value,
+        outside: &mut Outside,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Self> {
         let sandbox = sandbox(view, outside);
         let mut env = BTreeMap::new();
         for entry in view.entries("env") {

@@ -54,11 +54,8 @@ pub(crate) static ADDRESS: Form = Form {
 pub(crate) static HOST: Form =
     Form { what: "a host such as \"tools.example.com\"", pattern: Some(r"^[^/\s]+$"), check: host };
 
-pub(crate) static ORIGIN: Form = Form {
-    what: "an origin such as \"https://app.example.com\"",
-    pattern: Some(r"^https?://[^/\s]+$"),
-    check: origin,
-};
+pub(crate) static ORIGIN: Form =
+    Form { what: "an origin such as \"https://app.example.com\"", pattern: Some(r"^https?://[^/\s]+$"), check: origin };
 
 pub(crate) static TOOL_NAME: Form = Form {
     what: "a name of 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`",
@@ -66,11 +63,8 @@ pub(crate) static TOOL_NAME: Form = Form {
     check: tool_name,
 };
 
-pub(crate) static SECRET_NAME: Form = Form {
-    what: "a name such as \"STRIPE_KEY\"",
-    pattern: Some(r"^[A-Za-z0-9_.-]+$"),
-    check: secret_name,
-};
+pub(crate) static SECRET_NAME: Form =
+    Form { what: "a name such as \"STRIPE_KEY\"", pattern: Some(r"^[A-Za-z0-9_.-]+$"), check: secret_name };
 
 pub(crate) static SECRET: Form = Form {
     what: "a reference such as \"env:STRIPE_KEY\" or \"file:/run/secrets/stripe\"",
@@ -115,11 +109,8 @@ pub(crate) static EXIT_CODE: Form = Form {
     },
 };
 
-pub(crate) static HEADER: Form = Form {
-    what: "the name of a header",
-    pattern: Some(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
-    check: header,
-};
+pub(crate) static HEADER: Form =
+    Form { what: "the name of a header", pattern: Some(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"), check: header };
 
 pub(crate) static LOCALE: Form = Form {
     what: "a locale such as \"en\" or \"de-CH\"",

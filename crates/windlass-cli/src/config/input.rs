@@ -73,7 +73,8 @@ fn one(node: &Node) -> Result<(Value, bool), Problem> {
     match &node.item {
         Item::Text(text) => word(text).map_err(|(problem, near)| {
             let problem = Problem::error("bad_schema", &node.span, problem);
-            let problem = problem.help(format!("types are {}; end with [] for a list, with ? if it may be left out", TYPES.join(", ")));
+            let problem = problem
+                .help(format!("types are {}; end with [] for a list, with ? if it may be left out", TYPES.join(", ")));
             match near {
                 Some(near) => problem.label(format!("did you mean \"{near}\"?")),
                 None => problem,
@@ -178,7 +179,11 @@ mod tests {
     #[test]
     fn every_wrong_type_is_named() {
         let (_, problems) = schema(r#"input = { a = "sting", b = 7, c = [] }"#);
-        let expected = ["`input.a`: `sting` is not a type", "`input.b`: an integer is not a type", "`input.c`: a list is not a type"];
+        let expected = [
+            "`input.a`: `sting` is not a type",
+            "`input.b`: an integer is not a type",
+            "`input.c`: a list is not a type",
+        ];
         assert_eq!(problems, expected);
         let (_, problems) = schema("[input]\nproperties.city.type = \"string\"");
         assert_eq!(problems, ["`input` looks like a JSON Schema but has no type"]);

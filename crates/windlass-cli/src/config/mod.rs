@@ -29,6 +29,8 @@ mod units;
 mod view;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,6 +53,9 @@ use view::View;
 
 /// The source under which the tools of a file are mounted in a toolbox.
 pub const SOURCE: &str = "windlass.toml";
+
+/// Largest file that is read: a thousand tools are a tenth of it.
+const LARGEST: u64 = 4 << 20;
 
 /// Tools, each with the section of the file it comes from.
 pub(crate) type Tools = Vec<(String, Tool)>;
@@ -85,14 +90,24 @@ pub struct Config {
 /// Reads a config file. Relative paths in it are relative to its folder. Nothing is started or fetched yet: see
 /// [`Config::toolbox`].
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(path, text),
-        Err(error) => {
-            let problem = Problem::of_file("unreadable", format!("{} cannot be read: {error}", path.display()));
+    content(path).map_or_else(
+        |why| {
+            let problem = Problem::of_file("unreadable", format!("{} cannot be read: {why}", path.display()));
             let problem = problem.help("name the config file with --config, or create it");
             Err(Problems::new(Arc::new(Source::new(path, String::new())), vec![problem]))
-        }
+        },
+        |text| parse(path, text),
+    )
+}
+
+fn content(path: &Path) -> Result<String, String> {
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(format!("it has more than {LARGEST} bytes, which no config has"));
     }
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
 }
 
 /// Reads the text of a config file that stands, or would stand, at `path`.

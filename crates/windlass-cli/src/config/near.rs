@@ -1,7 +1,13 @@
 //! What somebody may have meant.
 
+/// Longer words than this are no misspelt ones, and cost more to compare than they help.
+const LONGEST: usize = 64;
+
 /// The word that is nearest to what was written, if one is near enough to be meant: a third of it may differ.
 pub(crate) fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    if written.len() > LONGEST {
+        return None;
+    }
     let most = written.chars().count().div_ceil(3).min(3);
     let fold = written.to_lowercase();
     let ranked = words.into_iter().map(|word| (distance(&fold, &word.to_lowercase()), word));

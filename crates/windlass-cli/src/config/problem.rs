@@ -11,6 +11,9 @@ use super::tree::Span;
 /// Characters of a line that are shown; of a longer one the part around the problem.
 const SHOWN_CHARS: usize = 110;
 
+/// Most problems that people are shown at once: more than anybody corrects before the next look.
+const MOST_SHOWN: usize = 100;
+
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -41,15 +44,7 @@ pub struct Problem {
 impl Problem {
     pub(crate) fn error(code: &'static str, span: &Span, message: impl Into<String>) -> Self {
         let place = Some(span.clone());
-        Self {
-            severity: Severity::Error,
-            code,
-            message: message.into(),
-            label: None,
-            help: None,
-            place,
-            hidden: false,
-        }
+        Self { severity: Severity::Error, code, message: message.into(), label: None, help: None, place, hidden: false }
     }
 
     pub(crate) fn warning(code: &'static str, span: &Span, message: impl Into<String>) -> Self {
@@ -159,10 +154,13 @@ impl Problems {
     pub fn render(&self, colours: bool) -> String {
         let paint = Paint { on: colours };
         let mut text = String::new();
-        for (index, problem) in self.list.iter().enumerate() {
+        for (index, problem) in self.list.iter().take(MOST_SHOWN).enumerate() {
             let gap = if index == 0 { "" } else { "\n" };
             // Writing to a text does not fail.
             let _ = write!(text, "{gap}{}", self.one(problem, &paint));
+        }
+        if self.list.len() > MOST_SHOWN {
+            let _ = writeln!(text, "\n… and {} more", self.list.len() - MOST_SHOWN);
         }
         text
     }

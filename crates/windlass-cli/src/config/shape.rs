@@ -208,7 +208,11 @@ pub(crate) fn wanted(kind: &'static Kind) -> String {
 }
 
 fn range(least: i64, most: i64) -> String {
-    if most == i64::MAX { format!("a whole number from {least}") } else { format!("a whole number from {least} to {most}") }
+    if most == i64::MAX {
+        format!("a whole number from {least}")
+    } else {
+        format!("a whole number from {least} to {most}")
+    }
 }
 
 /// "`a`: this; `b`: that".

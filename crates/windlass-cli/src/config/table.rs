@@ -49,7 +49,11 @@ pub(crate) static DEFERRAL: [Choice; 3] = [
 /// What governs calls, for all tools in [policy] and for one in [tool.NAME].
 pub(crate) static POLICY_KEYS: [Key; 13] = [
     key("timeout", Kind::Text(&DURATION), "Longest one attempt may run. One minute unless set."),
-    key("deadline", Kind::Text(&DURATION), "Longest a call may take in all, with queueing and retries. None unless set."),
+    key(
+        "deadline",
+        Kind::Text(&DURATION),
+        "Longest a call may take in all, with queueing and retries. None unless set.",
+    ),
     key("grace", Kind::Text(&DURATION), "How long an attempt that was asked to stop may still take. 50 ms unless set."),
     key("heartbeat", Kind::Text(&DURATION), "An attempt that has not been heard of for this long counts as timed out."),
     key(
@@ -68,14 +72,22 @@ pub(crate) static POLICY_KEYS: [Key; 13] = [
     key("grant_valid", Kind::Text(&DURATION), "How long an approval is valid once given. One hour unless set."),
     key("unattended", Kind::Choice(&UNATTENDED), "What becomes of a call that needs approval where nobody attends."),
     key("output_budget", Kind::Text(&SIZE), "How much of one output a model is shown at once. 32 KiB unless set."),
-    key("loop_limit", COUNT, "Identical calls with identical results in a row before the next is refused. 5 unless set."),
+    key(
+        "loop_limit",
+        COUNT,
+        "Identical calls with identical results in a row before the next is refused. 5 unless set.",
+    ),
     key("max_depth", COUNT, "How deep in a run a call may stand. 32 unless set."),
 ];
 
 pub(crate) static RETRIES: Section = Section {
     keys: &[
         key("times", Kind::Integer { least: 0, most: 100 }, "How often, after the first attempt.").required(),
-        key("base", Kind::Text(&DURATION), "The delay after the first failure; it doubles with each. 500 ms unless set."),
+        key(
+            "base",
+            Kind::Text(&DURATION),
+            "The delay after the first failure; it doubles with each. 500 ms unless set.",
+        ),
         key("cap", Kind::Text(&DURATION), "The longest delay. One minute unless set."),
     ],
     shared: &[],
@@ -86,7 +98,11 @@ pub(crate) static ROOT: Section = Section {
         key("server", Kind::Table(&SERVER), "Where and for whom the server answers. A change needs a restart."),
         key("store", Kind::Table(&STORE), "Where runs are kept. A change needs a restart."),
         key("retention", Kind::Table(&RETENTION), "How long finished runs are kept. A change needs a restart."),
-        key("policy", Kind::Table(&POLICY), "What governs every call, unless its tool says otherwise. A change needs a restart."),
+        key(
+            "policy",
+            Kind::Table(&POLICY),
+            "What governs every call, unless its tool says otherwise. A change needs a restart.",
+        ),
         key("limits", Kind::Table(&LIMITS), "Bounds on the process as a whole. A change needs a restart."),
         key(
             "secrets",
@@ -113,8 +129,16 @@ pub(crate) static SERVER: Section = Section {
             Kind::Text(&ADDRESS),
             "Address and port. 127.0.0.1:7117 unless set; any but a loopback address needs tokens.",
         ),
-        key("allowed_hosts", Kind::List(&Kind::Text(&HOST)), "Names in the Host header that are answered besides its own."),
-        key("allowed_origins", Kind::List(&Kind::Text(&ORIGIN)), "Web pages that may call it. None but its own unless set."),
+        key(
+            "allowed_hosts",
+            Kind::List(&Kind::Text(&HOST)),
+            "Names in the Host header that are answered besides its own.",
+        ),
+        key(
+            "allowed_origins",
+            Kind::List(&Kind::Text(&ORIGIN)),
+            "Web pages that may call it. None but its own unless set.",
+        ),
     ],
     shared: &[],
 };
@@ -170,7 +194,11 @@ pub(crate) static NET: Section = Section {
             "What HTTP tools may reach although it is not on the open internet: \"intranet.example\", \"127.0.0.1:8080\", \
              \"10.0.0.0/8\". Nothing unless set.",
         ),
-        key("ports", Kind::List(&Kind::Integer { least: 1, most: 65_535 }), "The only ports they may reach. All unless set."),
+        key(
+            "ports",
+            Kind::List(&Kind::Integer { least: 1, most: 65_535 }),
+            "The only ports they may reach. All unless set.",
+        ),
         key("authorities", TEXTS, "Files of certificates, in PEM, that are believed beside the system's."),
         key("connect", Kind::Text(&DURATION), "Longest a connection may take. 10 s unless set."),
         key("max_answer", Kind::Text(&SIZE), "Largest answer that is read. 8 MiB unless set."),
@@ -184,7 +212,11 @@ pub(crate) static TOOL: Section = Section {
     keys: &[
         key("description", TEXT, "What the tool does, for the model that decides whether to call it.").required(),
         key("title", TEXT, "Its name for people. NAME unless set."),
-        key("sandbox", Kind::Table(&SANDBOX), "What a command may touch. Unless set: its folder, the system's programs, no network."),
+        key(
+            "sandbox",
+            Kind::Table(&SANDBOX),
+            "What a command may touch. Unless set: its folder, the system's programs, no network.",
+        ),
         key("http", Kind::Table(&HTTP), "The request a call makes. {args.NAME} in it stands for an argument."),
         key(
             "input",
@@ -224,7 +256,11 @@ pub(crate) static TOOL: Section = Section {
         key("deferral", Kind::Choice(&DEFERRAL), "Whether it may be listed without its schema. \"auto\" unless set."),
         key("background", Kind::Bool, "Whether it may be started without anyone waiting for it. true unless set."),
         key("version", TEXT, "The tool's own version, kept with every call."),
-        key("aliases", Kind::List(&Kind::Text(&TOOL_NAME)), "Earlier names of this tool, under which runs may know it."),
+        key(
+            "aliases",
+            Kind::List(&Kind::Text(&TOOL_NAME)),
+            "Earlier names of this tool, under which runs may know it.",
+        ),
     ],
     shared: &[&COMMAND_KEYS, &POLICY_KEYS],
 };

@@ -63,7 +63,11 @@ pub(crate) static COMMAND_KEYS: [Key; 7] = [
 pub(crate) static SANDBOX: Section = Section {
     keys: &[
         key("level", Kind::Choice(&LEVELS), "Whether a command is kept to its sandbox. \"required\" unless set."),
-        key("read", TEXTS, "Files and folders it may read and execute from, besides its own folder and the system's programs."),
+        key(
+            "read",
+            TEXTS,
+            "Files and folders it may read and execute from, besides its own folder and the system's programs.",
+        ),
         key("write", TEXTS, "Files and folders it may read and write."),
         key("network", Kind::Bool, "Whether it may use TCP and UDP. false unless set."),
         key("metadata", Kind::Bool, "Whether it may change modes, owners and times of files. false unless set."),
@@ -106,7 +110,11 @@ static HTTP_KEYS: [Key; 7] = [
          itself, with its type.",
     ),
     key("form", Kind::Map(&ANY, &PLAIN), "What is sent as a form, instead of a body."),
-    key("show_headers", Kind::List(&Kind::Text(&HEADER)), "Returns status, these headers and the body, instead of the body alone."),
+    key(
+        "show_headers",
+        Kind::List(&Kind::Text(&HEADER)),
+        "Returns status, these headers and the body, instead of the body alone.",
+    ),
     key("key_header", Kind::Text(&HEADER), "The header that carries the idempotency key. Idempotency-Key unless set."),
 ];
 
@@ -123,22 +131,28 @@ pub(crate) static RECONCILE: Section = Section {
             "A program that gets what the call got, changes nothing, and prints {\"happened\": VALUE}, \
              {\"did_not_happen\": true} or {\"unknown\": true}. It runs as the tool's own command does.",
         ),
-        key("http", Kind::Table(&HTTP), "A request that changes nothing; {key} in it is the key the call was made under."),
+        key(
+            "http",
+            Kind::Table(&HTTP),
+            "A request that changes nothing; {key} in it is the key the call was made under.",
+        ),
         key(
             "happened_when",
             Kind::Either(&[Kind::List(&Kind::Integer { least: 100, most: 599 }), Kind::Choice(&TOLD)]),
             "With which status of its answer it happened, and the body is the result; or \"told\": the answer says so, in the \
              words of a command. [200] unless set.",
         ),
-        key("did_not_happen_when", Kind::List(&Kind::Integer { least: 100, most: 599 }), "With which status it did not happen. [404] unless set."),
+        key(
+            "did_not_happen_when",
+            Kind::List(&Kind::Integer { least: 100, most: 599 }),
+            "With which status it did not happen. [404] unless set.",
+        ),
     ],
     shared: &[],
 };
 
-pub(crate) static DEPRECATED: [Choice; 2] = [
-    Choice { word: "skip", doc: "they are left out" },
-    Choice { word: "mark", doc: "they are tools, and say so" },
-];
+pub(crate) static DEPRECATED: [Choice; 2] =
+    [Choice { word: "skip", doc: "they are left out" }, Choice { word: "mark", doc: "they are tools, and say so" }];
 
 pub(crate) static OPENAPI: Section = Section {
     keys: &[
@@ -159,7 +173,11 @@ pub(crate) static OPENAPI: Section = Section {
             Kind::Map(&ANY, &PLAIN),
             "The credential of each security scheme of the document: a token, a key, or user:password, as \"${secret:NAME}\".",
         ),
-        key("effect", Kind::Map(&ANY, &EFFECT), "The effect of single operations, by tool name, instead of what their method says."),
+        key(
+            "effect",
+            Kind::Map(&ANY, &EFFECT),
+            "The effect of single operations, by tool name, instead of what their method says.",
+        ),
         key("tags", TEXTS, "Tags of every tool, besides those of the document."),
     ],
     shared: &[&POLICY_KEYS],

@@ -136,7 +136,11 @@ pub(super) fn arguments(view: &View<'_>, schema: &Value, problems: &mut Vec<Prob
         let Some(entry) = view.get(key) else { continue };
         for path in mentioned(entry.node.text().unwrap_or_default()) {
             if !input::has_argument(schema, &path) {
-                let found = format!("`{}` looks at `args.{}`, which the input does not have", view.path_of(key), path.join("."));
+                let found = format!(
+                    "`{}` looks at `args.{}`, which the input does not have",
+                    view.path_of(key),
+                    path.join(".")
+                );
                 problems.push(missing(Problem::warning("unknown_argument", &entry.node.span, found), schema, path[0]));
             }
         }
@@ -194,7 +198,12 @@ fn mentioned(expression: &str) -> Vec<Vec<&str>> {
 }
 
 /// Names and earlier names that several tools claim. `names` says who has which, and where.
-pub(super) fn unique(view: &View<'_>, name: &str, names: &mut BTreeMap<String, (String, Span)>, problems: &mut Vec<Problem>) {
+pub(super) fn unique(
+    view: &View<'_>,
+    name: &str,
+    names: &mut BTreeMap<String, (String, Span)>,
+    problems: &mut Vec<Problem>,
+) {
     let aliases = view.get("aliases").and_then(|entry| entry.node.list()).unwrap_or_default();
     for alias in aliases {
         let Some(text) = alias.text() else { continue };
@@ -202,7 +211,9 @@ pub(super) fn unique(view: &View<'_>, name: &str, names: &mut BTreeMap<String, (
         if let Some((owner, _)) = names.insert(text.to_owned(), claim).filter(|(owner, _)| owner != name) {
             let problem = format!("`{text}` is the name of the tool `{owner}` already");
             let problem = Problem::error("name_taken", &alias.span, problem);
-            problems.push(problem.help("a name belongs to one tool, so that a run always finds the tool it was started with"));
+            problems.push(
+                problem.help("a name belongs to one tool, so that a run always finds the tool it was started with"),
+            );
         }
     }
 }

@@ -297,6 +297,43 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
+fn a_file_that_is_no_text_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("windlass.toml");
+    for (content, why) in [(vec![0xff, 0xfe], "it is not UTF-8"), (vec![b' '; 5 << 20], "which no config has")] {
+        std::fs::write(&path, content).unwrap();
+        let said = super::super::load(&path).err().expect("it is refused").to_string();
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn a_broken_file_is_refused_with_places_and_never_panics() {
+    let whole = include_str!("../../../examples/windlass.toml");
+    let cuts = (0..whole.len()).step_by(101).filter(|at| whole.is_char_boundary(*at));
+    for at in cuts {
+        let (before, after) = whole.split_at(at);
+        let dropped = after.chars().skip(1).collect::<String>();
+        for text in
+            [before.to_owned(), format!("{before}{dropped}"), format!("{before}\"{after}"), format!("{before}]{after}")]
+        {
+            if let Err(problems) = read(&text) {
+                let said = problems.render(true);
+                assert!(problems.iter().all(|problem| problems.position(problem).is_some()), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn many_problems_are_shown_in_part_and_counted_in_full() {
+    let text: String = std::iter::once("[store]\n".to_owned()).chain((0..150).map(|n| format!("x{n} = 1\n"))).collect();
+    let problems = read(&text).err().expect("it is refused");
+    assert_eq!(problems.count(), (150, 0));
+    assert!(problems.render(false).ends_with("\n… and 50 more\n"));
+}
+
+#[test]
 fn problems_are_data_too() {
     let problems = read("[policy]\ntimout = \"5s\"\n").err().expect("it is refused");
     let expected = serde_json::json!([{

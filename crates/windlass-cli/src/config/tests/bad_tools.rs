@@ -112,7 +112,8 @@ error: `tool.weather.input.days`: an integer is not a type
 
 #[test]
 fn a_schema_that_does_not_compile_is_marked_where_it_is_wrong() {
-    let text = tool("[tool.weather.input]\ntype = \"object\"\n[tool.weather.input.properties]\ncity = { type = \"strin\" }");
+    let text =
+        tool("[tool.weather.input]\ntype = \"object\"\n[tool.weather.input.properties]\ncity = { type = \"strin\" }");
     let problems = read(&text).err().expect("it is refused");
     let problem = problems.iter().next().unwrap();
     assert_eq!((problem.code, problems.position(problem)), ("bad_schema", Some((7, 17))), "{problems}");
@@ -216,7 +217,9 @@ error: `tool.weather.narration.en.start` shows `{town}`, but the input has no ar
 
 #[test]
 fn e26_the_host_of_a_request_is_written_out() {
-    let text = |url: &str| format!("[tool.t]\ndescription = \"x\"\ninput = {{ h = \"string\" }}\nhttp = {{ url = \"{url}\" }}\n");
+    let text = |url: &str| {
+        format!("[tool.t]\ndescription = \"x\"\ninput = {{ h = \"string\" }}\nhttp = {{ url = \"{url}\" }}\n")
+    };
     for (url, expected) in [
         ("https://{args.h}/", "host of an address is literal"),
         ("ftp://a.example/", "only `https:`"),

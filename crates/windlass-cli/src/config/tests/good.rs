@@ -62,7 +62,8 @@ fn without_files() -> super::super::Config {
 
 #[tokio::test]
 async fn tools_have_what_the_file_says() {
-    let toolbox = without_files().toolbox(&Launcher::new(["none"])).await.unwrap_or_else(|problems| panic!("{problems}"));
+    let toolbox =
+        without_files().toolbox(&Launcher::new(["none"])).await.unwrap_or_else(|problems| panic!("{problems}"));
     let spec = |name: &str| toolbox.get(name).unwrap_or_else(|| panic!("there is no {name}")).spec().clone();
     let resize = spec("resize");
     assert_eq!(resize.effect, Effect::Idempotent);
@@ -75,7 +76,8 @@ async fn tools_have_what_the_file_says() {
     assert!(matches!(&resize.guards.concurrency, Concurrency::Keyed(key) if key.source() == "args.file"));
     assert_eq!(resize.guards.connection.as_deref(), Some("github"));
     assert_eq!(toolbox.by_id("shrink").expect("an earlier name").spec().name, resize.name);
-    let said = toolbox.get("resize").unwrap().narrate("de", windlass::tools::narrate::Phase::Start, &json!({"file": "a.png"}));
+    let said =
+        toolbox.get("resize").unwrap().narrate("de", windlass::tools::narrate::Phase::Start, &json!({"file": "a.png"}));
     assert_eq!(said.as_deref(), Some("Verkleinere a.png"));
     let charge = spec("charge");
     assert_eq!(charge.effect, Effect::Once);
@@ -102,7 +104,10 @@ async fn a_check_tells_of_tools_and_warnings() {
     let report = check(&path).await;
     let said = report.render(false);
     assert!(report.is_usable(), "{said}");
-    assert!(said.ends_with(&format!("\na  readonly\nb  once, needs approval\n{}: 2 tools, 2 warnings\n", path.display())), "{said}");
+    assert!(
+        said.ends_with(&format!("\na  readonly\nb  once, needs approval\n{}: 2 tools, 2 warnings\n", path.display())),
+        "{said}"
+    );
     let json = report.json();
     assert_eq!(json["ok"], json!(true));
     let tool = json!({"name": "b", "description": "B.", "effect": "once", "approval": "always", "from": "tool.b"});
@@ -171,7 +176,8 @@ fn every_key_is_documented_read_and_shown_in_the_example() {
         number += 1;
         assert!(doc.ends_with('.') && doc.len() > 5, "`{key}` is not documented: {doc:?}");
         assert!(view::asked::was(section, key), "nobody reads `{key}`");
-        let shown = [format!("{key} = "), format!("[{key}]"), format!("[{key}."), format!(".{key}]"), format!(".{key}.")];
+        let shown =
+            [format!("{key} = "), format!("[{key}]"), format!("[{key}."), format!(".{key}]"), format!(".{key}.")];
         assert!(shown.iter().any(|shown| text.contains(shown)), "the example does not show `{key}`");
     });
     assert!(number > 90, "{number}");

@@ -1,11 +1,12 @@
 //! A file that changes under a running server.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use windlass::{ToolCall, Toolbox, Windlass};
+use windlass::{RunState, ToolCall, Toolbox, Windlass};
 use windlass_tools::sandbox::Launcher;
 
 use super::super::{Reload, load};
@@ -114,8 +115,8 @@ async fn echo(listener: TcpListener) {
     }
 }
 
-#[tokio::test]
-async fn a_run_that_waits_goes_on_after_its_tool_was_replaced() {
+/// What a run gets whose tool was replaced while it waited for approval, in memory or suspended.
+async fn replaced_while_waiting(suspended: bool) -> Value {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(echo(listener));
@@ -128,20 +129,33 @@ async fn a_run_that_waits_goes_on_after_its_tool_was_replaced() {
     let file = File::new(&text("old"));
     let toolbox = Toolbox::new();
     let mut reload = file.reload(&toolbox).await;
-    let windlass = Windlass::in_memory().toolbox(toolbox).await.unwrap();
+    let patience = if suspended { Duration::ZERO } else { Duration::from_secs(3_600) };
+    let windlass = Windlass::in_memory().toolbox(toolbox).suspend_after(patience).await.unwrap();
     let run = windlass.start(ToolCall::new("get", json!({"id": 7}))).unwrap();
     let waiting = loop {
+        let rests =
+            windlass.info(run).await.unwrap().is_some_and(|info| matches!(info.state, RunState::Suspended { .. }));
         match windlass.inbox().await.unwrap().pop() {
-            Some(waiting) => break waiting,
-            None => tokio::task::yield_now().await,
+            Some(waiting) if rests || !suspended => break waiting,
+            _ => tokio::task::yield_now().await,
         }
     };
     file.write(&text("new"));
     reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
     windlass.approve(&waiting, "ann", "fine").await.unwrap();
     let outcomes = windlass.attach(run).await.unwrap();
-    assert_eq!(outcomes[0].value(), Some(&json!({"path": "/new/7"})));
     server.abort();
+    outcomes[0].value().expect("it worked").clone()
+}
+
+#[tokio::test]
+async fn a_run_that_waits_goes_on_after_its_tool_was_replaced() {
+    assert_eq!(replaced_while_waiting(true).await, json!({"path": "/new/7"}));
+    assert_eq!(
+        replaced_while_waiting(false).await,
+        json!({"path": "/old/7"}),
+        "a call under way keeps the tool it has"
+    );
 }
 
 #[tokio::test]
@@ -155,7 +169,8 @@ async fn documents_become_tools_with_what_their_section_says() {
     let pets = |read: &str| {
         let paths = json!({"/pets": {"get": operation(read), "post": operation("addPet")}});
         let info = json!({"title": "Pets", "version": "1"});
-        json!({"openapi": "3.1.0", "info": info, "servers": [{"url": "https://pets.example.com"}], "paths": paths}).to_string()
+        json!({"openapi": "3.1.0", "info": info, "servers": [{"url": "https://pets.example.com"}], "paths": paths})
+            .to_string()
     };
     std::fs::write(&document, pets("findPets")).unwrap();
     let toolbox = Toolbox::new();
@@ -163,7 +178,7 @@ async fn documents_become_tools_with_what_their_section_says() {
     assert_eq!(names(&toolbox), ["pets_addPet", "pets_findPets"]);
     let spec = toolbox.get("pets_addPet").unwrap().spec().clone();
     assert_eq!(spec.effect, windlass::Effect::Idempotent);
-    assert_eq!(spec.limits.timeout, Some(std::time::Duration::from_secs(7)));
+    assert_eq!(spec.limits.timeout, Some(Duration::from_secs(7)));
     assert!(spec.about.tags.contains(&"zoo".to_owned()));
     // The document is watched too.
     std::fs::write(&document, pets("listPets")).unwrap();
