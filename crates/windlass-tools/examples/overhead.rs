@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::process::Command as Bare;
+use std::process::{Command as Bare, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -12,13 +12,14 @@ use windlass_tools::sandbox::{Launcher, Level, Sandbox, launch_main};
 
 const CALLS: usize = 400;
 
-fn main() {
+fn main() -> ExitCode {
     // This program is its own launcher.
     if std::env::args().nth(1).as_deref() == Some("launch") {
-        std::process::exit(i32::from(launch_main() != std::process::ExitCode::SUCCESS));
+        return launch_main();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(measure());
+    ExitCode::SUCCESS
 }
 
 async fn measure() {
@@ -36,7 +37,7 @@ async fn measure() {
     for _ in 0..CALLS {
         let started = Instant::now();
         let mut bare = Bare::new("/bin/true");
-        bare.stdin(std::process::Stdio::null()).output().unwrap();
+        bare.stdin(Stdio::null()).output().unwrap();
         times[0].push(started.elapsed());
         for (index, name) in [(1, "unsandboxed"), (2, "sandboxed")] {
             let started = Instant::now();

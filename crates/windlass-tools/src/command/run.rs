@@ -34,7 +34,9 @@ pub(super) async fn run(command: &Command, call: &Call) -> ToolResult<End> {
     if tokio::runtime::Handle::try_current().is_err() {
         return Err(here("commands need a tokio runtime".to_owned()));
     }
-    confinable(command, call).map_err(here)?;
+    if let Some(warning) = verdict(command.sandbox.level, &support().missing()).map_err(here)? {
+        call.progress(&warning);
+    }
     let argv = words(&command.argv, call.args())?;
     let temp = Temp::make().map_err(|error| here(format!("no temporary folder can be made: {error}")))?;
     let launch = orders(command, call, argv, &temp.0);
@@ -55,21 +57,20 @@ pub(super) async fn run(command: &Command, call: &Call) -> ToolResult<End> {
     refusal.map_or(Ok(end), |problem| Err(here(problem)))
 }
 
-/// Refuses what this kernel cannot keep in its sandbox, or says so, as the command wants it.
-fn confinable(command: &Command, call: &Call) -> Result<(), String> {
-    let missing = support().missing();
-    if missing.is_empty() || command.sandbox.level == Level::Off {
-        return Ok(());
+/// Whether it may run where these things are missing from its sandbox; what is to be said about it if so.
+fn verdict(level: Level, missing: &[String]) -> Result<Option<String>, String> {
+    let missing = match level {
+        Level::Off => return Ok(None),
+        _ if missing.is_empty() => return Ok(None),
+        _ => missing.join("; "),
+    };
+    if level == Level::BestEffort {
+        return Ok(Some(format!("not fully sandboxed: {missing}")));
     }
-    let missing = missing.join("; ");
-    if command.sandbox.level == Level::Required {
-        return Err(format!(
-            "it cannot be sandboxed on this machine: {missing}. Use another kernel, or give the tool `sandbox = \"best_effort\"` \
-             to run it anyway"
-        ));
-    }
-    call.progress(&format!("not fully sandboxed: {missing}"));
-    Ok(())
+    Err(format!(
+        "it cannot be sandboxed on this machine: {missing}. Use another kernel, or give the tool `sandbox = \"best_effort\"` to \
+         run it anyway"
+    ))
 }
 
 fn orders(command: &Command, call: &Call, argv: Vec<String>, temp: &Path) -> Launch {
@@ -167,5 +168,23 @@ impl Drop for Temp {
         if !self.0.as_os_str().is_empty() {
             let _ = std::fs::remove_dir(&self.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e26_what_cannot_be_sandboxed_is_refused_unless_somebody_said_otherwise() {
+        let gap = ["the network is open".to_owned()];
+        for level in [Level::Required, Level::BestEffort, Level::Off] {
+            assert_eq!(verdict(level, &[]), Ok(None), "{level:?}");
+        }
+        let refused = verdict(Level::Required, &gap).unwrap_err();
+        assert!(refused.contains("network is open") && refused.contains("best_effort"), "{refused}");
+        let warned = verdict(Level::BestEffort, &gap).unwrap().unwrap();
+        assert!(warned.contains("not fully sandboxed") && warned.contains("network is open"), "{warned}");
+        assert_eq!(verdict(Level::Off, &gap), Ok(None), "nothing is promised, so nothing is missing");
     }
 }

@@ -39,7 +39,7 @@ impl Guard {
         self.live.remove(&pid);
         let Some((_, pipe)) = &mut self.process else { return };
         // If it is gone, the next one will not hear of this command at all.
-        let _ = writeln!(pipe, "-{pid}");
+        let _ = pipe.write_all(format!("-{pid}\n").as_bytes());
     }
 
     fn start(&mut self, argv: &[String]) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use windlass::{Cursor, Effect, Happening, Schemas, ToolCall, ToolSpec, Windlass};
 use windlass_tools::command::{Command, Exit, Output};
 use windlass_tools::sandbox::{Launcher, Level, support};
