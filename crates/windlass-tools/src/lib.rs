@@ -3,4 +3,5 @@
 mod encode;
 pub mod http;
 pub mod net;
+pub mod openapi;
 pub mod secret;
