@@ -4,6 +4,7 @@ pub mod command;
 mod encode;
 pub mod http;
 pub mod net;
+pub mod openapi;
 pub mod process;
 pub mod sandbox;
 pub mod secret;

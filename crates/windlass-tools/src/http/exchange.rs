@@ -55,7 +55,12 @@ pub(crate) async fn exchange(
     })
 }
 
-pub(super) async fn send(client: &Client, call: &Call, mut outgoing: Outgoing, how: &Exchange) -> Result<Answer, NetError> {
+pub(super) async fn send(
+    client: &Client,
+    call: &Call,
+    mut outgoing: Outgoing,
+    how: &Exchange,
+) -> Result<Answer, NetError> {
     if call.effect() != Effect::Readonly
         && let Ok(key) = HeaderValue::from_str(&call.idempotency_key())
     {
@@ -110,13 +115,7 @@ fn redacted(error: ToolError, seen: &Redactor) -> ToolError {
 }
 
 /// The output an answer is: JSON as it is, text as text, anything else as a file.
-async fn output(
-    call: &Call,
-    method: &Method,
-    answer: &Answer,
-    how: &Exchange,
-    seen: &Redactor,
-) -> ToolResult<Output> {
+async fn output(call: &Call, method: &Method, answer: &Answer, how: &Exchange, seen: &Redactor) -> ToolResult<Output> {
     let mut output = if *method == Method::HEAD || answer.body.is_empty() {
         Output::value(Value::Null)
     } else if let Some(value) = readable(answer) {

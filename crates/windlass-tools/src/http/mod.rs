@@ -16,4 +16,3 @@ pub use reconcile::HappenedWhen;
 pub use request::{Problem, Request, effect_of};
 pub(crate) use request::{header_name, header_value};
 pub use template::{BadTemplate, Template};
-pub(crate) use template::Scope;

@@ -26,7 +26,9 @@ impl std::str::FromStr for Address {
         let start = after_scheme.ok_or_else(|| bad("an address begins with `https://` or `http://`".to_owned()))?;
         let end = source[start..].find(['/', '?', '#']).map_or(source.len(), |at| start + at);
         if source[..end].contains(['{', '}', '$']) {
-            return Err(bad("the host of an address is literal; arguments and secrets stand in its path and query".to_owned()));
+            return Err(bad(
+                "the host of an address is literal; arguments and secrets stand in its path and query".to_owned()
+            ));
         }
         let base: Url = source[..end].parse().map_err(|error: crate::net::BadUrl| bad(error.to_string()))?;
         if source.contains('#') {

@@ -61,7 +61,8 @@ fn judge(answer: &Answer, when: &HappenedWhen) -> ToolResult<Reconciled<Value>> 
     match when {
         HappenedWhen::Status { happened, .. } if happened.contains(&status) => {
             let text = || String::from_utf8_lossy(&answer.body).into_owned();
-            let value = if answer.body.is_empty() { Value::Null } else { json_of(answer).unwrap_or_else(|| text().into()) };
+            let value =
+                if answer.body.is_empty() { Value::Null } else { json_of(answer).unwrap_or_else(|| text().into()) };
             Ok(Reconciled::Happened(value))
         }
         HappenedWhen::Status { did_not_happen, .. } if did_not_happen.contains(&status) => Ok(Reconciled::DidNotHappen),

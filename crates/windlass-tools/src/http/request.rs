@@ -102,10 +102,15 @@ pub(crate) fn header_name(text: &str) -> Result<HeaderName, String> {
 /// A header's value, unless it would begin another header.
 pub(crate) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, ToolError> {
     if text.chars().any(|c| c.is_control() && c != '\t') {
-        return Err(ToolError::invalid("", format!("the header `{name}` would have a line break or control character")));
+        return Err(ToolError::invalid(
+            "",
+            format!("the header `{name}` would have a line break or control character"),
+        ));
     }
     let value = HeaderValue::from_bytes(text.as_bytes());
-    value.map_err(|_| ToolError::invalid("", format!("the header `{name}` would have a character that no header may have")))
+    value.map_err(|_| {
+        ToolError::invalid("", format!("the header `{name}` would have a character that no header may have"))
+    })
 }
 
 impl Request {
@@ -167,7 +172,8 @@ impl Request {
     /// Returns status, these headers and the body as an object, instead of the body alone.
     pub fn show_headers<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, Problem> {
         for name in names {
-            let header = name.parse().map_err(|_| Problem::at("show_headers", format!("`{name}` is no name of a header")))?;
+            let header =
+                name.parse().map_err(|_| Problem::at("show_headers", format!("`{name}` is no name of a header")))?;
             self.exchange.shown.push(header);
         }
         Ok(self)
@@ -193,7 +199,8 @@ impl Request {
 
     /// What its templates name and nobody has: secrets without a reference, arguments without a schema.
     pub fn problems(&self, input: &Value) -> Vec<Problem> {
-        let known: BTreeSet<&str> = input["properties"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+        let known: BTreeSet<&str> =
+            input["properties"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         let open = known.is_empty() || input.get("$ref").is_some() || input.get("allOf").is_some();
         let mut problems = Vec::new();
         for (place, template) in self.templates() {

@@ -11,7 +11,12 @@ use crate::net::{HeaderMap, StatusCode};
 const LONGEST_DELAY: Duration = Duration::from_secs(3_600);
 
 /// The error that an answer means; nothing if it is a success.
-pub(crate) fn error_of(status: StatusCode, effect: Effect, delay: Option<Duration>, message: String) -> Option<ToolError> {
+pub(crate) fn error_of(
+    status: StatusCode,
+    effect: Effect,
+    delay: Option<Duration>,
+    message: String,
+) -> Option<ToolError> {
     let code = Some(format!("http_{}", status.as_u16()));
     let failed = |retry| Some(ToolError::Failed { message: message.clone(), retry, code: code.clone() });
     match status.as_u16() {

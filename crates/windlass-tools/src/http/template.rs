@@ -77,9 +77,8 @@ fn place(inside: &str) -> Result<Piece, BadTemplate> {
     if inside == "key" {
         return Ok(Piece::Key);
     }
-    let is_name = |step: &str| {
-        !step.is_empty() && step.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
-    };
+    let is_name =
+        |step: &str| !step.is_empty() && step.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
     let mut steps = inside.split('.');
     if steps.next() != Some("args") || !steps.clone().all(is_name) {
         return Err(BadTemplate(format!(
@@ -107,15 +106,6 @@ pub(crate) enum Filled<'a> {
 }
 
 impl Template {
-    /// A template that is one secret-bearing text, without places for arguments.
-    pub(crate) fn of_text(text: &Text) -> Self {
-        let piece = |piece: &secret::Piece| match piece {
-            secret::Piece::Plain(plain) => Piece::Plain(plain.clone()),
-            secret::Piece::Secret(name) => Piece::Secret(name.clone()),
-        };
-        Self { pieces: text.pieces().iter().map(piece).collect() }
-    }
-
     /// The names of the secrets it mentions.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| if let Piece::Secret(name) = piece { Some(name.as_str()) } else { None })
@@ -156,7 +146,8 @@ impl Template {
                 Piece::Key => Filled::Foreign(scope.key.to_owned()),
                 Piece::Arg(steps) => Filled::Foreign(scalar(scope.args, steps)?),
                 Piece::Secret(name) => {
-                    let secret = scope.secrets.resolve(name).map_err(|error| ToolError::unavailable(error.to_string()))?;
+                    let secret =
+                        scope.secrets.resolve(name).map_err(|error| ToolError::unavailable(error.to_string()))?;
                     scope.seen.add(name, &secret);
                     Filled::Foreign(secret.expose().to_owned())
                 }
@@ -247,7 +238,9 @@ mod tests {
             assert_eq!(template.text(&mut scope).unwrap(), expected, "{source}");
             assert_eq!(template.to_string().parse::<Template>().unwrap(), template, "{template}");
         }
-        for (source, pointer) in [("{args.none}", "/none"), ("{args.deep}", "/deep"), ("{args.deep.list}", "/deep/list")] {
+        for (source, pointer) in
+            [("{args.none}", "/none"), ("{args.deep}", "/deep"), ("{args.deep.list}", "/deep/list")]
+        {
             let error = source.parse::<Template>().unwrap().text(&mut scope).unwrap_err();
             let ToolError::InvalidArguments { violations } = error else { panic!("{error}") };
             assert_eq!(violations[0].pointer, pointer);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Body;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use hyper::{HeaderMap, Method, StatusCode};
 
@@ -266,12 +267,16 @@ impl Inner {
         let url = trip.request.url.clone();
         let (parts, body) = response.into_parts();
         let limit = self.limits.answer;
+        let too_large = || {
+            let text = format!("{}: the answer ({}) is larger than {limit} bytes", url.place(), parts.status);
+            trip.trouble(Trouble::Unusable, text)
+        };
+        if body.size_hint().lower() > limit as u64 {
+            return Err(too_large());
+        }
         let body = match Limited::new(body, limit).collect().await {
             Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let text = format!("{}: the answer ({}) is larger than {limit} bytes", url.place(), parts.status);
-                return Err(trip.trouble(Trouble::Unusable, text));
-            }
+            Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
             Err(error) => {
                 let text = format!("{}: the answer ({}) broke off: {error}", url.place(), parts.status);
                 return Err(trip.trouble(Trouble::Broken, text));

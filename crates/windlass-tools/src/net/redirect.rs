@@ -30,7 +30,8 @@ pub(crate) fn follow(request: &Outgoing, answer: &Answer) -> Result<Option<Outgo
     let Some(location) = answer.headers.get(LOCATION) else { return Ok(None) };
     let place = request.url.place();
     let location = location.to_str().map_err(|_| format!("{place} redirects to something that is no address"))?;
-    let to = request.url.join(location).map_err(|bad| format!("{place} redirects to an address that is refused: {bad}"))?;
+    let to =
+        request.url.join(location).map_err(|bad| format!("{place} redirects to an address that is refused: {bad}"))?;
     if request.url.is_tls() && !to.is_tls() {
         return Err(format!("{place} redirects to {}, which is not encrypted", to.place()));
     }

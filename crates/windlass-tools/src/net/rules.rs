@@ -56,7 +56,8 @@ impl std::str::FromStr for Allow {
             return Ok(Self { place: Place::one(ip), port: None });
         }
         // An entry is read as the address of a request would be, so that both mean the same host.
-        let url: Url = format!("http://{text}").parse().map_err(|BadUrl(problem)| bad(&format!("is not usable: {problem}")))?;
+        let url: Url =
+            format!("http://{text}").parse().map_err(|BadUrl(problem)| bad(&format!("is not usable: {problem}")))?;
         if text.contains(['?', '#']) {
             return Err(bad("has more than a host and a port"));
         }
@@ -219,7 +220,18 @@ mod tests {
 
     #[test]
     fn an_entry_that_is_none_says_how_it_is_written() {
-        for text in ["10.0.0.0/33", "x.example/8", "http://x.example", "127.1", "x.example:0", "a b", "", "x/y", "a?", "::1:80]"] {
+        for text in [
+            "10.0.0.0/33",
+            "x.example/8",
+            "http://x.example",
+            "127.1",
+            "x.example:0",
+            "a b",
+            "",
+            "x/y",
+            "a?",
+            "::1:80]",
+        ] {
             let error = text.parse::<Allow>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("`{text}` ")) && error.contains("write a name"), "{error}");
         }

@@ -77,9 +77,13 @@ fn check_characters(text: &str) -> Result<(), BadUrl> {
                 return bad("the address has a space or a control character; write it as `%20` or the like");
             }
             c if !c.is_ascii() => {
-                return bad(format!("the address has `{c}`, which is not ASCII; write names in Punycode, the rest in `%`"));
+                return bad(format!(
+                    "the address has `{c}`, which is not ASCII; write names in Punycode, the rest in `%`"
+                ));
             }
-            '"' | '<' | '>' | '^' | '`' | '{' | '|' | '}' => return bad(format!("the address has `{c}`; write it in `%`")),
+            '"' | '<' | '>' | '^' | '`' | '{' | '|' | '}' => {
+                return bad(format!("the address has `{c}`; write it in `%`"));
+            }
             _ => {}
         }
     }

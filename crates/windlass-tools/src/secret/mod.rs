@@ -23,7 +23,7 @@ const LONGEST: u64 = 64 * 1024;
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    fn new(value: &str) -> Self {
+    pub(crate) fn new(value: &str) -> Self {
         Self(value.into())
     }
 

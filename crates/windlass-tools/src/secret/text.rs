@@ -38,7 +38,9 @@ impl std::str::FromStr for Text {
             }
             plain.push_str(&rest[..at]);
             let Some((inside, after)) = rest[at + 2..].split_once('}') else {
-                return Err(BadText("`${` is not closed; write `${secret:NAME}`, or `$${` for a plain `${`".to_owned()));
+                return Err(BadText(
+                    "`${` is not closed; write `${secret:NAME}`, or `$${` for a plain `${`".to_owned(),
+                ));
             };
             let name = inside.strip_prefix("secret:").filter(|name| is_name(name)).ok_or_else(|| {
                 BadText(format!("`${{{inside}}}` is no secret; write `${{secret:NAME}}`, or `$${{` for a plain `${{`"))
