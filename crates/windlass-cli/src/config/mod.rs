@@ -45,7 +45,7 @@ use outside::{Net, Outside};
 use problem::Source;
 pub use problem::{Problem, Problems, Severity};
 pub use read::{FILE, LISTEN, Limits, People, Server, Store};
-pub use reload::{Change, Reload};
+pub use reload::{Change, Reload, wake};
 pub use report::{Found, Report, check};
 pub use schema::schema;
 use tree::Table;

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use windlass::{Tool, Toolbox};
+use windlass::{Filter, Hold, RunState, Tool, Toolbox, Windlass};
 use windlass_tools::sandbox::Launcher;
 
 use super::problem::Problems;
@@ -17,13 +17,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Files up to this size are compared by content: what people write is smaller.
 const SMALL: u64 = 1 << 20;
 
+/// Held runs that are looked at in one go.
+const PAGE: usize = 256;
+
 /// Sections that only a restart takes up.
 const RESTART: [&str; 6] = ["server", "store", "retention", "policy", "limits", "webhook"];
 
 /// Takes up changes of a config file: by request ([`now`](Reload::now)) or by itself ([`watch`](Reload::watch)).
 ///
 /// The tools of the file are replaced in the toolbox all at once. Calls that were resolved before finish with the tool they have;
-/// a run whose tool is gone is held until it is there again. A file with errors changes nothing.
+/// a run whose tool is gone is held, and goes on when it is there again ([`wake`]). A file with errors changes nothing.
 pub struct Reload {
     config: Config,
     toolbox: Toolbox,
@@ -117,6 +120,27 @@ impl Reload {
             if self.is_stale() {
                 tell(self.now().await);
             }
+        }
+    }
+}
+
+/// Lets runs go on that were held because a tool was missing that is there now: after a reload that brought tools. Says how many.
+/// Dropping the future leaves the rest held.
+pub async fn wake(windlass: &Windlass) -> windlass::Result<usize> {
+    let tools = windlass.toolbox().snapshot();
+    let (mut woken, mut after) = (0, None);
+    loop {
+        let page = windlass.list(Filter::Held, after, PAGE).await?;
+        for info in &page {
+            let RunState::Held { hold: Hold::ToolMissing { tool, .. } } = &info.state else { continue };
+            if tools.by_name(tool).or_else(|| tools.by_id(tool)).is_some() {
+                windlass.resume(info.run).await?;
+                woken += 1;
+            }
+        }
+        after = page.last().map(|info| info.run);
+        if page.len() < PAGE {
+            return Ok(woken);
         }
     }
 }

@@ -75,10 +75,10 @@ impl Schema {
             return Err(bad("a JSON Schema is an object or a boolean".to_owned(), String::new()));
         }
         COMPILED.fetch_add(1, Ordering::Relaxed);
-        let validator = jsonschema::draft202012::options()
-            .should_validate_formats(false)
-            .build(&json)
-            .map_err(|error| bad(format!("{error} (at `{}`)", error.instance_path()), error.instance_path().to_string()))?;
+        let validator =
+            jsonschema::draft202012::options().should_validate_formats(false).build(&json).map_err(|error| {
+                bad(format!("{error} (at `{}`)", error.instance_path()), error.instance_path().to_string())
+            })?;
         Ok(Self { json, validator })
     }
 

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use windlass::{RunState, ToolCall, Toolbox, Windlass};
 use windlass_tools::sandbox::Launcher;
 
-use super::super::{Reload, load};
+use super::super::{Reload, load, wake};
 
 struct File {
     _folder: tempfile::TempDir,
@@ -156,6 +156,40 @@ async fn a_run_that_waits_goes_on_after_its_tool_was_replaced() {
         json!({"path": "/old/7"}),
         "a call under way keeps the tool it has"
     );
+}
+
+#[tokio::test]
+async fn a_run_whose_tool_is_gone_is_held_and_goes_on_when_it_is_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(echo(listener));
+    let text = format!(
+        "[net]\nallow = [\"{address}\"]\n[tool.get]\ndescription = \"Get.\"\napproval = \"always\"\n\
+         http = {{ url = \"http://{address}/x\" }}\n"
+    );
+    let file = File::new(&text);
+    let toolbox = Toolbox::new();
+    let mut reload = file.reload(&toolbox).await;
+    let windlass = Windlass::in_memory().toolbox(toolbox).suspend_after(Duration::ZERO).await.unwrap();
+    let run = windlass.start(ToolCall::new("get", json!({}))).unwrap();
+    let state = async || windlass.info(run).await.unwrap().map(|info| info.state);
+    while !matches!(state().await, Some(RunState::Suspended { .. })) {
+        tokio::task::yield_now().await;
+    }
+    file.write("");
+    reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
+    let waiting = windlass.inbox().await.unwrap().pop().expect("it waits for approval");
+    windlass.approve(&waiting, "ann", "fine").await.unwrap();
+    while !matches!(state().await, Some(RunState::Held { .. })) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(wake(&windlass).await.unwrap(), 0, "the tool is still missing");
+    file.write(&text);
+    reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(wake(&windlass).await.unwrap(), 1);
+    let outcomes = windlass.attach(run).await.unwrap();
+    assert_eq!(outcomes[0].value(), Some(&json!({"path": "/x"})));
+    server.abort();
 }
 
 #[tokio::test]
