@@ -237,7 +237,8 @@ impl Request {
         Ok((Outgoing { method: self.method.clone(), url, headers, body }, scope.seen))
     }
 
-    /// The request as a tool. What it returns comes from outside, and models are told so.
+    /// The request as a tool. It returns the body of the answer: JSON as it is, text as text, anything else as a file beside
+    /// its media type and size; of a `HEAD` request, status and headers. All of it comes from outside, and models are told so.
     pub fn tool(self, client: Client, mut spec: ToolSpec, schemas: Schemas) -> Tool {
         spec.hints.open_world = true;
         Tool::atomic(spec, schemas, Sends(Arc::new((self, client))))

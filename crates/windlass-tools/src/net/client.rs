@@ -28,7 +28,7 @@ const AGENT: &str = concat!("windlass/", env!("CARGO_PKG_VERSION"));
 /// Bounds on one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest a connection to one address may take.
+    /// Longest looking up a name may take, and a connection to one address.
     pub connect: Duration,
     /// Longest everything may take, redirections included. The attempt's own timeout counts too.
     pub total: Duration,
@@ -216,9 +216,15 @@ impl Inner {
         self.rules.check(url).map_err(refused)?;
         let found: Vec<IpAddr> = match url.host() {
             Host::Ip(ip) => vec![*ip],
-            Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| {
-                trip.trouble(Trouble::Unreachable, format!("{}: `{name}` cannot be looked up: {error}", url.place()))
-            })?,
+            Host::Name(name) => {
+                let within = self.limits.connect;
+                let late = |_| Err(std::io::Error::other(format!("no answer within {within:?}")));
+                let found = tokio::time::timeout(within, self.resolver.resolve(name)).await.unwrap_or_else(late);
+                found.map_err(|error| {
+                    let text = format!("{}: `{name}` cannot be looked up: {error}", url.place());
+                    trip.trouble(Trouble::Unreachable, text)
+                })?
+            }
         };
         if found.is_empty() {
             let text = format!("{}: `{}` has no address", url.place(), url.host());

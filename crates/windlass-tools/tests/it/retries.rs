@@ -115,12 +115,15 @@ async fn w01_what_nobody_can_tell_waits_for_a_person() {
     let tool = look.reconcile(server.client(), tool(&server, "POST", "/charges"), HappenedWhen::default());
     let windlass = Windlass::in_memory().tool(tool).await.unwrap();
     let run = windlass.start(ToolCall::<Value>::new("ask", value!({}))).unwrap();
-    let doubt = loop {
-        match windlass.doubts().await.unwrap().pop() {
-            Some((_, doubt)) if server.asked().len() == 2 => break doubt,
-            _ => tokio::task::yield_now().await,
+    let looked = async {
+        loop {
+            match windlass.doubts().await.unwrap().pop() {
+                Some((_, doubt)) if server.asked().len() == 2 => break doubt,
+                _ => tokio::task::yield_now().await,
+            }
         }
     };
+    let doubt = tokio::time::timeout(Duration::from_secs(20), looked).await.expect("in doubt, and asked about");
     assert_eq!(doubt.cause.to_string(), "the attempt itself could not tell");
     let result = Settlement::Happened(Ok(std::sync::Arc::new(value!("found").into())));
     windlass.settle(run, &doubt.path, result, "ann", "looked it up").await.unwrap();
@@ -131,8 +134,10 @@ async fn w01_what_nobody_can_tell_waits_for_a_person() {
 
 #[tokio::test]
 async fn l17_a_once_request_that_was_never_sent_is_tried_again() {
-    // A port nobody listens on: taken and given back.
-    let port = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    // A port that is taken and that nobody listens on.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = socket.local_addr().unwrap().port();
     let rules = windlass_tools::net::Rules { allow: vec![format!("127.0.0.1:{port}").parse().unwrap()], ports: None };
     let client = crate::server::client(rules, crate::server::Names::default());
     let mut spec = ToolSpec::new("ask", "Asks nobody");
