@@ -298,6 +298,8 @@ impl Runtime {
     /// Waits for a run's end, wherever it is by now, and returns the outcomes of its root calls: one, or those of a
     /// batch.
     pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
+        // The owner under which nobody here was seen to drive it.
+        let mut undriven = None;
         loop {
             let turn = self.kernel.queued.lock().get(&run).cloned();
             if let Some(turn) = turn {
@@ -326,7 +328,9 @@ impl Runtime {
                 RunState::Running if !self.kernel.is_waking(run) => match self.kernel.lease.look() {
                     // Another worker drives it.
                     Some(look) => self.kernel.clock.sleep(look).await,
-                    None => return Err(Error::Elsewhere { run }),
+                    // It may have ended since it was read; if it runs on, nobody here did that.
+                    None if undriven == Some(info.epoch) => return Err(Error::Elsewhere { run }),
+                    None => undriven = Some(info.epoch),
                 },
                 RunState::Running | RunState::Suspended { .. } | RunState::Queued => self.kernel.outlast(run).await?,
             }

@@ -1,26 +1,25 @@
 //! Commits that whoever submits them writes by itself.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use windlass_core::store::Answer;
+use windlass_core::store::Promise;
 
+use super::super::job::{Job, Write};
 use super::*;
 
 pub(super) fn here() -> Options {
     Options { here: true, durability: Durability::Relaxed, ..Options::default() }
 }
 
-/// Whether a commit is written when it returns.
+/// Whether a commit is written by whoever submits it.
 fn is_written_here(store: &SqliteStore, seq: u64) -> bool {
-    let Answer::Wait(mut ticket) = store.commit(owner(1, seq, vec![append(json!(seq))])) else {
-        panic!("it is not refused")
-    };
-    match Pin::new(&mut ticket).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer.map(|()| true).unwrap(),
-        Poll::Pending => block_on(ticket).map(|()| false).unwrap(),
-    }
+    let (promise, ticket) = Promise::pair();
+    let write = Write::encode(owner(1, seq, vec![append(json!(seq))])).unwrap();
+    let left = store.desk.write_here(Job::Write(write, promise));
+    let is_written = left.is_none();
+    left.map_or(Ok(()), |job| store.queue.push(job)).unwrap();
+    block_on(ticket).unwrap();
+    is_written
 }
 
 #[test]
