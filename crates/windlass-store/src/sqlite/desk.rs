@@ -20,6 +20,9 @@ use super::writer::Writer;
 /// to its other tasks after a few milliseconds at the latest.
 const TURNS: u8 = 16;
 
+/// After so many groups of one commit in a row the next one is thought to be alone too.
+const LONE: u32 = 2;
+
 /// A disk that takes longer than this for a group is not waited for by callers.
 const QUICK: Duration = Duration::from_millis(1);
 
@@ -43,7 +46,7 @@ impl Desk {
         let _abandon = Abandon(&self.queue);
         self.queue.serve();
         let mut jobs = Vec::new();
-        let mut patience = None;
+        let (mut patience, mut lone) = (None, 0_u32);
         while self.queue.wait(patience) {
             let mut desk = self.writer.lock();
             let Some(writer) = desk.as_mut() else { break };
@@ -52,9 +55,9 @@ impl Desk {
             let (count, begun) = (jobs.len(), Instant::now());
             writer.prepare();
             let replies = writer.write(&mut jobs);
-            let is_quick = count == 1 && begun.elapsed() < QUICK;
+            lone = if count == 1 && begun.elapsed() < QUICK { lone + 1 } else { 0 };
             writer.look_after();
-            self.turns.store(if is_quick { TURNS } else { 0 }, Ordering::Relaxed);
+            self.turns.store(if lone >= LONE { TURNS } else { 0 }, Ordering::Relaxed);
             patience = if writer.is_open() { None } else { Some(PACE) };
             self.answer(desk, || replies.give());
         }

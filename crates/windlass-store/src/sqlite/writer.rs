@@ -77,6 +77,11 @@ impl Link {
         }))?;
         Ok(Self { connection, pages, log })
     }
+
+    /// Runs a statement that is the same every time, without reading it anew.
+    fn run(&self, statement: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(statement)?.execute([]).map(drop)
+    }
 }
 
 /// An answer that is held back until the group is on disk.
@@ -294,7 +299,7 @@ impl Writer {
         }
         if failed.is_none()
             && let Ok(link) = &self.link
-            && let Err(error) = link.connection.execute_batch("COMMIT")
+            && let Err(error) = link.run("COMMIT")
         {
             failed = Some(Failure::unknown(&error, &self.place.path));
         }
@@ -307,7 +312,7 @@ impl Writer {
             Ok(link) => self
                 .place
                 .check_both(link.log)
-                .and_then(|()| link.connection.execute_batch("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error))),
+                .and_then(|()| link.run("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error))),
             Err(outage) => Err(outage.fault.clone()),
         };
         begun.map_err(|fault| Failure::before(fault, &self.place.path))
