@@ -186,7 +186,7 @@ impl Builder {
                 let mut options = Options::from(self.durability);
                 options.retention = self.retention;
                 let opened = SqliteStore::open_with(&path, options);
-                let opened = Arc::new(opened.map_err(|error| Error::Refused(error.to_string()))?);
+                let opened = Arc::new(opened.map_err(|error| Error::Open(Box::new(error)))?);
                 file = Some(opened.clone());
                 opened
             }
