@@ -170,7 +170,7 @@ fn w08_a_store_that_does_not_answer_is_not_told_twice() {
     on_every_store(|world| {
         let done = Counter::default();
         let faulty = std::sync::Arc::new(windlass_core::testing::FaultyStore::new(world.store.clone()));
-        let mut config = world.config([counting("count", &done)]);
+        let mut config = world.config([counting("count", &done).effect(Effect::Idempotent)]);
         config.store = faulty.clone();
         let runtime = Runtime::new(config);
         let work = || Work::Call(call("count", json!({})));

@@ -368,6 +368,11 @@ impl Windlass {
         self.runtime.explain(run).await
     }
 
+    /// What would become of a call that is made here now; nothing is run, and nothing is recorded.
+    pub fn predict(&self, case: policy::Hypothetical) -> policy::Prediction {
+        self.runtime.predict(case)
+    }
+
     /// A piece of what the operation at `path` returned, as text: at most `limit` bytes from `offset` on. What a model is
     /// told to use when its view of an output was cut.
     pub async fn read_output(&self, run: RunId, path: &Path, offset: usize, limit: usize) -> Result<Page> {

@@ -13,6 +13,11 @@ use windlass::Timestamp;
 pub struct Time(jiff::Timestamp);
 
 impl Time {
+    /// The instant it is.
+    pub fn now() -> Self {
+        Self(jiff::Timestamp::now())
+    }
+
     /// Microseconds since the Unix epoch.
     pub fn as_micros(self) -> i64 {
         self.0.as_microsecond()
