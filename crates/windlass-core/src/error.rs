@@ -47,6 +47,8 @@ pub enum Error {
         /// What is different.
         what: String,
     },
+    /// This runtime is shut down, and takes nothing new.
+    Closed,
     /// The store cannot be opened.
     Open(Box<dyn std::error::Error + Send + Sync>),
     /// The request itself cannot be met.
@@ -77,6 +79,7 @@ impl std::fmt::Display for Error {
             Self::KeyReused { run, what } => {
                 write!(f, "the key belongs to run {run}, which was started with another request: {what}; use a new key")
             }
+            Self::Closed => f.write_str("this runtime is shut down; it takes no new calls"),
             Self::Open(error) => write!(f, "{error}"),
             Self::Refused(reason) => f.write_str(reason),
             Self::Register(error) => write!(f, "{error}"),

@@ -134,7 +134,7 @@ impl Kernel {
 
     fn fresh(self: &Arc<Self>, tool: Arc<str>, how: &Start) -> Result<Arc<Run>> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Refused("this runtime is shut down; it takes no new calls".to_owned()));
+            return Err(Error::Closed);
         }
         let base = self.base();
         let id = self.mint.run(base.0);

@@ -160,6 +160,10 @@ fn check_json(headers: &HeaderMap) -> Answer<()> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
+    // The parser would take a list for the fields of an object, one after the other.
+    if let Some(b'[') = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        return Err(Refusal::invalid("the body is a list, and should be an object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();

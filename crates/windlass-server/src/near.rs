@@ -2,11 +2,9 @@
 
 /// `; did you mean …?` for a message of the parser that names what was expected; nothing where no name is near.
 pub(crate) fn near(message: &str) -> String {
-    let mut quoted = message.split('`').skip(1).step_by(2);
+    let Some(begin) = message.find("unknown ") else { return String::new() };
+    let mut quoted = message[begin..].split('`').skip(1).step_by(2);
     let (Some(wrong), expected) = (quoted.next(), quoted) else { return String::new() };
-    if !message.starts_with("unknown ") {
-        return String::new();
-    }
     let nearest = expected.map(|name| (distance(wrong, name), name)).min();
     match nearest {
         Some((distance, name)) if distance <= 1 + wrong.len() / 4 => format!("; did you mean `{name}`?"),

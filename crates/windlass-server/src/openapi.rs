@@ -69,16 +69,25 @@ pub(crate) fn base() -> OpenApi {
 
 /// Adds to every operation what it may be refused with, and the key of every POST.
 pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
-    for item in api.paths.paths.values_mut() {
-        for operation in [&mut item.get, &mut item.delete].into_iter().flatten() {
+    for (path, item) in &mut api.paths.paths {
+        for (method, operation) in [("get", &mut item.get), ("delete", &mut item.delete)] {
+            let Some(operation) = operation else { continue };
+            operation.operation_id = Some(id(method, path));
             refusals(operation, &READS);
         }
         if let Some(operation) = &mut item.post {
+            operation.operation_id = Some(id("post", path));
             refusals(operation, &WRITES);
             add_key(operation);
         }
     }
     api
+}
+
+/// Names an operation after its place.
+fn id(method: &str, path: &str) -> String {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && *word != "v1");
+    std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
 }
 
 fn refusals(operation: &mut Operation, more: &[(&str, &str)]) {

@@ -107,6 +107,7 @@ impl From<Error> for Refusal {
                 Self::unavailable("unknown_outcome", detail).with("run", run.to_string())
             }
             Error::Elsewhere { run } => Self::unavailable("shutting_down", text).with("run", run.to_string()),
+            Error::Closed => Self::unavailable("shutting_down", text),
             Error::Register(_) => Self::invalid(text),
             Error::Refused(_) => Self::conflict("refused", text),
             other => {

@@ -43,7 +43,7 @@ impl Runtime {
     ) -> Result<RunId> {
         let kernel = &self.kernel;
         if kernel.closed.load(Ordering::Acquire) {
-            return Err(Error::Refused("this runtime is shut down; it takes no new runs".to_owned()));
+            return Err(Error::Closed);
         }
         let info = kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         if let Some(key) = &key

@@ -128,7 +128,7 @@ impl Runtime {
     /// Writes a run for whoever takes it up; says whether its key had one already.
     pub(super) async fn begin(&self, work: &Work, how: &Start) -> Result<(RunId, bool)> {
         if self.kernel.closed.load(Ordering::Acquire) {
-            return Err(Error::Refused("this runtime is shut down; it takes no new calls".to_owned()));
+            return Err(Error::Closed);
         }
         let at = self.kernel.clock.now();
         let run = self.kernel.mint.run(at);

@@ -153,6 +153,7 @@ pub(super) async fn signal(
     MaybeJson(request): MaybeJson<SignalRequest>,
 ) -> Answer {
     let run = run_id(&run)?;
+    info(&app, run).await?;
     app.windlass.signal(run, &name, request.value, key.as_deref()).await?;
     accepted(&app, run).await
 }

@@ -15,7 +15,8 @@ pub(crate) struct ItemId {
     pub(crate) generation: u32,
     pub(crate) kind: InboxKind,
     pub(crate) path: Path,
-    /// Of a doubt which attempt, of anything else since when, in microseconds.
+    /// Of an approval since when, in microseconds, because a grant that is void is asked for again; of a doubt which attempt;
+    /// of anything else nothing, for a path is asked it once.
     pub(crate) mark: i64,
 }
 
@@ -91,7 +92,8 @@ pub(crate) fn items(windlass: &Windlass, info: &RunInfo) -> Vec<Item> {
             Blocked::Connection { .. } => InboxKind::Connection,
             _ => return None,
         };
-        let id = name(kind, &awaited.park.path, awaited.park.since.as_micros());
+        let mark = if kind == InboxKind::Approval { awaited.park.since.as_micros() } else { 0 };
+        let id = name(kind, &awaited.park.path, mark);
         Some(Item { id, what: What::Park(awaited) })
     });
     let doubts = info.doubts.iter().map(|doubt| {

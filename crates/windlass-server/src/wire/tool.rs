@@ -62,8 +62,9 @@ pub struct OpenAiTools {
     pub tools: Vec<OpenAiTool>,
 }
 
-/// A tool in OpenAI's form.
+/// A tool in OpenAI's form, and nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct OpenAiTool {
     /// `function`.
     #[serde(rename = "type")]
@@ -91,8 +92,9 @@ pub struct AnthropicTools {
     pub tools: Vec<AnthropicTool>,
 }
 
-/// A tool in Anthropic's form.
+/// A tool in Anthropic's form, and nothing else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct AnthropicTool {
     /// Its name.
     pub name: String,

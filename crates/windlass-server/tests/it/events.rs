@@ -48,12 +48,8 @@ async fn b12_a_reader_goes_on_from_any_place_without_a_gap() {
     }
     let (mut seen, mut from, mut ended) = (Vec::new(), "0.0".to_owned(), false);
     while !ended {
-        let page = world.client.send(
-            "GET",
-            &format!("{path}?limit=3&from={from}"),
-            &[("accept", "application/json")],
-            "".into(),
-        );
+        let place = format!("{path}?limit=3&from={from}");
+        let page = world.client.send("GET", &place, &[("accept", "application/json")], "".into());
         let page = page.await.is(200);
         seen.extend(
             page["events"].as_array().unwrap().iter().map(|event| event["position"].as_str().unwrap().to_owned()),
@@ -135,12 +131,15 @@ async fn l23_a_reader_that_takes_nothing_is_cut_off_and_goes_on_without_a_gap() 
     options.limits.slow = Duration::from_millis(150);
     options.limits.write = Duration::from_secs(10);
     let world = World::with(options).await;
-    let run = world.call("steps", json!({"n": 20_000})).await["run"].as_str().unwrap().to_owned();
+    let run = world.call("steps", json!({"n": 3_000, "pad": 3_000})).await["run"].as_str().unwrap().to_owned();
     let path = format!("/v1/runs/{run}/events");
-    let mut socket = tokio::net::TcpStream::connect(world.client.address).await.unwrap();
+    // Little room between the two, so that the stream soon stands still.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let mut socket = socket.connect(world.client.address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", world.client.address);
     socket.write_all(request.as_bytes()).await.unwrap();
-    // The stream stands still once what lies between the two is full; nothing tells when that is but the time.
+    // Nothing tells when that is but the time.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let mut text = Vec::new();
     loop {

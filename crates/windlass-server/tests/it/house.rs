@@ -130,7 +130,10 @@ async fn l23_the_same_requests_are_answered_without_a_socket() {
     let answer: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(answer["outcome"]["value"], 4);
     windlass.shutdown().await.unwrap();
-    let request = axum::http::Request::get("/v1/runs").body(axum::body::Body::empty()).unwrap();
+    let request = axum::http::Request::post("/v1/calls")
+        .header("content-type", "application/json")
+        .body(axum::body::Body::from(json!({"tool": "add"}).to_string()))
+        .unwrap();
     let response = router.oneshot(request).await.unwrap();
-    assert_eq!(response.status(), 503, "the file is closed");
+    assert_eq!(response.status(), 503, "it takes nothing new");
 }

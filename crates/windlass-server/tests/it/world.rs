@@ -154,12 +154,13 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
     let fail = any("fail", "Fails.", |_| Err(ToolError::rejected("no_luck", "not today")));
     let ask = Tool::durable_fn("ask", "Asks somebody.", |mut ctx: Ctx, args: Value| async move {
         let name = args["name"].as_str().unwrap_or("word").to_owned();
-        let said: Value = ctx.wait(&name).await?;
+        let said: Value = ctx.wait(name.as_str()).await?;
         Ok(json!({"said": said}))
     });
     let steps = Tool::durable_fn("steps", "Does things in steps.", |mut ctx: Ctx, args: Value| async move {
         for n in 0..args["n"].as_u64().unwrap_or(3) {
-            let _: u64 = ctx.step("step", move |_| async move { Ok(n) }).await?;
+            let name = "step".to_owned() + &".".repeat(args["pad"].as_u64().unwrap_or(0) as usize);
+            let _: u64 = ctx.step(name.as_str(), move |_| async move { Ok(n) }).await?;
         }
         Ok(json!("stepped"))
     });
