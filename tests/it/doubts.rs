@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use windlass::tools::spec::OnDoubt;
 use windlass::{Ctx, Effect, Error, Outcome, Path, Reconciled, RunId, Settlement, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
-use windlass_core::run::record::{Event, Settler};
+use windlass_core::run::record::{DoubtCause, Event, Settler};
 use windlass_core::time::Clock;
 
 use crate::world::{Counter, Kind, World, on_every_store, tool};
@@ -288,4 +288,69 @@ fn w01_a_step_in_doubt_is_settled_by_a_person_and_the_body_goes_on() {
         let outcome = settle(&world, &runtime, run, Settlement::Happened(Ok(Arc::new(json!(41).into())))).unwrap();
         assert_eq!(outcome.value(), Some(&json!(42)));
     });
+}
+
+/// A tool whose first attempt does not know what became of it.
+fn cannot_tell(acted: &Counter) -> Tool {
+    let acted = acted.clone();
+    tool("act", move |_| {
+        let n = acted.add();
+        async move {
+            if n == 1 {
+                return Err(ToolError::in_doubt("the line was cut before an answer came"));
+            }
+            Ok(json!({"attempt": n}))
+        }
+    })
+    .timeout(Duration::from_secs(5))
+}
+
+#[test]
+fn w01_an_attempt_that_cannot_tell_is_in_doubt_and_not_repeated() {
+    on_every_store(|world| {
+        let acted = Counter::default();
+        let runtime = world.runtime([cannot_tell(&acted)]);
+        let run = start(&world, &runtime, "act");
+        let reader = runtime.clone();
+        let (doubts, journal) =
+            world.run(async move { (reader.doubts().await.unwrap(), reader.journal(run).await.unwrap()) });
+        assert_eq!(doubts[0].1.cause.to_string(), "the attempt itself could not tell");
+        let cause = journal.iter().find_map(|record| match record.event {
+            Event::Doubted { cause, .. } => Some(cause),
+            _ => None,
+        });
+        assert_eq!(cause, Some(DoubtCause::Unclear));
+        assert_eq!(acted.get(), 1);
+        let result = Settlement::Happened(Ok(Arc::new(json!("found").into())));
+        assert_eq!(settle(&world, &runtime, run, result).unwrap().value(), Some(&json!("found")));
+        assert_eq!(acted.get(), 1);
+    });
+}
+
+#[test]
+fn w01_what_an_attempt_set_off_is_believed_not_to_have_happened_once_its_time_is_over() {
+    let world = World::new(Kind::Memory);
+    let (acted, asked) = (Counter::default(), Counter::default());
+    let counted = asked.clone();
+    let act = cannot_tell(&acted).reconcile(move |_| {
+        counted.add();
+        async move { Ok(Reconciled::<Value>::DidNotHappen) }
+    });
+    let runtime = world.runtime([act]);
+    let before = world.sim.now();
+    let outcome = world.run(async move { runtime.call(ToolCall::new("act", json!({}))).await.unwrap() });
+    assert_eq!(outcome.value(), Some(&json!({"attempt": 2})));
+    assert!(world.sim.now().since(before) >= Duration::from_secs(5), "the request may have been on its way that long");
+    assert_eq!(asked.get(), 2, "and is asked about again then");
+}
+
+#[test]
+fn l17_an_attempt_that_cannot_tell_is_repeated_where_it_may_be() {
+    let world = World::new(Kind::Memory);
+    for effect in [Effect::Readonly, Effect::Idempotent] {
+        let acted = Counter::default();
+        let runtime = world.runtime([cannot_tell(&acted).effect(effect)]);
+        let outcome = world.run(async move { runtime.call(ToolCall::new("act", json!({}))).await.unwrap() });
+        assert_eq!(outcome.value(), Some(&json!({"attempt": 2})), "{effect:?}");
+    }
 }

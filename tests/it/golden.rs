@@ -105,6 +105,7 @@ fn records() -> Vec<Record> {
     records.push(record("/", None, Event::Restored { renamed: false }));
     records.push(record("/", None, Event::Restored { renamed: true }));
     records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Restored, over_by }));
+    records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Unclear, over_by }));
     records
 }
 

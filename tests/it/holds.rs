@@ -379,10 +379,12 @@ fn w04_a_held_run_can_be_finished_by_hand_and_what_it_may_have_done_stays_visibl
 fn e08_loosening_a_tool_does_not_loosen_what_was_begun_when_it_was_strict() {
     on_every_store(|world| {
         let attempts = Counter::default();
+        let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
         let make = |effect: Effect, attempts: &Counter| {
-            let attempts = attempts.clone();
-            let act = tool("act", move |_| {
+            let (attempts, told) = (attempts.clone(), told.clone());
+            let act = Tool::with_call("act", "", move |call: windlass::Call, _: Value| {
                 attempts.add();
+                told.lock().push(call.effect());
                 std::future::pending::<windlass::ToolResult<()>>()
             });
             act.effect(effect)
@@ -407,6 +409,7 @@ fn e08_loosening_a_tool_does_not_loosen_what_was_begun_when_it_was_strict() {
         });
         world.pass(Duration::from_secs(1));
         assert_eq!(attempts.get(), 2, "{journal:?}");
+        assert_eq!(*told.lock(), [Effect::Once, Effect::Once], "and the body is told so");
         let reader = world.runtime([]);
         let journal = world.run(async move { reader.journal(run).await.unwrap() });
         let last = journal.last().map(|record| format!("{:?}", record.event)).unwrap_or_default();

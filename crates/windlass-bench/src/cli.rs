@@ -16,7 +16,7 @@ use crate::{
 const USAGE: &str = "\
 What a tool call costs, an operation of a durable body, and a durable step beside the disk's own limits.
 
-Usage: PROGRAM [--json] [PART…] [--instructions] [--rounds N] [FILTER]
+Usage: PROGRAM [--json] [PART…] [--instructions] [--rounds N] [--runs N] [FILTER]
 
 Parts; without one: calls and steps.
   --calls         what calls and operations cost
@@ -29,6 +29,7 @@ Parts; without one: calls and steps.
   --json          print JSON instead of tables; `cargo xtask table` makes Markdown of it
   --instructions  also count instructions of calls and operations, with valgrind's callgrind
   --rounds N      rounds to take the median of
+  --runs N        steps in so many runs at once only
   FILTER          measure only what has this in its name, and the baseline
 ";
 
@@ -49,6 +50,7 @@ struct Options {
     json: bool,
     instructions: bool,
     rounds: Option<usize>,
+    runs: Option<usize>,
     filter: Option<String>,
     parts: Parts,
     counted: Counted,
@@ -129,6 +131,8 @@ fn measure_parts(bench: &Bench, options: &Options) -> anyhow::Result<Report> {
         engines.retain(|it| !it.has_runs() || it.name().contains(filter));
         let mut plan = engine::Plan::default();
         plan.rounds = options.rounds.unwrap_or(plan.rounds);
+        plan.levels.retain(|level| options.runs.is_none_or(|runs| runs == *level));
+        ensure!(!plan.levels.is_empty(), "--runs takes one of {:?}", engine::Plan::default().levels);
         report.steps = Some(engine::measure(&mut engines, &plan)?);
     }
     report.restart = parts.restart.map(restart::restart).transpose()?;
@@ -183,6 +187,7 @@ fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options>
             "--calls" => options.parts.calls = true,
             "--steps" => options.parts.steps = true,
             "--rounds" => options.rounds = Some(positive(&argument, &value()?)?),
+            "--runs" => options.runs = Some(positive(&argument, &value()?)?),
             "--durable" => options.parts = options.parts.and_durable(),
             "--restart" => options.parts.restart = Some(positive(&argument, &value()?)?),
             "--sustained" => options.parts.sustained = Some(positive(&argument, &value()?)?),

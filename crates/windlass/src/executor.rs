@@ -4,10 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 use windlass_core::spawn::Spawn;
 use windlass_core::time::{Clock, Timestamp};
+
+/// Whether the tokio runtime this is called in goes on with its other tasks while one of its threads waits for a disk.
+pub(crate) fn has_threads_to_spare() -> bool {
+    let handle = Handle::current();
+    handle.runtime_flavor() == RuntimeFlavor::MultiThread && handle.metrics().num_workers() > 1
+}
 
 /// Runs tasks on the tokio runtime it was made in.
 pub(crate) struct TokioSpawn {

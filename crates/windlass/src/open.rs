@@ -13,7 +13,7 @@ use windlass_core::tool::Tool;
 use windlass_core::{Config, Error, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
 
-use crate::executor::{TokioClock, TokioSpawn};
+use crate::executor::{self, TokioClock, TokioSpawn};
 use crate::watch::Watch;
 use crate::{MemoryStore, Middleware, Store, Toolbox, Windlass};
 
@@ -185,6 +185,7 @@ impl Builder {
             Source::File(path) => {
                 let mut options = Options::from(self.durability);
                 options.retention = self.retention;
+                options.here = executor::has_threads_to_spare();
                 let opened = SqliteStore::open_with(&path, options);
                 let opened = Arc::new(opened.map_err(|error| Error::Open(Box::new(error)))?);
                 file = Some(opened.clone());

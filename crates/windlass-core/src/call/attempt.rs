@@ -18,6 +18,7 @@ use crate::run::Run;
 use crate::run::reply::Signer;
 use crate::store::ArtifactId;
 use crate::testing::chaos::{Plant, planted};
+use crate::tool::Effect;
 
 /// One attempt of a call or step. Cloning shares it.
 #[derive(Clone)]
@@ -34,6 +35,8 @@ pub(crate) struct Origin {
     pub(crate) home: Weak<Run>,
     /// How long the attempt may take.
     pub(crate) lasts: Duration,
+    /// What repeating it means.
+    pub(crate) effect: Effect,
 }
 
 /// What an attempt reaches the outside by, beside what its body does.
@@ -49,7 +52,7 @@ impl Origin {
     pub(crate) fn for_test(run: RunId, generation: u32, signer: Arc<Signer>) -> Self {
         let watchers = Arc::new(Watchers::new(Arc::new(crate::testing::Sim::new(1))));
         let reach = Arc::new(Reach { signer, watchers });
-        Self { run, generation, session: None, reach, home: Weak::new(), lasts: Duration::ZERO }
+        Self { run, generation, session: None, reach, home: Weak::new(), lasts: Duration::ZERO, effect: Effect::Once }
     }
 }
 
@@ -108,6 +111,12 @@ impl Attempt {
     /// How many attempts there may be.
     pub fn of(&self) -> u32 {
         self.0.of
+    }
+
+    /// What repeating it means: the stricter of what the tool says now and what was recorded when the call was asked for.
+    /// Whether a failure may be called retryable depends on it.
+    pub fn effect(&self) -> Effect {
+        self.0.origin.effect
     }
 
     /// The idempotency key: the same for every attempt of this call, in this process and after a crash; different for

@@ -367,7 +367,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             return self.stay(Phase::Over);
         }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
-        let origin = Origin { lasts: self.rules.timeout, ..self.run.origin() };
+        let origin = Origin { lasts: self.rules.timeout, effect: self.rules.effect, ..self.run.origin() };
         let attempt = Attempt::new(origin, path, name, self.attempt, self.rules.attempts());
         let heeds_cancel = self.heeds_cancel;
         let (source, run) = (&mut self.source, &self.run);
@@ -426,13 +426,20 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn conclude(&mut self, started: u64, ended: Ended) -> Flow {
         let now = self.run.kernel.clock.ticks();
         self.clock.running += now.saturating_sub(started);
-        self.clock.stop_by = None;
+        // When all it set off is over, as its intent says, even if the body has returned before.
+        let set_off = self.clock.stop_by.take().map_or(self.run.at(now), |stop_by| stop_by + self.rules.grace);
         let doubt = |cause| Phase::Doubt(Box::new(Doubting::new(cause, self.run.at(now), false)));
         let error = match ended {
             Ended::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             Ended::Returned(Ok(output)) => {
                 self.source.ended(&self.run, &self.op.path, true);
                 return self.finish_at(now, Ok(output), None);
+            }
+            // What it set off may still go on elsewhere: that it did not happen is believed when its time is over.
+            Ended::Returned(Err(ToolError::InDoubt { reason })) if S::ACTS && self.rules.effect == Effect::Once => {
+                tracing::warn!(run = %self.run.id, path = %self.op.path, "the attempt cannot tell: {reason}");
+                let doubting = Doubting::new(DoubtCause::Unclear, set_off, false);
+                return self.go(Phase::Doubt(Box::new(doubting)));
             }
             Ended::Returned(Err(error)) => error,
             Ended::Panicked(message) => self.panicked(&message),

@@ -79,6 +79,10 @@ impl Rules {
             ToolError::Failed { retry: Retryable::After(delay), .. } => {
                 (self.retry.unwrap_or(Retry::attempts(3)), Some(*delay))
             }
+            // Whether it happened is not known, and does not matter to what may be repeated.
+            ToolError::InDoubt { .. } if self.effect != Effect::Once => {
+                (self.retry.unwrap_or(Retry::attempts(3)), None)
+            }
             ToolError::Failed { .. } | ToolError::Internal(_) | ToolError::TimedOut { .. }
                 if self.effect != Effect::Once =>
             {
@@ -152,6 +156,9 @@ mod tests {
         assert_eq!(delay(Effect::Once, tool, &plain, 1), None, "a once tool's failure must say so itself");
         assert_eq!(delay(Effect::Readonly, tool, &plain, 1), Some(500));
         assert_eq!(delay(Effect::Once, None, &safe, 1), Some(500));
+        let unclear = ToolError::in_doubt("no answer");
+        assert_eq!(delay(Effect::Idempotent, None, &unclear, 1), Some(500), "it may be repeated anyway");
+        assert_eq!(delay(Effect::Once, tool, &unclear, 1), None);
         assert_eq!(delay(Effect::Readonly, tool, &ToolError::denied("no"), 1), None);
         assert_eq!(delay(Effect::Readonly, tool, &ToolError::Panicked { correlation: String::new() }, 1), None);
     }

@@ -37,7 +37,7 @@ use crate::limits;
 use crate::path::Path;
 use crate::store::{Answer, ArtifactId, Commit, StoreError};
 use crate::time::Timestamp;
-use crate::tool::ToolError;
+use crate::tool::{Effect, ToolError};
 use history::Standing;
 use machine::{Machine, Stop};
 use origin::Origins;
@@ -195,6 +195,7 @@ impl Run {
             reach: self.kernel.reach.clone(),
             home: Arc::downgrade(self),
             lasts: limits::ATTEMPT_TIMEOUT,
+            effect: Effect::Once,
         }
     }
 

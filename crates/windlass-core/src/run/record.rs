@@ -362,6 +362,8 @@ pub enum DoubtCause {
     Cancelled,
     /// The run comes from a backup of its store, and the attempt may have been made after that.
     Restored,
+    /// The body itself could not tell: it asked, and no answer came, or not a whole one.
+    Unclear,
 }
 
 impl fmt::Display for DoubtCause {
@@ -371,6 +373,7 @@ impl fmt::Display for DoubtCause {
             Self::TimedOut => "the attempt timed out",
             Self::Cancelled => "the attempt was cancelled in the middle",
             Self::Restored => "the store was restored from a backup, and the attempt may have been made after that",
+            Self::Unclear => "the attempt itself could not tell",
         })
     }
 }

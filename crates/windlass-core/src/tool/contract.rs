@@ -25,6 +25,8 @@ pub struct BadSchema {
     pub side: &'static str,
     /// What is wrong with it.
     pub problem: String,
+    /// Where in the schema, as a JSON pointer; empty for the schema as a whole.
+    pub pointer: String,
 }
 
 /// The schemas of a tool, as text and compiled.
@@ -68,15 +70,15 @@ impl Schemas {
 
 impl Schema {
     pub(super) fn compile(json: Value, tool: &str, side: &'static str) -> Result<Self, BadSchema> {
-        let bad = |problem: String| BadSchema { tool: tool.to_owned(), side, problem };
+        let bad = |problem, pointer| BadSchema { tool: tool.to_owned(), side, problem, pointer };
         if !json.is_object() && !json.is_boolean() {
-            return Err(bad("a JSON Schema is an object or a boolean".to_owned()));
+            return Err(bad("a JSON Schema is an object or a boolean".to_owned(), String::new()));
         }
         COMPILED.fetch_add(1, Ordering::Relaxed);
-        let validator = jsonschema::draft202012::options()
-            .should_validate_formats(false)
-            .build(&json)
-            .map_err(|error| bad(format!("{error} (at `{}`)", error.instance_path())))?;
+        let validator =
+            jsonschema::draft202012::options().should_validate_formats(false).build(&json).map_err(|error| {
+                bad(format!("{error} (at `{}`)", error.instance_path()), error.instance_path().to_string())
+            })?;
         Ok(Self { json, validator })
     }
 

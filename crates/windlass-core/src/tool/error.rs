@@ -69,7 +69,8 @@ pub enum ToolError {
         /// Finds the log entry.
         correlation: String,
     },
-    /// It may have happened, and whoever had to settle that gave up.
+    /// It may have happened, and nobody can tell. Returned by an attempt it says just that: a `once` attempt is then in
+    /// doubt and settled, any other is repeated. To a body it means that whoever had to settle it gave up.
     InDoubt {
         /// Why it is not known.
         reason: String,
@@ -158,6 +159,11 @@ impl ToolError {
     /// A refusal.
     pub fn denied(reason: impl Into<String>) -> Self {
         Self::Denied { reason: reason.into() }
+    }
+
+    /// An attempt that cannot tell whether it happened: it asked another system, and no whole answer came.
+    pub fn in_doubt(reason: impl Into<String>) -> Self {
+        Self::InDoubt { reason: reason.into() }
     }
 
     /// A tool that cannot be used.

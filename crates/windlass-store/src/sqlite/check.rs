@@ -2,7 +2,9 @@
 //! background, while it is used.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, ErrorCode};
@@ -13,6 +15,17 @@ use super::schema;
 
 /// How many of SQLite's own steps a check goes on before it looks whether somebody wants it to stop: some milliseconds.
 const STEPS: i32 = 10_000;
+
+/// A file up to this size is looked through at once: it takes a fraction of a second. A larger one waits for a calm
+/// moment, because reading it takes a processor, and the processes that crash are often those with much to do.
+const SMALL: u64 = 16 << 20;
+
+/// A second with fewer groups of commits than this is calm.
+const CALM: u64 = 50;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Pages by which the write-ahead log may grow while a table is read, which keeps it from beginning again: 64 MiB.
+const GROWTH: i32 = 16_384;
 
 /// Questions about what was written last, each answered by a few reads; whatever one finds is wrong, as its sentence says.
 const TAIL: [(&str, &str); 2] = [
@@ -110,6 +123,10 @@ pub(super) struct Shared {
     found: Mutex<Health>,
     word: Mutex<Word>,
     told: Condvar,
+    /// Groups of commits so far.
+    groups: AtomicU64,
+    /// Pages in the write-ahead log.
+    pages: AtomicI32,
 }
 
 /// What the check is told to do.
@@ -123,7 +140,15 @@ enum Word {
 
 impl Shared {
     pub(super) fn new(found: Health) -> Arc<Self> {
-        Arc::new(Self { found: Mutex::new(found), word: Mutex::new(Word::Go), told: Condvar::new() })
+        let (found, word) = (Mutex::new(found), Mutex::new(Word::Go));
+        let (groups, pages) = (AtomicU64::new(0), AtomicI32::new(0));
+        Arc::new(Self { found, word, told: Condvar::new(), groups, pages })
+    }
+
+    /// Says that a group was committed, and how long the write-ahead log is now.
+    pub(super) fn committed(&self, pages: i32) {
+        self.groups.fetch_add(1, Ordering::Relaxed);
+        self.pages.store(pages, Ordering::Relaxed);
     }
 
     /// Whether nothing is wrong, and nothing is left to be looked at.
@@ -157,6 +182,18 @@ impl Shared {
         }
         *word == Word::Go
     }
+
+    /// Waits for a second in which little is written, however long that takes. Ends early when it is to stop.
+    fn wait_for_calm(&self) {
+        let mut word = self.word.lock();
+        while *word != Word::Stop {
+            let (before, until) = (self.groups.load(Ordering::Relaxed), Instant::now() + SECOND);
+            while *word != Word::Stop && !self.told.wait_until(&mut word, until).timed_out() {}
+            if self.groups.load(Ordering::Relaxed) - before < CALM {
+                return;
+            }
+        }
+    }
 }
 
 impl Check {
@@ -166,7 +203,10 @@ impl Check {
         let mut thread = None;
         if !clean {
             let (place, shared) = (place.clone(), shared.clone());
-            let work = move || conclude(&place, &shared);
+            let work = move || {
+                give_way();
+                conclude(&place, &shared);
+            };
             thread = Some(thread::Builder::new().name("windlass-check".to_owned()).spawn(work)?);
         }
         Ok(Self { shared, thread: Mutex::new(thread) })
@@ -189,6 +229,16 @@ impl Check {
         }
     }
 }
+
+/// Lets every other thread go first. Where that cannot be had, the check is only less polite.
+#[cfg(target_os = "linux")]
+fn give_way() {
+    // On Linux this concerns the calling thread alone.
+    let _ = rustix::process::setpriority_process(None, 19);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn give_way() {}
 
 pub(super) fn conclude(place: &Place, shared: &Arc<Shared>) {
     let path = place.path.display();
@@ -216,23 +266,56 @@ pub(super) fn conclude(place: &Place, shared: &Arc<Shared>) {
 fn through(place: &Place, shared: &Arc<Shared>) -> Result<Option<String>, Fault> {
     let fault = |error: rusqlite::Error| Fault::of(&error);
     let mut connection = place.reader()?;
-    let word = shared.clone();
-    connection.progress_handler(STEPS, Some(move || *word.word.lock() != Word::Go)).map_err(fault)?;
-    let names = patiently(shared, || tables(&connection)).map_err(fault)?;
+    let reading = Arc::new(Reading::new(place, shared));
+    let interrupt = reading.clone();
+    connection.progress_handler(STEPS, Some(move || interrupt.must_end())).map_err(fault)?;
+    let names = reading.patiently(|| tables(&connection)).map_err(fault)?;
     for table in names.iter().map(String::as_str).chain(["sqlite_schema"]) {
-        if let Some(problem) = patiently(shared, || integrity(&connection, table)).map_err(fault)? {
+        if let Some(problem) = reading.patiently(|| integrity(&connection, table)).map_err(fault)? {
             return Ok(Some(format!("{table}: {problem}")));
         }
     }
-    patiently(shared, || ask(&connection, &WHOLE)).map_err(fault)
+    for question in WHOLE {
+        if let Some(problem) = reading.patiently(|| ask(&connection, &[question])).map_err(fault)? {
+            return Ok(Some(problem));
+        }
+    }
+    Ok(None)
 }
 
-/// Does something again for as long as it was only interrupted.
-pub(super) fn patiently<T>(shared: &Shared, work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-    loop {
-        match work() {
-            Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) && shared.may_go_on() => {}
-            done => return done,
+/// How the file may be read while others use it.
+pub(super) struct Reading {
+    shared: Arc<Shared>,
+    is_small: bool,
+    /// Pages in the write-ahead log when the reading began.
+    pages: AtomicI32,
+}
+
+impl Reading {
+    pub(super) fn new(place: &Place, shared: &Arc<Shared>) -> Self {
+        let is_small = std::fs::metadata(&place.path).is_ok_and(|file| file.len() <= SMALL);
+        Self { shared: shared.clone(), is_small, pages: AtomicI32::new(0) }
+    }
+
+    /// Whether somebody wants it to stop, or the write-ahead log has grown too long over it.
+    fn must_end(&self) -> bool {
+        let grown = self.shared.pages.load(Ordering::Relaxed) - self.pages.load(Ordering::Relaxed);
+        grown > GROWTH || *self.shared.word.lock() != Word::Go
+    }
+
+    /// Does something when it is calm, and again for as long as it was only interrupted.
+    pub(super) fn patiently<T>(&self, work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        loop {
+            if !self.is_small {
+                self.shared.wait_for_calm();
+            }
+            self.pages.store(self.shared.pages.load(Ordering::Relaxed), Ordering::Relaxed);
+            match work() {
+                Err(error)
+                    if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted)
+                        && self.shared.may_go_on() => {}
+                done => return done,
+            }
         }
     }
 }

@@ -3,6 +3,9 @@
 //! Most of it is moved on a thread of its own, while the writer goes on. What the writer wrote meanwhile is little, and is
 //! moved by the writer itself between two groups: only then can the log begin again at its start.
 
+use std::fs::OpenOptions;
+use std::io::{BufWriter, Read};
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 
 use rusqlite::wal::CheckpointMode;
@@ -15,11 +18,30 @@ use super::place::Place;
 /// enough that a restart has little to read through.
 const PAGES: i32 = 2_048;
 
+/// Pages after which the log's file is made as long as it will get. Those who write little never get there.
+const MANY: i32 = 256;
+
+/// How long the log's file is made: as many pages as there are until it begins again, with what is written meanwhile. Each
+/// has a header of 24 bytes.
+const ROOM: u64 = (PAGES as u64 + 256) * (4_096 + 24);
+
+/// Fills the log's file with zeros beyond its end, which the log takes for nothing. A file that grows by a page with every
+/// sync is allocated piece by piece, and syncing it costs up to twice as much, also later, when it is written over.
+/// Nobody may write to it meanwhile. Without room on the disk it stays as it is.
+pub(super) fn lengthen(log: &Path) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().append(true).open(log)?;
+    let missing = ROOM.saturating_sub(file.metadata()?.len());
+    std::io::copy(&mut std::io::repeat(0).take(missing), &mut BufWriter::with_capacity(1 << 20, &mut file))?;
+    Ok(())
+}
+
 #[derive(Default)]
 pub(super) struct Checkpoints {
     moving: Option<JoinHandle<Result<(), Fault>>>,
     /// Pages that were moved, if somebody who reads kept the log from beginning again.
     moved: i32,
+    /// The log's file is as long as it gets.
+    is_long: bool,
 }
 
 /// What the writer does next.
@@ -33,8 +55,14 @@ pub(super) enum Next {
 }
 
 impl Checkpoints {
-    /// Looks after a log of so many pages, after each group.
+    /// Looks after a log of so many pages, after each group, while nobody writes to it.
     pub(super) fn look(&mut self, place: &Place, options: &Options, pages: i32) -> Next {
+        if !self.is_long && pages >= MANY {
+            self.is_long = true;
+            if let Err(error) = lengthen(place.log()) {
+                tracing::debug!(%error, "the write-ahead log could not be lengthened, and is slower for it");
+            }
+        }
         if let Some(moving) = self.moving.take_if(|moving| moving.is_finished()) {
             self.moved = pages;
             return conclude(moving);
@@ -52,6 +80,11 @@ impl Checkpoints {
             }
         }
         Next::Nothing
+    }
+
+    /// Whether a log of so many pages needs nothing.
+    pub(super) fn is_at_rest(&self, pages: i32) -> bool {
+        self.moving.is_none() && pages - self.moved < PAGES && (self.is_long || pages < MANY)
     }
 
     /// Waits for the thread, so that its connection is not the last one.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! commit ─ encode ─▶ queue ─▶ writer thread: decide, write, one sync ─▶ answers
+//!               └─▶ or on the spot, if nobody else writes
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
@@ -11,6 +12,7 @@ mod blobs;
 mod check;
 mod checkpoint;
 mod decide;
+mod desk;
 mod fault;
 mod job;
 mod list;
@@ -48,6 +50,7 @@ use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
 use check::Check;
+use desk::Desk;
 use job::{Job, Write};
 use lock::FileLock;
 use log::Tails;
@@ -78,6 +81,9 @@ pub struct SqliteStore {
     secret: [u8; 32],
     keeper: Keeper,
     check: Check,
+    desk: Arc<Desk>,
+    /// Whether whoever commits may write by itself.
+    here: bool,
     writer: Mutex<Option<JoinHandle<()>>>,
     /// The writer's: it ends with that.
     lock: Weak<FileLock>,
@@ -104,13 +110,15 @@ impl SqliteStore {
         let lock = Arc::downgrade(&opened.lock);
         let writer =
             Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
+        let (desk, here) = (Arc::new(Desk::new(writer, queue.clone())), options.here);
+        let at_desk = desk.clone();
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
-            .spawn(move || writer.run())
+            .spawn(move || at_desk.serve())
             .map_err(|error| OpenError::failed(&path, error))?;
         let uploads = blobs::Uploads::default();
         let writer = Mutex::new(Some(writer));
-        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, writer, lock })
+        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, desk, here, writer, lock })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -127,6 +135,12 @@ impl SqliteStore {
         {
             tracing::error!(path = %self.path.display(), "the writer of the store had panicked");
         }
+    }
+
+    /// Writes a commit on this thread if that may be, or hands it over.
+    fn submit(&self, job: Job) -> Result<(), StoreError> {
+        let left = if self.here { self.desk.write_here(job) } else { Some(job) };
+        left.map_or(Ok(()), |job| self.queue.push(job))
     }
 
     /// Has the writer do a job that is answered with a value.
@@ -160,7 +174,7 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
         let (promise, ticket) = Promise::pair();
-        match Write::encode(commit).and_then(|write| self.queue.push(Job::Write(write, promise))) {
+        match Write::encode(commit).and_then(|write| self.submit(Job::Write(write, promise))) {
             Ok(()) => Answer::Wait(ticket),
             Err(error) => Answer::Ready(Err(error)),
         }

@@ -49,11 +49,15 @@ pub struct Options {
     pub unpacked: u32,
     /// How long finished runs are kept.
     pub retention: Retention,
+    /// Whether a commit may be written by the thread that submits it, while nobody else writes and the disk is fast: a run
+    /// that works alone is spared two changes of threads a step. For callers that can be held up for a sync, such as one
+    /// of several threads of an executor.
+    pub here: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::default(), unpacked: 32_768, retention: Retention::default() }
+        Self { durability: Durability::default(), unpacked: 32_768, retention: Retention::default(), here: false }
     }
 }
 

@@ -86,9 +86,8 @@ impl Queue {
         self.state.lock().writer = Some(thread::current().id());
     }
 
-    /// Swaps everything that waits into the empty `jobs`, waiting for it if need be, but no longer than `patience`. False
-    /// once the queue is closed and empty.
-    pub(super) fn take(&self, jobs: &mut Vec<Job>, patience: Option<Duration>) -> bool {
+    /// Waits until there is something to take, but no longer than `patience`. False once the queue is closed and empty.
+    pub(super) fn wait(&self, patience: Option<Duration>) -> bool {
         let until = patience.map(|patience| Instant::now() + patience);
         let mut state = self.state.lock();
         while state.jobs.is_empty() {
@@ -101,11 +100,22 @@ impl Queue {
                 Some(_) => {}
             }
         }
+        true
+    }
+
+    /// Swaps everything that waits into the empty `jobs`.
+    pub(super) fn take(&self, jobs: &mut Vec<Job>) {
+        let mut state = self.state.lock();
         std::mem::swap(&mut state.jobs, jobs);
         state.bytes = 0;
         drop(state);
         self.taken.notify_all();
-        true
+    }
+
+    /// Whether nothing waits and jobs are taken.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.jobs.is_empty() && !state.closed && state.refusal.is_none()
     }
 
     /// Refuses every job from now on, for this reason; or takes them again. What waits is the writer's to answer.
@@ -164,7 +174,7 @@ mod tests {
             let refused = queue.push(job()).unwrap_err().to_string();
             assert!(refused.contains("2 commits wait") && refused.contains("nothing was written"), "{refused}");
             let mut jobs = Vec::new();
-            assert!(queue.take(&mut jobs, None));
+            queue.take(&mut jobs);
             assert_eq!(jobs.len(), 2);
             queue.push(job()).unwrap();
         }
@@ -197,8 +207,9 @@ mod tests {
         queue.push(job()).unwrap();
         queue.close();
         assert!(queue.push(job()).is_err());
-        assert!(queue.take(&mut Vec::new(), None));
-        assert!(!queue.take(&mut Vec::new(), None));
+        assert!(queue.wait(None));
+        queue.take(&mut Vec::new());
+        assert!(!queue.wait(None));
     }
 
     #[test]
@@ -208,10 +219,13 @@ mod tests {
         queue.refuse(Some("the disk is full".to_owned()));
         assert_eq!(queue.push(job()), Err(StoreError::Unavailable("the disk is full".to_owned())));
         let mut jobs = Vec::new();
-        assert!(queue.take(&mut jobs, Some(Duration::ZERO)));
+        assert!(queue.wait(Some(Duration::ZERO)));
+        queue.take(&mut jobs);
         assert_eq!(jobs.len(), 1, "what waited is the writer's to answer");
         jobs.clear();
-        assert!(queue.take(&mut jobs, Some(Duration::ZERO)) && jobs.is_empty());
+        assert!(queue.wait(Some(Duration::ZERO)));
+        queue.take(&mut jobs);
+        assert!(jobs.is_empty());
         queue.refuse(None);
         queue.push(job()).unwrap();
     }

@@ -1,5 +1,5 @@
-//! The one thread that writes. It takes everything that waits, writes it in one transaction with one sync, and answers
-//! each job; what comes in meanwhile is the next group. So the disk's latency is paid once a group, not once a commit.
+//! Writing a group: everything that waits, in one transaction with one sync. What comes in meanwhile is the next group. So
+//! the disk's latency is paid once a group, not once a commit. Who writes is decided at the desk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -107,12 +107,17 @@ impl Reply {
     }
 }
 
-/// Closes the queue however the writer ends, so that nobody waits for a thread that is gone.
-struct Abandon(Arc<Queue>);
+/// The answers of a group, and why it failed if it did.
+pub(super) struct Replies {
+    replies: Vec<Reply>,
+    failed: Option<StoreError>,
+}
 
-impl Drop for Abandon {
-    fn drop(&mut self) {
-        self.0.abandon();
+impl Replies {
+    pub(super) fn give(self) {
+        for reply in self.replies {
+            reply.give(self.failed.as_ref());
+        }
     }
 }
 
@@ -138,19 +143,39 @@ impl Writer {
         })
     }
 
-    /// Works until the queue is closed and empty.
-    pub(super) fn run(mut self) {
-        let _abandon = Abandon(self.queue.clone());
-        self.queue.serve();
-        let mut jobs = Vec::new();
-        while self.queue.take(&mut jobs, self.link.is_err().then_some(PACE)) {
-            if self.link.is_err() && self.may_try() {
-                self.try_again();
-            }
-            self.group(&mut jobs);
-            self.look_after_log();
-            self.pack();
+    /// Opens the file again if it can be had again.
+    pub(super) fn prepare(&mut self) {
+        if self.link.is_err() && self.may_try() {
+            self.try_again();
         }
+    }
+
+    /// Whether the file is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.link.is_ok()
+    }
+
+    /// Whether the file is open and nothing is to be done but to write.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let pages = self.link.as_ref().map(|link| link.pages.load(Ordering::Relaxed));
+        pages.is_ok_and(|pages| self.checkpoints.is_at_rest(pages)) && !self.has_to_pack()
+    }
+
+    /// Says that a group was written. All that follows a group without taking time.
+    pub(super) fn note(&self) {
+        if let Ok(link) = &self.link {
+            self.others.check.committed(link.pages.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Does what is to be done after a group, and may take a moment.
+    pub(super) fn look_after(&mut self) {
+        self.look_after_log();
+        self.pack();
+    }
+
+    /// Closes in good order once everything is written.
+    pub(super) fn finish(mut self) {
         if let Next::Failed(fault) = self.checkpoints.end() {
             self.fail(fault);
         }
@@ -158,12 +183,14 @@ impl Writer {
             // Its connection must not be the last one. What it prepared is refused, and prepared again another day.
             drop(packer.join());
         }
-        self.finish();
+        self.close();
     }
 
     fn look_after_log(&mut self) {
         let Ok(link) = &self.link else { return };
-        match self.checkpoints.look(&self.place, &self.options, link.pages.load(Ordering::Relaxed)) {
+        let pages = link.pages.load(Ordering::Relaxed);
+        self.note();
+        match self.checkpoints.look(&self.place, &self.options, pages) {
             Next::Nothing => {}
             Next::Rest => self.checkpoint(CheckpointMode::PASSIVE),
             Next::Failed(fault) => {
@@ -173,13 +200,18 @@ impl Writer {
         }
     }
 
-    /// Has the oldest part of the log packed if the part that is not has become long.
+    /// Whether the part of the log that is not packed has become long, and nobody is at it.
+    fn has_to_pack(&self) -> bool {
+        let is_long = self.end.last - self.end.packed > i64::from(self.options.unpacked);
+        is_long && self.link.is_ok() && self.packer.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Has the oldest part of the log packed if it is time.
     fn pack(&mut self) {
-        let unpacked = i64::from(self.options.unpacked);
-        let is_long = self.link.is_ok() && self.end.last - self.end.packed > unpacked;
-        if !is_long || self.packer.as_ref().is_some_and(|packer| !packer.is_finished()) {
+        if !self.has_to_pack() {
             return;
         }
+        let unpacked = i64::from(self.options.unpacked);
         // Half of it, so that the rows of runs that go on now are not cut into small pieces.
         let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
         let (place, queue) = (self.place.clone(), self.queue.clone());
@@ -198,9 +230,10 @@ impl Writer {
         self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
-    pub(super) fn group(&mut self, jobs: &mut Vec<Job>) {
+    /// Writes a group. Its answers are to be given, if there are any.
+    pub(super) fn write(&mut self, jobs: &mut Vec<Job>) -> Replies {
         if jobs.is_empty() {
-            return;
+            return Replies { replies: Vec::new(), failed: None };
         }
         let was_open = self.link.is_ok();
         let (replies, failed) = self.transact(jobs);
@@ -216,9 +249,7 @@ impl Writer {
                 self.forget_heads();
             }
         }
-        for reply in replies {
-            reply.give(failed.as_ref().map(|failure| &failure.told));
-        }
+        Replies { replies, failed: failed.map(|failure| failure.told) }
     }
 
     fn forget_heads(&mut self) {
@@ -361,6 +392,7 @@ impl Writer {
                 // They may be connected to files that are not there any more.
                 self.others.readers.close();
                 (self.link, self.end) = (Ok(link), end);
+                self.checkpoints = Checkpoints::default();
             }
             Err(fault) => {
                 if outage.fault != fault {
@@ -377,8 +409,8 @@ impl Writer {
         self.queue.refuse(self.link.as_ref().err().map(|outage| outage.fault.sentence(&self.place.path)));
     }
 
-    /// Closes in good order, as far as the file lets it.
-    fn finish(&mut self) {
+    /// Marks the file as closed in good order, as far as it lets us.
+    fn close(&mut self) {
         self.try_again();
         let Ok(link) = &self.link else {
             tracing::error!(path = %self.place.path.display(), "closed while the file takes no commits");

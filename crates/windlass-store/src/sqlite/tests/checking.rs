@@ -6,7 +6,8 @@ use std::{fs, thread};
 
 use rusqlite::Connection;
 
-use super::super::check::{Shared, patiently};
+use super::super::check::{Reading, Shared};
+use super::super::place::Place;
 use super::super::{Health, check};
 use super::*;
 
@@ -91,7 +92,10 @@ fn w08_a_row_that_an_index_has_not_is_found_in_the_background() {
 
 #[test]
 fn w08_a_check_makes_way_and_begins_again_and_stops_when_it_is_told() {
+    let (_directory, path) = place();
+    fs::write(&path, "").unwrap();
     let shared = Shared::new(Health::Checking);
+    let reading = Reading::new(&Place::of(path), &shared);
     let interrupted = || rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(9), None);
     let tries = AtomicU32::new(0);
     shared.pause(true);
@@ -101,8 +105,8 @@ fn w08_a_check_makes_way_and_begins_again_and_stops_when_it_is_told() {
             _ => Ok("done"),
         };
         let check = scope.spawn({
-            let shared = &shared;
-            move || patiently(shared, work)
+            let reading = &reading;
+            move || reading.patiently(work)
         });
         while tries.load(Ordering::SeqCst) == 0 {
             thread::yield_now();

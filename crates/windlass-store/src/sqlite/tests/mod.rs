@@ -3,6 +3,7 @@
 mod backup;
 mod checking;
 mod crash;
+mod desk;
 mod group;
 mod migration;
 mod opening;
@@ -97,6 +98,11 @@ fn w08_the_suite_holds_on_sqlite() {
 #[test]
 fn w08_the_suite_holds_on_relaxed_sqlite() {
     suite_with(Durability::Relaxed);
+}
+
+#[test]
+fn w08_the_suite_holds_where_callers_write_by_themselves() {
+    suite_with(desk::here());
 }
 
 #[test]

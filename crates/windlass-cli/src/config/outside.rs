@@ -1,0 +1,197 @@
+//! What tools need of the world: secrets, the network, the webhook.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use windlass_tools::net::{self, Allow, Client, Rules, Url};
+use windlass_tools::secret::{Reference, Secrets, Text};
+
+use super::near::{listed, nearest};
+use super::problem::{Problem, Source};
+use super::table;
+use super::tree::{Entry, Node, Span};
+use super::view::View;
+
+/// Who is told when a person is needed.
+#[derive(Clone, Debug)]
+pub struct Webhook {
+    /// Gets a POST whenever something comes into the inbox.
+    pub url: Url,
+    /// Signs each request.
+    pub secret: Option<Text>,
+}
+
+/// What is known while a file is read.
+pub(super) struct Outside {
+    folder: PathBuf,
+    pub(super) secrets: Secrets,
+    pub(super) net: Net,
+    source: Arc<Source>,
+    used: BTreeSet<String>,
+}
+
+/// How requests are sent.
+#[derive(Clone)]
+pub(super) struct Net {
+    rules: Rules,
+    limits: net::Limits,
+    authorities: Vec<PathBuf>,
+    at: Span,
+}
+
+impl Net {
+    /// Sends requests under these rules.
+    pub(super) fn client(&self) -> Result<Client, Problem> {
+        let options = net::Options {
+            rules: self.rules.clone(),
+            limits: self.limits,
+            authorities: self.authorities.clone(),
+            ..net::Options::default()
+        };
+        Client::new(options).map_err(|problem| Problem::error("bad_value", &self.at, format!("[net]: {problem}")))
+    }
+
+    /// Whether requests to an address could ever be sent.
+    pub(super) fn allows(&self, url: &Url) -> Result<(), String> {
+        self.rules.allows(url)
+    }
+
+    fn read(root: &View<'_>, folder: &Path) -> Self {
+        let view = root.below("net", &table::NET);
+        let usual = net::Limits::default();
+        let ports: Vec<u16> = view.counts("ports");
+        Self {
+            rules: Rules {
+                allow: view.texts("allow").into_iter().filter_map(|text| text.parse::<Allow>().ok()).collect(),
+                ports: (!ports.is_empty()).then(|| ports.into_iter().collect()),
+            },
+            limits: net::Limits {
+                connect: view.duration("connect").unwrap_or(usual.connect),
+                answer: view.size("max_answer").and_then(|size| usize::try_from(size).ok()).unwrap_or(usual.answer),
+                redirects: view.count("redirects").unwrap_or(usual.redirects),
+                ..usual
+            },
+            authorities: view.texts("authorities").into_iter().map(|path| folder.join(path)).collect(),
+            at: view.place("authorities"),
+        }
+    }
+}
+
+impl Outside {
+    pub(super) fn read(root: &View<'_>, source: Arc<Source>, folder: &Path, problems: &mut Vec<Problem>) -> Self {
+        let mut secrets = Vec::new();
+        for entry in root.entries("secrets") {
+            let reference = entry.node.text().and_then(|text| text.parse::<Reference>().ok());
+            let Some(reference) = reference else { continue };
+            let reference = match reference {
+                Reference::File(path) => Reference::File(folder.join(path)),
+                other => other,
+            };
+            let unwise = match reference.read() {
+                Ok(_) => reference.warning(),
+                Err(problem) => Some(format!("{problem}; tools that need it fail until then")),
+            };
+            if let Some(unwise) = unwise {
+                let problem = format!("secret `{}`: {unwise}", entry.key);
+                problems.push(Problem::warning("secret", &entry.node.span, problem));
+            }
+            secrets.push((entry.key.clone(), reference));
+        }
+        Self {
+            folder: folder.to_path_buf(),
+            secrets: Secrets::new(secrets),
+            net: Net::read(root, folder),
+            source,
+            used: BTreeSet::new(),
+        }
+    }
+
+    /// A path as it is meant: from this file's folder on.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        self.folder.join(path)
+    }
+
+    /// Where a piece of a value stands, if the file has it as it is.
+    pub(super) fn within(&self, span: &Span, piece: &str) -> Span {
+        let raw = self.source.text.get(span.clone()).unwrap_or_default();
+        let at = raw.find(piece).filter(|_| !piece.is_empty());
+        at.map_or(span.clone(), |at| span.start + at..span.start + at + piece.len())
+    }
+
+    /// A text that may mention secrets.
+    pub(super) fn text(&mut self, node: &Node, path: &str, problems: &mut Vec<Problem>) -> Option<Text> {
+        match node.text()?.parse::<Text>() {
+            Ok(text) => {
+                self.mentions(text.secrets(), node, path, problems);
+                Some(text)
+            }
+            Err(bad) => {
+                problems.push(Problem::error("bad_value", &node.span, format!("`{path}`: {bad}")));
+                None
+            }
+        }
+    }
+
+    /// Secrets a value mentions must be there.
+    pub(super) fn mentions<'s>(
+        &mut self,
+        names: impl Iterator<Item = &'s str>,
+        node: &Node,
+        path: &str,
+        problems: &mut Vec<Problem>,
+    ) {
+        for name in names {
+            self.used.insert(name.to_owned());
+            if self.secrets.contains(name) {
+                continue;
+            }
+            let span = self.within(&node.span, &format!("${{secret:{name}}}"));
+            let problem = Problem::error("unknown_secret", &span, format!("`{path}`: there is no secret `{name}`"));
+            let known = || self.secrets.iter().map(|(name, _)| name);
+            problems.push(match nearest(name, known()) {
+                Some(near) => problem.label(format!("did you mean `{near}`?")),
+                None if known().next().is_none() => {
+                    problem.help(format!("say where it is kept: [secrets] {name} = \"env:{name}\""))
+                }
+                None => problem.help(format!("[secrets] has {}", listed(known(), "and"))),
+            });
+        }
+    }
+
+    /// An address that is written out.
+    pub(super) fn url(&self, entry: &Entry, path: &str, problems: &mut Vec<Problem>) -> Option<Url> {
+        match entry.node.text()?.parse::<Url>() {
+            Ok(url) => Some(url),
+            Err(bad) => {
+                let problem = Problem::error("bad_url", &entry.node.span, format!("`{path}`: {bad}"));
+                problems.push(problem.help("write a whole address, such as \"https://api.example.com/v1\""));
+                None
+            }
+        }
+    }
+
+    pub(super) fn webhook(&mut self, root: &View<'_>, problems: &mut Vec<Problem>) -> Option<Webhook> {
+        let view = root.within("webhook", &table::WEBHOOK)?;
+        let secret = view.get("secret").and_then(|entry| {
+            let text = self.text(&entry.node, "webhook.secret", problems)?;
+            if text.secrets().next().is_none() {
+                let problem = "`webhook.secret`: a secret is never written into this file";
+                let problem = Problem::error("bad_value", &entry.node.span, problem).hidden();
+                problems.push(problem.help("put it into [secrets] and write \"${secret:NAME}\""));
+            }
+            Some(text)
+        });
+        Some(Webhook { url: self.url(view.get("url")?, "webhook.url", problems)?, secret })
+    }
+
+    /// Secrets that nothing mentions.
+    pub(super) fn unused(&self, root: &View<'_>, problems: &mut Vec<Problem>) {
+        let unused = |entry: &&Entry| self.secrets.contains(&entry.key) && !self.used.contains(&entry.key);
+        for entry in root.entries("secrets").iter().filter(unused) {
+            let problem = format!("the secret `{}` is not used", entry.key);
+            let problem = Problem::warning("unused_secret", &entry.at, problem);
+            problems.push(problem.help(format!("write ${{secret:{}}} where it is needed, or take it out", entry.key)));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The sections about the process: server, store, retention, policy, limits, secrets, webhook.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use windlass::policy::{Policy, Unattended};
+use windlass::tools::spec::{Approval, OnDoubt, Retry};
+use windlass::{Durability, Retention, limits};
+
+use super::forms;
+use super::table;
+use super::units;
+use super::view::View;
+
+/// Where a server listens unless the file says otherwise.
+pub const LISTEN: &str = "127.0.0.1:7117";
+
+/// The database file unless the file says otherwise.
+pub const FILE: &str = "windlass.db";
+
+/// Where and for whom the server answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// Hosts that are answered besides its own.
+    pub allowed_hosts: Vec<String>,
+    /// Web pages that may call it.
+    pub allowed_origins: Vec<String>,
+}
+
+/// Where runs are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The database file.
+    pub file: PathBuf,
+    /// What a power cut may lose.
+    pub durability: Durability,
+}
+
+/// Whom the process serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct People {
+    /// Whether somebody is there to be asked.
+    pub attended: bool,
+    /// Providers that every session is connected to.
+    pub connected: Vec<String>,
+    /// The language people are told things in.
+    pub locale: String,
+}
+
+/// Bounds on the process as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most attempts at once.
+    pub in_flight: usize,
+    /// Largest artifact, in bytes.
+    pub artifact: u64,
+    /// How long a shutdown waits for attempts in flight.
+    pub drain: Duration,
+}
+
+pub(super) fn server(root: &View<'_>) -> Server {
+    let view = root.below("server", &table::SERVER);
+    let listen = view.text("listen").and_then(|text| forms::address(text).ok());
+    let owned = |texts: Vec<&str>| texts.into_iter().map(str::to_owned).collect();
+    Server {
+        listen: listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 7117))),
+        allowed_hosts: owned(view.texts("allowed_hosts")),
+        allowed_origins: owned(view.texts("allowed_origins")),
+    }
+}
+
+pub(super) fn store(root: &View<'_>, folder: &Path) -> Store {
+    let view = root.below("store", &table::STORE);
+    let durability = match view.text("durability") {
+        Some("relaxed") => Durability::Relaxed,
+        _ => Durability::default(),
+    };
+    Store { file: folder.join(view.text("file").unwrap_or(FILE)), durability }
+}
+
+pub(super) fn retention(root: &View<'_>) -> Retention {
+    let view = root.below("retention", &table::RETENTION);
+    let usual = Retention::default();
+    let kept = |key, usual| match view.text(key) {
+        Some("forever") => Duration::MAX,
+        Some(text) => units::duration(text).unwrap_or(usual),
+        None => usual,
+    };
+    Retention {
+        full: kept("full", usual.full),
+        summary: kept("summary", usual.summary),
+        keys: kept("keys", usual.keys),
+    }
+}
+
+pub(super) fn people(root: &View<'_>) -> People {
+    let view = root.below("policy", &table::POLICY);
+    People {
+        attended: view.flag("attended").unwrap_or(false),
+        connected: view.texts("connected").into_iter().map(str::to_owned).collect(),
+        locale: view.text("locale").unwrap_or("en").to_owned(),
+    }
+}
+
+pub(super) fn limits(root: &View<'_>) -> Limits {
+    let view = root.below("limits", &table::LIMITS);
+    Limits {
+        in_flight: view.count("in_flight").unwrap_or(limits::ATTEMPTS_IN_FLIGHT),
+        artifact: view.size("artifact").unwrap_or(limits::ARTIFACT_BYTES),
+        drain: view.duration("drain").unwrap_or(limits::DRAIN),
+    }
+}
+
+/// The keys that [policy] and every tool have.
+pub(super) fn policy(view: &View<'_>) -> Policy {
+    Policy {
+        timeout: view.duration("timeout"),
+        deadline: view.duration("deadline"),
+        retry: retry(view),
+        grace: view.duration("grace"),
+        heartbeat: view.duration("heartbeat"),
+        on_doubt: view.text("on_doubt").and_then(|word| match word {
+            "ask" => Some(OnDoubt::Ask),
+            "fail" => Some(OnDoubt::Fail),
+            "rerun" => Some(OnDoubt::Rerun),
+            _ => None,
+        }),
+        approval: view.text("approval").and_then(approval),
+        approval_within: view.duration("approval_within"),
+        unattended: view.text("unattended").and_then(|word| match word {
+            "wait" => Some(Unattended::Wait),
+            "deny" => Some(Unattended::Deny),
+            _ => None,
+        }),
+        grant_valid: view.duration("grant_valid"),
+        output_budget: view.size("output_budget").and_then(|size| usize::try_from(size).ok()),
+        loop_limit: view.count("loop_limit"),
+        max_depth: view.count("max_depth"),
+    }
+}
+
+/// An approval as it is written; nothing where it does not compile, which the checker said.
+pub(super) fn approval(text: &str) -> Option<Approval> {
+    match text {
+        "never" => Some(Approval::Never),
+        "always" => Some(Approval::Always),
+        condition => forms::condition(condition).is_ok().then(|| Approval::When(condition.into())),
+    }
+}
+
+fn retry(view: &View<'_>) -> Option<Retry> {
+    let again = |times: u32| Retry::attempts(times.saturating_add(1));
+    let Some(long) = view.within("retries", &table::RETRIES) else {
+        return view.count("retries").map(again);
+    };
+    let usual = again(long.count("times")?);
+    Some(Retry {
+        base: long.duration("base").unwrap_or(usual.base),
+        cap: long.duration("cap").unwrap_or(usual.cap),
+        ..usual
+    })
+}

@@ -1,0 +1,3 @@
+//! What the `windlass` binary is made of.
+
+pub mod config;

@@ -1,0 +1,59 @@
+//! Commits that whoever submits them writes by itself.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use windlass_core::store::Answer;
+
+use super::*;
+
+pub(super) fn here() -> Options {
+    Options { here: true, durability: Durability::Relaxed, ..Options::default() }
+}
+
+/// Whether a commit is written when it returns.
+fn is_written_here(store: &SqliteStore, seq: u64) -> bool {
+    let Answer::Wait(mut ticket) = store.commit(owner(1, seq, vec![append(json!(seq))])) else {
+        panic!("it is not refused")
+    };
+    match Pin::new(&mut ticket).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer.map(|()| true).unwrap(),
+        Poll::Pending => block_on(ticket).map(|()| false).unwrap(),
+    }
+}
+
+#[test]
+fn w08_a_lone_caller_writes_by_itself_and_hands_over_now_and_then() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open_with(&path, here()).unwrap();
+    commit(&store, create(1)).unwrap();
+    // A group that took long, on a busy machine, is followed by another that is handed over.
+    let first = (1..100).find(|seq| is_written_here(&store, *seq)).expect("it is allowed to");
+    let more = (first + 1..).take_while(|seq| is_written_here(&store, *seq)).count();
+    assert!(more < 16, "a thread comes back to its other work: {more}");
+}
+
+#[test]
+fn w08_callers_that_write_by_themselves_keep_everything_and_its_order() {
+    let (_directory, path) = place();
+    let store = Arc::new(SqliteStore::open_with(&path, here()).unwrap());
+    thread::scope(|scope| {
+        for number in 1..=4 {
+            let store = &store;
+            scope.spawn(move || {
+                commit(store, create(number)).unwrap();
+                for seq in 1..200 {
+                    // Two at once, so that the second is submitted before the first is answered.
+                    let first = store.commit(owner(number, 2 * seq - 1, vec![append(json!(seq))]));
+                    let second = store.commit(owner(number, 2 * seq, vec![append(json!(seq))]));
+                    block_on(first.get()).unwrap();
+                    block_on(second.get()).unwrap();
+                }
+            });
+        }
+    });
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!((1..=4).map(|number| length(&store, number)).collect::<Vec<_>>(), [399; 4]);
+}

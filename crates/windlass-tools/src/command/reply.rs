@@ -1,0 +1,187 @@
+//! What a command printed, as a value.
+
+use serde_json::Value;
+use windlass::{Reconciled, ToolError, ToolResult};
+
+use super::{Command, Exit, Output};
+
+/// How a command ended, and what it had printed by then.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(super) struct End {
+    /// Its exit code, or else the signal that ended it.
+    pub(super) code: Result<i32, i32>,
+    pub(super) stdout: Vec<u8>,
+    /// Everything it printed there, also what was too much.
+    pub(super) printed: u64,
+    /// The last of its standard error.
+    pub(super) last_words: String,
+    /// Why we ended it, if we did.
+    pub(super) stopped: Option<String>,
+}
+
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(super) fn value(command: &Command, end: &End) -> ToolResult<Value> {
+    let name = command.argv.first().map_or("the command", String::as_str);
+    let (exit, how) = match (&end.stopped, end.code) {
+        (Some(why), _) => (Exit::Failed, why.clone()),
+        (None, Ok(code)) => {
+            let exit = command.exits.get(&code).copied().unwrap_or_else(|| Exit::of(code));
+            (exit, format!("ended with code {code}"))
+        }
+        (None, Err(signal)) => (command.on_signal, format!("was ended by {}", signal_name(signal))),
+    };
+    let words = end.last_words.trim();
+    let message = if words.is_empty() { format!("`{name}` {how}") } else { format!("`{name}` {how}: {words}") };
+    if let Some(error) = exit.error(message) {
+        return Err(error);
+    }
+    if end.printed > end.stdout.len() as u64 {
+        return Err(ToolError::failed(format!(
+            "`{name}` {how}, and printed {} bytes, which is more than the {} it may (max_output); nothing of it was kept",
+            end.printed, command.max_output
+        )));
+    }
+    let text = String::from_utf8_lossy(&end.stdout);
+    let text = command.redact.as_ref().map_or_else(|| text.to_string(), |redact| redact(&text));
+    read(command.output, &text)
+        .map_err(|problem| ToolError::failed(format!("`{name}` {how}, but what it printed is not JSON: {problem}")))
+}
+
+fn read(output: Output, text: &str) -> Result<Value, serde_json::Error> {
+    let plain = || Value::String(text.strip_suffix('\n').unwrap_or(text).to_owned());
+    match output {
+        Output::Json => serde_json::from_str(text),
+        Output::Text => Ok(plain()),
+        Output::Auto if text.trim().is_empty() => Ok(Value::Null),
+        Output::Auto => Ok(serde_json::from_str(text).unwrap_or_else(|_| plain())),
+    }
+}
+
+/// Names people know; the rest by number.
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        8 => "SIGFPE",
+        9 => "SIGKILL (killed from outside, or out of memory)",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU (its limit of processor time)",
+        25 => "SIGXFSZ (its limit of file size)",
+        31 => "SIGSYS",
+        _ => return format!("signal {signal}"),
+    };
+    name.to_owned()
+}
+
+/// What a command that reconciles has found out.
+pub(super) fn reconciled(answer: Value) -> ToolResult<Reconciled<Value>> {
+    let bad = || {
+        let wanted = r#"{"happened": VALUE}, {"did_not_happen": true} or {"unknown": true}"#;
+        ToolError::failed(format!("a command that reconciles prints {wanted}, not {answer:.200}"))
+    };
+    let Value::Object(fields) = &answer else { return Err(bad()) };
+    let mut fields = fields.iter();
+    match (fields.next(), fields.next()) {
+        (Some((name, value)), None) => match (name.as_str(), value) {
+            ("happened", value) => Ok(Reconciled::Happened(value.clone())),
+            ("did_not_happen", Value::Bool(true)) => Ok(Reconciled::DidNotHappen),
+            ("unknown", Value::Bool(true)) => Ok(Reconciled::Unknown),
+            _ => Err(bad()),
+        },
+        _ => Err(bad()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::sandbox::Launcher;
+
+    fn end(stdout: &str, code: Result<i32, i32>) -> End {
+        let (stdout, last_words) = (stdout.as_bytes().to_vec(), "oops\n".to_owned());
+        End { code, printed: stdout.len() as u64, stdout, last_words, stopped: None }
+    }
+
+    fn command(output: Output) -> Command {
+        Command { output, ..Command::new(["prog"], Launcher::new(["l"])) }
+    }
+
+    #[test]
+    fn output_is_read_as_it_was_declared() {
+        for (output, text, expected) in [
+            (Output::Auto, "{\"a\": 1}\n", json!({"a": 1})),
+            (Output::Auto, "7", json!(7)),
+            (Output::Auto, "seven\n", json!("seven")),
+            (Output::Auto, " \n", json!(null)),
+            (Output::Auto, "{\"a\": 1} {}", json!("{\"a\": 1} {}")),
+            (Output::Text, "7\n\n", json!("7\n")),
+            (Output::Text, "", json!("")),
+            (Output::Json, "[1]", json!([1])),
+        ] {
+            assert_eq!(value(&command(output), &end(text, Ok(0))).unwrap(), expected, "{text}");
+        }
+        let error = value(&command(Output::Json), &end("seven", Ok(0))).unwrap_err();
+        assert!(error.to_string().contains("not JSON"), "{error}");
+        let lossy = End { stdout: vec![b'a', 0xff], printed: 2, ..end("", Ok(0)) };
+        assert_eq!(value(&command(Output::Text), &lossy).unwrap(), json!("a\u{fffd}"));
+    }
+
+    #[test]
+    fn the_end_decides_the_kind_and_the_last_words_are_told() {
+        for (code, kind, word) in [
+            (Ok(3), "failed", "code 3: oops"),
+            (Ok(65), "invalid_arguments", "oops"),
+            (Ok(77), "denied", "code 77"),
+            (Err(11), "failed", "SIGSEGV"),
+            (Err(40), "failed", "signal 40"),
+        ] {
+            let error = value(&command(Output::Auto), &end("{}", code)).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        let mut own = command(Output::Auto);
+        own.exits = [(1, Exit::Ok), (0, Exit::Denied)].into();
+        own.on_signal = Exit::InDoubt;
+        assert_eq!(value(&own, &end("none", Ok(1))).unwrap(), json!("none"));
+        assert_eq!(value(&own, &end("", Ok(0))).unwrap_err().kind(), "denied");
+        assert_eq!(value(&own, &end("", Err(9))).unwrap_err().kind(), "in_doubt");
+    }
+
+    #[test]
+    fn too_much_is_said_and_secrets_are_not() {
+        let more = End { printed: 99, ..end("{}", Ok(0)) };
+        let error = value(&command(Output::Auto), &more).unwrap_err().to_string();
+        assert!(error.contains("99 bytes") && error.contains("max_output") && error.contains("code 0"), "{error}");
+        let mut own = command(Output::Json);
+        own.redact = Some(std::sync::Arc::new(|text: &str| text.replace("hunter2", "***")));
+        assert_eq!(value(&own, &end("[\"hunter2\"]", Ok(0))).unwrap(), json!(["***"]));
+    }
+
+    #[test]
+    fn w01_a_reconcile_command_says_one_of_three_things_or_nothing() {
+        assert_eq!(reconciled(json!({"happened": [1]})).unwrap(), Reconciled::Happened(json!([1])));
+        assert_eq!(reconciled(json!({"happened": null})).unwrap(), Reconciled::Happened(json!(null)));
+        assert_eq!(reconciled(json!({"did_not_happen": true})).unwrap(), Reconciled::DidNotHappen);
+        assert_eq!(reconciled(json!({"unknown": true})).unwrap(), Reconciled::Unknown);
+        for bad in [
+            json!(null),
+            json!("did_not_happen"),
+            json!({}),
+            json!({"did_not_happen": false}),
+            json!({"did_not_happen": 1}),
+            json!({"did_not_happen": true, "happened": 1}),
+            json!({"didnothappen": true}),
+        ] {
+            let error = reconciled(bad.clone()).unwrap_err().to_string();
+            assert!(error.contains("did_not_happen"), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Percent-encoding, in the strict form: whatever could mean something to anybody is encoded.
+
+use std::fmt::Write;
+
+/// Everything but letters, digits, `-`, `.`, `_` and `~` encoded: what comes out is one piece of an address, whatever goes in.
+pub(crate) fn strict(text: &str) -> String {
+    encoded(text, |to, byte| write!(to, "%{byte:02X}"))
+}
+
+/// The same with small letters, as some write it.
+pub(crate) fn strict_small(text: &str) -> String {
+    encoded(text, |to, byte| write!(to, "%{byte:02x}"))
+}
+
+fn encoded(text: &str, write: fn(&mut String, u8) -> std::fmt::Result) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
+            // Writing to a text cannot fail.
+            _ => _ = write(&mut encoded, byte),
+        }
+    }
+    encoded
+}
+
+/// The same as forms have it: a space is a `+`.
+pub(crate) fn form(text: &str) -> String {
+    strict(text).replace("%20", "+")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_could_mean_something_is_encoded() {
+        assert_eq!(strict("a/b?c=d&e#f%2F ä+\r\n"), "a%2Fb%3Fc%3Dd%26e%23f%252F%20%C3%A4%2B%0D%0A");
+        assert_eq!(strict_small("A/B"), "A%2fB");
+        assert_eq!(form("a b+c"), "a+b%2Bc");
+    }
+}

@@ -1,0 +1,83 @@
+//! Connections that are kept for the next request. Each is kept under the address it leads to: a name that has another
+//! address by now does not get it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::connect::Sender;
+use super::url::Host;
+
+/// How long a connection is kept: less than servers keep theirs, so that few are closed when they are used.
+const KEPT: Duration = Duration::from_secs(30);
+/// Connections kept to one place, and to all.
+const PER_PLACE: usize = 8;
+const IN_ALL: usize = 64;
+/// How long a connection may take to be ready again after an answer was read.
+const READY: Duration = Duration::from_millis(200);
+
+/// Where a connection leads, and as whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) tls: bool,
+    pub(crate) host: Host,
+    pub(crate) address: SocketAddr,
+}
+
+#[derive(Default)]
+pub(crate) struct Pool {
+    idle: Mutex<HashMap<Place, Vec<Idle>>>,
+}
+
+struct Idle {
+    sender: Sender,
+    since: Instant,
+}
+
+impl Pool {
+    /// A connection to this place that can be used at once.
+    pub(crate) async fn take(&self, place: &Place) -> Option<Sender> {
+        loop {
+            let mut sender = self.pop(place)?;
+            if let Ok(Ok(())) = tokio::time::timeout(READY, sender.ready()).await {
+                return Some(sender);
+            }
+        }
+    }
+
+    fn pop(&self, place: &Place) -> Option<Sender> {
+        let mut idle = self.idle.lock();
+        let kept = idle.get_mut(place)?;
+        kept.retain(Idle::is_usable);
+        let found = kept.pop();
+        if kept.is_empty() {
+            idle.remove(place);
+        }
+        found.map(|idle| idle.sender)
+    }
+
+    /// Keeps a connection whose answer was read to its end.
+    pub(crate) fn put(&self, place: Place, sender: Sender) {
+        if sender.is_closed() {
+            return;
+        }
+        let mut idle = self.idle.lock();
+        idle.values_mut().for_each(|kept| kept.retain(Idle::is_usable));
+        idle.retain(|_, kept| !kept.is_empty());
+        if idle.values().map(Vec::len).sum::<usize>() >= IN_ALL {
+            return;
+        }
+        let kept = idle.entry(place).or_default();
+        if kept.len() < PER_PLACE {
+            kept.push(Idle { sender, since: Instant::now() });
+        }
+    }
+}
+
+impl Idle {
+    fn is_usable(&self) -> bool {
+        !self.sender.is_closed() && self.since.elapsed() < KEPT
+    }
+}

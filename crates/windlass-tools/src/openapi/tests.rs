@@ -1,0 +1,400 @@
+use serde_json::json;
+use windlass::{Effect, ToolError};
+
+use super::*;
+use crate::net;
+use crate::secret::{Redactor, Reference};
+
+fn options() -> Options {
+    let client = Client::new(net::Options::default()).unwrap();
+    let security = [("key".to_owned(), "k".parse().unwrap())].into();
+    Options { security, ..Options::new(client) }
+}
+
+fn petstore() -> Value {
+    parse(include_str!("petstore.yaml")).unwrap()
+}
+
+fn by_name<'t>(tools: &'t [Tool], name: &str) -> &'t Tool {
+    let names: Vec<&str> = tools.iter().map(|tool| &*tool.spec().name).collect();
+    tools.iter().find(|tool| &*tool.spec().name == name).unwrap_or_else(|| panic!("{name} is not among {names:?}"))
+}
+
+fn input(tools: &[Tool], name: &str) -> Value {
+    by_name(tools, name).contract().unwrap().input().clone()
+}
+
+#[test]
+fn each_operation_is_a_tool() {
+    let tools = tools(&petstore(), &options()).unwrap();
+    let made: Vec<(&str, Effect)> = tools.iter().map(|tool| (&*tool.spec().name, tool.spec().effect)).collect();
+    assert_eq!(
+        made,
+        [
+            ("listPets", Effect::Readonly),
+            ("create_pet", Effect::Once),
+            ("put_pets_petId_photos_id", Effect::Idempotent),
+            ("search", Effect::Readonly),
+        ]
+    );
+    let list = by_name(&tools, "listPets").spec();
+    assert_eq!(list.about.description, "List all pets\n\nIn pages.");
+    assert_eq!(
+        (list.about.title.as_deref(), list.about.tags.join(" ")),
+        (Some("List all pets"), "pets read".to_owned())
+    );
+    assert!(list.hints.open_world);
+    assert_eq!(by_name(&tools, "search").spec().about.description, "POST /search");
+}
+
+#[test]
+fn parameters_and_body_are_one_schema() {
+    let tools = tools(&petstore(), &options()).unwrap();
+    assert_eq!(
+        input(&tools, "listPets"),
+        json!({
+            "type": "object",
+            "properties": {
+                "limit": {
+                    "type": "integer", "exclusiveMaximum": 100, "default": 20, "examples": [5], "description": "How many"
+                },
+                "tags": {"type": "array", "items": {"type": "string"}},
+                "status": {"type": "array", "items": {"type": "string", "enum": ["sold", "free"]}},
+                "X-Trace": {"type": "string"},
+            },
+            "required": [],
+            "additionalProperties": false
+        })
+    );
+    assert_eq!(
+        input(&tools, "put_pets_petId_photos_id"),
+        json!({
+            "type": "object",
+            "properties": {
+                "petId": {"type": "integer", "exclusiveMinimum": 0, "description": "Whose"},
+                "path_id": {"type": "string"},
+                "query_id": {"type": ["string", "null"]},
+            },
+            "required": ["path_id", "petId"],
+            "additionalProperties": false
+        })
+    );
+}
+
+#[test]
+fn references_are_put_in_place_and_recursive_ones_kept() {
+    let tools = tools(&petstore(), &options()).unwrap();
+    let pet = |with_id: bool| {
+        let mut pet = json!({
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string"},
+                "kind": {"type": ["string", "null"], "enum": ["cat", "dog", null]},
+                "owner": {"anyOf": [
+                    {"allOf": [{"type": "object", "properties": {
+                        "password": {"type": "string", "format": "password", "writeOnly": true}
+                    }}]},
+                    {"type": "null"}
+                ]},
+                "parent": {"$ref": "#/$defs/Pet"},
+            }
+        });
+        if with_id {
+            pet["required"] = json!(["id", "name"]);
+            pet["properties"]["id"] = json!({"type": "integer", "readOnly": true});
+        }
+        pet
+    };
+    let created = by_name(&tools, "create_pet").contract().unwrap();
+    assert_eq!(created.input()["properties"]["body"], json!({"$ref": "#/$defs/Pet"}));
+    assert_eq!(created.input()["$defs"], json!({"Pet": pet(false)}), "what the server sets is not asked for");
+    assert_eq!(created.input()["required"], json!(["body"]));
+    let output = created.output().unwrap();
+    assert_eq!(output["anyOf"], json!([{"$ref": "#/$defs/Pet"}, {"type": "null"}]));
+    assert_eq!(output["$defs"], json!({"Pet": pet(true)}));
+    let fine = json!({"body": {"name": "Rex", "kind": null, "parent": {"name": "Lassie", "owner": null}}});
+    assert!(created.check_arguments(&fine).is_ok());
+    let error = created.check_arguments(&json!({"body": {"name": "Rex", "parent": {"name": 5}}})).unwrap_err();
+    let ToolError::InvalidArguments { violations } = error else { panic!("{error}") };
+    assert_eq!(violations[0].pointer, "/body/parent/name");
+}
+
+/// The request an operation makes of its arguments.
+fn request(document: &Value, place: (&str, &str), args: Value, options: &Options) -> Result<String, ToolError> {
+    let document = Document::new(document.clone()).unwrap();
+    let item = document.at(&format!("#/paths/{}", document::escaped(place.1))).unwrap();
+    let operation = Operation::read(&document, place.1, &item, place.0, options).unwrap();
+    let request = operation.request(&args, &options.secrets, &mut Redactor::default())?;
+    let mut headers: Vec<String> =
+        request.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+    headers.retain(|header| !header.starts_with("accept"));
+    headers.sort();
+    let body = String::from_utf8(request.body.to_vec()).unwrap();
+    Ok(format!("{} {} [{}] {body}", request.method, request.url, headers.join(", ")).trim_end().to_owned())
+}
+
+#[test]
+fn arguments_go_where_they_belong() {
+    let petstore = petstore();
+    for (place, args, expected) in [
+        (("get", "/pets"), json!({}), "GET https://eu.pets.example:8443/v2/pets [x-api-key: k]"),
+        (
+            ("get", "/pets"),
+            json!({"limit": 5, "tags": ["a b", "c"], "status": ["sold", "free"], "X-Trace": "t"}),
+            "GET https://eu.pets.example:8443/v2/pets?limit=5&status=sold,free&tags=a%20b&tags=c [x-api-key: k, x-trace: t]",
+        ),
+        (
+            ("post", "/pets"),
+            json!({"body": {"name": "Rex"}}),
+            "POST https://eu.pets.example:8443/v2/pets [content-type: application/json, x-api-key: k] {\"name\":\"Rex\"}",
+        ),
+        (
+            ("put", "/pets/{petId}/photos/{id}"),
+            json!({"petId": 5, "path_id": "a/b?c", "query_id": "q&r"}),
+            "PUT https://eu.pets.example:8443/v2/pets/5/photos/a%2Fb%3Fc?id=q%26r []",
+        ),
+        (
+            ("post", "/search"),
+            json!({"body": {"q": "a b&c", "list": [1, 2], "deep": {"x": true}}}),
+            "POST https://eu.pets.example:8443/v2/search [content-type: application/x-www-form-urlencoded] \
+             deep%5Bx%5D=true&list=1&list=2&q=a%20b%26c",
+        ),
+    ] {
+        assert_eq!(request(&petstore, place, args, &options()).unwrap(), expected);
+    }
+    for id in ["..", "a/../b", ""] {
+        let args = json!({"petId": 5, "path_id": id});
+        let error = request(&petstore, ("put", "/pets/{petId}/photos/{id}"), args, &options()).unwrap_err();
+        let ToolError::InvalidArguments { violations } = error else { panic!("{error}") };
+        assert_eq!(violations[0].pointer, "/path_id");
+    }
+    let args = json!({"X-Trace": "a\r\nX-Api-Key: b"});
+    assert_eq!(request(&petstore, ("get", "/pets"), args, &options()).unwrap_err().kind(), "invalid_arguments");
+}
+
+#[test]
+fn credentials_come_from_secrets() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("p"), "pass").unwrap();
+    let secrets = Secrets::new([("p".to_owned(), Reference::File(dir.path().join("p")))]);
+    let security = [("basic".to_owned(), "ann:${secret:p}".parse().unwrap())].into();
+    let options = Options { secrets, security, base: Some("https://other.example/api/".to_owned()), ..options() };
+    let args = json!({"petId": 5, "path_id": "x"});
+    let sent = request(&petstore(), ("put", "/pets/{petId}/photos/{id}"), args, &options).unwrap();
+    assert_eq!(sent, "PUT https://other.example/api/pets/5/photos/x [authorization: Basic YW5uOnBhc3M=]");
+    let problems = tools(&petstore(), &options).unwrap_err();
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let expected = "#/security: it needs `key`; say which secret that is, or leave the operations out with `exclude`";
+    assert_eq!(problems, [expected], "once, not for every operation");
+    for (scheme, expected) in [
+        (json!({"type": "http", "scheme": "Bearer"}), "GET https://a.example/x [authorization: Bearer t]"),
+        (json!({"type": "oauth2", "flows": {}}), "GET https://a.example/x [authorization: Bearer t]"),
+        (json!({"type": "apiKey", "in": "query", "name": "key"}), "GET https://a.example/x?key=t []"),
+    ] {
+        let document = json!({
+            "openapi": "3.1.0", "servers": [{"url": "https://a.example"}],
+            "paths": {"/x": {"get": {"security": [{"s": []}]}}}, "components": {"securitySchemes": {"s": scheme}}
+        });
+        let options = Options { security: [("s".to_owned(), "t".parse().unwrap())].into(), ..self::options() };
+        assert_eq!(request(&document, ("get", "/x"), json!({}), &options).unwrap(), expected);
+    }
+}
+
+#[test]
+fn operations_are_chosen_by_patterns() {
+    let names = |include: &[&str], exclude: &[&str], deprecated| {
+        let own = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
+        let options = Options { include: own(include), exclude: own(exclude), deprecated, ..options() };
+        let tools = tools(&petstore(), &options).unwrap();
+        tools.iter().map(|tool| tool.spec().name.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names(&["tag:pets"], &[], Deprecated::Skip), "listPets create_pet");
+    assert_eq!(names(&["tag:p*"], &["create*"], Deprecated::Skip), "listPets");
+    assert_eq!(names(&["POST *"], &[], Deprecated::Skip), "create_pet search");
+    assert_eq!(names(&["*Photo"], &[], Deprecated::Skip), "");
+    assert_eq!(names(&["*Photo"], &[], Deprecated::Mark), "dropPhoto");
+    let prefixed = Options { prefix: "pets_".to_owned(), deprecated: Deprecated::Mark, ..options() };
+    let tools = tools(&petstore(), &prefixed).unwrap();
+    assert_eq!(by_name(&tools, "pets_dropPhoto").spec().about.description, "Deprecated.");
+}
+
+/// A document of 3.1 with one operation.
+fn one(operation: Value, components: Value) -> Value {
+    json!({
+        "openapi": "3.1.0", "servers": [{"url": "https://a.example"}],
+        "paths": {"/x": {"post": operation}}, "components": components
+    })
+}
+
+#[test]
+fn schemas_of_3_1_are_kept_as_they_are() {
+    let schema = json!({
+        "type": ["object", "null"],
+        "properties": {
+            "n": {"exclusiveMinimum": 0, "type": "number"},
+            "t": {"$ref": "#/components/schemas/T", "description": "beside"},
+            "u": {"$ref": "#/components/schemas/T", "minLength": 2},
+            "const": {"const": 1}, "tuple": {"prefixItems": [{"$ref": "#/components/schemas/T"}], "items": false}
+        }
+    });
+    let operation = json!({"requestBody": {"content": {"application/vnd.x+json": {"schema": schema}}}});
+    let document = one(operation, json!({"schemas": {"T": {"type": "string", "description": "there", "$id": "x"}}}));
+    let tools = tools(&document, &options()).unwrap();
+    let body = &input(&tools, "post_x")["properties"]["body"];
+    let text = json!({"type": "string", "description": "there"});
+    assert_eq!(body["type"], json!(["object", "null"]));
+    assert_eq!(body["properties"]["n"], json!({"exclusiveMinimum": 0, "type": "number"}));
+    assert_eq!(body["properties"]["t"], json!({"type": "string", "description": "beside"}));
+    assert_eq!(body["properties"]["u"], json!({"minLength": 2, "allOf": [text]}));
+    assert_eq!(body["properties"]["tuple"], json!({"prefixItems": [text], "items": false}));
+    let sent = request(&document, ("post", "/x"), json!({"body": null}), &options()).unwrap();
+    assert_eq!(sent, "POST https://a.example/x [content-type: application/vnd.x+json] null");
+}
+
+#[test]
+fn schemas_that_refer_to_one_another_again_and_again_stay_small() {
+    let mut schemas = serde_json::Map::new();
+    for n in 0..30 {
+        let next = json!({"$ref": format!("#/components/schemas/S{}", n + 1)});
+        schemas.insert(format!("S{n}"), json!({"type": "object", "properties": {"a": next, "b": next}}));
+    }
+    schemas.insert("S30".to_owned(), json!({"type": "string"}));
+    let body = json!({"content": {"application/json": {"schema": {"$ref": "#/components/schemas/S0"}}}});
+    let document = one(json!({"requestBody": body}), json!({"schemas": schemas}));
+    let tools = tools(&document, &options()).unwrap();
+    let schema = input(&tools, "post_x");
+    assert_eq!(schema["properties"]["body"], json!({"$ref": "#/$defs/S0"}));
+    assert_eq!(schema["$defs"].as_object().unwrap().len(), 31, "each once, not a thousand million times");
+}
+
+#[test]
+fn mutual_recursion_ends() {
+    let schemas = json!({
+        "A": {"properties": {"b": {"$ref": "#/components/schemas/B"}}},
+        "B": {"properties": {"a": {"$ref": "#/components/schemas/A"}, "inner": {"$ref": "#/components/schemas/B/properties/a"}}},
+        "Self": {"$ref": "#/components/schemas/Self"},
+        "All": {"allOf": [{"type": "object"}, {"not": {"$ref": "#/components/schemas/Part"}}]},
+        "Part": {"oneOf": [{"$ref": "#/components/schemas/All"}]}
+    });
+    let body = |name: &str| json!({"requestBody": {"content": {"application/json": {"schema": {"$ref": format!("#/components/schemas/{name}")}}}}});
+    let tools = tools(&one(body("A"), json!({"schemas": schemas})), &options()).unwrap();
+    let names: Vec<String> = input(&tools, "post_x")["$defs"].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(names, ["A", "B", "a"]);
+    for name in ["Self", "All"] {
+        let problems = super::tools(&one(body(name), json!({"schemas": schemas})), &options()).unwrap_err();
+        assert!(problems[0].message.contains("leads back to itself at once"), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_large_document_is_looked_at_when_it_is_needed() {
+    let mut paths = serde_json::Map::new();
+    for n in 0..200 {
+        let broken = json!({"name": "x", "in": "query", "schema": {"$ref": "#/nowhere"}});
+        let fine = json!({"name": "x", "in": "query", "schema": {"type": "string"}});
+        let parameters = if n == 7 { vec![broken] } else { vec![fine] };
+        paths.insert(format!("/p{n}"), json!({"get": {"operationId": format!("op{n}"), "parameters": parameters}}));
+    }
+    let document = json!({"openapi": "3.1.0", "servers": [{"url": "https://a.example"}], "paths": paths});
+    let before = windlass::tools::Contract::compiled();
+    let tools = tools(&document, &options()).unwrap();
+    let toolbox = windlass::Toolbox::new();
+    for tool in tools {
+        toolbox.insert(tool).unwrap();
+    }
+    assert_eq!(windlass::tools::Contract::compiled(), before, "no schema was compiled");
+    assert!(toolbox.get("op0").unwrap().contract().is_ok());
+    let error = toolbox.get("op7").unwrap().contract().err().unwrap().to_string();
+    assert!(error.contains("#/paths/~1p7/get/parameters/0/schema: there is nothing at `#/nowhere`"), "{error}");
+}
+
+#[test]
+fn e26_an_object_cannot_take_the_name_of_another_parameter() {
+    let document = json!({
+        "openapi": "3.0.0", "servers": [{"url": "https://a.example"}],
+        "paths": {"/x": {"get": {"security": [{"k": []}], "parameters": [
+            {"name": "filter", "in": "query", "schema": {"type": "object"}},
+            {"name": "admin", "in": "query", "schema": {"type": "boolean"}}
+        ]}}},
+        "components": {"securitySchemes": {"k": {"type": "apiKey", "in": "query", "name": "api key"}}}
+    });
+    let options = Options { security: [("k".to_owned(), "t".parse().unwrap())].into(), ..options() };
+    let sent = request(&document, ("get", "/x"), json!({"filter": {"a&b": "c=d"}}), &options).unwrap();
+    assert_eq!(sent, "GET https://a.example/x?a%26b=c%3Dd&api%20key=t []");
+    for name in ["admin", "api key"] {
+        let error = request(&document, ("get", "/x"), json!({"filter": {name: "1"}}), &options).unwrap_err();
+        assert!(error.to_string().contains("is another parameter's name"), "{error}");
+    }
+}
+
+#[test]
+fn problems_name_their_place() {
+    let with = |change: fn(&mut Value)| {
+        let mut document = one(json!({"responses": {}}), json!({}));
+        change(&mut document);
+        document
+    };
+    for (document, expected) in [
+        (json!({"swagger": "2.0"}), "#/swagger: Swagger 2 is not read"),
+        (json!({"openapi": "4.0.0"}), "#/openapi: version 4.0.0 is not read"),
+        (json!([]), "#/openapi: this is no OpenAPI document"),
+        (with(|d| d["servers"] = json!([])), "#: it names no server"),
+        (
+            with(|d| d["servers"] = json!([{"url": "/v1"}])),
+            "#/servers/0: the server `/v1` is relative; set the base address",
+        ),
+        (with(|d| d["servers"] = json!([{"url": "https://{x}/"}])), "#/servers/0: the variable `x` has no value"),
+        (with(|d| d["servers"] = json!([{"url": "ftp://x/"}])), "#/servers/0: the server `ftp://x/` is not usable"),
+        (
+            with(|d| d["paths"]["/x"]["post"]["x-windlass-effect"] = json!("twice")),
+            "#/paths/~1x/post: `x-windlass-effect` is",
+        ),
+        (
+            with(|d| d["paths"]["/x"]["post"]["requestBody"] = json!({"content": {"multipart/form-data": {}}})),
+            "#/paths/~1x/post/requestBody/content: a body in `multipart/form-data` is not sent",
+        ),
+        (
+            with(|d| d["paths"]["/x"]["post"]["parameters"] = json!([{"name": "y", "in": "path"}])),
+            "#/paths/~1x/post: the parameter `y` is not in the path",
+        ),
+        (
+            with(|d| d["paths"] = json!({"/{z}": {"get": {}}})),
+            "#/paths/~1{z}/get: the path has `{z}`, which no parameter describes",
+        ),
+        (
+            with(|d| {
+                d["paths"]["/x"]["post"]["requestBody"] =
+                    json!({"content": {"application/json": {"schema": {"items": 5}}}});
+            }),
+            "#/paths/~1x/post/requestBody/content/application~1json/schema/items: a schema is an object or a boolean",
+        ),
+        (with(|d| d["security"] = json!([{"none": []}])), "#/security: it needs `none`"),
+    ] {
+        let problems = tools(&document, &options()).err().unwrap_or_default();
+        let problem = problems.first().map(ToString::to_string).unwrap_or_default();
+        assert!(problem.starts_with(expected), "{problem:?} instead of {expected}");
+    }
+    assert!(parse("{").unwrap_err().message.contains("no JSON"));
+    assert!(parse("a: [").unwrap_err().message.contains("neither JSON nor YAML"));
+}
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn e26_no_argument_of_an_operation_leaves_its_slot(id in any::<String>(), query in any::<String>()) {
+            let args = json!({"petId": 1, "path_id": id, "query_id": query});
+            let Ok(sent) = request(&petstore(), ("put", "/pets/{petId}/photos/{id}"), args, &options()) else { return Ok(()) };
+            let expected = format!(
+                "PUT https://eu.pets.example:8443/v2/pets/1/photos/{}?id={} []",
+                crate::encode::strict(&id),
+                crate::encode::strict(&query)
+            );
+            prop_assert_eq!(sent, expected);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The system's table of processes, as `/proc` shows it.
+
+use std::fs;
+
+/// What we need to know of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) pid: i32,
+    pub(crate) state: char,
+    pub(crate) group: i32,
+    pub(crate) session: i32,
+    pub(crate) threads: u64,
+    /// In clock ticks since the machine was started: with the number it names a process for good.
+    pub(crate) start: u64,
+}
+
+impl Stat {
+    /// Whether it still does things. What is left of a dead process until somebody asks for its exit code does not.
+    pub(crate) fn lives(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X' | 'x')
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // A program's name may hold anything, brackets and blanks too: the last bracket ends it.
+        let (head, tail) = text.rsplit_once(')')?;
+        let pid = head.split_once(' ')?.0.parse().ok()?;
+        let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+        let field = |index: usize| fields.get(index).copied();
+        Some(Self {
+            pid,
+            state: field(0)?.chars().next()?,
+            group: field(2)?.parse().ok()?,
+            session: field(3)?.parse().ok()?,
+            threads: field(17)?.parse().ok()?,
+            start: field(19)?.parse().ok()?,
+        })
+    }
+}
+
+/// A process by its number.
+pub(crate) fn look(pid: i32) -> Option<Stat> {
+    Stat::parse(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
+}
+
+/// All processes we can see.
+pub(crate) fn all() -> Vec<Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.flatten().filter_map(number).filter_map(look).collect()
+}
+
+/// Whether a process was started with this in its environment.
+pub(crate) fn has_variable(pid: i32, name: &str, value: &str) -> bool {
+    let wanted = format!("{name}={value}");
+    fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes()))
+}
+
+/// Names this boot of the machine: numbers and start times of another mean nothing.
+pub(crate) fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// The time in which start times are given.
+pub(crate) fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let ticks = rustix::param::clock_ticks_per_second();
+    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds * ticks + nanos * ticks / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_table_are_read_whatever_a_program_is_called() {
+        let rest = "1 40 41 0 -1 4194304 101 0 0 0 1 2 0 0 20 0 3 0 9876 1000 200 18446744073709551615 0";
+        for name in ["cat", "a b", ") R 7 7", "((", ""] {
+            let stat = Stat::parse(&format!("42 ({name}) S {rest}")).unwrap();
+            let expected = Stat { pid: 42, state: 'S', group: 40, session: 41, threads: 3, start: 9876 };
+            assert_eq!(stat, expected, "{name}");
+        }
+        for bad in ["", "42", "42 (x", "42 (x) S 1 2", "x (y) S 1 2 3"] {
+            assert_eq!(Stat::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_in_the_table() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let own = look(pid).unwrap();
+        assert!(own.lives() && own.threads >= 1 && own.start <= now(), "{own:?} at {}", now());
+        assert!(all().iter().any(|stat| (stat.pid, stat.start) == (pid, own.start)));
+        assert!(!boot().is_empty());
+    }
+}

@@ -1,0 +1,129 @@
+//! Locking this very process in, before it becomes the command.
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    Scope, path_beneath_rules,
+};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+use super::{Launch, Level, Sandbox, filter};
+
+/// Programs, libraries, and what they need to find one another.
+const SYSTEM: [&str; 12] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/ca-certificates",
+    "/etc/localtime",
+];
+
+/// What turns names into addresses.
+const NAMES: [&str; 6] =
+    ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services"];
+
+const READ_DEVICES: [&str; 2] = ["/dev/random", "/dev/urandom"];
+const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
+
+/// Applies all of it to this process, for good. On failure the process must not become the command.
+pub(super) fn confine(launch: &Launch) -> Result<(), String> {
+    let sandbox = &launch.sandbox;
+    limit(sandbox)?;
+    if sandbox.level == Level::Off {
+        return Ok(());
+    }
+    let none = CapabilitySet::empty();
+    let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    set_capabilities(None, nothing).map_err(|error| format!("its capabilities cannot be dropped: {error}"))?;
+    rustix::thread::set_no_new_privs(true).map_err(|error| format!("no_new_privs is refused: {error}"))?;
+    files(launch)?;
+    let filtered = filter::apply(sandbox.network, sandbox.metadata);
+    if sandbox.level == Level::BestEffort { Ok(()) } else { filtered }
+}
+
+fn limit(sandbox: &Sandbox) -> Result<(), String> {
+    let set = |resource, name: &str, limit: Option<u64>| match limit {
+        Some(limit) => setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
+            .map_err(|error| format!("its limit of {limit} for {name} cannot be set: {error}; choose a lower one")),
+        None => Ok(()),
+    };
+    set(Resource::Core, "core dumps", (sandbox.level != Level::Off).then_some(0))?;
+    set(Resource::As, "memory", sandbox.memory)?;
+    set(Resource::Nofile, "open files", sandbox.files)?;
+    set(Resource::Fsize, "file size", sandbox.file_size)?;
+    set(Resource::Cpu, "processor time", sandbox.cpu_seconds)
+}
+
+fn files(launch: &Launch) -> Result<(), String> {
+    let sandbox = &launch.sandbox;
+    let told = |error: &dyn std::error::Error| format!("Landlock refuses its rules: {error}");
+    let level = if sandbox.level == Level::Required { CompatLevel::HardRequirement } else { CompatLevel::BestEffort };
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(level)
+        .handle_access(AccessFs::from_all(ABI::V3))
+        .map_err(|error| told(&error))?
+        // What newer kernels add is taken where it is.
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V5))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(ABI::V6)))
+        .map_err(|error| told(&error))?;
+    if !sandbox.network {
+        ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4)).map_err(|error| told(&error))?;
+    }
+    let read = AccessFs::from_read(ABI::V5);
+    // Whoever may write may not make devices, nor talk to them.
+    let write = AccessFs::from_all(ABI::V5) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    let device: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::WriteFile;
+    let names = if sandbox.network { &NAMES[..] } else { &[] };
+    let (program, more, own) = (program(launch), there(&sandbox.read)?, there(&sandbox.write)?);
+    let status = ruleset
+        .create()
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(SYSTEM, read)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(names, read)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(READ_DEVICES, AccessFs::ReadFile)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(DEVICES, device)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(program, read)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(more, read)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(own, write)))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules([&launch.dir, &launch.temp], write)))
+        .and_then(landlock::RulesetCreated::restrict_self);
+    status.map(drop).map_err(|error| told(&error))
+}
+
+/// The command itself, where it is named by a path: whoever wrote its name wants it run.
+fn program(launch: &Launch) -> Option<PathBuf> {
+    launch.argv.first().filter(|name| name.contains('/')).map(|name| launch.dir.join(name))
+}
+
+/// Paths that a rule can be made for. One that is skipped in silence would be looked for in the command.
+fn there(paths: &[PathBuf]) -> Result<&[PathBuf], String> {
+    let gone = |path: &&PathBuf| std::fs::metadata(path).is_err();
+    match paths.iter().find(gone) {
+        Some(path) => Err(format!("its sandbox names {}, which does not exist or cannot be opened", path.display())),
+        None => Ok(paths),
+    }
+}
+
+/// The highest version whose rights this kernel knows, as far as we use them.
+pub(super) fn landlock_version() -> u32 {
+    let hard = || Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let files = |abi| hard().handle_access(AccessFs::from_all(abi)).is_ok();
+    let known = [
+        files(ABI::V1),
+        files(ABI::V2),
+        files(ABI::V3),
+        hard().handle_access(AccessNet::from_all(ABI::V4)).is_ok(),
+        files(ABI::V5),
+        hard().scope(Scope::from_all(ABI::V6)).is_ok(),
+    ];
+    u32::try_from(known.iter().take_while(|known| **known).count()).unwrap_or(0)
+}

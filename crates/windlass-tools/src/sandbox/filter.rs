@@ -1,0 +1,228 @@
+//! System calls a command has no business with: refused as if it had no permission.
+
+use std::collections::BTreeMap;
+
+use libc::{AF_INET, AF_INET6, SOCK_DGRAM, SOCK_STREAM, c_long};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
+
+/// Refused whatever their arguments. What they have in common: they reach other processes, other users' things, or the
+/// kernel's inside, past the rules about files.
+const REFUSED: &[c_long] = &[
+    // Leaving the process group: what is killed is the group.
+    libc::SYS_setsid,
+    libc::SYS_setpgid,
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_mq_open,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    // Other views of the file system, and files by handle.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_fanotify_init,
+    libc::SYS_quotactl,
+    // The kernel and the machine.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_syslog,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_vhangup,
+];
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_HERE: &[c_long] =
+    &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt, libc::SYS_kexec_file_load, libc::SYS_uselib];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_HERE: &[c_long] = &[];
+
+/// Changes to files by path that Landlock does not look at.
+const METADATA: &[c_long] = &[
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+];
+
+#[cfg(target_arch = "x86_64")]
+const METADATA_HERE: &[c_long] =
+    &[libc::SYS_chmod, libc::SYS_chown, libc::SYS_lchown, libc::SYS_utime, libc::SYS_utimes, libc::SYS_futimesat];
+#[cfg(not(target_arch = "x86_64"))]
+const METADATA_HERE: &[c_long] = &[];
+
+/// "There is no such call": programs then do without, or take an older one that can be looked into.
+const UNKNOWN: &[c_long] =
+    &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+// The same on every architecture, and newer than the table we have.
+const FCHMODAT2: c_long = 452;
+const SETXATTRAT: c_long = 463;
+const REMOVEXATTRAT: c_long = 466;
+const FILE_SETATTR: c_long = 469;
+
+/// New namespaces by `clone`.
+const NAMESPACES: [i32; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+
+/// The kind of a socket is in the low bits of its type.
+const SOCKET_KIND: u64 = 0xf;
+
+/// Another numbering of the same calls, which some kernels for x86_64 still know.
+#[cfg(target_arch = "x86_64")]
+const X32: c_long = 0x4000_0000;
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Whether this kernel filters calls, and we know its numbers.
+pub(super) fn is_possible() -> bool {
+    let kernel = || std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:"));
+    architecture().is_ok() && (std::path::Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() || kernel())
+}
+
+/// Filters the calls of this process from now on.
+pub(super) fn apply(network: bool, metadata: bool) -> Result<(), String> {
+    let refused = refused(network, metadata).map_err(|error| error.to_string())?;
+    for (rules, errno) in [(refused, libc::EPERM), (all(UNKNOWN), libc::ENOSYS)] {
+        let program = program(rules, errno)?;
+        apply_filter(&program).map_err(|error| format!("its system calls cannot be filtered: {error}"))?;
+    }
+    Ok(())
+}
+
+fn architecture() -> Result<TargetArch, String> {
+    let name = std::env::consts::ARCH;
+    TargetArch::try_from(name).map_err(|_| format!("system calls cannot be filtered on {name}"))
+}
+
+fn program(rules: Rules, errno: i32) -> Result<BpfProgram, String> {
+    let refuse = SeccompAction::Errno(errno.unsigned_abs());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture()?);
+    let program = filter.and_then(BpfProgram::try_from);
+    program.map_err(|error| format!("the filter of its system calls does not compile: {error}"))
+}
+
+fn refused(network: bool, metadata: bool) -> Result<Rules, seccompiler::BackendError> {
+    let mut rules = all(REFUSED);
+    rules.extend(all(REFUSED_HERE));
+    add(&mut rules, libc::SYS_clone, namespaces()?);
+    add(&mut rules, libc::SYS_socket, if network { other_sockets()? } else { Vec::new() });
+    if !metadata {
+        rules.extend(all(METADATA));
+        rules.extend(all(METADATA_HERE));
+        // Without a path it is about an open file, which Landlock let it open.
+        let by_path = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
+        add(&mut rules, libc::SYS_utimensat, vec![SeccompRule::new(vec![by_path])?]);
+    }
+    Ok(rules)
+}
+
+/// No rule for a call's arguments refuses it whatever they are.
+fn all(calls: &[c_long]) -> Rules {
+    let mut rules = Rules::new();
+    for call in calls {
+        add(&mut rules, *call, Vec::new());
+    }
+    rules
+}
+
+fn add(rules: &mut Rules, call: c_long, when: Vec<SeccompRule>) {
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(call | X32, when.clone());
+    rules.insert(call, when);
+}
+
+fn namespaces() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    NAMESPACES
+        .iter()
+        .map(|flag| {
+            let flag = u64::from(flag.unsigned_abs());
+            let has = SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flag), flag)?;
+            SeccompRule::new(vec![has])
+        })
+        .collect()
+}
+
+/// All but TCP and UDP: no raw packets, no routing tables, no programs on this machine by their files.
+fn other_sockets() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let is_not = |family: i32| {
+        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, u64::from(family.unsigned_abs()))
+    };
+    let mut rules = vec![SeccompRule::new(vec![is_not(AF_INET)?, is_not(AF_INET6)?])?];
+    let allowed = [SOCK_STREAM, SOCK_DGRAM].map(|kind| u64::from(kind.unsigned_abs()));
+    for kind in (0..=SOCKET_KIND).filter(|kind| !allowed.contains(kind)) {
+        let is = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(SOCKET_KIND), kind)?;
+        rules.push(SeccompRule::new(vec![is])?);
+    }
+    Ok(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_filter_compiles_and_fits_into_the_kernel() {
+        for (network, metadata) in [(false, false), (false, true), (true, false), (true, true)] {
+            let length = program(refused(network, metadata).unwrap(), libc::EPERM).unwrap().len();
+            assert!(length < 4096, "{network} {metadata}: {length}");
+        }
+        assert!(!program(all(UNKNOWN), libc::ENOSYS).unwrap().is_empty());
+    }
+}

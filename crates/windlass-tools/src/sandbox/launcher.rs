@@ -1,0 +1,71 @@
+//! Who starts commands, and keeps account of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A program that answers to [`launch_main`](super::launch_main), and what it has running. Cloning shares it: one is enough for
+/// all commands of a process.
+///
+/// With the first command it starts a guard: a process that sees when this one is gone, however it died, and kills every
+/// command's process group that is left.
+#[derive(Clone)]
+pub struct Launcher(Arc<Inner>);
+
+struct Inner {
+    argv: Vec<String>,
+    records: Option<PathBuf>,
+    #[cfg(target_os = "linux")]
+    guard: parking_lot::Mutex<crate::process::guard::Guard>,
+}
+
+impl Launcher {
+    /// Starts commands by this program with these arguments.
+    pub fn new(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let argv = argv.into_iter().map(Into::into).collect();
+        Self::with(argv, None)
+    }
+
+    /// Starts commands by the very program that runs now, with these arguments, by which it must know to call
+    /// [`launch_main`](super::launch_main) and nothing else.
+    pub fn this_program(args: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::new(std::iter::once("/proc/self/exe".to_owned()).chain(args.into_iter().map(Into::into)))
+    }
+
+    /// Keeps a record of every command that runs in this folder, for
+    /// [`kill_leftovers`](crate::process::kill_leftovers) to read where this process and its guard both died. Must be called
+    /// before the launcher is shared: the others keep what they have.
+    #[must_use]
+    pub fn records(self, folder: impl Into<PathBuf>) -> Self {
+        Self::with(self.0.argv.clone(), Some(folder.into()))
+    }
+
+    fn with(argv: Vec<String>, records: Option<PathBuf>) -> Self {
+        Self(Arc::new(Inner {
+            argv,
+            records,
+            #[cfg(target_os = "linux")]
+            guard: parking_lot::Mutex::default(),
+        }))
+    }
+
+    /// The program and its arguments.
+    pub fn argv(&self) -> &[String] {
+        &self.0.argv
+    }
+
+    /// Where records are kept.
+    pub fn folder(&self) -> Option<&Path> {
+        self.0.records.as_deref()
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn guard(&self) -> &parking_lot::Mutex<crate::process::guard::Guard> {
+        &self.0.guard
+    }
+}
+
+impl std::fmt::Debug for Launcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Launcher({:?})", self.0.argv)
+    }
+}

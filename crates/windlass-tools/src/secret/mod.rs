@@ -1,0 +1,257 @@
+//! Secrets: named where they are used, kept elsewhere, read when they are needed.
+//!
+//! A configuration says where a secret is (`env:STRIPE_KEY`, `file:/run/secrets/stripe`), never what it is. It is read anew
+//! for every call, so replacing it needs no restart, and no error, log or record has its value.
+
+mod redact;
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use redact::Redactor;
+pub(crate) use text::Piece;
+pub use text::{BadText, Text};
+
+/// Longest secret that is read: keys and certificates are far smaller, and a wrong path should not be read whole.
+const LONGEST: u64 = 64 * 1024;
+
+/// The value of a secret. Whoever needs it says so: it is neither printed nor compared by accident.
+#[derive(Clone)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    pub(crate) fn new(value: &str) -> Self {
+        Self(value.into())
+    }
+
+    /// The value itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+/// Where a secret is kept: `env:NAME` or `file:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// A variable of this process's environment.
+    Env(String),
+    /// A file. A line break at its end is not part of the secret.
+    File(PathBuf),
+}
+
+/// A secret that is not there, or a reference that is none. Never has the value.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct SecretError(String);
+
+impl std::str::FromStr for Reference {
+    type Err = SecretError;
+
+    fn from_str(text: &str) -> Result<Self, SecretError> {
+        let usable = |rest: &&str| !rest.is_empty() && !rest.contains(['=', '\0']);
+        // What is no reference may be the secret itself: it is not repeated.
+        let bad = || SecretError("a secret is named by `env:NAME` or `file:PATH`, not by its value".to_owned());
+        match text.split_once(':').ok_or_else(bad)? {
+            ("env", name) if usable(&name) => Ok(Self::Env(name.to_owned())),
+            ("file", path) if !path.is_empty() => Ok(Self::File(path.into())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Env(name) => write!(f, "env:{name}"),
+            Self::File(path) => write!(f, "file:{}", path.display()),
+        }
+    }
+}
+
+impl Reference {
+    /// Reads the secret as it is now.
+    pub fn read(&self) -> Result<Secret, SecretError> {
+        let value = match self {
+            Self::Env(name) => match std::env::var(name) {
+                Ok(value) => value,
+                Err(std::env::VarError::NotPresent) => {
+                    return Err(SecretError(format!("{self}: the variable is not set; set it for this process")));
+                }
+                Err(_) => return Err(SecretError(format!("{self}: the variable is not UTF-8"))),
+            },
+            Self::File(path) => {
+                let text = read_file(path).map_err(|problem| SecretError(format!("{self}: {problem}")))?;
+                text.strip_suffix('\n').map(|text| text.strip_suffix('\r').unwrap_or(text)).unwrap_or(&text).to_owned()
+            }
+        };
+        if value.is_empty() {
+            return Err(SecretError(format!("{self}: it is empty")));
+        }
+        Ok(Secret::new(&value))
+    }
+
+    /// What is unwise about it as it is now: a file that others may read.
+    pub fn warning(&self) -> Option<String> {
+        let Self::File(path) = self else { return None };
+        let mode = mode_of(&std::fs::metadata(path).ok()?)?;
+        (mode & 0o077 != 0).then(|| {
+            format!("{self} can be read by others (mode {:03o}); `chmod 600 {}`", mode & 0o777, path.display())
+        })
+    }
+}
+
+fn read_file(path: &std::path::Path) -> Result<String, String> {
+    use std::io::Read;
+
+    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > LONGEST {
+        return Err(format!("it has more than {LONGEST} bytes, which no secret has"));
+    }
+    String::from_utf8(bytes).map_err(|_| "it is not UTF-8; keep it as Base64".to_owned())
+}
+
+#[cfg(unix)]
+fn mode_of(metadata: &std::fs::Metadata) -> Option<u32> {
+    Some(std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()))
+}
+
+#[cfg(not(unix))]
+fn mode_of(_: &std::fs::Metadata) -> Option<u32> {
+    None
+}
+
+/// The secrets a configuration knows: a name for each, and where it is. Cloning shares it.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets(Arc<BTreeMap<String, Reference>>);
+
+impl Secrets {
+    /// A table of names and references.
+    pub fn new(table: impl IntoIterator<Item = (String, Reference)>) -> Self {
+        Self(Arc::new(table.into_iter().collect()))
+    }
+
+    /// Names and references, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Reference)> {
+        self.0.iter().map(|(name, reference)| (name.as_str(), reference))
+    }
+
+    /// Whether there is a secret of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Reads a secret as it is now.
+    pub fn resolve(&self, name: &str) -> Result<Secret, SecretError> {
+        let known = || self.0.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let reference = self.0.get(name).ok_or_else(|| match self.0.is_empty() {
+            true => SecretError(format!("there is no secret `{name}`: none are configured")),
+            false => SecretError(format!("there is no secret `{name}`; there are {}", known())),
+        })?;
+        reference.read().map_err(|SecretError(problem)| SecretError(format!("secret `{name}`: {problem}")))
+    }
+
+    /// A redactor of everything that can be read now.
+    pub fn redactor(&self) -> Redactor {
+        let mut redactor = Redactor::default();
+        for (name, reference) in self.iter() {
+            if let Ok(secret) = reference.read() {
+                redactor.add(name, &secret);
+            }
+        }
+        redactor
+    }
+
+    /// The text with every value, also in the forms values travel in, replaced by `[secret NAME]`. Reads the secrets: for
+    /// many texts take one [`redactor`](Secrets::redactor).
+    pub fn redact(&self, text: &str) -> String {
+        self.redactor().redact(text).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(dir: &tempfile::TempDir, name: &str, text: &[u8]) -> Reference {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        Reference::File(path)
+    }
+
+    #[test]
+    fn e26_a_secret_is_read_when_it_is_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let secrets = Secrets::new([("stripe".to_owned(), file(&dir, "key", b"first\r\n"))]);
+        assert_eq!(secrets.resolve("stripe").unwrap().expose(), "first");
+        file(&dir, "key", b"second");
+        assert_eq!(secrets.resolve("stripe").unwrap().expose(), "second", "replacing it needs no restart");
+    }
+
+    #[test]
+    fn e26_an_error_names_the_reference_and_never_the_value() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Reference::File(dir.path().to_path_buf());
+        let large = file(&dir, "large", &[b'x'; 70_000]);
+        let cases = [
+            ("env:WINDLASS_NOT_SET_ANYWHERE".parse().unwrap(), "the variable is not set"),
+            (Reference::File(dir.path().join("none")), "No such file"),
+            (directory, "it is no file"),
+            (large, "which no secret has"),
+            (file(&dir, "empty", b"\n"), "it is empty"),
+            (file(&dir, "bytes", b"\xff\xfe"), "not UTF-8"),
+        ];
+        for (reference, expected) in cases {
+            let named = reference.to_string();
+            let error = Secrets::new([("key".to_owned(), reference)]).resolve("key").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("secret `key`: {named}: ")) && error.contains(expected), "{error}");
+        }
+        let secrets = Secrets::new([("a".to_owned(), Reference::Env("A".to_owned()))]);
+        assert_eq!(secrets.resolve("b").unwrap_err().to_string(), "there is no secret `b`; there are `a`");
+        for wrong in ["sk_live_123", "env:", "env:A=B", "file:", "vault:x", ""] {
+            let error = wrong.parse::<Reference>().unwrap_err().to_string();
+            assert_eq!(error, "a secret is named by `env:NAME` or `file:PATH`, not by its value", "{wrong}");
+        }
+    }
+
+    #[test]
+    fn e26_a_secret_does_not_print_itself() {
+        let secret = Secret::new("hunter2");
+        assert_eq!(format!("{secret} {secret:?} {:?}", Some(&secret)), "[secret] [secret] Some([secret])");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn e26_a_file_that_others_may_read_is_warned_about() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let dir = tempfile::tempdir().unwrap();
+        let reference = file(&dir, "key", b"x");
+        let path = dir.path().join("key");
+        for (mode, warned) in [(0o600, false), (0o400, false), (0o640, true), (0o644, true)] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(reference.warning().is_some(), warned, "{mode:o}");
+        }
+        let warning = reference.warning().unwrap();
+        assert!(warning.contains("mode 644") && warning.contains("chmod 600"), "{warning}");
+    }
+}

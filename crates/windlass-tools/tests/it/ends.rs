@@ -1,0 +1,148 @@
+//! The end of a command is the end of all it started.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use windlass::record::DoubtCause;
+use windlass::{Effect, RunState, Settlement, ToolCall, Windlass};
+use windlass_tools::sandbox::Sandbox;
+
+use crate::world::{World, can_confine, grown, lives, tool, tree, until, value};
+
+#[tokio::test]
+async fn e26_what_a_command_leaves_running_dies_with_it() {
+    let world = World::new();
+    let mut command = world.sh("sleep 600 & echo $! > pid; echo done");
+    command.sandbox = Sandbox::off();
+    assert_eq!(value(command).await, json!("done"), "also if what it left holds its output open");
+    let pid: i32 = std::fs::read_to_string(world.work().join("pid")).unwrap().trim().parse().unwrap();
+    assert!(!lives(pid));
+    assert_eq!(world.records(), 0);
+}
+
+#[tokio::test]
+async fn e26_a_cancelled_command_dies_with_all_it_started() {
+    let world = World::new();
+    if !can_confine(&world).await {
+        return;
+    }
+    let windlass = Windlass::in_memory().tool(tool(tree(&world))).await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    let pids = grown(&world.work()).await;
+    assert_eq!(world.records(), 1);
+    windlass.cancel(run, "ann", "enough").await.unwrap();
+    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    assert_eq!(outcome.result.unwrap_err().kind(), "cancelled");
+    assert!(pids.iter().all(|pid| !lives(*pid)), "{pids:?}");
+    assert_eq!(world.records(), 0);
+}
+
+#[tokio::test]
+async fn e26_a_command_that_takes_too_long_dies_with_all_it_started() {
+    let world = World::new();
+    if !can_confine(&world).await {
+        return;
+    }
+    let slow = tool(tree(&world)).timeout(Duration::from_secs(3));
+    let windlass = Windlass::in_memory().tool(slow).await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    let pids = grown(&world.work()).await;
+    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    assert_eq!(outcome.result.unwrap_err().kind(), "timed_out");
+    assert!(pids.iter().all(|pid| !lives(*pid)), "{pids:?}");
+}
+
+#[tokio::test]
+async fn e26_an_attempt_that_is_dropped_takes_its_command_along() {
+    let world = World::new();
+    if !can_confine(&world).await {
+        return;
+    }
+    let windlass = Windlass::in_memory().tool(tool(tree(&world))).await.unwrap();
+    windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    let pids = grown(&world.work()).await;
+    windlass.shutdown_within(Duration::ZERO).await.unwrap();
+    assert!(pids.iter().all(|pid| !lives(*pid)), "{pids:?}");
+    assert_eq!(world.records(), 0);
+}
+
+#[tokio::test]
+async fn e26_a_command_may_clean_up_when_it_is_told_to_stop() {
+    let world = World::new();
+    let mut command = world.sh("trap 'echo cleaned; exit 0' TERM; echo ready > ready; while :; do sleep 0.01; done");
+    command.sandbox = Sandbox::off();
+    let patient = tool(command).with(|spec| spec.limits.grace = Some(Duration::from_secs(20)));
+    let windlass = Windlass::in_memory().tool(patient).await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    until("it is ready", || world.work().join("ready").exists()).await;
+    windlass.cancel(run, "ann", "enough").await.unwrap();
+    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    assert_eq!(outcome.value(), Some(&json!("cleaned")), "an outcome within the grace counts: {:?}", outcome.result);
+}
+
+#[tokio::test]
+async fn e26_a_command_that_does_not_listen_is_killed_when_the_grace_is_over() {
+    let world = World::new();
+    let mut command = world.sh("trap '' TERM; echo $$ > pid.tmp; mv pid.tmp pid; while :; do sleep 0.01; done");
+    command.sandbox = Sandbox::off();
+    let windlass = Windlass::in_memory().tool(tool(command)).await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    until("it is ready", || world.work().join("pid").exists()).await;
+    let pid: i32 = std::fs::read_to_string(world.work().join("pid")).unwrap().trim().parse().unwrap();
+    let asked = Instant::now();
+    windlass.cancel(run, "ann", "enough").await.unwrap();
+    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    assert_eq!(outcome.result.unwrap_err().kind(), "cancelled");
+    assert!(!lives(pid) && asked.elapsed() >= windlass::limits::CANCEL_GRACE);
+}
+
+#[tokio::test]
+async fn w01_a_command_that_acts_once_and_is_cut_off_is_in_doubt_and_dead() {
+    let world = World::new();
+    // It ends by itself when it is told to stop, but not well: that says nothing about what was done.
+    let mut command = world.sh("trap 'exit 3' TERM; echo $$ > pid.tmp; mv pid.tmp pid; while :; do sleep 0.01; done");
+    command.sandbox = Sandbox::off();
+    let once = tool(command).effect(Effect::Once).timeout(Duration::from_secs(2));
+    let mut reconcile = world.sh("echo '{\"unknown\": true}'");
+    reconcile.sandbox = Sandbox::off();
+    let windlass = Windlass::in_memory().tool(reconcile.reconcile(once)).attended().await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    let mut doubts = Vec::new();
+    let started = Instant::now();
+    while doubts.is_empty() {
+        assert!(started.elapsed() < crate::world::PATIENCE, "no doubt");
+        doubts = windlass.doubts().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (_, doubt) = doubts.remove(0);
+    assert_eq!(doubt.cause, DoubtCause::TimedOut);
+    let pid: i32 = std::fs::read_to_string(world.work().join("pid")).unwrap().trim().parse().unwrap();
+    assert!(!lives(pid), "nobody says that it did not happen while it happens");
+    windlass.settle(run, &doubt.path, Settlement::GiveUp, "ann", "nobody knows").await.unwrap();
+    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    assert_eq!(outcome.result.unwrap_err().kind(), "in_doubt");
+    assert!(matches!(windlass.info(run).await.unwrap().unwrap().state, RunState::Finished { .. }));
+}
+
+#[tokio::test]
+async fn w01_a_command_settles_doubts_of_another() {
+    let world = World::new();
+    for (answer, expected) in [
+        (r#"{"happened": {"receipt": 7}}"#, Ok(json!({"receipt": 7}))),
+        (r#"{"did_not_happen": true}"#, Ok(json!("second"))),
+        ("nonsense", Err("in_doubt")),
+    ] {
+        let _ = std::fs::remove_file(world.work().join("begun"));
+        // The first attempt hangs, the second does not.
+        let mut act = world.sh("[ -e begun ] && echo second && exit; echo x > begun; while :; do sleep 0.01; done");
+        act.sandbox = Sandbox::off();
+        let mut ask = world.sh(&format!("[ -n \"$WINDLASS_IDEMPOTENCY_KEY\" ] && echo '{answer}'"));
+        ask.sandbox = Sandbox::off();
+        let once = tool(act).effect(Effect::Once).timeout(Duration::from_millis(500));
+        let once = ask.reconcile(once).on_doubt(windlass::tools::spec::OnDoubt::Fail);
+        let windlass = Windlass::in_memory().tool(once).await.unwrap();
+        let outcome = windlass.call_json("run", json!({})).await.unwrap();
+        let result = outcome.result.as_ref().map(|output| output.value.clone()).map_err(|error| error.kind());
+        assert_eq!(result, expected, "{answer}");
+    }
+}

@@ -1,0 +1,132 @@
+//! What the tests share: a folder to work in, a launcher, and a look at processes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use windlass::{Effect, Outcome, Schemas, Tool, ToolSpec, Windlass};
+use windlass_tools::command::Command;
+use windlass_tools::sandbox::{Launcher, support};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) struct World {
+    base: tempfile::TempDir,
+    pub(crate) launcher: Launcher,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let base = tempfile::tempdir().unwrap();
+        fs::create_dir(base.path().join("work")).unwrap();
+        fs::create_dir(base.path().join("secret")).unwrap();
+        fs::write(base.path().join("secret/key.txt"), "SECRET").unwrap();
+        let launcher = Launcher::new([env!("CARGO_BIN_EXE_windlass-launch")]).records(base.path().join("records"));
+        Self { base, launcher }
+    }
+
+    pub(crate) fn base(&self) -> &Path {
+        self.base.path()
+    }
+
+    pub(crate) fn work(&self) -> PathBuf {
+        self.base().join("work")
+    }
+
+    pub(crate) fn records(&self) -> usize {
+        fs::read_dir(self.base().join("records")).map_or(0, Iterator::count)
+    }
+
+    /// A command that runs in the working directory.
+    pub(crate) fn command(&self, argv: &[&str]) -> Command {
+        Command { dir: Some(self.work()), ..Command::new(argv.iter().copied(), self.launcher.clone()) }
+    }
+
+    pub(crate) fn sh(&self, script: &str) -> Command {
+        self.command(&["/bin/sh", "-c", script])
+    }
+
+    pub(crate) fn probe(&self, args: &[&str]) -> Command {
+        let probe = probe();
+        let argv: Vec<&str> = [probe.to_str().unwrap()].into_iter().chain(args.iter().copied()).collect();
+        self.command(&argv)
+    }
+}
+
+/// The program that tries things: an example of this crate.
+pub(crate) fn probe() -> PathBuf {
+    let built = std::env::current_exe().unwrap();
+    let probe = built.parent().unwrap().parent().unwrap().join("examples/probe");
+    assert!(probe.exists(), "{} is missing: build this crate's examples first", probe.display());
+    probe
+}
+
+/// A tool that changes nothing, so that its end is its outcome.
+pub(crate) fn tool(command: Command) -> Tool {
+    command.tool(ToolSpec::new("run", "Runs a command"), Schemas::any()).effect(Effect::Readonly)
+}
+
+pub(crate) async fn call(command: Command, args: Value) -> Outcome {
+    let windlass = Windlass::in_memory().tool(tool(command)).await.unwrap();
+    windlass.call_json("run", args).await.unwrap()
+}
+
+pub(crate) async fn value(command: Command) -> Value {
+    let outcome = call(command, json!({})).await;
+    outcome.value().cloned().unwrap_or_else(|| panic!("{:?}", outcome.result))
+}
+
+pub(crate) async fn error(command: Command) -> (String, String) {
+    let outcome = call(command, json!({})).await;
+    let error = outcome.result.expect_err("it should have failed");
+    (error.kind().to_owned(), error.to_string())
+}
+
+/// False, and says so, where this kernel cannot do what a test is about; the refusal is checked instead.
+pub(crate) async fn can_confine(world: &World) -> bool {
+    let support = support();
+    if support.is_whole() {
+        return true;
+    }
+    println!("this kernel cannot sandbox commands ({}): checking that they are refused", support.missing().join("; "));
+    let (kind, message) = error(world.sh("echo hello")).await;
+    assert_eq!(kind, "unavailable");
+    assert!(message.contains("best_effort"), "{message}");
+    false
+}
+
+pub(crate) fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Waits for something of which no event tells.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The processes of the probe's tree, once all of them are there.
+pub(crate) async fn grown(folder: &Path) -> Vec<i32> {
+    let names = ["root", "left", "right", "leftmost", "rightmost"];
+    let read = |name: &str| fs::read_to_string(folder.join(format!("{name}.pid"))).ok();
+    until("the tree has grown", || names.iter().all(|name| read(name).is_some())).await;
+    let said: Vec<String> = names.iter().filter_map(|name| read(name)).collect();
+    assert!(said.iter().all(|said| said.ends_with(" false")), "somebody left the group: {said:?}");
+    let pids: Vec<i32> = said.iter().filter_map(|said| said.split(' ').next()?.parse().ok()).collect();
+    assert!(pids.len() == 5 && pids.iter().all(|pid| lives(*pid)), "{pids:?}");
+    pids
+}
+
+/// A tree of processes as a command. It finds itself by `/proc/self/exe`.
+pub(crate) fn tree(world: &World) -> Command {
+    let work = world.work();
+    let mut command = world.probe(&["tree", work.to_str().unwrap()]);
+    command.sandbox.read.push("/proc".into());
+    command
+}
