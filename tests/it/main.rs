@@ -50,6 +50,7 @@ mod shaky;
 mod soak;
 mod store_faults;
 mod stuck;
+mod submit;
 mod threads;
 mod torn;
 mod transfer;

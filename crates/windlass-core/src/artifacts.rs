@@ -56,6 +56,7 @@ impl From<ArtifactError> for Error {
     fn from(error: ArtifactError) -> Self {
         match error {
             ArtifactError::Store(error) => Self::Store(error),
+            ArtifactError::Missing(artifact) => Self::Store(StoreError::NoArtifact { artifact }),
             other => Self::Refused(other.to_string()),
         }
     }

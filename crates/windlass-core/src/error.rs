@@ -40,6 +40,17 @@ pub enum Error {
         /// What does not fit.
         problem: String,
     },
+    /// The key names a run that does something else. Use another key, or ask for the same.
+    KeyReused {
+        /// The run that has the key.
+        run: RunId,
+        /// What is different.
+        what: String,
+    },
+    /// This runtime is shut down, and takes nothing new.
+    Closed,
+    /// The store cannot be opened.
+    Open(Box<dyn std::error::Error + Send + Sync>),
     /// The request itself cannot be met.
     Refused(String),
     /// A tool cannot be registered.
@@ -65,6 +76,11 @@ impl std::fmt::Display for Error {
             Self::Decode { run, problem } => {
                 write!(f, "the output of run {run} is not of the type the caller asked for: {problem}")
             }
+            Self::KeyReused { run, what } => {
+                write!(f, "the key belongs to run {run}, which was started with another request: {what}; use a new key")
+            }
+            Self::Closed => f.write_str("this runtime is shut down; it takes no new calls"),
+            Self::Open(error) => write!(f, "{error}"),
             Self::Refused(reason) => f.write_str(reason),
             Self::Register(error) => write!(f, "{error}"),
             Self::Store(error) => write!(f, "{error}"),
@@ -77,6 +93,7 @@ impl std::error::Error for Error {
         match self {
             Self::Unknown { source, .. } => Some(source),
             Self::Register(error) => Some(error),
+            Self::Open(error) => Some(&**error),
             Self::Store(error) => Some(error),
             _ => None,
         }

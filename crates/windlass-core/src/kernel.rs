@@ -24,6 +24,7 @@ use crate::run::keep::Kept;
 use crate::run::machine::{Machine, Stop, TakenUp};
 use crate::run::record::{Asked, Event, Finished, OpKind, Recorded, Settled};
 use crate::run::state::{Ending, Hold};
+use crate::runtime::Start;
 use crate::session::Sessions;
 use crate::spawn::Spawn;
 use crate::store::{Claimant, Creation, Store, StoreError};
@@ -131,29 +132,30 @@ impl Kernel {
         (self.clock.now(), self.clock.ticks())
     }
 
-    fn fresh(self: &Arc<Self>, tool: Arc<str>) -> Result<Arc<Run>> {
+    fn fresh(self: &Arc<Self>, tool: Arc<str>, how: &Start) -> Result<Arc<Run>> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Refused("this runtime is shut down; it takes no new calls".to_owned()));
+            return Err(Error::Closed);
         }
         let base = self.base();
         let id = self.mint.run(base.0);
-        Ok(Run::new(
-            self.clone(),
-            id,
-            base,
-            (None, false),
-            Machine::create(id, Creation { tool, at: base.0, worker: self.worker, ..Creation::default() }),
-        ))
+        let (key, session) = (how.key.clone(), how.session.clone());
+        let creation = Creation { tool, at: base.0, worker: self.worker, key, session, ..Creation::default() };
+        Ok(Run::new(self.clone(), id, base, (how.session.clone(), false), Machine::create(id, creation)))
     }
 
-    /// A new run of one call, not polled yet.
-    pub(crate) fn start_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall) -> Result<(Drive, Lens)> {
+    /// A new run of one call, not polled yet. It is no turn.
+    pub(crate) fn start_call(
+        self: &Arc<Self>,
+        toolbox: &Toolbox,
+        call: ToolCall,
+        how: &Start,
+    ) -> Result<(Drive, Lens)> {
         let call = call.bounded();
         let snapshot = toolbox.snapshot();
         let tool = resolve(&snapshot, &call.tool);
         let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
         let lens = Lens::of(tool, &call.args, (call.limits.as_deref(), &self.policy));
-        let run = self.fresh(name)?;
+        let run = self.fresh(name, how)?;
         let scope = Scope { toolbox: toolbox.clone(), held: None };
         let root = Root::Call(plan(&run, &scope, Place::root(), call, tool));
         Ok((Drive::new(run, root), lens))
@@ -165,12 +167,13 @@ impl Kernel {
         toolbox: &Toolbox,
         calls: Vec<ToolCall>,
         stop_on_failure: bool,
+        how: &Start,
     ) -> Result<(Drive, Vec<Lens>)> {
         if calls.len() > limits::BATCH_CALLS {
             let (count, most) = (calls.len(), limits::BATCH_CALLS);
             return Err(Error::Refused(format!("a batch of {count} calls is too large; the limit is {most}")));
         }
-        let run = self.fresh("batch".into())?;
+        let run = self.fresh("batch".into(), how)?;
         run.with(|machine| machine.outbox().reserve(calls.len() + 2));
         run.append(&Path::root(), run.now(), Some(batch_asked(calls.len(), stop_on_failure)), Event::Entered);
         let scope = Scope { toolbox: toolbox.clone(), held: None };
@@ -410,7 +413,7 @@ impl Kernel {
     }
 }
 
-fn batch_asked(count: usize, stop_on_failure: bool) -> Asked {
+pub(crate) fn batch_asked(count: usize, stop_on_failure: bool) -> Asked {
     let input = stop_on_failure.then(|| Arc::new(serde_json::json!({"stop_on_failure": true})));
     Asked::operation(OpKind::Batch, count.to_string().into(), input, Effect::Readonly)
 }

@@ -44,6 +44,8 @@ pub use replay_check::Checks;
 pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
 pub use run::fork::{Change, Cut};
-pub use runtime::{Awaited, Config, Observer, Resolved, Runtime, Start, decode};
+pub use runtime::{
+    About, AskedCall, Awaited, Config, Counted, Observer, Question, Resolved, Runtime, Start, Submitted, Work, decode,
+};
 pub use value::{Difference, Digest};
 pub use watchdog::Stuck;

@@ -1,9 +1,11 @@
 //! The kernel's front door: what the facade, the tests and other drivers use.
 
+mod counted;
 mod forks;
 mod looking;
 mod people;
 mod recovery;
+mod submit;
 mod tidying;
 
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
-use crate::call::plan::{asked, resolve};
+use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -29,16 +31,17 @@ use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
-use crate::store::{Change, Commit, Creation, Filter, Guard, Store, StoreError, Turn};
+use crate::store::{Counts, Filter, Store, StoreError, Turn};
 use crate::time::Clock;
-use crate::tool::artifact::mentioned_in;
 use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
 use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
 use crate::watchdog::{Stuck, Watchdog};
 use crate::worker::Lease;
 
+pub use counted::{About, AskedCall, Counted, Question};
 pub use people::{Awaited, Resolved};
+pub use submit::{Submitted, Work};
 
 /// Runs read from the store at a time.
 const PAGE: usize = 256;
@@ -188,7 +191,7 @@ impl Runtime {
     /// does not stop the run.
     pub async fn call(&self, call: ToolCall) -> Result<Outcome> {
         let id = call.id.clone();
-        let (drive, lens) = self.kernel.start_call(&self.toolbox, call)?;
+        let (drive, lens) = self.kernel.start_call(&self.toolbox, call, &Start::default())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if end.is_rest() {
@@ -205,7 +208,7 @@ impl Runtime {
             return Ok(Vec::new());
         }
         let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
-        let (drive, lenses) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure)?;
+        let (drive, lenses) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure, &Start::default())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if end.is_rest() {
@@ -220,7 +223,7 @@ impl Runtime {
     /// it, and may not have answered yet: [`attach`](Runtime::attach) waits for its end.
     pub fn start(&self, call: ToolCall) -> Result<RunId> {
         self.background(&call)?;
-        let (mut drive, _) = self.kernel.start_call(&self.toolbox, call)?;
+        let (mut drive, _) = self.kernel.start_call(&self.toolbox, call, &Start::default())?;
         let run = drive.run.id;
         drive.accept();
         // A store that is overloaded says so at once: then nothing was accepted.
@@ -236,51 +239,9 @@ impl Runtime {
     /// Starts one call for whoever takes it up: under a key, in a session, as a turn. Durable when it returns. With a key
     /// it is idempotent: the same key always names the same run, whatever call comes with it later.
     pub async fn start_with(&self, call: ToolCall, how: Start) -> Result<RunId> {
-        if self.kernel.closed.load(Ordering::Acquire) {
-            return Err(Error::Refused("this runtime is shut down; it takes no new calls".to_owned()));
-        }
         let call = call.bounded();
-        let tool = self.background(&call)?;
-        let at = self.kernel.clock.now();
-        let run = self.kernel.mint.run(at);
-        let asked = asked(&call, tool.as_ref());
-        let session = how.session.clone();
-        let creation = Creation {
-            tool: asked.name.clone(),
-            at,
-            key: how.key,
-            session: how.session,
-            turn: how.turn,
-            ..Creation::default()
-        };
-        let records = vec![Record { path: Path::root(), at, asked: Some(asked), event: Event::Accepted }];
-        let mut changes = vec![Change::Start { run, creation, records }];
-        // What it is started with is kept as long as it is.
-        let artifacts = mentioned_in(&call.args);
-        if !artifacts.is_empty() {
-            changes.push(Change::Refer { run, artifacts, by: run });
-        }
-        match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
-            Ok(()) => {
-                self.kernel.reach.watchers.changed(run, session.as_ref());
-                self.kernel.wake_up(run);
-            }
-            Err(StoreError::KeyTaken { run }) => {
-                // Whoever started it may not have been told, and then nobody has taken it up.
-                let info = self.kernel.store.info(run).await?;
-                if info.is_some_and(|info| info.state == RunState::Queued) {
-                    self.kernel.wake_up(run);
-                }
-                return Ok(run);
-            }
-            Err(error @ StoreError::KeySpent { .. }) => return Err(error.into()),
-            Err(error) => {
-                // It may be there all the same.
-                self.kernel.wake_up(run);
-                return Err(error.into());
-            }
-        }
-        Ok(run)
+        self.background(&call)?;
+        Ok(self.begin(&Work::Call(call), &how).await?.0)
     }
 
     /// The tool a call in the background names, if it may run there.
@@ -422,9 +383,24 @@ impl Runtime {
         Ok(self.kernel.store.list(filter, after, limit).await?)
     }
 
+    /// The same, newest first: before the run `before`, or from the newest on.
+    pub async fn latest(&self, filter: Filter, before: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>> {
+        Ok(self.kernel.store.latest(filter, before, limit).await?)
+    }
+
+    /// How many runs there are. Walks over all of them: for whoever looks now and then.
+    pub async fn counts(&self) -> Result<Counts> {
+        Ok(self.kernel.store.counts().await?)
+    }
+
     /// A run's journal.
     pub async fn journal(&self, run: RunId) -> Result<Vec<Record>> {
         Ok(self.kernel.store.journal(run, 0).await?)
+    }
+
+    /// A piece of a run's journal: at most `limit` records from the record `from` on.
+    pub async fn journal_page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>> {
+        Ok(self.kernel.store.page(run, from, limit).await?)
     }
 
     /// Looks for bodies that never yield, without keeping the runtime alive.

@@ -8,4 +8,6 @@
 
 mod sqlite;
 
-pub use sqlite::{BackupError, Durability, Health, OpenError, Options, Report, SqliteStore, check_file};
+pub use sqlite::{
+    BackupError, Durability, Health, Holder, OpenError, Options, Report, SqliteStore, check_file, holder,
+};

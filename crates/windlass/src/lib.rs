@@ -23,8 +23,8 @@ pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
 pub use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Filter, MemoryStore, Resolution, Retention, Settlement, Store, StoreError, Stored,
-    Swept, Tidied, Turn,
+    Access, ArtifactId, Artifacts, Counts, Filter, MemoryStore, Resolution, Retention, Settlement, Store, StoreError,
+    Stored, Swept, Tidied, Turn,
 };
 pub use windlass_core::time::{Times, Timestamp};
 pub use windlass_core::tool::budget::Page;
@@ -34,11 +34,12 @@ pub use windlass_core::tool::{
     ToolError, ToolResult, ToolSpec, Toolbox,
 };
 pub use windlass_core::{
-    ArtifactError, ArtifactReader, ArtifactWriter, Awaited, Change, Check, Checks, Comparison, Cut, Departure,
-    Difference, Differs, Digest, Error, Path, Resolved, Result, RunId, Start, Stuck, ToolId, limits, tool as tools,
+    About, ArtifactError, ArtifactReader, ArtifactWriter, AskedCall, Awaited, Change, Check, Checks, Comparison,
+    Counted, Cut, Departure, Difference, Differs, Digest, Error, Path, Question, Resolved, Result, RunId, Start, Stuck,
+    Submitted, ToolId, Work, limits, tool as tools,
 };
 pub use windlass_macros::tool;
-pub use windlass_store::{Durability, Health, Report, SqliteStore, check_file};
+pub use windlass_store::{Durability, Health, Holder, Report, SqliteStore, check_file, holder};
 
 use windlass_core::Runtime;
 
@@ -121,6 +122,23 @@ impl Windlass {
         self.runtime.start_with(call.untyped(), how).await
     }
 
+    /// Starts several calls as one run under a key, in a session or as a turn of one. Durable when it returns; the same key
+    /// always names the same run.
+    pub async fn start_batch(
+        &self,
+        calls: impl IntoIterator<Item = ToolCall>,
+        stop_on_failure: bool,
+        how: Start,
+    ) -> Result<RunId> {
+        self.runtime.start_batch(calls.into_iter().collect(), stop_on_failure, how).await
+    }
+
+    /// Hands in work for somebody who may wait for its outcome, or not, and who may ask again under the same key. Refuses a
+    /// key that was used for other work ([`Error::KeyReused`]).
+    pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
+        self.runtime.submit(work, how).await
+    }
+
     /// Waits for the end of a run, also of one that an earlier process started, and returns the outcomes of its root
     /// calls: one, or those of a batch.
     pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
@@ -148,10 +166,31 @@ impl Windlass {
         self.runtime.settle(run, path, settlement, by, reason).await
     }
 
+    /// Settles exactly this doubt, unless somebody has already: the first settlement counts, and
+    /// [`counted`](Windlass::counted) says which that was. Durable when it returns.
+    pub async fn settle_once(&self, question: &Question, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
+        self.runtime.settle_once(question, settlement, by, reason).await
+    }
+
+    /// What counts as the answer to a question that a person is, or was, asked; nothing if it is still open.
+    pub async fn counted(&self, question: &Question) -> Result<Option<Counted>> {
+        self.runtime.counted(question).await
+    }
+
+    /// The calls that stand at these paths of a run; nothing where none does.
+    pub async fn asked_calls(&self, run: RunId, paths: &[Path]) -> Result<Vec<Option<AskedCall>>> {
+        self.runtime.asked_calls(run, paths).await
+    }
+
     /// Cancels a run: attempts in flight are asked to stop, and a durable body is told by the outcome of the operation
     /// it stands in. Durable when it returns.
     pub async fn cancel(&self, run: RunId, by: &str, reason: &str) -> Result<()> {
         self.runtime.cancel(run, by, reason).await
+    }
+
+    /// The same under a key: cancelling again under it is harmless.
+    pub async fn cancel_under(&self, key: Option<&str>, run: RunId, by: &str, reason: &str) -> Result<()> {
+        self.runtime.cancel_under(key, run, by, reason).await
     }
 
     /// Answers a wait or a pending call by its reply key. The first answer counts, an early one is kept, a late one is
@@ -168,6 +207,11 @@ impl Windlass {
     /// Everything that waits for a person or another system: inputs, approvals, connections.
     pub async fn inbox(&self) -> Result<Vec<Awaited>> {
         self.runtime.inbox().await
+    }
+
+    /// What of one run waits for a person or another system, beside doubts.
+    pub fn awaited(&self, info: &RunInfo) -> Vec<Awaited> {
+        self.runtime.awaited(info)
     }
 
     /// Lets a call be made that waits for approval: exactly the one this item of the inbox is about, once. Durable when it
@@ -191,6 +235,11 @@ impl Windlass {
     /// Says that a provider is connected now, or why it will not be, to every run that waits for it. Returns how many.
     pub async fn connect(&self, provider: &str, refused: Option<&str>) -> Result<usize> {
         self.runtime.connect(provider, refused).await
+    }
+
+    /// The same under a key: a run that was told under it is not told again.
+    pub async fn connect_under(&self, key: Option<&str>, provider: &str, refused: Option<&str>) -> Result<usize> {
+        self.runtime.connect_under(key, provider, refused).await
     }
 
     /// The providers that somebody must connect before runs can go on, each once, with the runs that wait for it.
@@ -217,6 +266,11 @@ impl Windlass {
     /// goes on under the code of today. The original is not touched. Durable when it returns.
     pub async fn fork(&self, run: RunId, at: Cut, change: Option<Change>) -> Result<RunId> {
         self.runtime.fork(run, at, change).await
+    }
+
+    /// The same under a key: forking again under it, at the same place, returns the same fork.
+    pub async fn fork_under(&self, key: Option<&str>, run: RunId, at: Cut, change: Option<Change>) -> Result<RunId> {
+        self.runtime.fork_under(key.map(Arc::from), run, at, change).await
     }
 
     /// Where two runs differ: usually a run and a fork of it.
@@ -255,6 +309,39 @@ impl Windlass {
         self.runtime.list(filter, after, limit).await
     }
 
+    /// The same, newest first: before the run `before`, or from the newest on.
+    pub async fn latest(&self, filter: Filter, before: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>> {
+        self.runtime.latest(filter, before, limit).await
+    }
+
+    /// How many runs there are. Walks over all of them: for whoever looks now and then.
+    pub async fn counts(&self) -> Result<Counts> {
+        self.runtime.counts().await
+    }
+
+    /// How the store is: whether it takes commits, and whether its file is whole as far as is known.
+    pub fn health(&self) -> Health {
+        self.file.as_ref().map_or(Health::Fine, |file| file.health())
+    }
+
+    /// The database file, its links followed; nothing where the store is no file.
+    pub fn file(&self) -> Option<&std::path::Path> {
+        self.file.as_ref().map(|file| file.path())
+    }
+
+    /// Says beside the database file where this process answers, for whoever finds the file in use; see [`holder`].
+    pub fn announce(&self, address: Option<&str>) -> Result<()> {
+        match &self.file {
+            Some(file) => file.announce(address).map_err(|error| Error::Refused(error.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    /// A piece of a run's journal: at most `limit` records from the record `from` on.
+    pub async fn journal_page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<record::Record>> {
+        self.runtime.journal_page(run, from, limit).await
+    }
+
     /// A run's journal: every record, in order.
     pub async fn journal(&self, run: RunId) -> Result<Vec<record::Record>> {
         self.runtime.journal(run).await
@@ -279,6 +366,11 @@ impl Windlass {
     /// Why a run does not go on, and what would move it; of a finished one, how it ended.
     pub async fn explain(&self, run: RunId) -> Result<Explanation> {
         self.runtime.explain(run).await
+    }
+
+    /// What would become of a call that is made here now; nothing is run, and nothing is recorded.
+    pub fn predict(&self, case: policy::Hypothetical) -> policy::Prediction {
+        self.runtime.predict(case)
     }
 
     /// A piece of what the operation at `path` returned, as text: at most `limit` bytes from `offset` on. What a model is

@@ -187,7 +187,7 @@ impl Builder {
                 options.retention = self.retention;
                 options.here = executor::has_threads_to_spare();
                 let opened = SqliteStore::open_with(&path, options);
-                let opened = Arc::new(opened.map_err(|error| Error::Refused(error.to_string()))?);
+                let opened = Arc::new(opened.map_err(|error| Error::Open(Box::new(error)))?);
                 file = Some(opened.clone());
                 opened
             }

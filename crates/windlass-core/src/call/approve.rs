@@ -189,7 +189,8 @@ impl Guarded {
         let now = self.run.now();
         let until = Some(now + within);
         if let Some(operation) = &mut self.operation {
-            operation.record(&self.run, Event::Parked { on: on.clone(), until, attempt: 0 });
+            // Since when it waits is said in one way, now and when it is taken up again.
+            operation.record_at(&self.run, now, Event::Parked { on: on.clone(), until, attempt: 0 });
         }
         Stage::Waiting(Wait::new(on, until, now))
     }

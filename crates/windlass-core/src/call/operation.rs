@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind};
+use crate::time::Timestamp;
 use crate::tool::Effect;
 
 /// Which operation, and what is known of it before it starts.
@@ -50,9 +51,13 @@ impl Operation {
 
     /// Records something about the operation before it starts; replay will still be asked about it.
     pub(crate) fn record(&mut self, run: &Arc<Run>, event: Event) {
+        self.record_at(run, run.now(), event);
+    }
+
+    pub(crate) fn record_at(&mut self, run: &Arc<Run>, at: Timestamp, event: Event) {
         let first = std::mem::replace(&mut self.written, Written::Accepted) != Written::Accepted;
         let asked = if first { self.asked.clone() } else { None };
-        run.append(&self.path, run.now(), asked, event);
+        run.append(&self.path, at, asked, event);
     }
 
     /// The journal knows what was asked.

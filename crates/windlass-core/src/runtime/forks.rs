@@ -1,6 +1,7 @@
 //! What can be made of a run's journal beside the run: forks, comparisons, checks against new
 //! code, documents.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::Value;
@@ -18,6 +19,9 @@ use crate::run::state::{Hold, RunState};
 use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
 use crate::transfer;
 
+/// Runs in a row that one was forked from, and that are looked at.
+const FORKS_KEPT: usize = 64;
+
 impl Runtime {
     /// Makes a run that begins with what this one had finished before the cut, and goes on from there under the code of
     /// today: another id, so other idempotency keys, reply keys, random numbers and children from the cut on. The original
@@ -26,26 +30,67 @@ impl Runtime {
     /// Refused if an attempt before the cut may have happened and its outcome is not known. A `readonly` or `idempotent`
     /// attempt that is in flight is made anew, like everything else that is not finished.
     pub async fn fork(&self, run: RunId, at: Cut, change: Option<fork::Change>) -> Result<RunId> {
+        self.fork_under(None, run, at, change).await
+    }
+
+    /// The same under a key: forking again under it, at the same place, returns the same fork.
+    pub async fn fork_under(
+        &self,
+        key: Option<Arc<str>>,
+        run: RunId,
+        at: Cut,
+        change: Option<fork::Change>,
+    ) -> Result<RunId> {
         let kernel = &self.kernel;
         if kernel.closed.load(Ordering::Acquire) {
-            return Err(Error::Refused("this runtime is shut down; it takes no new runs".to_owned()));
+            return Err(Error::Closed);
         }
         let info = kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        if let Some(key) = &key
+            && let Some(there) = kernel.store.keyed(key.clone()).await?
+        {
+            return self.same_fork(there, run, &at).await;
+        }
         let journal = people::current(kernel.store.journal(run, 0).await?);
         let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.clock.now();
         let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
         let records = fork(&original, &at, change, now, check).map_err(Error::Refused)?;
         let forked = kernel.mint.run(now);
-        let creation = Creation { tool: info.tool, at: now, session: info.session, ..Creation::default() };
+        let creation = Creation { tool: info.tool, at: now, session: info.session, key, ..Creation::default() };
         let artifacts: Vec<_> = referred(&records).collect();
         let mut changes = vec![Change::Start { run: forked, creation, records }];
         if !artifacts.is_empty() {
             changes.push(Change::Refer { run: forked, artifacts, by: run });
         }
-        kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await?;
+        match kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
+            Err(StoreError::KeyTaken { run: there }) => return self.same_fork(there, run, &at).await,
+            answer => answer?,
+        }
         kernel.wake_up(forked);
         Ok(forked)
+    }
+
+    /// The run that has the key, if it is this fork.
+    async fn same_fork(&self, there: RunId, of: RunId, at: &Cut) -> Result<RunId> {
+        let first = match self.kernel.store.page(there, 0, FORKS_KEPT).await {
+            // Too old to be compared.
+            Err(StoreError::JournalGone(_)) => return Ok(there),
+            records => records?,
+        };
+        // Forks of forks begin with where those came from.
+        let last = first.iter().rev().find_map(|record| match &record.event {
+            Event::Forked { from, cut, .. } => Some((*from, cut.clone())),
+            _ => None,
+        });
+        let same_cut = |cut: &Cut| *cut == *at || (*cut == Cut::Start && matches!(at, Cut::At(path) if path.is_root()));
+        match last {
+            Some((from, cut)) if from == of && same_cut(&cut) => Ok(there),
+            Some((from, cut)) => {
+                Err(Error::KeyReused { run: there, what: format!("it is a fork of run {from} at {cut}") })
+            }
+            None => Err(Error::KeyReused { run: there, what: "it is no fork".to_owned() }),
+        }
     }
 
     /// Whether a call can be made with arguments that nobody asked for: it will not be checked or prepared again.
@@ -67,7 +112,7 @@ impl Runtime {
 
     /// Where two runs differ, each by the journal of its latest generation: usually a run and a fork of it.
     pub async fn compare(&self, a: RunId, b: RunId) -> Result<Comparison> {
-        let (of_a, of_b) = (self.latest(a).await?, self.latest(b).await?);
+        let (of_a, of_b) = (self.recent(a).await?, self.recent(b).await?);
         Ok(compare((a, &of_a), (b, &of_b)))
     }
 
@@ -127,7 +172,7 @@ impl Runtime {
         }
     }
 
-    async fn latest(&self, run: RunId) -> Result<Vec<Record>> {
+    async fn recent(&self, run: RunId) -> Result<Vec<Record>> {
         self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         Ok(people::current(self.kernel.store.journal(run, 0).await?))
     }

@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 use crate::explain::{Explanation, Looker};
 use crate::id::RunId;
 use crate::limits;
+use crate::policy::{Hypothetical, Prediction, Verdict, dry_run};
+use crate::tool::ToolError;
 
 impl Runtime {
     /// Watches a run from a place on: first what the store has, then what comes, in order, without gaps, to the run's end.
@@ -52,6 +54,15 @@ impl Runtime {
         self.arrived(run).await;
         let looker = Looker { kernel: &self.kernel, toolbox: &self.toolbox, now: self.kernel.clock.now() };
         looker.explain(run, 0).await
+    }
+
+    /// What would become of a call that is made here now; nothing is run, and nothing is recorded.
+    pub fn predict(&self, mut case: Hypothetical) -> Prediction {
+        case.attended |= self.kernel.attended;
+        case.connections.extend(self.kernel.connections.iter().cloned());
+        let tool = case.call.tool().to_owned();
+        let refused = || Prediction { tool, verdict: Verdict::Refused(ToolError::unavailable("nothing was asked")) };
+        dry_run(&self.toolbox, &self.kernel.policy, &[case]).pop().unwrap_or_else(refused)
     }
 
     /// What was started a moment ago may still be on its way to the store.

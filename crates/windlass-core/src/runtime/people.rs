@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{PAGE, Runtime};
+use super::{PAGE, Question, Runtime};
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::limits;
@@ -62,6 +62,31 @@ impl Runtime {
 
     /// Settles a doubt. Durable when it returns; the run goes on at once if this runtime drives it.
     pub async fn settle(&self, run: RunId, path: &Path, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
+        self.settle_as(run, path, settlement, (by, reason), None).await
+    }
+
+    /// The same about exactly this doubt. Whoever says something about it first is who counts.
+    pub async fn settle_once(&self, question: &Question, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
+        let Question { run, generation, path, .. } = question;
+        let info = self.kernel.store.info(*run).await?.ok_or(StoreError::NoSuchRun(*run))?;
+        Self::open_question(&info, question)?;
+        let dedupe = format!("settle {generation} {path} {:?}", question.about);
+        match self.settle_as(*run, path, settlement, (by, reason), Some(dedupe.into())).await {
+            Err(Error::Store(StoreError::Duplicate { .. })) => Err(Error::Refused(format!(
+                "somebody has settled the doubt at {path} of run {run} already; the first settlement counts"
+            ))),
+            settled => settled,
+        }
+    }
+
+    async fn settle_as(
+        &self,
+        run: RunId,
+        path: &Path,
+        settlement: Settlement,
+        (by, reason): (&str, &str),
+        dedupe: Option<Arc<str>>,
+    ) -> Result<()> {
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let doubt = info.doubts.iter().find(|doubt| doubt.path == *path).ok_or_else(|| {
             let open: Vec<String> = info.doubts.iter().map(|doubt| doubt.path.to_string()).collect();
@@ -83,16 +108,22 @@ impl Runtime {
             by: by.to_owned(),
             reason: reason.to_owned(),
         };
-        self.send(run, message).await
+        Ok(self.post(run, message, dedupe).await?)
     }
 
     /// Cancels a run. Durable when it returns; attempts in flight are asked to stop at once if this runtime drives them.
     pub async fn cancel(&self, run: RunId, by: &str, reason: &str) -> Result<()> {
-        self.send(run, Message::Cancel { by: by.to_owned(), reason: reason.to_owned() }).await
+        self.cancel_under(None, run, by, reason).await
     }
 
-    async fn send(&self, run: RunId, message: Message) -> Result<()> {
-        self.post(run, message, None).await.map_err(Error::from)
+    /// The same under a key: cancelling again under it is harmless, also when the run is over.
+    pub async fn cancel_under(&self, key: Option<&str>, run: RunId, by: &str, reason: &str) -> Result<()> {
+        let message = Message::Cancel { by: by.to_owned(), reason: reason.to_owned() };
+        let dedupe = key.map(|key| format!("cancel {key}").into());
+        match self.post(run, message, dedupe).await {
+            Ok(()) | Err(StoreError::Duplicate { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Writes to a run's mailbox and sees to it that the run notices.
@@ -122,9 +153,9 @@ impl Runtime {
     /// it again is harmless: it arrives once. Durable when it returns; refused by a finished run.
     pub async fn signal(&self, run: RunId, name: &str, value: Value, key: Option<&str>) -> Result<()> {
         self.arrived(run).await;
+        let dedupe: Option<Arc<str>> = key.map(|key| format!("signal {key}").into());
         self.kernel.check_signal(run, name, &value).await?.map_err(Error::Tool)?;
         let message = Message::Signal { name: name.into(), value: Arc::new(value) };
-        let dedupe = key.map(|key| format!("signal {key}").into());
         match self.post(run, message, dedupe).await {
             Ok(()) | Err(StoreError::Duplicate { .. }) => Ok(()),
             Err(StoreError::Finished(run)) => {
@@ -246,6 +277,11 @@ impl Runtime {
 
     /// Says that a provider is connected now, or that it will not be, to every run that waits for it. Returns how many.
     pub async fn connect(&self, provider: &str, refused: Option<&str>) -> Result<usize> {
+        self.connect_under(None, provider, refused).await
+    }
+
+    /// The same under a key: a run that was told under it is not told again.
+    pub async fn connect_under(&self, key: Option<&str>, provider: &str, refused: Option<&str>) -> Result<usize> {
         let waits = |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted } if **wanted == *provider);
         let mut told = 0;
         let mut after = None;
@@ -254,8 +290,9 @@ impl Runtime {
             after = page.last().map(|info| info.run);
             for info in page.iter().filter(|info| info.parks.iter().any(waits)) {
                 let message = Message::Connect { provider: provider.into(), refused: refused.map(str::to_owned) };
-                match self.post(info.run, message, None).await {
-                    Ok(()) => told += 1,
+                let dedupe = key.map(|key| format!("connect {provider} {key}").into());
+                match self.post(info.run, message, dedupe).await {
+                    Ok(()) | Err(StoreError::Duplicate { .. }) => told += 1,
                     Err(StoreError::Finished(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -295,7 +332,8 @@ impl Runtime {
         }
     }
 
-    fn awaited(&self, info: &RunInfo) -> Vec<Awaited> {
+    /// What of one run waits for a person or another system, beside doubts.
+    pub fn awaited(&self, info: &RunInfo) -> Vec<Awaited> {
         let (run, generation) = (info.run, info.generation);
         let waiting = info.parks.iter().filter(|park| park.on.needs_person());
         waiting

@@ -3,6 +3,7 @@
 mod artifacts;
 mod check;
 mod entry;
+mod lists;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -16,8 +17,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{
-    Answer, Artifacts, Change, Claimant, Claimed, Commit, Creation, Due, Entry as Logged, Filter, Guard, Mail, Message,
-    Retention, Store, StoreError, Tidied, Turn,
+    Answer, Artifacts, Change, Claimant, Claimed, Commit, Counts, Creation, Due, Entry as Logged, Filter, Guard, Mail,
+    Message, Retention, Store, StoreError, Tidied, Turn,
 };
 use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
@@ -337,13 +338,6 @@ impl Inner {
         Due { runs, next: next.map(|(at, _)| *at).filter(|at| *at != NEVER) }
     }
 
-    fn list(&self, filter: &Filter, after: Option<RunId>, limit: usize) -> Vec<RunInfo> {
-        let mut found: Vec<(&RunId, &Entry)> = self.runs.iter().filter(|(_, entry)| entry.matches(filter)).collect();
-        found.sort_unstable_by_key(|(run, _)| **run);
-        let rest = found.into_iter().filter(|(run, _)| after.is_none_or(|after| **run > after));
-        rest.take(limit).map(|(run, entry)| entry.info(*run)).collect()
-    }
-
     fn feed(&self, session: &str, after: u64, limit: usize) -> Vec<Logged> {
         let logged = |(position, run, seq): (u64, RunId, u64)| {
             let records = &self.runs.get(&run)?.records;
@@ -440,6 +434,27 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         ready(Ok(self.inner.lock().list(&filter, after, limit)))
+    }
+
+    fn latest(
+        &self,
+        filter: Filter,
+        before: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        ready(Ok(self.inner.lock().latest(&filter, before, limit)))
+    }
+
+    fn keyed(&self, key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
+        ready(Ok(self.inner.lock().keyed(&key)))
+    }
+
+    fn told(&self, run: RunId, dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
+        ready(self.find(run, |entry| entry.mailbox.has_had(&dedupe)))
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
+        ready(Ok(self.inner.lock().counts()))
     }
 
     fn artifacts(&self) -> &dyn Artifacts {

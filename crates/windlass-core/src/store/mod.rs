@@ -4,6 +4,7 @@
 
 mod answer;
 mod artifacts;
+mod lists;
 mod memory;
 mod retention;
 
@@ -14,6 +15,7 @@ pub use answer::{Answer, Promise, Ticket};
 pub use artifacts::{
     Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
 };
+pub use lists::{Counts, Filter};
 pub use memory::MemoryStore;
 pub use retention::{Cutoffs, Retention, Tidied};
 
@@ -429,32 +431,6 @@ pub struct Entry {
     pub record: Record,
 }
 
-/// What [`Store::list`] returns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Filter {
-    /// Runs that wait to be taken up for the first time.
-    Queued,
-    /// Runs that somebody drives, or drove and left.
-    Running,
-    /// Runs that cost a row and nothing else until something happens.
-    Suspended,
-    /// Runs that are held.
-    Held,
-    /// Runs that are finished.
-    Finished,
-    /// Runs with open doubts.
-    Doubted,
-    /// Runs that wait for a person: a doubt, an approval, an input, a connection.
-    Inbox,
-    /// Runs of a session.
-    Session(Arc<str>),
-    /// Runs that a run spawned.
-    Children(RunId),
-    /// All runs.
-    All,
-}
-
 /// Keeps runs. All methods may be called from any thread.
 ///
 /// The contract, checked by `testing::store_suite`:
@@ -520,6 +496,31 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
 
+    /// The same, newest first: before the run `before`, or from the newest on.
+    fn latest(
+        &self,
+        _filter: Filter,
+        _before: Option<RunId>,
+        _limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        lacks("it does not list the newest runs first")
+    }
+
+    /// The run that has this key, if it is still kept.
+    fn keyed(&self, _key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
+        lacks("it does not say which run has a key")
+    }
+
+    /// Whether a run's mailbox has, or has had, a message under this dedupe key.
+    fn told(&self, _run: RunId, _dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
+        lacks("it does not say which messages it has had")
+    }
+
+    /// How many runs there are. May take a while where there are many; for whoever looks after a store now and then.
+    fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
+        lacks("it does not count runs")
+    }
+
     /// Where it keeps artifacts.
     fn artifacts(&self) -> &dyn Artifacts;
 
@@ -535,8 +536,7 @@ pub trait Store: Send + Sync + 'static {
     /// Refused with [`StoreError::Unfinished`] and [`StoreError::Doubted`]. Dropping the future may leave it half done:
     /// then the journal is gone, and purging it again does the rest.
     fn purge(&self, _run: RunId, _now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        let why = "it does not purge runs".to_owned();
-        Box::pin(std::future::ready(Err(StoreError::Unavailable(why))))
+        lacks("it does not purge runs")
     }
 
     /// The secret reply keys are signed with: made with the store, kept with it.
@@ -545,4 +545,9 @@ pub trait Store: Send + Sync + 'static {
     /// Writes and answers everything submitted before, then gives up whatever it holds, such as a file's lock. Later
     /// requests fail.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What a store answers that cannot do something.
+fn lacks<'a, T: Send + 'a>(what: &str) -> BoxFuture<'a, Result<T, StoreError>> {
+    Box::pin(std::future::ready(Err(StoreError::Unavailable(what.to_owned()))))
 }

@@ -52,6 +52,27 @@ macro_rules! delegate_reads {
             $how(self.$inner.list(filter, after, limit))
         }
 
+        fn latest(
+            &self,
+            filter: Filter,
+            before: Option<RunId>,
+            limit: usize,
+        ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+            $how(self.$inner.latest(filter, before, limit))
+        }
+
+        fn keyed(&self, key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
+            $how(self.$inner.keyed(key))
+        }
+
+        fn told(&self, run: RunId, dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
+            $how(self.$inner.told(run, dedupe))
+        }
+
+        fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
+            $how(self.$inner.counts())
+        }
+
         fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
             $how(self.$inner.tidy(now))
         }
@@ -116,8 +137,8 @@ mod reads {
     pub(super) use crate::run::record::Record;
     pub(super) use crate::run::state::RunInfo;
     pub(super) use crate::store::{
-        Access, ArtifactId, Artifacts, Claimant, Claimed, Due, Entry, Filter, Mail, StoreError, Stored, Swept, Tidied,
-        Upload,
+        Access, ArtifactId, Artifacts, Claimant, Claimed, Counts, Due, Entry, Filter, Mail, StoreError, Stored, Swept,
+        Tidied, Upload,
     };
     pub(super) use crate::time::Timestamp;
 }

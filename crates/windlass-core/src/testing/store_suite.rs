@@ -108,6 +108,7 @@ behaviours! {
         a_settlement_closes_the_doubt_of_a_finished_run,
         mail_is_kept_until_it_is_consumed,
         a_message_is_taken_once,
+        a_mailbox_says_whether_it_has_had_a_message,
         a_refused_message_takes_its_commit_with_it,
         an_owners_commit_again_sends_nothing_again,
     }
@@ -126,6 +127,9 @@ behaviours! {
         lists_filter_by_state,
         the_inbox_has_what_waits_for_a_person,
         lists_show_sessions_and_children,
+        lists_begin_with_the_newest_if_asked_to,
+        lists_show_the_runs_of_a_tool,
+        runs_are_counted,
     }
     artifacts {
         l16_content_comes_back_by_its_name_from_any_place,

@@ -79,7 +79,7 @@ impl<'s> Secrets<'s> {
 
 impl super::Tool {
     /// Arguments as others may see them; nothing where the schema that knows the secrets cannot be had.
-    pub(crate) fn without_secrets(&self, args: &Value) -> Option<Value> {
+    pub fn without_secrets(&self, args: &Value) -> Option<Value> {
         let root = self.contract().ok()?.input();
         Some(Secrets { root }.redact(args, &[root]).unwrap_or_else(|| args.clone()))
     }

@@ -15,6 +15,7 @@ mod decide;
 mod desk;
 mod fault;
 mod job;
+mod list;
 mod lock;
 mod log;
 mod network;
@@ -36,14 +37,14 @@ mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 
 use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
+    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
@@ -51,6 +52,7 @@ use windlass_core::{RunId, WorkerId};
 use check::Check;
 use desk::Desk;
 use job::{Job, Write};
+use lock::FileLock;
 use log::Tails;
 use queue::Queue;
 use read::Readers;
@@ -60,6 +62,7 @@ use writer::{Others, Writer};
 pub use audit::{Report, check_file};
 pub use backup::BackupError;
 pub use check::Health;
+pub use lock::{Holder, holder};
 pub use open::{Durability, Options};
 pub use refusal::OpenError;
 
@@ -82,6 +85,8 @@ pub struct SqliteStore {
     /// Whether whoever commits may write by itself.
     here: bool,
     writer: Mutex<Option<JoinHandle<()>>>,
+    /// The writer's: it ends with that.
+    lock: Weak<FileLock>,
 }
 
 impl SqliteStore {
@@ -102,6 +107,7 @@ impl SqliteStore {
         let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
         let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
         let others = Others { readers: readers.clone(), tails, check: check.shared() };
+        let lock = Arc::downgrade(&opened.lock);
         let writer =
             Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
         let (desk, here) = (Arc::new(Desk::new(writer, queue.clone())), options.here);
@@ -112,7 +118,7 @@ impl SqliteStore {
             .map_err(|error| OpenError::failed(&path, error))?;
         let uploads = blobs::Uploads::default();
         let writer = Mutex::new(Some(writer));
-        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, desk, here, writer })
+        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, desk, here, writer, lock })
     }
 
     /// Writes and answers everything submitted before, then gives the file up.
@@ -147,6 +153,16 @@ impl SqliteStore {
     /// How the store is: whether it takes commits, and whether its file is whole as far as is known.
     pub fn health(&self) -> Health {
         self.queue.refusal().map_or_else(|| self.check.found(), Health::Unavailable)
+    }
+
+    /// Says beside the file where its owner answers, for whoever finds it in use; `None` takes that back. It ends with the
+    /// store.
+    pub fn announce(&self, address: Option<&str>) -> std::io::Result<()> {
+        if address.is_some_and(|address| address.contains('\n')) {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "an address is one line"));
+        }
+        let closed = || std::io::Error::other("the store is closed");
+        self.lock.upgrade().ok_or_else(closed)?.announce(address)
     }
 
     /// Where the file is, its links followed.
@@ -225,6 +241,27 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.list(&filter, after, limit) })
+    }
+
+    fn latest(
+        &self,
+        filter: Filter,
+        before: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        Box::pin(async move { self.readers.latest(&filter, before, limit) })
+    }
+
+    fn keyed(&self, key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
+        Box::pin(async move { self.readers.keyed(&key) })
+    }
+
+    fn told(&self, run: RunId, dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move { self.readers.told(run, &dedupe) })
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
+        Box::pin(async move { self.readers.counts() })
     }
 
     fn artifacts(&self) -> &dyn Artifacts {

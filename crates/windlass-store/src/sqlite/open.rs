@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
@@ -68,7 +69,7 @@ impl From<Durability> for Options {
 
 /// An open file that this process owns.
 pub(super) struct Opened {
-    pub(super) lock: FileLock,
+    pub(super) lock: Arc<FileLock>,
     pub(super) connection: Connection,
     /// The file's place without links in it, so that every name of it leads to the same lock.
     pub(super) place: Place,
@@ -92,7 +93,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …
     let identity = identify(&path)?;
     accept(&path, &identity)?;
-    let lock = lock::take(&path)?;
+    let lock = Arc::new(lock::take(&path)?);
     // … and again under the lock, because its last owner may have created or upgraded it meanwhile.
     let identity = identify(&path)?;
     accept(&path, &identity)?;

@@ -7,12 +7,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use serde::de::DeserializeOwned;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Due, Entry, Filter, Mail, StoreError};
+use windlass_core::store::{Due, Entry, Mail, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::{BadPath, Path, RunId};
 
@@ -22,6 +21,7 @@ use super::fault::Fault;
 use super::log::{self, Row, Tails, signed};
 use super::outline;
 use super::place::Place;
+use super::table;
 
 /// Selects runs as lists show them.
 macro_rules! infos {
@@ -34,13 +34,7 @@ macro_rules! infos {
         )
     };
 }
-
-/// Selects one page of a list.
-macro_rules! page {
-    ($which:literal) => {
-        infos!($which " AND run > ?1 ORDER BY run LIMIT ?2")
-    };
-}
+pub(super) use infos;
 
 /// Idle connections that are kept. More readers than this at one moment open one and close it again.
 const IDLE: usize = 8;
@@ -155,18 +149,17 @@ impl Readers {
         })
     }
 
-    pub(super) fn list(&self, filter: &Filter, after: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
-        // The empty value sorts before every id.
-        let after = after.map(|run| run.as_bytes().to_vec()).unwrap_or_default();
-        let (sql, argument) = listing(filter)?;
+    pub(super) fn keyed(&self, key: &str) -> Result<Option<RunId>, StoreError> {
         self.with(|connection| {
-            let mut statement = connection.prepare_cached(sql)?;
-            let read = |row: &SqlRow<'_>| Ok(info(row));
-            let rows = match argument {
-                Some(argument) => statement.query_map(params![after, size(limit), argument], read)?,
-                None => statement.query_map(params![after, size(limit)], read)?,
-            };
-            rows.map(|row| row?).collect()
+            let mut statement = connection.prepare_cached(table::KEYED)?;
+            Ok(statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()?)
+        })
+    }
+
+    pub(super) fn told(&self, run: RunId, dedupe: &str) -> Result<bool, StoreError> {
+        self.with(|connection| {
+            let id = find(connection, run)?;
+            Ok(connection.prepare_cached(table::KNOWN)?.exists(params![id, dedupe])?)
         })
     }
 
@@ -236,30 +229,6 @@ const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs
 const MAIL: &str = "SELECT position, body FROM mail INDEXED BY mail_unread
     WHERE run = ?1 AND position > ?2 AND body IS NOT NULL ORDER BY position";
 
-/// One statement a filter, each worded like the index that answers it, and the argument it needs.
-fn listing(filter: &Filter) -> Result<(&'static str, Option<SqlValue>), StoreError> {
-    let argument = match filter {
-        Filter::Session(session) => Some(SqlValue::Text(session.to_string())),
-        Filter::Children(parent) => Some(SqlValue::Blob(parent.as_bytes().to_vec())),
-        _ => None,
-    };
-    let sql = match filter {
-        Filter::Queued => page!("WHERE phase = 0 AND phase < 4"),
-        Filter::Running => page!("WHERE phase = 1 AND phase < 4"),
-        Filter::Suspended => page!("WHERE phase = 2 AND phase < 4"),
-        Filter::Held => page!("WHERE phase = 3 AND phase < 4"),
-        // Nearly all runs are finished, so there is no index of those alone.
-        Filter::Finished => page!("WHERE phase = 4"),
-        Filter::Doubted => page!("INDEXED BY runs_doubted WHERE doubts IS NOT NULL"),
-        Filter::Inbox => page!("WHERE (doubts IS NOT NULL OR asks = 1)"),
-        Filter::Session(_) => page!("WHERE session = (SELECT id FROM sessions WHERE name = ?3)"),
-        Filter::Children(_) => page!("WHERE parent_run = ?3"),
-        Filter::All => page!("WHERE true"),
-        _ => return Err(StoreError::Invalid("this store does not know the filter".to_owned())),
-    };
-    Ok((sql, argument))
-}
-
 /// The number that stands for the run in the file.
 fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
     connection
@@ -307,7 +276,7 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
 }
 
 /// From the columns of `infos!`.
-fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
+pub(super) fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
     Ok(RunInfo {
         run: RunId::from_bytes(row.get(0)?),
         tool: text(row, 1)?.into(),
@@ -373,28 +342,6 @@ pub(super) fn decode<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
 mod tests {
     use super::super::schema::tests::{is_indexed, plan};
     use super::*;
-
-    #[test]
-    fn every_filter_is_answered_by_its_index() {
-        let children = Filter::Children(RunId::from_bytes([1; 16]));
-        let expected = [
-            (Filter::Queued, "runs_open (phase=? AND run>?)"),
-            (Filter::Running, "runs_open (phase=? AND run>?)"),
-            (Filter::Suspended, "runs_open (phase=? AND run>?)"),
-            (Filter::Held, "runs_open (phase=? AND run>?)"),
-            (Filter::Finished, "sqlite_autoindex_runs_1 (run>?)"),
-            (Filter::Doubted, "runs_doubted (run>?)"),
-            (Filter::Inbox, "runs_inbox (run>?)"),
-            (Filter::Session("s".into()), "runs_by_session (session=? AND run>?)"),
-            (children, "runs_by_parent (parent_run=? AND run>?)"),
-            (Filter::All, "sqlite_autoindex_runs_1 (run>?)"),
-        ];
-        for (filter, index) in expected {
-            let plan = plan(listing(&filter).unwrap().0);
-            let start = format!("SEARCH runs USING INDEX {index}");
-            assert!(plan.starts_with(&start) && is_indexed(&plan), "{filter:?}: {plan}");
-        }
-    }
 
     #[test]
     fn every_other_question_is_answered_by_an_index() {

@@ -29,6 +29,8 @@ pub enum OpenError {
         pid: Option<u32>,
         /// Who has it, since when, and what to do.
         holder: String,
+        /// Where that process answers, if it announced that; see [`announce`](super::SqliteStore::announce).
+        address: Option<String>,
     },
     /// The file is something else. It was not changed.
     #[error("{path} is not a Windlass database: {found}; name another file, or move this one away", path = .path.display())]
@@ -142,7 +144,7 @@ impl OpenError {
 
     fn busy(path: &Path) -> Self {
         let holder = "another program is reading or writing it; close that program, then open it again".to_owned();
-        Self::InUse { path: path.to_owned(), pid: None, holder }
+        Self::InUse { path: path.to_owned(), pid: None, holder, address: None }
     }
 
     /// `said`: what to say if the file system does not tell more.

@@ -12,7 +12,7 @@ use super::{backup, blobs, log, outline};
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 2;
+pub(super) const VERSION: i32 = 3;
 
 /// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
 ///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
@@ -29,7 +29,7 @@ pub(super) const VERSION: i32 = 2;
 ///   2 once the row is all that is left.
 /// - `runs.tail` and `runs.length` say where the journal ends, unless it has rows beyond `file.packed`.
 /// - The partial indexes answer the filters; an index holds only the rows its filter shows. A run that is created and
-///   finished in one commit is in none of them but `runs_ended`, which grows at its end. The filter of finished runs has
+///   finished in one commit is in none of them but `runs_ended` and `runs_by_tool`, which grow at their ends. The filter of finished runs has
 ///   none of its own: nearly all runs are finished, so walking all of them in their order finds them as fast.
 /// - `sessions` keeps names short in the tables that repeat them.
 /// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys come back.
@@ -93,6 +93,7 @@ CREATE UNIQUE INDEX runs_by_key ON runs (key) WHERE key IS NOT NULL;
 CREATE INDEX runs_by_session ON runs (session, run) WHERE session IS NOT NULL;
 CREATE INDEX runs_turns ON runs (session, id) WHERE turn IS NOT NULL;
 CREATE INDEX runs_by_parent ON runs (parent_run, run) WHERE parent_run IS NOT NULL;
+CREATE INDEX runs_by_tool ON runs (tool, run);
 
 CREATE TABLE mail (
     run      INTEGER NOT NULL,
@@ -164,7 +165,10 @@ CREATE VIEW journal AS
 ";
 
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
-const MIGRATIONS: [&[&str]; 1] = [FROM_V1];
+const MIGRATIONS: [&[&str]; 2] = [FROM_V1, FROM_V2];
+
+/// Version 2 could not list the runs of a tool.
+const FROM_V2: &[&str] = &["CREATE INDEX runs_by_tool ON runs (tool, run);"];
 
 /// Version 1 had a row for each record, found by an index instead of by the row before, and did not know when runs ended.
 const FROM_V1: &[&str] = &[

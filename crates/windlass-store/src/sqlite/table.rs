@@ -5,6 +5,9 @@ mod claim;
 mod create;
 mod mail;
 
+pub(super) use create::KEYED;
+pub(super) use mail::KNOWN;
+
 use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
@@ -282,12 +285,12 @@ mod tests {
     fn every_question_of_the_writer_is_answered_by_an_index() {
         let expected = [
             (LOAD, "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (run=?)"),
-            (create::KEYED, "SEARCH runs USING INDEX runs_by_key (key=?)"),
+            (KEYED, "SEARCH runs USING INDEX runs_by_key (key=?)"),
             (purge::SPENT, "SEARCH tombstones USING PRIMARY KEY (key=?)"),
             (create::TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (claim::FIRST_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (NEXT_TURN, "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"),
-            (mail::KNOWN, "SEARCH mail USING COVERING INDEX mail_by_dedupe (run=? AND dedupe=?)"),
+            (KNOWN, "SEARCH mail USING COVERING INDEX mail_by_dedupe (run=? AND dedupe=?)"),
         ];
         for (sql, start) in expected {
             let plan = plan(sql);

@@ -48,7 +48,7 @@ pub(super) struct Writer {
     packer: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
     /// Released last: whoever takes it next finds the connection closed.
-    _lock: FileLock,
+    _lock: Arc<FileLock>,
 }
 
 /// What the writer shares with others that have the file open in this process.

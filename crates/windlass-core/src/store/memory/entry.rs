@@ -55,6 +55,11 @@ impl Mailbox {
     pub(super) fn examine(&mut self, position: u64) {
         self.examined = self.examined.max(position.min(self.latest));
     }
+
+    /// Whether it has, or has had, a message under this key.
+    pub(super) fn has_had(&self, dedupe: &str) -> bool {
+        self.dedupe.contains(dedupe)
+    }
 }
 
 impl Owner {
@@ -143,6 +148,7 @@ impl Entry {
             Filter::Inbox => !self.doubts.is_empty() || self.parks.iter().any(|park| park.on.needs_person()),
             Filter::Session(session) => self.session.as_ref() == Some(session),
             Filter::Children(parent) => self.parent.as_ref().is_some_and(|found| found.0 == *parent),
+            Filter::Tool(tool) => self.tool == *tool,
             Filter::All => true,
         }
     }

@@ -273,6 +273,27 @@ impl Store for Wire {
         self.unless_down(|store| store.list(filter, after, limit))
     }
 
+    fn latest(
+        &self,
+        filter: Filter,
+        before: Option<RunId>,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
+        self.unless_down(|store| store.latest(filter, before, limit))
+    }
+
+    fn keyed(&self, key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
+        self.unless_down(|store| store.keyed(key))
+    }
+
+    fn told(&self, run: RunId, dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
+        self.unless_down(|store| store.told(run, dedupe))
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
+        self.unless_down(|store| store.counts())
+    }
+
     fn artifacts(&self) -> &dyn Artifacts {
         self
     }

@@ -5,7 +5,7 @@ use super::scene::{
 };
 use crate::path::Path;
 use crate::run::state::{Blocked, Park};
-use crate::store::{Change, Creation, Filter, Store};
+use crate::store::{Change, Counts, Creation, Filter, Store};
 use crate::testing::block_on;
 
 pub(super) fn lists_filter_and_turn_pages(store: &dyn Store) {
@@ -119,4 +119,60 @@ pub(super) fn lists_show_sessions_and_children(store: &dyn Store) {
     assert_eq!(info(store, run(1)).session.as_deref(), Some("s"));
     let (_, claimed) = Owner::claim(store, run(5));
     assert_eq!(claimed.parent.map(|parent| parent.0), Some(run(4)));
+}
+
+fn latest(store: &dyn Store, filter: Filter, before: Option<u8>, limit: usize) -> Vec<u8> {
+    let infos = must(block_on(store.latest(filter, before.map(run), limit)));
+    infos.iter().map(|info| number(&info.run)).collect()
+}
+
+pub(super) fn lists_begin_with_the_newest_if_asked_to(store: &dyn Store) {
+    for n in 1..=5 {
+        let mut owner = Owner::create_as(store, n, Creation { session: Some("s".into()), ..new(n) });
+        if n % 2 == 0 {
+            owner.write(vec![Change::State(held())]);
+        }
+    }
+    assert_eq!(latest(store, Filter::All, None, 100), [5, 4, 3, 2, 1]);
+    assert_eq!(latest(store, Filter::All, None, 2), [5, 4]);
+    assert_eq!(latest(store, Filter::All, Some(4), 2), [3, 2]);
+    assert_eq!(latest(store, Filter::All, Some(1), 2), Vec::<u8>::new(), "beyond the end");
+    assert_eq!(latest(store, Filter::All, None, 0), Vec::<u8>::new());
+    assert_eq!(latest(store, Filter::Held, Some(3), 9), [2], "the cursor need not match the filter");
+    assert_eq!(latest(store, Filter::Session("s".into()), Some(3), 9), [2, 1]);
+    let newest = must(block_on(store.latest(Filter::Held, None, 1)));
+    assert_eq!(newest, [info(store, run(4))]);
+}
+
+pub(super) fn lists_show_the_runs_of_a_tool(store: &dyn Store) {
+    for n in 1..=6 {
+        let tool = if n % 3 == 0 { "mail" } else { "pay" };
+        let mut owner = Owner::create_as(store, n, Creation { tool: tool.into(), ..new(n) });
+        if n > 3 {
+            owner.write(vec![Change::State(finished())]);
+        }
+    }
+    let tool = |name: &str| Filter::Tool(name.into());
+    assert_eq!(numbers(store, tool("mail")), [3, 6]);
+    assert_eq!(numbers(store, tool("pay")), [1, 2, 4, 5]);
+    assert_eq!(numbers(store, tool("pa")), Vec::<u8>::new());
+    assert_eq!(latest(store, tool("pay"), Some(5), 2), [4, 2]);
+    let page = must(block_on(store.list(tool("pay"), Some(run(2)), 1)));
+    assert_eq!(page, [info(store, run(4))]);
+}
+
+pub(super) fn runs_are_counted(store: &dyn Store) {
+    assert_eq!(must(block_on(store.counts())), Counts::default());
+    must(outside(store, vec![start(1, new(1)), start(2, new(2))]));
+    Owner::create(store, 3);
+    Owner::create(store, 4).write(vec![Change::State(suspended(None))]);
+    Owner::create(store, 5).write(vec![Change::State(held()), Change::Doubts(vec![doubt(0, 1)])]);
+    Owner::create(store, 6).write(vec![Change::State(finished())]);
+    let parks = vec![park(0, Blocked::Connection { provider: "mail".into() })];
+    Owner::create(store, 7).write(vec![Change::Parks(parks), Change::State(suspended(None))]);
+    let expected = Counts { queued: 2, running: 1, suspended: 2, held: 1, finished: 1, inbox: 2 };
+    assert_eq!(must(block_on(store.counts())), expected);
+    Owner::claim(store, run(1));
+    let expected = Counts { queued: 1, running: 2, ..expected };
+    assert_eq!(must(block_on(store.counts())), expected);
 }

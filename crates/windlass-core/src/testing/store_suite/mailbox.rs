@@ -8,6 +8,7 @@ use super::scene::{
 };
 use crate::run::state::Doubt;
 use crate::store::{Change, Store, StoreError};
+use crate::testing::block_on;
 
 pub(super) fn mail_has_positions_that_are_never_used_again(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
@@ -100,6 +101,18 @@ pub(super) fn a_message_is_taken_once(store: &dyn Store) {
     last.write(vec![Change::State(finished())]);
     assert_eq!(send(1, "when it is over"), duplicate(run(1), "k"), "the sender learns that it was taken");
     assert_eq!(mail(store, run(1), 0), []);
+}
+
+pub(super) fn a_mailbox_says_whether_it_has_had_a_message(store: &dyn Store) {
+    let told = |n, key: &str| block_on(store.told(run(n), key.into()));
+    let mut owner = Owner::create(store, 1);
+    Owner::create(store, 2);
+    assert_eq!(told(1, "k"), Ok(false));
+    must(outside(store, vec![once(run(1), "first", "k")]));
+    assert_eq!((told(1, "k"), told(1, "j"), told(2, "k")), (Ok(true), Ok(false), Ok(false)));
+    owner.write(vec![Change::Examined(1), Change::Consumed(vec![1]), Change::State(finished())]);
+    assert_eq!(told(1, "k"), Ok(true), "although it was consumed and the run is over");
+    assert_eq!(told(9, "k"), Err(StoreError::NoSuchRun(run(9))));
 }
 
 pub(super) fn a_refused_message_takes_its_commit_with_it(store: &dyn Store) {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::scene::{
-    Owner, at, by, claimant, due, finished, info, keyed, must, new, outside, record, run, start, texts,
+    Owner, at, by, claimant, due, finished, info, keyed, must, new, number, outside, record, run, start, texts,
 };
 use crate::run::state::RunState;
 use crate::store::{Change, Filter, Store, StoreError};
@@ -58,8 +58,11 @@ pub(super) fn a_key_belongs_to_one_run_for_ever(store: &dyn Store) {
     assert_eq!(outside(store, vec![start(3, keyed(3, "k"))]), taken(1));
     assert_eq!(outside(store, vec![start(3, keyed(3, "j")), start(4, keyed(4, "k"))]), taken(1));
     assert_eq!(outside(store, vec![start(5, keyed(5, "i")), start(6, keyed(6, "i"))]), taken(5), "in one commit");
+    let owner = |key: &str| must(block_on(store.keyed(key.into()))).map(|run| number(&run));
+    assert_eq!((owner("k"), owner("j"), owner("i")), (Some(1), None, None));
     first.write(vec![Change::State(finished())]);
     assert_eq!(create(2, "k"), taken(1), "although it is over");
+    assert_eq!(owner("k"), Some(1));
     assert_eq!(must(block_on(store.list(Filter::All, None, 9))).len(), 1, "the refused left nothing");
     assert_eq!(due(store, 10), (vec![], None));
     assert_eq!(create(2, "j"), Ok(()), "nor did they take a key");

@@ -174,7 +174,7 @@ struct Row<'a> {
     ended: Option<Timestamp>,
 }
 
-pub(super) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";
+pub(in crate::sqlite) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";
 
 pub(super) const TURN: &str = "SELECT run FROM runs
     WHERE session = (SELECT id FROM sessions WHERE name = ?1) AND turn IS NOT NULL ORDER BY id LIMIT 1";

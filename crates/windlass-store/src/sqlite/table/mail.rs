@@ -9,7 +9,7 @@ use super::super::job::{self, Letter, Phase, Start, Write};
 use super::super::log::signed;
 use super::{Table, Trouble};
 
-pub(super) const KNOWN: &str = "SELECT 1 FROM mail WHERE run = ?1 AND dedupe = ?2";
+pub(in crate::sqlite) const KNOWN: &str = "SELECT 1 FROM mail WHERE run = ?1 AND dedupe = ?2";
 
 impl Table<'_> {
     /// Returns the mail that is taken. One message that is not refuses an outsider's commit; an owner's goes without it.

@@ -54,3 +54,17 @@ fn w09_a_finished_run_of_version_1_counts_from_its_creation() {
     assert_eq!(block_on(store.info(run(1))), Ok(None));
     assert_eq!(length(&store, 2), 5, "what is not finished stays");
 }
+
+#[test]
+fn w08_a_file_of_version_2_lists_the_runs_of_a_tool() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, create(1)).unwrap();
+    let tool = block_on(store.info(run(1))).unwrap().unwrap().tool;
+    drop(store);
+    // What version 3 added.
+    let older = "DROP INDEX runs_by_tool; PRAGMA user_version = 2;";
+    Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(block_on(store.list(Filter::Tool(tool), None, 9)).unwrap().len(), 1);
+}

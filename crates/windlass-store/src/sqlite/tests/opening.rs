@@ -5,8 +5,8 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::super::OpenError;
 use super::super::schema::VERSION;
+use super::super::{Holder, OpenError, holder};
 use super::*;
 
 fn refusal(path: &Path) -> (OpenError, String) {
@@ -180,4 +180,29 @@ fn an_empty_file_is_taken() {
 fn a_name_without_a_directory_is_in_the_current_one() {
     let error = SqliteStore::open("").unwrap_err().to_string();
     assert!(error.contains("it names no file"), "{error}");
+}
+
+#[test]
+fn l13_whoever_finds_the_file_in_use_is_told_where_its_owner_answers() {
+    let (_directory, path) = place();
+    assert_eq!(holder(&path).unwrap(), None, "nobody ever had it");
+    let store = SqliteStore::open(&path).unwrap();
+    let own =
+        |address: Option<&str>| Some(Holder { pid: Some(std::process::id()), address: address.map(str::to_owned) });
+    assert_eq!(holder(&path).unwrap(), own(None));
+    store.announce(Some("http://127.0.0.1:7777")).unwrap();
+    store.announce(Some("http://127.0.0.1:7")).unwrap();
+    assert_eq!(holder(&path).unwrap(), own(Some("http://127.0.0.1:7")), "the longer one left nothing");
+    let (error, text) = refusal(&path);
+    assert!(matches!(&error, OpenError::InUse { address: Some(at), .. } if at == "http://127.0.0.1:7"), "{error:?}");
+    assert!(text.contains("open it once"), "{text}");
+    store.announce(None).unwrap();
+    assert_eq!(holder(&path).unwrap(), own(None));
+    assert!(store.announce(Some("two\nlines")).is_err());
+    store.announce(Some("http://127.0.0.1:7")).unwrap();
+    drop(store);
+    assert_eq!(holder(&path).unwrap(), None, "what is left in the lock file means nothing");
+    let store = SqliteStore::open(&path).unwrap();
+    block_on(store.close());
+    assert!(store.announce(Some("http://127.0.0.1:7")).is_err());
 }

@@ -1,0 +1,47 @@
+//! Lists of runs in memory.
+
+use super::super::{Counts, Filter};
+use super::{Entry, Inner};
+use crate::id::RunId;
+use crate::run::state::{RunInfo, RunState};
+
+impl Inner {
+    pub(super) fn list(&self, filter: &Filter, after: Option<RunId>, limit: usize) -> Vec<RunInfo> {
+        let found = self.sorted(filter);
+        let rest = found.into_iter().filter(|(run, _)| after.is_none_or(|after| *run > after));
+        rest.take(limit).map(|(run, entry)| entry.info(run)).collect()
+    }
+
+    pub(super) fn latest(&self, filter: &Filter, before: Option<RunId>, limit: usize) -> Vec<RunInfo> {
+        let found = self.sorted(filter).into_iter().rev();
+        let rest = found.filter(|(run, _)| before.is_none_or(|before| *run < before));
+        rest.take(limit).map(|(run, entry)| entry.info(run)).collect()
+    }
+
+    pub(super) fn keyed(&self, key: &str) -> Option<RunId> {
+        self.keys.get(key).copied()
+    }
+
+    fn sorted(&self, filter: &Filter) -> Vec<(RunId, &Entry)> {
+        let matching = self.runs.iter().filter(|(_, entry)| entry.matches(filter));
+        let mut found: Vec<(RunId, &Entry)> = matching.map(|(run, entry)| (*run, entry)).collect();
+        found.sort_unstable_by_key(|(run, _)| *run);
+        found
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for entry in self.runs.values() {
+            let count = match entry.state {
+                RunState::Queued => &mut counts.queued,
+                RunState::Running => &mut counts.running,
+                RunState::Suspended { .. } => &mut counts.suspended,
+                RunState::Held { .. } => &mut counts.held,
+                RunState::Finished { .. } => &mut counts.finished,
+            };
+            *count += 1;
+            counts.inbox += u64::from(entry.matches(&Filter::Inbox));
+        }
+        counts
+    }
+}

@@ -1,0 +1,151 @@
+//! Who asks, and what they may do.
+
+mod tokens;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+
+pub use tokens::TokensError;
+pub(crate) use tokens::{Made, Tokens};
+
+use crate::app::Shared;
+use crate::refusal::Refusal;
+use crate::wire::Scope;
+
+/// Who asks, as the guard found out.
+#[derive(Clone, Debug)]
+pub(crate) enum Access {
+    /// Somebody at this machine, where no tokens are needed: may do everything.
+    Local,
+    /// The bearer of a token.
+    Token(Arc<Bearer>),
+    /// Somebody without a token.
+    Nobody,
+    /// Somebody with a token that is none, or none any more.
+    Void(&'static str),
+}
+
+/// The bearer of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bearer {
+    pub(crate) id: Arc<str>,
+    pub(crate) name: Arc<str>,
+    pub(crate) scopes: Vec<Scope>,
+}
+
+impl Access {
+    /// Looks at a request's `Authorization`.
+    pub(crate) fn of(app: &Shared, headers: &HeaderMap) -> Self {
+        if app.options.trusted || app.is_open() {
+            return Self::Local;
+        }
+        let Some(value) = headers.get(header::AUTHORIZATION) else { return Self::Nobody };
+        let bearer = value.to_str().ok().and_then(|value| {
+            let (scheme, secret) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+        });
+        match bearer {
+            Some(secret) => app.tokens.bearer(secret).map_or_else(Self::Void, Self::Token),
+            None => Self::Void("`Authorization` is not of the form `Bearer TOKEN`"),
+        }
+    }
+
+    fn may(&self, scope: Scope) -> bool {
+        match self {
+            Self::Local => true,
+            Self::Token(bearer) => bearer.scopes.contains(&scope),
+            Self::Nobody | Self::Void(_) => false,
+        }
+    }
+
+    fn who(&self) -> Who {
+        match self {
+            Self::Token(bearer) => Who { name: bearer.name.clone(), approves: bearer.scopes.contains(&Scope::Approve) },
+            _ => Who { name: "local".into(), approves: true },
+        }
+    }
+}
+
+impl crate::app::App {
+    /// Whether everybody who reaches this server is its owner: it listens to its own machine only, and has no tokens.
+    fn is_open(&self) -> bool {
+        self.hosts.bound.is_none_or(|bound| bound.ip().is_loopback()) && self.tokens.is_empty()
+    }
+}
+
+/// Who does something, as the journal names them.
+#[derive(Clone, Debug)]
+pub(crate) struct Who {
+    pub(crate) name: Arc<str>,
+    /// Whether they may approve and answer.
+    pub(crate) approves: bool,
+}
+
+/// Somebody who may do what a handler does; taking it as an argument is asking for it.
+pub(crate) struct May<S> {
+    pub(crate) who: Who,
+    scope: PhantomData<fn() -> S>,
+}
+
+/// A scope as a type.
+pub(crate) trait Needs {
+    const SCOPE: Scope;
+}
+
+macro_rules! scopes {
+    ($($name:ident),*) => {$(
+        pub(crate) struct $name;
+        impl Needs for $name {
+            const SCOPE: Scope = Scope::$name;
+        }
+    )*};
+}
+
+scopes!(Read, Call, Approve, Admin);
+
+impl<S: Needs> FromRequestParts<Shared> for May<S> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Refusal> {
+        let access = parts.extensions.get::<Access>().unwrap_or(&Access::Nobody);
+        if access.may(S::SCOPE) {
+            return Ok(Self { who: access.who(), scope: PhantomData });
+        }
+        Err(refused(access, S::SCOPE))
+    }
+}
+
+fn refused(access: &Access, scope: Scope) -> Refusal {
+    let word = scope_word(scope);
+    let unauthorized = |detail: String| {
+        Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "Who are you?", detail)
+            .header(header::WWW_AUTHENTICATE, "Bearer realm=\"windlass\"")
+    };
+    match access {
+        Access::Token(bearer) => {
+            let detail = format!(
+                "the token `{}` lacks the scope `{word}`; use one that has it, or have one made (`windlass token create`)",
+                bearer.name
+            );
+            Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("scope", word)
+        }
+        Access::Void(why) => unauthorized(format!("{why}; use a token of this server")),
+        Access::Nobody | Access::Local => unauthorized(format!(
+            "this needs a token with the scope `{word}`: send `Authorization: Bearer TOKEN`; `windlass token create` makes \
+             one"
+        )),
+    }
+}
+
+pub(crate) fn scope_word(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Read => "read",
+        Scope::Call => "call",
+        Scope::Approve => "approve",
+        Scope::Admin => "admin",
+    }
+}

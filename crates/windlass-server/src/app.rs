@@ -1,0 +1,72 @@
+//! What every request shares.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use windlass::Windlass;
+
+use crate::access::Tokens;
+use crate::clients::Clients;
+use crate::hosts::Hosts;
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::rate::Rates;
+use crate::refusal::{Answer, Refusal};
+
+/// Longest time a request waits on purpose.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(300_000);
+
+pub(crate) struct App {
+    pub(crate) windlass: Windlass,
+    pub(crate) options: Options,
+    pub(crate) tokens: Tokens,
+    pub(crate) hosts: Hosts,
+    pub(crate) clients: Clients,
+    pub(crate) metrics: Metrics,
+    pub(crate) rates: Rates,
+    /// True once the server stops.
+    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) started: Instant,
+}
+
+/// Cheap to clone: every handler has one.
+pub(crate) type Shared = Arc<App>;
+
+impl App {
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Resolves when the server stops; never, if nobody can stop it.
+    pub(crate) async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits for something at most so long, and no longer than the server runs.
+    pub(crate) async fn within<T>(&self, wait: Duration, what: impl Future<Output = T>) -> Option<T> {
+        if wait.is_zero() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            done = what => Some(done),
+            () = tokio::time::sleep(wait) => None,
+            () = self.stopped() => None,
+        }
+    }
+}
+
+/// How long to wait, as a request says it.
+pub(crate) fn patience(wait_ms: Option<u64>, otherwise: u64) -> Answer<Duration> {
+    let wait = Duration::from_millis(wait_ms.unwrap_or(otherwise));
+    if wait > LONGEST_WAIT {
+        let most = LONGEST_WAIT.as_millis();
+        return Err(Refusal::invalid(format!("wait_ms is at most {most}; ask again to wait longer")));
+    }
+    Ok(wait)
+}

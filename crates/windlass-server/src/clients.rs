@@ -1,0 +1,301 @@
+//! Tools that connected clients have: their calls are handed to the client, which answers by reply key.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::broadcast;
+use windlass::tools::encode_output;
+use windlass::{
+    Atomic, Blocked, Call, Effect, Filter, Hold, Output, Reply, RunState, Schemas, Tool, ToolResult, ToolSpec, Windlass,
+};
+
+use crate::app::Shared;
+use crate::refusal::{Answer, Refusal};
+use crate::sse::{Next, Source, event};
+use crate::wire::{ClientAnswer, ClientCall, ClientRequest, ClientTool, EndReason, Time};
+
+/// Clients at once; more than this is a loop gone wrong.
+const CLIENTS: usize = 1_000;
+/// Tools of one client.
+const TOOLS: usize = 256;
+/// Calls that wait for a client to be read; one that is further behind reads them from the store.
+const BEHIND: usize = 256;
+/// How long a call waits for its client unless the tool says otherwise.
+const DEADLINE: Duration = Duration::from_secs(600);
+/// Calls a reader is remembered to have been handed.
+const TOLD: usize = 10_000;
+/// Runs read from the store at a time.
+const PAGE: usize = 100;
+
+#[derive(Default)]
+pub(crate) struct Clients(Mutex<FxHashMap<String, Client>>);
+
+#[derive(Clone)]
+struct Client {
+    /// Who brought it.
+    owner: Arc<str>,
+    tools: Arc<BTreeSet<Arc<str>>>,
+    calls: broadcast::Sender<ClientCall>,
+}
+
+/// A tool that a client has.
+struct Remote {
+    calls: broadcast::Sender<ClientCall>,
+    name: Arc<str>,
+    deadline: Duration,
+}
+
+impl Atomic for Remote {
+    fn attempt(&self, call: Call) -> BoxFuture<'static, ToolResult<Output>> {
+        let handed = ClientCall {
+            run: call.run(),
+            path: call.path().clone(),
+            tool: self.name.to_string(),
+            args: (**call.args()).clone(),
+            key: call.reply_key(),
+            until: Some(Time::from(Time::now().timestamp() + self.deadline)),
+        };
+        // A client that is not connected reads it from the store when it is.
+        drop(self.calls.send(handed));
+        let later = Reply::<serde_json::Value>::later().within(self.deadline);
+        Box::pin(std::future::ready(encode_output(Ok(later))))
+    }
+}
+
+fn source(client: &str) -> String {
+    format!("client:{client}")
+}
+
+impl Clients {
+    /// Brings the tools of a client. Under a key it is always the same client, and its tools are replaced.
+    pub(crate) fn register(
+        &self,
+        windlass: &Windlass,
+        request: ClientRequest,
+        owner: &Arc<str>,
+        key: Option<&str>,
+    ) -> Answer<ClientAnswer> {
+        if request.tools.is_empty() || request.tools.len() > TOOLS {
+            return Err(Refusal::invalid(format!("a client brings 1 to {TOOLS} tools")));
+        }
+        let id = name(owner, key)?;
+        let mut clients = self.0.lock();
+        if clients.len() >= CLIENTS && !clients.contains_key(&id) {
+            let why = format!("{CLIENTS} clients have brought tools already; take some away first");
+            return Err(Refusal::conflict("too_many", why));
+        }
+        let before = clients.get(&id);
+        let snapshot = windlass.toolbox().snapshot();
+        for tool in &request.tools {
+            let own = before.is_some_and(|client| client.tools.contains(tool.name.as_str()));
+            if !own && snapshot.by_name(&tool.name).is_some() {
+                let why = format!("there is a tool `{}` here already; give yours another name", tool.name);
+                return Err(Refusal::conflict("tool_exists", why));
+            }
+        }
+        let calls = before.map_or_else(|| broadcast::channel(BEHIND).0, |client| client.calls.clone());
+        let tools = request.tools.into_iter().map(|tool| remote(tool, &calls)).collect::<Answer<Vec<Tool>>>()?;
+        let names: BTreeSet<Arc<str>> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
+        let mounted = windlass.toolbox().mount(&source(&id), tools);
+        mounted.map_err(|error| Refusal::invalid(error.to_string()))?;
+        let listed = names.iter().map(ToString::to_string).collect();
+        clients.insert(id.clone(), Client { owner: owner.clone(), tools: Arc::new(names), calls });
+        Ok(ClientAnswer { client: id, tools: listed })
+    }
+
+    /// Takes a client and its tools away. Its calls wait until their deadline for one that brings the tools again.
+    pub(crate) fn remove(&self, windlass: &Windlass, id: &str, who: &str) -> Answer<()> {
+        self.find(id, who)?;
+        self.0.lock().remove(id);
+        windlass.toolbox().unmount(&source(id));
+        Ok(())
+    }
+
+    fn find(&self, id: &str, who: &str) -> Answer<Client> {
+        let client = self.0.lock().get(id).cloned();
+        // Somebody else's looks like nobody's.
+        client.filter(|client| *client.owner == *who).ok_or_else(|| {
+            Refusal::not_found(format!(
+                "there is no client `{}` of yours; bring its tools again (POST /v1/clients), with the same \
+                 Idempotency-Key to have the same name",
+                crate::extract::shortened(id)
+            ))
+        })
+    }
+
+    fn knows(&self, id: &str, calls: &broadcast::Sender<ClientCall>) -> bool {
+        self.0.lock().get(id).is_some_and(|client| client.calls.same_channel(calls))
+    }
+
+    /// The calls of a client as they come, beginning with those that wait already.
+    pub(crate) fn calls(&self, app: &Shared, id: &str, who: &str) -> Answer<Calls> {
+        let client = self.find(id, who)?;
+        // Heard from now on, and looked for then: nothing falls between.
+        let heard = client.calls.subscribe();
+        Ok(Calls {
+            app: app.clone(),
+            id: id.to_owned(),
+            client,
+            heard,
+            told: BTreeSet::new(),
+            waiting: Vec::new(),
+            look: true,
+        })
+    }
+}
+
+/// A random name, or the one that belongs to a key.
+fn name(owner: &str, key: Option<&str>) -> Answer<String> {
+    let mut bytes = [0u8; 12];
+    match key {
+        Some(key) => {
+            let mut hasher = blake3::Hasher::new_derive_key("windlass 2026 names of clients v1");
+            hasher.update(owner.as_bytes()).update(&[0]).update(key.as_bytes());
+            hasher.finalize_xof().fill(&mut bytes);
+        }
+        None => getrandom::fill(&mut bytes).map_err(|_| Refusal::internal())?,
+    }
+    Ok(format!("c_{}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+}
+
+fn remote(tool: ClientTool, calls: &broadcast::Sender<ClientCall>) -> Answer<Tool> {
+    let effect = match tool.effect.as_deref() {
+        None | Some("once") => Effect::Once,
+        Some("idempotent") => Effect::Idempotent,
+        Some("readonly") => Effect::Readonly,
+        Some(other) => {
+            let (name, other) = (&tool.name, crate::extract::shortened(other));
+            return Err(Refusal::invalid(format!("tool `{name}`: `{other}` is no effect: readonly, idempotent, once")));
+        }
+    };
+    let deadline = tool.deadline_ms.map_or(DEADLINE, Duration::from_millis);
+    if deadline.is_zero() {
+        return Err(Refusal::invalid(format!("tool `{}`: a deadline of zero would fail every call", tool.name)));
+    }
+    let input = tool.input_schema.unwrap_or_else(|| serde_json::json!({"type": "object"}));
+    let schemas = Schemas { input, output: tool.output_schema };
+    let spec = ToolSpec::new(tool.name.as_str(), tool.description);
+    let name: Arc<str> = tool.name.into();
+    Ok(Tool::atomic(spec, schemas, Remote { calls: calls.clone(), name, deadline }).effect(effect))
+}
+
+/// Lets runs go on that were held because a tool was missing which is here now.
+pub(crate) async fn take_up_held(windlass: &Windlass, tools: &[String]) {
+    let mut after = None;
+    loop {
+        let page = match windlass.list(Filter::Held, after, PAGE).await {
+            Ok(page) => page,
+            Err(error) => return tracing::warn!("held runs cannot be looked for: {error}"),
+        };
+        after = page.last().map(|info| info.run);
+        for info in &page {
+            let RunState::Held { hold: Hold::ToolMissing { tool, .. } } = &info.state else { continue };
+            if tools.contains(tool)
+                && let Err(error) = windlass.resume(info.run).await
+            {
+                tracing::warn!(run = %info.run, "cannot be taken up: {error}");
+            }
+        }
+        if page.len() < PAGE {
+            return;
+        }
+    }
+}
+
+/// The calls a client is handed.
+pub(crate) struct Calls {
+    app: Shared,
+    id: String,
+    client: Client,
+    heard: broadcast::Receiver<ClientCall>,
+    /// The keys of calls that this reader was handed.
+    told: BTreeSet<String>,
+    waiting: Vec<ClientCall>,
+    /// Whether the store is to be looked at.
+    look: bool,
+}
+
+impl Source for Calls {
+    async fn next(&mut self) -> Next {
+        loop {
+            if std::mem::take(&mut self.look) {
+                match pending(&self.app.windlass, &self.client.tools).await {
+                    Ok(calls) => self.waiting = calls,
+                    Err(error) => {
+                        tracing::warn!("the calls of a client cannot be read: {error}");
+                        return Next::Over(EndReason::Failed);
+                    }
+                }
+                self.waiting.reverse();
+            }
+            let call = match self.waiting.pop() {
+                Some(call) => call,
+                None => match tokio::time::timeout(Duration::from_secs(1), self.heard.recv()).await {
+                    Ok(Ok(call)) => call,
+                    // What was missed is in the store.
+                    Ok(Err(broadcast::error::RecvError::Lagged(_))) => {
+                        self.look = true;
+                        continue;
+                    }
+                    Ok(Err(broadcast::error::RecvError::Closed)) => return Next::Over(EndReason::Removed),
+                    Err(_) if !self.app.clients.knows(&self.id, &self.client.calls) => {
+                        return Next::Over(EndReason::Removed);
+                    }
+                    Err(_) => continue,
+                },
+            };
+            // What is forgotten is at worst handed out again, under the same key.
+            if self.told.len() >= TOLD {
+                self.told.clear();
+            }
+            if self.told.insert(call.key.clone()) {
+                return Next::Event(event(None, "call", &call));
+            }
+        }
+    }
+
+    fn place(&self) -> String {
+        String::new()
+    }
+}
+
+/// Calls of these tools that wait for an answer.
+async fn pending(windlass: &Windlass, tools: &BTreeSet<Arc<str>>) -> windlass::Result<Vec<ClientCall>> {
+    let mut calls = Vec::new();
+    let mut after = None;
+    loop {
+        let page = windlass.list(Filter::Inbox, after, PAGE).await?;
+        after = page.last().map(|info| info.run);
+        for info in &page {
+            let of_tools = windlass
+                .awaited(info)
+                .into_iter()
+                .filter(|item| matches!(&item.park.on, Blocked::Input { name, at: None } if tools.contains(name)));
+            let items: Vec<_> = of_tools.collect();
+            if items.is_empty() {
+                continue;
+            }
+            let paths: Vec<_> = items.iter().map(|item| item.park.path.clone()).collect();
+            let asked = windlass.asked_calls(info.run, &paths).await?;
+            for (item, asked) in items.into_iter().zip(asked) {
+                // A wait of a body may have the name of a tool; it is no call.
+                let (Some(asked), Some(key)) = (asked, item.key) else { continue };
+                calls.push(ClientCall {
+                    run: info.run,
+                    path: item.park.path,
+                    tool: asked.tool.to_string(),
+                    args: asked.args,
+                    key,
+                    until: item.park.until.map(Into::into),
+                });
+            }
+        }
+        if page.len() < PAGE {
+            return Ok(calls);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What every request passes, in this order: who is meant, which page asks, who asks, how often; then its handler, within
+//! a time; then what is counted.
+
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+
+use crate::access::Access;
+use crate::app::{LONGEST_WAIT, Shared};
+use crate::rate::Client;
+use crate::refusal::{Answer, Refusal};
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let origin = request.headers().get(header::ORIGIN).cloned();
+    let mut response = match admitted(&app, &mut request, begun) {
+        Err(refusal) => refusal.into_response(),
+        Ok(()) if is_preflight(&app, &method, origin.as_ref()) => preflight(),
+        Ok(()) => {
+            let time = app.options.limits.request + LONGEST_WAIT;
+            let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
+            match tokio::time::timeout(time, handled).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(panic)) => {
+                    let text = panic.downcast_ref::<String>().map(String::as_str);
+                    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+                    tracing::error!(%method, "a handler panicked: {text}");
+                    Refusal::internal().into_response()
+                }
+                Err(_) => Refusal::unavailable("took_too_long", "the request took too long; ask again").into_response(),
+            }
+        }
+    };
+    allow_origin(&app, origin.as_ref(), response.headers_mut());
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(content) = response.headers().get(header::CONTENT_TYPE)
+        && content == "application/problem+json"
+    {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    let route = route.as_ref().map_or("unmatched", |route| route.as_str());
+    app.metrics.request(known(&method), route, response.status().as_u16(), begun.elapsed());
+    response
+}
+
+/// Whether the request may go on; notes who asks.
+fn admitted(app: &Shared, request: &mut Request, now: Instant) -> Answer<()> {
+    if !app.options.trusted {
+        check_host(app, request)?;
+    }
+    let access = Access::of(app, request.headers());
+    if let Some(client) = client(&access, request)
+        && let Err(wait) = app.rates.take(client, now)
+    {
+        let seconds = wait.as_secs_f64().ceil().max(1.0);
+        return Err(Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many_requests",
+            "Too many requests",
+            format!("at most {} a second are answered here; come back in {seconds} s", app.options.limits.per_second),
+        )
+        .header(header::RETRY_AFTER, &format!("{seconds}")));
+    }
+    request.extensions_mut().insert(access);
+    Ok(())
+}
+
+fn check_host(app: &Shared, request: &Request) -> Answer<()> {
+    let headers = request.headers();
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+    if app.hosts.bound.is_some() && !host.is_some_and(|host| app.hosts.is_ours(host)) {
+        return Err(Refusal::new(
+            StatusCode::MISDIRECTED_REQUEST,
+            "wrong_host",
+            "Another server is meant",
+            "the `Host` of the request is none of this server's names; use its address, or add the name to `allowed_hosts`",
+        ));
+    }
+    match headers.get(header::ORIGIN) {
+        Some(origin) if !origin.to_str().is_ok_and(|origin| app.hosts.admits(origin, host)) => Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "wrong_origin",
+            "This page may not ask",
+            "the `Origin` of the request is not let in here; add it to `allowed_origins` if it should be",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whose requests are counted; nobody's on the machine itself.
+fn client(access: &Access, request: &Request) -> Option<Client> {
+    match access {
+        Access::Local => None,
+        Access::Token(bearer) => Some(Client::Token(bearer.id.clone())),
+        Access::Nobody | Access::Void(_) => request.extensions().get::<Peer>().map(|peer| Client::Address(peer.0)),
+    }
+}
+
+fn is_preflight(app: &Shared, method: &Method, origin: Option<&HeaderValue>) -> bool {
+    let listed = origin.and_then(|origin| origin.to_str().ok()).is_some_and(|origin| app.hosts.is_listed(origin));
+    method == Method::OPTIONS && listed
+}
+
+fn preflight() -> Response {
+    let headers = [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE"),
+        (
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            "authorization, content-type, idempotency-key, last-event-id, range, accept",
+        ),
+        (header::ACCESS_CONTROL_MAX_AGE, "600"),
+    ];
+    (StatusCode::NO_CONTENT, headers).into_response()
+}
+
+/// Closed, but for the origins that are listed.
+fn allow_origin(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    let Some(origin) = origin else { return };
+    if origin.to_str().is_ok_and(|text| app.hosts.is_listed(text)) {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        headers
+            .insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("location, etag, content-range"));
+        headers.append(header::VARY, HeaderValue::from_static("origin"));
+    }
+}
+
+/// Methods that are counted by name: the others are as many as somebody likes to make up.
+fn known(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
+    }
+}

@@ -1,0 +1,81 @@
+//! How the API is served.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::webhook::Webhook;
+use crate::wire::ReloadAnswer;
+
+/// Reads the configuration anew; answers what changed, or every problem in words.
+pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<ReloadAnswer, String>> + Send + Sync>;
+
+/// How the API is served. The defaults suit one machine and its owner.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Where tokens are kept; beside the database file unless set.
+    pub tokens: Option<PathBuf>,
+    /// Requests come from this very process, which has the file open anyway: no token is asked for, and neither `Host` nor
+    /// `Origin` is looked at.
+    pub trusted: bool,
+    /// Names under which the server may be addressed, beside its address and `localhost`.
+    pub allowed_hosts: Vec<String>,
+    /// Origins of pages, beside the server's own, that may use the API; `https://example.com`.
+    pub allowed_origins: Vec<String>,
+    /// What a client may ask for and how long it may take.
+    pub limits: Limits,
+    /// Who is told when a person is needed.
+    pub webhook: Option<Webhook>,
+    /// What reading the configuration anew does.
+    pub reload: Option<Reload>,
+}
+
+/// What a client may ask for, and how long it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest body of a request, but for artifacts and imports: arguments have a megabyte each, and large content belongs
+    /// in an artifact.
+    pub body_bytes: usize,
+    /// Largest document that is imported.
+    pub import_bytes: usize,
+    /// How long the head of a request may take to arrive: a client that dribbles holds a connection no longer.
+    pub head: Duration,
+    /// How long the body of a request may take to arrive; that of an artifact, the next piece of it.
+    pub body: Duration,
+    /// How long a request may take in all, beside what it waits on purpose.
+    pub request: Duration,
+    /// How long a client may take nothing of what it is sent before its connection is cut.
+    pub write: Duration,
+    /// Most connections at once.
+    pub connections: usize,
+    /// Most requests a second by one token, or from one address without one; not of `local`. Twice as many may come at
+    /// once.
+    pub per_second: u32,
+    /// How often a stream that has nothing to say says so.
+    pub heartbeat: Duration,
+    /// How long a reader of a stream may be behind before it is cut off.
+    pub slow: Duration,
+    /// How long a server that stops waits for requests under way.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 4 << 20,
+            import_bytes: 64 << 20,
+            head: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            request: Duration::from_secs(60),
+            write: Duration::from_secs(60),
+            connections: 4_096,
+            per_second: 1_000,
+            heartbeat: Duration::from_secs(15),
+            slow: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Artifacts: streamed in, streamed out, whole or in parts.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use windlass::{Access, Artifact, ArtifactError, ArtifactId, ArtifactReader, Stored};
+
+use super::calls::check_session;
+use super::range::{Wanted, wanted};
+use crate::access::{Call, May, Read};
+use crate::answer::located;
+use crate::app::Shared;
+use crate::extract::{Key, Place, Query, shortened};
+use crate::refusal::{Answer, Refusal};
+use crate::wire::ArtifactAnswer;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StoreQuery {
+    /// The session whose runs may refer to it.
+    #[param(min_length = 1, max_length = 255)]
+    session: String,
+    /// Its media type; the `Content-Type` of the request unless said.
+    media_type: Option<String>,
+    /// Its file name.
+    name: Option<String>,
+}
+
+/// Store an artifact
+///
+/// For a run of a session to be started with, within an hour; that run keeps it from then on. The name is the digest of the
+/// content, so storing the same again is harmless.
+#[utoipa::path(post, path = "/v1/artifacts", tag = "artifacts", params(StoreQuery),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 201, description = "It is stored", body = ArtifactAnswer)))]
+pub(super) async fn store(
+    State(app): State<Shared>,
+    _may: May<Call>,
+    _key: Key,
+    Query(query): Query<StoreQuery>,
+    request: Request,
+) -> Answer {
+    check_session(&query.session)?;
+    let given = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let media_type = query.media_type.or(given).unwrap_or_else(|| "application/octet-stream".to_owned());
+    if media_type.is_empty() || media_type.len() > 255 || !media_type.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+    {
+        return Err(Refusal::invalid("media_type is 1 to 255 visible characters, such as text/csv"));
+    }
+    let mut writer = app.windlass.new_artifact(query.session.as_str(), media_type.as_str());
+    if let Some(name) = &query.name {
+        if name.is_empty() || name.chars().count() > 255 || name.chars().any(char::is_control) {
+            return Err(Refusal::invalid("name has 1 to 255 visible characters"));
+        }
+        writer = writer.named(name.as_str());
+    }
+    let mut stream = request.into_body().into_data_stream();
+    loop {
+        let piece = tokio::time::timeout(app.options.limits.body, stream.next()).await.map_err(|_| {
+            let why = "the next piece did not arrive in time; send it again from the beginning";
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "The request took too long to arrive", why)
+                .header(header::CONNECTION, "close")
+        })?;
+        let Some(piece) = piece else { break };
+        let piece = piece.map_err(|error| {
+            Refusal::bad_request("broken_body", format!("the body broke off: {error}"))
+                .header(header::CONNECTION, "close")
+        })?;
+        writer.write(&piece).await.map_err(refused)?;
+    }
+    let artifact = writer.finish().await.map_err(refused)?;
+    let (Some(id), size) = (artifact.id(), artifact.size()) else { return Err(Refusal::internal()) };
+    let answer = ArtifactAnswer { artifact: id.to_string(), size, media_type, name: query.name };
+    Ok(located(StatusCode::CREATED, &format!("/v1/artifacts/{id}"), &answer))
+}
+
+fn refused(error: ArtifactError) -> Refusal {
+    match error {
+        ArtifactError::TooLarge { limit } => {
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The artifact is too large", error.to_string())
+                .with("limit", limit)
+                .header(header::CONNECTION, "close")
+        }
+        ArtifactError::Store(error) => error.into(),
+        ArtifactError::Missing(_) => Refusal::not_found(error.to_string()),
+        other => Refusal::conflict("refused", other.to_string()),
+    }
+}
+
+/// Read an artifact
+///
+/// Whole, or a range of it. Its content never changes.
+#[utoipa::path(get, path = "/v1/artifacts/{id}", tag = "artifacts",
+    params(("id" = String, Path), ("range" = Option<String>, Header), ("if-none-match" = Option<String>, Header),
+           ("if-range" = Option<String>, Header)),
+    responses(
+        (status = 200, description = "All of it", content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 206, description = "A part of it", content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 304, description = "The reader has it"),
+    ))]
+pub(super) async fn read(
+    State(app): State<Shared>,
+    _may: May<Read>,
+    Place(id): Place<String>,
+    headers: HeaderMap,
+) -> Answer {
+    let id: ArtifactId = id.parse().map_err(|_| {
+        let why = format!("`{}` names no artifact: it is `b3:` and 64 hexadecimal digits", shortened(&id));
+        Refusal::bad_request("bad_artifact_id", why)
+    })?;
+    let tag = format!("\"{id}\"");
+    let named = Artifact::stored("application/octet-stream", Stored { id, size: 0 });
+    let reader = app.windlass.open_artifact(&named, Access::Owner).await?;
+    let has = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let known = |list: &str| {
+        list.split(',')
+            .any(|one| matches!(one.trim().trim_start_matches("W/"), "*") || one.trim().trim_start_matches("W/") == tag)
+    };
+    if has(header::IF_NONE_MATCH).is_some_and(known) {
+        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
+    }
+    let size = reader.size();
+    let range = has(header::RANGE).filter(|_| has(header::IF_RANGE).is_none_or(|seen| seen.trim() == tag));
+    let (status, first, end) = match wanted(range, size) {
+        Wanted::Whole => (StatusCode::OK, 0, size),
+        Wanted::Part(first, last) => (StatusCode::PARTIAL_CONTENT, first, last + 1),
+        Wanted::Nothing => {
+            let why = format!("the artifact has {size} bytes, and none where the range begins");
+            let title = "There is nothing there";
+            return Err(Refusal::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", title, why)
+                .header(header::CONTENT_RANGE, &format!("bytes */{size}")));
+        }
+    };
+    let mut response = Response::new(Body::from_stream(pieces(reader, first, end)));
+    *response.status_mut() = status;
+    let text = |text: String| HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""));
+    let into = response.headers_mut();
+    // What it is only whoever stored it knows, and a browser must not guess.
+    into.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    into.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    into.insert(header::CONTENT_LENGTH, text((end - first).to_string()));
+    into.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    into.insert(header::ETAG, text(tag));
+    into.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, max-age=31536000, immutable"));
+    if status == StatusCode::PARTIAL_CONTENT {
+        into.insert(header::CONTENT_RANGE, text(format!("bytes {first}-{}/{size}", end - 1)));
+    }
+    Ok(response)
+}
+
+/// A piece at a time; an error cuts the answer off, which its reader notices by the length.
+fn pieces(
+    reader: ArtifactReader,
+    first: u64,
+    end: u64,
+) -> impl futures_util::Stream<Item = Result<Bytes, ArtifactError>> + Send {
+    futures_util::stream::unfold((reader, first), move |(reader, at)| async move {
+        if at >= end {
+            return None;
+        }
+        let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(windlass::limits::ARTIFACT_PIECE);
+        match reader.read_at(at, length).await {
+            Ok(bytes) if bytes.is_empty() => None,
+            Ok(bytes) => {
+                let next = at + bytes.len() as u64;
+                Some((Ok(Bytes::from(bytes)), (reader, next)))
+            }
+            Err(error) => Some((Err(error), (reader, end))),
+        }
+    })
+}

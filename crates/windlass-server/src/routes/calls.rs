@@ -1,0 +1,143 @@
+//! Making calls.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use windlass::{Error, RunId, Start, Submitted, ToolCall, Work};
+
+use crate::access::{Call, May};
+use crate::answer::{located, ok};
+use crate::app::{Shared, patience};
+use crate::extract::{Json, Key};
+use crate::refusal::{Answer, Refusal};
+use crate::show;
+use crate::wire::{Accepted, BatchAnswer, BatchRequest, CallAnswer, CallRequest};
+
+/// How long a call is waited for unless its request says otherwise, in milliseconds.
+const WAIT_MS: u64 = 30_000;
+/// Longest name of a session.
+const SESSION_CHARS: usize = 255;
+/// Longest id of a call, and longest name of a tool that is looked for.
+const ID_CHARS: usize = 255;
+/// Most calls in one batch of this API.
+const BATCH_CALLS: usize = 1_000;
+
+/// Make one call
+///
+/// 200 with its outcome, also of a call that failed, or 202 if it takes longer than `wait_ms`. With an `Idempotency-Key` the
+/// same request is the same run.
+#[utoipa::path(
+    post, path = "/v1/calls", tag = "calls", request_body = CallRequest,
+    responses(
+        (status = 200, description = "It has its outcome", body = CallAnswer),
+        (status = 202, description = "It goes on", body = Accepted),
+    )
+)]
+pub(super) async fn call(
+    State(app): State<Shared>,
+    _may: May<Call>,
+    Key(key): Key,
+    Json(request): Json<CallRequest>,
+) -> Answer {
+    let wait = patience(request.wait_ms, WAIT_MS)?;
+    let how = start(key, request.session)?;
+    let tool = request.tool.clone();
+    let work = Work::Call(to_call(request.tool, request.args, request.call_id)?);
+    let mut submitted = app.windlass.submit(work, how).await?;
+    match app.within(wait, submitted.outcomes()).await {
+        Some(Ok((run, mut outcomes))) => {
+            app.metrics.outcomes(std::iter::once(tool.as_str()), &outcomes);
+            let outcome = outcomes.pop().ok_or_else(Refusal::internal)?;
+            Ok(ok(&CallAnswer { run, outcome: show::outcome(&outcome) }))
+        }
+        Some(Err(error)) => unfinished(&app, &mut submitted, error).await,
+        None => accepted(&app, submitted.accepted().await?).await,
+    }
+}
+
+/// Make several calls as one run
+///
+/// Their outcomes come back in order. With an `Idempotency-Key` the same request is the same run.
+#[utoipa::path(
+    post, path = "/v1/batches", tag = "calls", request_body = BatchRequest,
+    responses(
+        (status = 200, description = "They have their outcomes", body = BatchAnswer),
+        (status = 202, description = "The run goes on", body = Accepted),
+    )
+)]
+pub(super) async fn batch(
+    State(app): State<Shared>,
+    _may: May<Call>,
+    Key(key): Key,
+    Json(request): Json<BatchRequest>,
+) -> Answer {
+    let wait = patience(request.wait_ms, WAIT_MS)?;
+    let how = start(key, request.session)?;
+    if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
+        return Err(Refusal::invalid(format!("a batch has 1 to {BATCH_CALLS} calls")));
+    }
+    let tools: Vec<String> = request.calls.iter().map(|call| call.tool.clone()).collect();
+    let calls = request.calls.into_iter().map(|call| to_call(call.tool, call.args, call.call_id));
+    let calls = calls.collect::<Answer<Vec<ToolCall>>>()?;
+    let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
+    let mut submitted = app.windlass.submit(work, how).await?;
+    match app.within(wait, submitted.outcomes()).await {
+        Some(Ok((run, outcomes))) => {
+            app.metrics.outcomes(tools.iter().map(String::as_str), &outcomes);
+            Ok(ok(&BatchAnswer { run, outcomes: show::outcomes(&outcomes) }))
+        }
+        Some(Err(error)) => unfinished(&app, &mut submitted, error).await,
+        None => accepted(&app, submitted.accepted().await?).await,
+    }
+}
+
+fn to_call(tool: String, args: serde_json::Value, call_id: Option<String>) -> Answer<ToolCall> {
+    if tool.is_empty() || tool.chars().count() > ID_CHARS {
+        return Err(Refusal::invalid(format!("the name of a tool has 1 to {ID_CHARS} characters")));
+    }
+    if !args.is_object() {
+        return Err(Refusal::invalid("args: the arguments of a call are an object"));
+    }
+    let call = ToolCall::new(tool, args);
+    match call_id {
+        Some(id) if id.chars().count() > ID_CHARS => {
+            Err(Refusal::invalid(format!("call_id has at most {ID_CHARS} characters")))
+        }
+        Some(id) => Ok(call.with_id(id)),
+        None => Ok(call),
+    }
+}
+
+fn start(key: Option<String>, session: Option<String>) -> Answer<Start> {
+    let session = session.map(|name| check_session(&name).map(|()| Arc::from(name))).transpose()?;
+    Ok(Start { key: key.map(Arc::from), session, ..Start::default() })
+}
+
+pub(super) fn check_session(name: &str) -> Answer<()> {
+    if name.is_empty() || name.chars().count() > SESSION_CHARS || name.chars().any(char::is_control) {
+        return Err(Refusal::invalid(format!("the name of a session has 1 to {SESSION_CHARS} visible characters")));
+    }
+    Ok(())
+}
+
+/// The run is in the store, and has no outcome for now: it is held, or somebody else goes on with it.
+async fn unfinished(app: &Shared, submitted: &mut Submitted, error: Error) -> Answer {
+    match error {
+        Error::Held { run, .. } => accepted(app, run).await,
+        Error::Elsewhere { .. } => accepted(app, submitted.accepted().await?).await,
+        error => Err(error.into()),
+    }
+}
+
+/// 202, and where to look.
+pub(super) async fn accepted(app: &Shared, run: RunId) -> Answer<Response> {
+    let info = app.windlass.info(run).await?.ok_or(windlass::StoreError::NoSuchRun(run))?;
+    let sentence = match &info.state {
+        windlass::RunState::Held { hold } => Some(hold.to_string()),
+        _ => None,
+    };
+    let body = Accepted { run, state: show::state(&info.state), sentence };
+    Ok(located(StatusCode::ACCEPTED, &format!("/v1/runs/{run}"), &body))
+}

@@ -1,0 +1,30 @@
+//! Cursors: where a list goes on, as text that says which list it belongs to.
+
+use windlass::RunId;
+
+use crate::refusal::{Answer, Refusal};
+
+/// How many things a page has, as a request says it.
+pub(super) fn page_size(limit: Option<u64>, most: u64) -> Answer<usize> {
+    let limit = limit.unwrap_or(100.min(most));
+    if (1..=most).contains(&limit) {
+        return Ok(usize::try_from(limit).unwrap_or(usize::MAX));
+    }
+    Err(Refusal::bad_request("bad_query", format!("limit is 1 to {most}")))
+}
+
+/// After the run `run`, in the list that `list` stands for.
+pub(super) fn cursor(list: char, run: RunId) -> String {
+    format!("{list}{run}")
+}
+
+pub(super) fn read_cursor(list: char, text: &str) -> Answer<RunId> {
+    let bad = || {
+        let why = "the cursor is none of this list; use `next` of the page before, with the same order, or leave it out to \
+                   begin anew";
+        Refusal::bad_request("bad_cursor", why)
+    };
+    let run = text.strip_prefix(list).ok_or_else(bad)?;
+    // One place has one name.
+    run.parse::<RunId>().ok().filter(|found| found.to_string() == run).ok_or_else(bad)
+}

@@ -1,0 +1,153 @@
+//! The socket: accepting, timing, and stopping in good order.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use windlass::Windlass;
+
+use crate::app::Shared;
+use crate::guard::Peer;
+use crate::options::Options;
+use crate::timed::Timed;
+use crate::{build, webhook};
+
+/// How long accepting rests after it failed: usually because there are no more files to open.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Serves the API until `stop` resolves. Then streams end with `end {reason: shutdown}`, requests under way are waited for
+/// for a while, and the runtime is shut down: its runs are let go of in good order, for whoever opens the file next.
+///
+/// Refused with [`io::ErrorKind::PermissionDenied`] where others than this machine could connect and there are no tokens.
+pub async fn serve(
+    listener: TcpListener,
+    windlass: Windlass,
+    options: Options,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let bound = listener.local_addr()?;
+    let (stopping, stopped) = watch::channel(false);
+    let (router, app) = build(windlass.clone(), options, Some(bound), stopped).map_err(io::Error::other)?;
+    if !bound.ip().is_loopback() && app.tokens.is_empty() && !app.options.trusted {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "{bound} can be reached from other machines, and there are no tokens: anybody could do anything. Make one \
+                 first (`windlass token create --scope admin …`), or listen to 127.0.0.1"
+            ),
+        ));
+    }
+    if let Err(error) = windlass.announce(Some(&format!("http://{}", reachable(bound)))) {
+        tracing::warn!("others cannot be told where this server answers: {error}");
+    }
+    let telling = app.options.webhook.clone().map(|hook| tokio::spawn(webhook::tell(app.clone(), hook)));
+    accept(listener, router, &app, stop).await;
+    tracing::info!("the server stops");
+    // Nobody waits for the other side of a channel that is gone, so this is kept until the end.
+    stopping.send_replace(true);
+    drain(&app).await;
+    if let Some(telling) = telling {
+        telling.abort();
+    }
+    if let Err(error) = windlass.announce(None) {
+        tracing::debug!("the address stays announced until the file is closed: {error}");
+    }
+    windlass.shutdown().await.map_err(|error| io::Error::other(error.to_string()))
+}
+
+/// Where others on this machine find a server that listens there.
+fn reachable(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        ip if !ip.is_unspecified() => ip,
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
+async fn accept(listener: TcpListener, router: Router, app: &Shared, stop: impl Future<Output = ()>) {
+    let room = Arc::new(Semaphore::new(app.options.limits.connections));
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        // Whoever comes when there is no room waits at the door, where it costs nothing.
+        let next = async {
+            let permit = room.clone().acquire_owned().await;
+            (listener.accept().await, permit)
+        };
+        let (accepted, permit) = tokio::select! {
+            biased;
+            () = &mut stop => return,
+            accepted = next => accepted,
+        };
+        match (accepted, permit) {
+            (Ok((stream, peer)), Ok(permit)) => {
+                let served = connection(stream, peer, router.clone(), app.clone());
+                tokio::spawn(async move {
+                    served.await;
+                    drop(permit);
+                });
+            }
+            (Err(error), _) => {
+                tracing::warn!("a connection cannot be accepted: {error}");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+            (_, Err(_)) => return,
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, app: Shared) {
+    let _open = app.metrics.connections.one();
+    // Answers are written whole; waiting for more to send would only delay them.
+    drop(stream.set_nodelay(true));
+    let limits = &app.options.limits;
+    let io = TokioIo::new(Timed::new(stream, limits.write));
+    let service = FromPeer { router: TowerToHyperService::new(router), peer: Peer(peer.ip()) };
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.head).half_close(true).max_buf_size(64 << 10);
+    let mut serving = std::pin::pin!(builder.serve_connection(io, service));
+    let served = tokio::select! {
+        served = serving.as_mut() => served,
+        () = app.stopped() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%peer, "a connection ended early: {error}");
+    }
+}
+
+/// Says of every request of a connection where it comes from.
+struct FromPeer {
+    router: TowerToHyperService<Router>,
+    peer: Peer,
+}
+
+impl Service<Request<Incoming>> for FromPeer {
+    type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(self.peer);
+        self.router.call(request)
+    }
+}
+
+/// Waits until every connection is done, for a while.
+async fn drain(app: &Shared) {
+    let until = tokio::time::Instant::now() + app.options.limits.drain;
+    while app.metrics.connections.get() > 0 && tokio::time::Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

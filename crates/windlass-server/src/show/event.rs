@@ -1,0 +1,72 @@
+//! What happens, as streams and traces show it.
+
+use windlass::{Activity, Cursor, Position, Trace};
+
+use super::value::object;
+use crate::wire;
+
+pub(crate) fn activity(activity: &Activity) -> wire::Activity {
+    let mut detail = object(&activity.what);
+    let kind = match detail.remove("kind") {
+        Some(serde_json::Value::String(kind)) => kind,
+        _ => "unknown".to_owned(),
+    };
+    let position = match activity.position {
+        Position::Recorded(place) => Some(cursor(place)),
+        Position::Live => None,
+    };
+    wire::Activity {
+        run: activity.run,
+        position,
+        path: activity.path.clone(),
+        at: activity.at.into(),
+        parent: super::run::parent(activity.parent.as_deref()),
+        kind,
+        detail,
+    }
+}
+
+/// A place in a stream, as text.
+pub(crate) fn cursor(cursor: Cursor) -> String {
+    format!("{}.{}", cursor.record, cursor.index)
+}
+
+/// The place that a text names.
+pub(crate) fn parse_cursor(text: &str) -> Option<Cursor> {
+    let (record, index) = text.trim().split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(record) || !digits(index) {
+        return None;
+    }
+    let record: u64 = record.parse().ok()?;
+    // The store counts in signed numbers.
+    i64::try_from(record).ok()?;
+    Some(Cursor { record, index: index.parse().ok()? })
+}
+
+pub(crate) fn trace(trace: &Trace) -> wire::Trace {
+    wire::Trace {
+        run: trace.run,
+        tool: trace.tool.to_string(),
+        parent: super::run::parent(trace.parent.as_deref()),
+        activities: trace.activities.iter().map(activity).collect(),
+        children: trace.children.iter().map(self::trace).collect(),
+        cut: trace.cut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b12_a_place_in_a_stream_round_trips_and_nonsense_is_none() {
+        let place = Cursor { record: 12, index: 3 };
+        assert_eq!(parse_cursor(&cursor(place)), Some(place));
+        for bad in
+            ["", "1", "1.", ".1", "-1.0", "1.-1", "+1.0", "1.0.0", "18446744073709551615.0", "1.99999999999", "a.b"]
+        {
+            assert_eq!(parse_cursor(bad), None, "{bad}");
+        }
+    }
+}

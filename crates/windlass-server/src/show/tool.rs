@@ -1,0 +1,89 @@
+//! Tools.
+
+use serde_json::{Map, Value};
+use windlass::policy::Policy;
+use windlass::tools::spec::{Approval, Concurrency};
+use windlass::{Effect, Tool, ToolError};
+
+use crate::wire;
+
+pub(crate) fn effect_word(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Readonly => "readonly",
+        Effect::Idempotent => "idempotent",
+        Effect::Once => "once",
+    }
+}
+
+pub(crate) fn tool(tool: &Tool) -> Result<wire::ToolView, ToolError> {
+    let (spec, contract) = (tool.spec(), tool.contract()?);
+    let hints = match serde_json::to_value(spec.hints) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    let concurrency = match &spec.guards.concurrency {
+        Concurrency::Auto => "auto".to_owned(),
+        Concurrency::Parallel => "parallel".to_owned(),
+        Concurrency::Exclusive => "exclusive".to_owned(),
+        Concurrency::Keyed(key) => key.source().to_owned(),
+    };
+    Ok(wire::ToolView {
+        name: spec.name.to_string(),
+        id: spec.id.to_string(),
+        title: spec.about.title.clone(),
+        description: spec.about.description.clone(),
+        version: spec.about.version.as_deref().map(str::to_owned),
+        tags: spec.about.tags.clone(),
+        effect: effect_word(spec.effect).to_owned(),
+        durable: tool.is_durable(),
+        hints,
+        policy: policy(&spec.policy()),
+        concurrency,
+        connection: spec.guards.connection.as_deref().map(str::to_owned),
+        input_schema: contract.input().clone(),
+        output_schema: contract.output().cloned(),
+    })
+}
+
+/// What a policy says, with durations in milliseconds.
+fn policy(policy: &Policy) -> Map<String, Value> {
+    let mut map = Map::new();
+    let times = [
+        ("timeout_ms", policy.timeout),
+        ("deadline_ms", policy.deadline),
+        ("grace_ms", policy.grace),
+        ("heartbeat_ms", policy.heartbeat),
+        ("approval_within_ms", policy.approval_within),
+        ("grant_valid_ms", policy.grant_valid),
+    ];
+    for (name, time) in times {
+        map.extend(time.map(|time| (name.to_owned(), u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into())));
+    }
+    match &policy.approval {
+        Some(Approval::Always) => drop(map.insert("approval".to_owned(), "always".into())),
+        Some(Approval::When(condition)) => drop(map.insert("approval".to_owned(), condition.source().into())),
+        Some(Approval::Never) | None => {}
+    }
+    if let Some(retry) = &policy.retry {
+        map.insert("attempts".to_owned(), retry.attempts.into());
+    }
+    let plain = [
+        ("on_doubt", policy.on_doubt.and_then(|value| serde_json::to_value(value).ok())),
+        ("unattended", policy.unattended.and_then(|value| serde_json::to_value(value).ok())),
+        ("output_budget", policy.output_budget.map(Into::into)),
+        ("loop_limit", policy.loop_limit.map(Into::into)),
+        ("max_depth", policy.max_depth.map(Into::into)),
+    ];
+    map.extend(plain.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    map
+}
+
+pub(crate) fn openai(view: wire::ToolView) -> wire::OpenAiTool {
+    let function =
+        wire::OpenAiFunction { name: view.name, description: view.description, parameters: view.input_schema };
+    wire::OpenAiTool { kind: "function".to_owned(), function }
+}
+
+pub(crate) fn anthropic(view: wire::ToolView) -> wire::AnthropicTool {
+    wire::AnthropicTool { name: view.name, description: view.description, input_schema: view.input_schema }
+}

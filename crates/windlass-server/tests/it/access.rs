@@ -1,0 +1,208 @@
+//! Who may do what: tokens and their scopes, names that point here, pages elsewhere.
+
+use serde_json::{Value, json};
+use windlass_server::{Options, serve};
+
+use crate::net::Client;
+use crate::world::{World, builder};
+
+async fn token(client: &Client, name: &str, scopes: &[&str]) -> Value {
+    client.post("/v1/tokens", json!({"name": name, "scopes": scopes})).await.is(201)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_scopes_allow_what_they_say_and_nothing_else() {
+    let world = World::new().await;
+    let run = world.call("charge", json!({})).await["run"].as_str().unwrap().to_owned();
+    let admin = token(&world.client, "root", &["admin"]).await;
+    let admin = world.client.bearing(admin["secret"].as_str().unwrap());
+    let mut bearers = Vec::new();
+    for scope in ["read", "call", "approve"] {
+        let made = token(&admin, scope, &[scope]).await;
+        bearers.push((scope, admin.bearing(made["secret"].as_str().unwrap())));
+    }
+    bearers.push(("admin", admin.clone()));
+    let asks: [(&str, &str, &str, Value); 22] = [
+        ("read", "GET", "/v1/runs", Value::Null),
+        ("read", "GET", "/v1/tools", Value::Null),
+        ("read", "GET", "/v1/inbox", Value::Null),
+        ("read", "GET", "/metrics", Value::Null),
+        ("read", "GET", &format!("/v1/runs/{run}/journal"), Value::Null),
+        ("read", "GET", "/v1/artifacts/x", Value::Null),
+        ("read", "POST", "/v1/tools/add/check", json!({})),
+        ("call", "POST", "/v1/calls", json!({"tool": "add"})),
+        ("call", "POST", "/v1/batches", json!({"calls": [{"tool": "add"}]})),
+        ("call", "POST", &format!("/v1/runs/{run}/cancel"), json!({})),
+        ("call", "POST", "/v1/clients", json!({"tools": []})),
+        ("call", "POST", "/v1/artifacts?session=s", json!({})),
+        ("approve", "POST", "/v1/inbox/x/approve", json!({})),
+        ("approve", "POST", "/v1/inbox", json!({"action": "approve", "ids": []})),
+        ("approve", "POST", "/v1/connections/x", json!({})),
+        ("admin", "GET", "/v1/tokens", Value::Null),
+        ("admin", "POST", &format!("/v1/runs/{run}/finish"), json!({"value": 1, "reason": "?"})),
+        ("admin", "POST", &format!("/v1/runs/{run}/resume"), json!({})),
+        ("admin", "GET", &format!("/v1/runs/{run}/export"), Value::Null),
+        ("admin", "POST", "/v1/admin/tidy", json!({})),
+        ("admin", "POST", "/v1/admin/check", json!({})),
+        ("admin", "DELETE", "/v1/runs/01900000-0000-7000-8000-000000000000", Value::Null),
+    ];
+    for (scope, method, path, body) in &asks {
+        let headers = [("content-type", "application/json")];
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        for (own, bearer) in &bearers {
+            let answer = bearer.send(method, path, &headers, text.clone().into()).await;
+            if own == scope {
+                assert!(![401, 403].contains(&answer.status), "{own} {method} {path}: {answer:?}");
+            } else {
+                let problem = answer.refused(403, "forbidden");
+                assert_eq!(problem["scope"], *scope, "{own} {method} {path}");
+            }
+        }
+        let nobody = world.client.send(method, path, &headers, text.clone().into()).await;
+        assert_eq!(nobody.header("www-authenticate"), "Bearer realm=\"windlass\"");
+        nobody.refused(401, "unauthorized");
+        world
+            .client
+            .bearing("wlt1_000000000000_forged")
+            .send(method, path, &headers, text.into())
+            .await
+            .refused(401, "unauthorized");
+    }
+    for open in ["/v1/health", "/v1/ready", "/openapi.json", "/"] {
+        world.client.get(open).await.is(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_who_said_it_is_in_the_journal_and_only_those_who_may_answer_see_keys() {
+    let world = World::new().await;
+    let admin = token(&world.client, "root", &["admin", "read"]).await;
+    let admin = world.client.bearing(admin["secret"].as_str().unwrap());
+    let boss = token(&admin, "the boss", &["approve", "read"]).await;
+    let boss = world.client.bearing(boss["secret"].as_str().unwrap());
+    let agent = token(&admin, "agent", &["call"]).await;
+    let agent = world.client.bearing(agent["secret"].as_str().unwrap());
+    let run = agent.post("/v1/calls", json!({"tool": "pay", "args": {"cents": 500}, "wait_ms": 0})).await.is(202);
+    let run = run["run"].as_str().unwrap().to_owned();
+    agent.post("/v1/calls", json!({"tool": "ask", "wait_ms": 0})).await.is(202);
+    let items = crate::net::until(|| async {
+        let page = boss.get("/v1/inbox").await.is(200);
+        (page["items"].as_array().unwrap().len() == 2).then(|| page["items"].clone())
+    })
+    .await;
+    let shown = admin.get("/v1/inbox").await.is(200);
+    assert!(items.as_array().unwrap().iter().any(|item| item["key"].is_string()));
+    assert!(shown["items"].as_array().unwrap().iter().all(|item| item.get("key").is_none()), "{shown}");
+    let approval = items.as_array().unwrap().iter().find(|item| item["kind"] == "approval").unwrap();
+    boss.post(&format!("/v1/inbox/{}/approve", approval["id"].as_str().unwrap()), json!({"reason": "ok"}))
+        .await
+        .is(200);
+    let journal = crate::net::until(|| async {
+        let journal = boss.get(&format!("/v1/runs/{run}/journal")).await.is(200).to_string();
+        journal.contains("granted").then_some(journal)
+    })
+    .await;
+    assert!(journal.contains("\"by\":\"the boss\""), "{journal}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_tokens_are_listed_without_secrets_revoked_and_outlive_a_restart() {
+    let world = World::new().await;
+    world.client.post("/v1/tokens", json!({"name": "ci", "scopes": ["read"]})).await.refused(409, "no_admin");
+    let made = world.client.post_as("t", "/v1/tokens", json!({"name": "root", "scopes": ["admin"]})).await.is(201);
+    let secret = made["secret"].as_str().unwrap().to_owned();
+    let admin = world.client.bearing(&secret);
+    let again = admin.post_as("t", "/v1/tokens", json!({"name": "root", "scopes": ["admin"]})).await;
+    assert_eq!(again.refused(409, "made_before")["id"], made["id"]);
+    let reader = token(&admin, "reader", &["read"]).await;
+    let list = admin.get("/v1/tokens").await.is(200);
+    assert_eq!(list["tokens"].as_array().unwrap().len(), 2);
+    assert!(!list.to_string().contains("secret") && !list.to_string().contains(&secret));
+    let kept = std::fs::read_to_string(world.path("app.db-tokens")).unwrap();
+    assert!(!kept.contains(&secret), "{kept}");
+    for bad in [
+        json!({"name": "", "scopes": ["read"]}),
+        json!({"name": "x", "scopes": []}),
+        json!({"name": "x", "scopes": ["all"]}),
+        json!({"name": "x", "scopes": ["read"], "expires": "2001-01-01T00:00:00Z"}),
+        json!({"name": "x", "scopes": ["read"], "ttl": 5}),
+    ] {
+        admin.post("/v1/tokens", bad).await.refused(422, "invalid_request");
+    }
+    let world = world.restart(Options::default()).await;
+    let admin = world.client.bearing(&secret);
+    let bearer = world.client.bearing(reader["secret"].as_str().unwrap());
+    bearer.get("/v1/runs").await.is(200);
+    admin.delete(&format!("/v1/tokens/{}", reader["id"].as_str().unwrap())).await.is(204);
+    bearer.get("/v1/runs").await.refused(401, "unauthorized");
+    admin.delete("/v1/tokens/zz").await.refused(404, "not_found");
+    admin.delete(&format!("/v1/tokens/{}", made["id"].as_str().unwrap())).await.is(204);
+    world.client.get("/v1/runs").await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_name_that_somebody_points_here_and_pages_elsewhere_are_refused() {
+    let mut options = Options::default();
+    options.allowed_hosts = vec!["windlass.test".to_owned()];
+    options.allowed_origins = vec!["https://app.example".to_owned()];
+    let world = World::with(options).await;
+    let port = world.client.address.port();
+    for host in
+        ["evil.example", &format!("evil.example:{port}"), "127.0.0.1", "localhost:1", &format!("10.0.0.1:{port}"), ""]
+    {
+        world.client.send("GET", "/v1/health", &[("host", host)], "".into()).await.refused(421, "wrong_host");
+    }
+    for host in [format!("localhost:{port}"), format!("127.0.0.1:{port}"), "windlass.test".to_owned()] {
+        world.client.send("GET", "/v1/health", &[("host", &host)], "".into()).await.is(200);
+    }
+    for origin in ["http://evil.example", "null", "https://app.example.evil", "http://localhost:1"] {
+        let answer = world.client.send("GET", "/v1/runs", &[("origin", origin)], "".into()).await;
+        assert_eq!(answer.header("access-control-allow-origin"), "");
+        answer.refused(403, "wrong_origin");
+    }
+    let own = format!("http://{}", world.client.address);
+    let answer = world.client.send("GET", "/v1/runs", &[("origin", &own)], "".into()).await;
+    assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, ""));
+    let listed = world.client.send("GET", "/v1/runs", &[("origin", "https://app.example")], "".into()).await;
+    assert_eq!((listed.status, listed.header("access-control-allow-origin")), (200, "https://app.example"));
+    let headers = [("origin", "https://app.example"), ("access-control-request-method", "POST")];
+    let preflight = world.client.send("OPTIONS", "/v1/calls", &headers, "".into()).await;
+    assert_eq!((preflight.status, preflight.header("access-control-allow-methods")), (204, "GET, POST, DELETE"));
+    let closed = world.client.send("OPTIONS", "/v1/calls", &[("origin", &own)], "".into()).await;
+    assert_eq!(closed.header("access-control-allow-methods"), "");
+    // What a page elsewhere can send without asking is no JSON.
+    let form =
+        world.client.send("POST", "/v1/calls", &[("content-type", "text/plain")], "{\"tool\":\"charge\"}".into()).await;
+    form.refused(415, "unsupported_media_type");
+    assert_eq!(world.ledger.count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_others_are_not_let_in_without_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let windlass = builder(&dir.path().join("app.db"), &Default::default()).await.unwrap();
+    let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let refused = serve(listener, windlass.clone(), Options::default(), std::future::pending()).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    assert!(refused.to_string().contains("token create") && refused.to_string().contains("127.0.0.1"), "{refused}");
+    windlass.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_whoever_finds_the_file_in_use_finds_the_server() {
+    let mut world = World::new().await;
+    world.client.get("/v1/ready").await.is(200);
+    let path = world.path("app.db");
+    let address = format!("http://{}", world.client.address);
+    let holder = windlass::holder(&path).unwrap().expect("it is in use");
+    assert_eq!((holder.pid, holder.address), (Some(std::process::id()), Some(address.clone())));
+    match windlass::Windlass::open(&path).await.err().expect("it is in use") {
+        windlass::Error::Open(error) => match error.downcast_ref::<windlass::OpenError>() {
+            Some(windlass::OpenError::InUse { address: found, .. }) => assert_eq!(*found, Some(address)),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+    world.stop().await;
+    assert_eq!(windlass::holder(&path).unwrap(), None);
+}

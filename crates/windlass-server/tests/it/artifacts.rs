@@ -1,0 +1,64 @@
+//! Artifacts: streamed in, read in parts.
+
+use serde_json::json;
+
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l16_an_artifact_is_streamed_in_and_read_in_parts() {
+    let world = World::new().await;
+    let content: Vec<u8> = (0..9_000_000u32).map(|n| (n % 251) as u8).collect();
+    let path = "/v1/artifacts?session=s&name=big.bin";
+    let stored = world.client.send("POST", path, &[("content-type", "image/x-big")], content.clone().into()).await;
+    let place = stored.header("location").to_owned();
+    let stored = stored.is(201);
+    assert_eq!(
+        (&stored["size"], &stored["media_type"], &stored["name"]),
+        (&json!(content.len()), &json!("image/x-big"), &json!("big.bin"))
+    );
+    let again = world.client.send("POST", "/v1/artifacts?session=s", &[], content.clone().into()).await.is(201);
+    assert_eq!(again["artifact"], stored["artifact"], "the same content has the same name");
+
+    let whole = world.client.get(&place).await;
+    assert_eq!((whole.status, whole.body.len(), whole.body[..] == content[..]), (200, content.len(), true));
+    let tag = whole.header("etag").to_owned();
+    assert_eq!(
+        (tag.as_str(), whole.header("accept-ranges")),
+        (format!("\"{}\"", stored["artifact"].as_str().unwrap()).as_str(), "bytes")
+    );
+    assert_eq!(whole.header("content-disposition"), "attachment");
+    let part = world.client.send("GET", &place, &[("range", "bytes=1000000-1999999")], "".into()).await;
+    assert_eq!((part.status, part.header("content-range")), (206, "bytes 1000000-1999999/9000000"));
+    assert_eq!(part.body[..], content[1_000_000..2_000_000]);
+    let tail = world.client.send("GET", &place, &[("range", "bytes=-5")], "".into()).await;
+    assert_eq!(tail.body[..], content[content.len() - 5..]);
+    let beyond = world.client.send("GET", &place, &[("range", "bytes=9000000-")], "".into()).await;
+    assert_eq!(beyond.header("content-range"), "bytes */9000000");
+    beyond.refused(416, "range_not_satisfiable");
+    let known = world.client.send("GET", &place, &[("if-none-match", &tag)], "".into()).await;
+    assert_eq!((known.status, known.body.len()), (304, 0));
+    let changed =
+        world.client.send("GET", &place, &[("range", "bytes=0-1"), ("if-range", "\"other\"")], "".into()).await;
+    assert_eq!((changed.status, changed.body.len()), (200, content.len()));
+    let head = world.client.send("HEAD", &place, &[], "".into()).await;
+    assert_eq!((head.status, head.header("content-length")), (200, "9000000"));
+    let empty = world.client.send("POST", "/v1/artifacts?session=s", &[], "".into()).await.is(201);
+    let empty = format!("/v1/artifacts/{}", empty["artifact"].as_str().unwrap());
+    assert_eq!(world.client.get(&empty).await.body.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l16_a_call_is_made_with_what_was_stored_and_what_is_too_large_is_refused() {
+    let world = World::new().await;
+    let stored =
+        world.client.send("POST", "/v1/artifacts?session=s&media_type=text/csv", &[], "a,b".into()).await.is(201);
+    let call = json!({"tool": "charge", "args": {"file": stored}, "session": "s"});
+    world.client.post_as("k", "/v1/calls", call.clone()).await.is(200);
+    world.client.post_as("k", "/v1/calls", call.clone()).await.is(200);
+    assert_eq!(world.ledger.count(), 1);
+    let mut strange = call;
+    strange["session"] = json!("another");
+    world.client.post("/v1/calls", strange).await.refused(404, "not_found");
+    world.client.send("POST", "/v1/artifacts", &[], "x".into()).await.refused(400, "bad_query");
+    world.client.send("POST", "/v1/artifacts?session=", &[], "x".into()).await.refused(422, "invalid_request");
+}

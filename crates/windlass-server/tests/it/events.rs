@@ -1,0 +1,184 @@
+//! Event streams: ordered, resumable without gaps, with exactly one terminator.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use windlass_server::Options;
+
+use crate::net::{Event, until};
+use crate::world::World;
+
+fn recorded(events: &[Event]) -> Vec<(String, String)> {
+    let with_id = events.iter().filter_map(|event| Some((event.id.clone()?, event.name.clone())));
+    with_id.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a07_a_stream_has_everything_in_order_and_exactly_one_end() {
+    let world = World::new().await;
+    let run = world.call("steps", json!({"n": 3})).await["run"].as_str().unwrap().to_owned();
+    let events = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await.rest().await;
+    let names: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+    assert_eq!((names[0], names[names.len() - 2], names[names.len() - 1]), ("run_started", "run_finished", "end"));
+    assert_eq!(names.iter().filter(|name| **name == "end").count(), 1);
+    let end = events.last().unwrap();
+    assert_eq!((&end.id, &end.data["reason"]), (&None, &json!("finished")));
+    assert!(
+        events[..events.len() - 1].iter().all(|event| event.data["kind"] == event.name && event.data["run"] == run)
+    );
+    let places: Vec<(u64, u64)> = recorded(&events)
+        .iter()
+        .map(|(id, _)| id.split_once('.').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap())).unwrap())
+        .collect();
+    assert!(places.is_sorted() && places.windows(2).all(|pair| pair[0] != pair[1]), "{places:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b12_a_reader_goes_on_from_any_place_without_a_gap() {
+    let world = World::new().await;
+    let run = world.call("steps", json!({"n": 4})).await["run"].as_str().unwrap().to_owned();
+    let path = format!("/v1/runs/{run}/events");
+    let all = recorded(&world.client.events(&path, &[]).await.rest().await);
+    for (index, (id, _)) in all.iter().enumerate() {
+        let rest = world.client.events(&path, &[("last-event-id", id)]).await.rest().await;
+        assert_eq!(recorded(&rest), all[index + 1..], "after {id}");
+        let from = world.client.events(&format!("{path}?from={id}"), &[]).await.rest().await;
+        assert_eq!(recorded(&from), all[index..], "from {id}");
+    }
+    let (mut seen, mut from, mut ended) = (Vec::new(), "0.0".to_owned(), false);
+    while !ended {
+        let place = format!("{path}?limit=3&from={from}");
+        let page = world.client.send("GET", &place, &[("accept", "application/json")], "".into());
+        let page = page.await.is(200);
+        seen.extend(
+            page["events"].as_array().unwrap().iter().map(|event| event["position"].as_str().unwrap().to_owned()),
+        );
+        (from, ended) = (page["next"].as_str().unwrap().to_owned(), page["ended"].as_bool().unwrap());
+    }
+    assert_eq!(seen, all.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>());
+    world.client.send("GET", &path, &[("last-event-id", "nonsense")], "".into()).await.refused(400, "bad_cursor");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b12_a_reader_goes_on_after_the_server_stopped_in_the_middle() {
+    let mut world = World::new().await;
+    let run = world.start("ask", json!({})).await;
+    let path = format!("/v1/runs/{run}/events");
+    let mut stream = world.client.events(&path, &[]).await;
+    stream.until("parked").await;
+    world.begin_stop();
+    let first = stream.rest().await;
+    let end = first.last().expect("it says that it ends");
+    assert_eq!((end.name.as_str(), &end.data["reason"]), ("end", &json!("shutdown")));
+    let next = end.data["next"].as_str().unwrap().to_owned();
+    let world = world.restart(Options::default()).await;
+    let mut stream = world.client.events(&format!("{path}?from={next}"), &[]).await;
+    let item = world.item().await;
+    world.client.post(&format!("/v1/inbox/{}/answer", item["id"].as_str().unwrap()), json!({"value": 1})).await.is(200);
+    let mut rest = vec![stream.next().await.unwrap()];
+    rest.extend(stream.rest().await);
+    assert!(rest.iter().all(|event| event.name != "run_started" && event.name != "parked"), "nothing twice: {rest:?}");
+    assert_eq!(rest[rest.len() - 1].data["reason"], "finished");
+    let whole = recorded(&world.client.events(&path, &[]).await.rest().await);
+    assert_eq!(whole.len(), whole.iter().collect::<std::collections::BTreeSet<_>>().len());
+    let tail: Vec<_> = recorded(&rest);
+    assert_eq!(whole[whole.len() - tail.len()..], tail, "and nothing is missing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_stream_follows_a_run_as_it_goes_on_and_beats_meanwhile() {
+    let mut options = Options::default();
+    options.limits.heartbeat = Duration::from_millis(20);
+    let world = World::with(options).await;
+    let run = world.start("ask", json!({})).await;
+    let mut stream = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await;
+    stream.until("parked").await;
+    while stream.comments < 2 {
+        stream.read().await.expect("it goes on");
+    }
+    let item = world.item().await;
+    world.client.post(&format!("/v1/inbox/{}/answer", item["id"].as_str().unwrap()), json!({"value": 1})).await.is(200);
+    let finished = stream.until("run_finished").await;
+    assert_eq!(finished.data["ending"], "ok");
+    assert_eq!(stream.next().await.unwrap().name, "end");
+    assert_eq!(stream.next().await, None, "nothing comes after the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_session_is_watched_across_its_runs() {
+    let world = World::new().await;
+    let mut stream = world.client.events("/v1/sessions/s/events", &[]).await;
+    for cents in 0..3 {
+        let call = json!({"tool": "charge", "args": {"cents": cents}, "session": "s"});
+        world.client.post("/v1/calls", call).await.is(200);
+    }
+    let (mut ids, mut runs) = (Vec::new(), std::collections::BTreeSet::new());
+    while runs.len() < 3 {
+        let event = stream.until("run_finished").await;
+        ids.push(event.id.unwrap());
+        runs.insert(event.data["run"].as_str().unwrap().to_owned());
+    }
+    drop(stream);
+    let mut again = world.client.events("/v1/sessions/s/events", &[("last-event-id", &ids[1])]).await;
+    let next = again.until("run_finished").await;
+    assert_eq!(next.id.unwrap(), ids[2], "it goes on behind what was seen");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_reader_that_takes_nothing_is_cut_off_and_goes_on_without_a_gap() {
+    let mut options = Options::default();
+    options.limits.slow = Duration::from_millis(150);
+    options.limits.write = Duration::from_secs(10);
+    let world = World::with(options).await;
+    let run = world.call("steps", json!({"n": 3_000, "pad": 3_000})).await["run"].as_str().unwrap().to_owned();
+    let path = format!("/v1/runs/{run}/events");
+    // Little room between the two, so that the stream soon stands still.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let mut socket = socket.connect(world.client.address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", world.client.address);
+    socket.write_all(request.as_bytes()).await.unwrap();
+    // Nothing tells when that is but the time.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let mut text = Vec::new();
+    loop {
+        let mut buffer = [0u8; 65_536];
+        let count = tokio::time::timeout(crate::net::PATIENCE, socket.read(&mut buffer)).await.unwrap().unwrap();
+        text.extend_from_slice(&buffer[..count]);
+        let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(16)..]).into_owned();
+        if count == 0 || tail.ends_with("0\r\n\r\n") {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let end = text.rsplit("event: end\ndata: ").next().unwrap().lines().next().unwrap();
+    let end: serde_json::Value = serde_json::from_str(end).unwrap();
+    assert_eq!((&end["reason"], text.matches("event: end").count()), (&json!("slow"), 1));
+    let last =
+        text.rmatch_indices("\nid: ").next().map(|(at, _)| text[at + 5..].lines().next().unwrap().to_owned()).unwrap();
+    let rest = world.client.events(&format!("{path}?from={}", end["next"].as_str().unwrap()), &[]).await.rest().await;
+    let behind = world.client.events(&path, &[("last-event-id", &last)]).await.rest().await;
+    assert_eq!(recorded(&rest), recorded(&behind), "`next` is right behind the last that was sent");
+    assert_eq!(rest[rest.len() - 1].data["reason"], "finished");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_many_readers_see_the_same() {
+    let world = World::new().await;
+    let run = world.start("ask", json!({})).await;
+    let path = format!("/v1/runs/{run}/events");
+    let mut streams = Vec::new();
+    for _ in 0..50 {
+        streams.push(world.client.events(&path, &[]).await);
+    }
+    let item = world.item().await;
+    world.client.post(&format!("/v1/inbox/{}/answer", item["id"].as_str().unwrap()), json!({"value": 1})).await.is(200);
+    let all = futures_util::future::join_all(streams.into_iter().map(|stream| stream.rest())).await;
+    assert!(all.iter().all(|events| recorded(events) == recorded(&all[0]) && events.last().unwrap().name == "end"));
+    until(|| async {
+        let text = world.client.get("/metrics").await.body;
+        String::from_utf8_lossy(&text).contains("windlass_http_streams 0").then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,213 @@
+//! What people say: approvals, doubts, inputs, connections; and answers by reply key.
+
+use serde_json::{Value, json};
+use windlass_server::Options;
+
+use crate::net::until;
+use crate::world::World;
+
+fn id(item: &Value) -> String {
+    item["id"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w02_a_call_is_approved_once_and_a_late_decision_is_told_what_counted() {
+    let world = World::new().await;
+    let run = world.start("pay", json!({"cents": 500})).await;
+    let item = world.item().await;
+    assert_eq!((&item["kind"], &item["run"], &item["tool"]), (&json!("approval"), &json!(run), &json!("pay")));
+    assert!(item["why"].as_str().unwrap().contains("args.cents > 100"), "{item}");
+    assert!(item["sentence"].as_str().unwrap().contains("approve or deny"), "{item}");
+    let (approve, deny) = (format!("/v1/inbox/{}/approve", id(&item)), format!("/v1/inbox/{}/deny", id(&item)));
+    world.client.post_as("a1", &approve, json!({"reason": "it is fine"})).await.is(200);
+    let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
+    assert_eq!(ended["outcomes"][0]["value"], json!({"paid": 1}));
+    world.client.post_as("a1", &approve, json!({"reason": "it is fine"})).await.is(200);
+    let late = world.client.post_as("d1", &deny, json!({"reason": "no"})).await.refused(409, "already_decided");
+    assert_eq!(late["counted"], json!({"what": "approved", "by": "local", "reason": "it is fine"}));
+    world.client.post(&approve, json!({"reason": "it is fine"})).await.refused(409, "already_decided");
+    assert_eq!(world.ledger.count(), 1);
+    let journal = world.client.get(&format!("/v1/runs/{run}/journal")).await.is(200).to_string();
+    assert!(journal.contains("\"type\":\"granted\"") && journal.contains("\"by\":\"local\""), "{journal}");
+    world
+        .client
+        .post(&format!("/v1/inbox/{}/settle", id(&item)), json!({"settlement": "give_up", "reason": "?"}))
+        .await
+        .refused(409, "wrong_action");
+    world.client.post("/v1/inbox/nothing/approve", json!({})).await.refused(404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w02_a_denied_call_is_not_made_and_nothing_hangs_unseen() {
+    let world = World::new().await;
+    let run = world.start("pay", json!({"cents": 500})).await;
+    let item = world.item().await;
+    world.client.post(&format!("/v1/inbox/{}/deny", id(&item)), json!({"reason": "too dear"})).await.is(200);
+    let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
+    let error = &ended["outcomes"][0]["error"];
+    assert_eq!((&error["kind"], &error["message"]), (&json!("denied"), &json!("denied by local: too dear")));
+    let late =
+        world.client.post(&format!("/v1/inbox/{}/approve", id(&item)), json!({})).await.refused(409, "already_decided");
+    assert_eq!(late["counted"], json!({"what": "denied", "by": "local", "reason": "too dear"}));
+    assert_eq!(world.ledger.count(), 0);
+    let cheap = world.call("pay", json!({"cents": 5})).await;
+    assert_eq!(cheap["outcome"]["value"], json!({"paid": 1}), "it needs no approval");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w01_a_doubt_is_settled_by_a_person_and_the_first_settlement_counts() {
+    let world = World::new().await;
+    let run = world.start("hang", json!({"x": 1})).await;
+    until(|| async {
+        let journal = world.client.get(&format!("/v1/runs/{run}/journal")).await.is(200).to_string();
+        journal.contains("intended").then_some(())
+    })
+    .await;
+    // Attempts in flight are dropped when their time is over, and a `once` attempt among them is in doubt.
+    world.windlass.shutdown_within(std::time::Duration::ZERO).await.unwrap();
+    let world = world.restart(Options::default()).await;
+    let item = world.item().await;
+    assert_eq!((&item["kind"], &item["args"]), (&json!("doubt"), &json!({"x": 1})));
+    let settle = format!("/v1/inbox/{}/settle", id(&item));
+    for bad in [
+        json!({"settlement": "happened"}),
+        json!({"settlement": "maybe", "reason": "?"}),
+        json!({"settlement": "give_up", "value": 1, "reason": "?"}),
+    ] {
+        world.client.post(&settle, bad).await.refused(422, "invalid_request");
+    }
+    let happened = json!({"settlement": "happened", "value": {"receipt": 7}, "reason": "the bank says so"});
+    world.client.post_as("s", &settle, happened.clone()).await.is(200);
+    let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
+    assert_eq!(ended["outcomes"][0]["value"], json!({"receipt": 7}));
+    world.client.post_as("s", &settle, happened).await.is(200);
+    let late = json!({"settlement": "give_up", "reason": "late"});
+    let problem = world.client.post_as("t", &settle, late).await.refused(409, "already_decided");
+    assert_eq!(problem["counted"], json!({"what": "happened", "by": "local", "reason": "the bank says so"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l07_an_input_is_answered_by_its_key_and_a_forged_one_opens_nothing() {
+    let world = World::new().await;
+    let run = world.start("ask", json!({})).await;
+    let item = world.item().await;
+    let key = item["key"].as_str().unwrap().to_owned();
+    let mut forged = key.clone();
+    let last = if forged.ends_with('A') { 'B' } else { 'A' };
+    forged.replace_range(forged.len() - 3..forged.len() - 2, &last.to_string());
+    for bad in [forged.as_str(), "x", "wlk1_", "wlk1_AAAA", "%00"] {
+        if bad != key {
+            world.client.post(&format!("/v1/replies/{bad}"), json!({"value": 1})).await.refused(404, "not_found");
+        }
+    }
+    let reply = format!("/v1/replies/{key}");
+    for bad in [json!({}), json!({"value": 1, "cancelled": true}), json!({"error": {"message": "x"}, "value": 1})] {
+        world.client.post(&reply, bad).await.refused(422, "invalid_request");
+    }
+    assert_eq!(
+        world.client.post_as("r", &reply, json!({"value": null})).await.is(200),
+        json!({"resolved": "accepted"})
+    );
+    let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
+    assert_eq!(ended["outcomes"][0]["value"], json!({"said": null}));
+    world.client.post_as("r", &reply, json!({"value": null})).await.is(200);
+    let late = world.client.post(&reply, json!({"value": 2})).await.refused(409, "already_resolved");
+    assert_eq!(late["terminal"], json!({"value": null}));
+    let answer = format!("/v1/inbox/{}/answer", id(&item));
+    world.client.post(&answer, json!({"value": 2})).await.refused(409, "already_resolved");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l07_a_key_of_a_run_that_is_over_is_gone() {
+    let world = World::new().await;
+    let run = world.start("ask", json!({})).await;
+    let key = world.item().await["key"].as_str().unwrap().to_owned();
+    world.client.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.is(202);
+    world.run_in(&run, "finished").await;
+    let answer = world.client.post(&format!("/v1/replies/{key}"), json!({"value": 1})).await;
+    assert!([409, 410].contains(&answer.status), "{answer:?}");
+    world.client.delete(&format!("/v1/runs/{run}")).await.is(204);
+    world.client.post(&format!("/v1/replies/{key}"), json!({"value": 1})).await.refused(404, "not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_connection_lets_every_run_go_on_that_waits_for_it() {
+    let world = World::new().await;
+    let runs = [world.start("mail", json!({})).await, world.start("mail", json!({})).await];
+    let items = until(|| async {
+        let page = world.client.get("/v1/inbox?kind=connection").await.is(200);
+        let items = page["items"].as_array().unwrap().clone();
+        (items.len() == 2).then_some(items)
+    })
+    .await;
+    assert_eq!(items[0]["why"], "post");
+    assert_eq!(world.client.post_as("c", "/v1/connections/post", json!({})).await.is(200)["runs"], 2);
+    for run in runs {
+        let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
+        assert_eq!(ended["outcomes"][0]["value"], "sent");
+    }
+    assert_eq!(world.client.post("/v1/connections/nobody", json!({"refused": "no"})).await.is(200)["runs"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w02_many_are_decided_at_once_each_with_a_result_of_its_own() {
+    let world = World::new().await;
+    for cents in [200, 300, 400] {
+        world.start("pay", json!({"cents": cents})).await;
+    }
+    world.start("ask", json!({})).await;
+    let items = until(|| async {
+        let page = world.client.get("/v1/inbox").await.is(200);
+        let items = page["items"].as_array().unwrap().clone();
+        (items.len() == 4).then_some(items)
+    })
+    .await;
+    let kinds: Vec<&str> = items.iter().map(|item| item["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "approval").count(), 3);
+    let input = items.iter().find(|item| item["kind"] == "input").unwrap();
+    let approval = items.iter().find(|item| item["kind"] == "approval").unwrap();
+    let named = json!({"action": "deny", "ids": [id(approval), id(input), "x"], "reason": "no"});
+    let results = world.client.post("/v1/inbox", named).await.is(200)["results"].clone();
+    let oks: Vec<bool> = results.as_array().unwrap().iter().map(|one| one["ok"].as_bool().unwrap()).collect();
+    assert_eq!(oks, [true, false, false]);
+    assert_eq!(results[1]["problem"]["type"], "urn:windlass:problem:wrong_action");
+    until(|| async {
+        let page = world.client.get("/v1/inbox?kind=approval&limit=1").await.is(200);
+        page["next"].is_string().then_some(())
+    })
+    .await;
+    let all = json!({"action": "approve", "filter": {"tool": "pay"}, "reason": "all of them"});
+    let results = world.client.post("/v1/inbox", all).await.is(200);
+    assert_eq!(results["results"].as_array().unwrap().len(), 2);
+    until(|| async { (world.ledger.count() == 2).then_some(()) }).await;
+    for bad in [
+        json!({"action": "approve"}),
+        json!({"action": "approve", "ids": [], "filter": {}}),
+        json!({"action": "approve", "ids": [], "settlement": "give_up"}),
+    ] {
+        world.client.post("/v1/inbox", bad).await.refused(422, "invalid_request");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w02_the_inbox_turns_pages() {
+    let world = World::new().await;
+    for n in 0..5 {
+        world.start("ask", json!({"name": format!("q{n}")})).await;
+    }
+    until(|| async {
+        let page = world.client.get("/v1/inbox").await.is(200);
+        (page["items"].as_array().unwrap().len() == 5).then_some(())
+    })
+    .await;
+    let (mut seen, mut next) = (std::collections::BTreeSet::new(), String::new());
+    loop {
+        let page = world.client.get(&format!("/v1/inbox?limit=2{next}")).await.is(200);
+        seen.extend(page["items"].as_array().unwrap().iter().map(|item| item["why"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(cursor) => next = format!("&cursor={cursor}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 5);
+}

@@ -1,0 +1,84 @@
+//! Lists with filters and cursors.
+
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+fn ids(page: &Value) -> Vec<String> {
+    page["runs"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_runs_are_listed_newest_first_and_turn_pages() {
+    let world = World::new().await;
+    let mut made = Vec::new();
+    for n in 0..7 {
+        let tool = if n % 2 == 0 { "add" } else { "charge" };
+        let answer = world.call(tool, json!({"a": 1, "b": 1})).await;
+        made.push(answer["run"].as_str().unwrap().to_owned());
+    }
+    let waiting = world.start("ask", json!({})).await;
+    world.run_in(&waiting, "suspended").await;
+    made.push(waiting.clone());
+    // Runs of one millisecond have no order of their own.
+    made.sort();
+    let newest: Vec<String> = made.iter().rev().cloned().collect();
+    for (order, expected) in [("newest", &newest), ("oldest", &made)] {
+        let (mut seen, mut next) = (Vec::new(), String::new());
+        loop {
+            let page = world.client.get(&format!("/v1/runs?order={order}&limit=3{next}")).await.is(200);
+            seen.extend(ids(&page));
+            match page["next"].as_str() {
+                Some(cursor) => next = format!("&cursor={cursor}"),
+                None => break,
+            }
+        }
+        assert_eq!(seen, *expected, "{order}");
+    }
+    let charges = world.client.get("/v1/runs?tool=charge").await.is(200);
+    assert_eq!(ids(&charges).len(), 3);
+    for (query, count) in [
+        ("state=finished", 7),
+        ("state=finished&tool=add", 4),
+        ("state=suspended", 1),
+        ("state=inbox", 1),
+        ("state=held", 0),
+        ("state=suspended&tool=add", 0),
+        ("tool=nothing", 0),
+        ("session=none", 0),
+        ("state=doubted", 0),
+    ] {
+        let page = world.client.get(&format!("/v1/runs?{query}")).await.is(200);
+        assert_eq!(ids(&page).len(), count, "{query}");
+    }
+    let none = world.client.get(&format!("/v1/runs?parent={waiting}")).await.is(200);
+    assert!(ids(&none).is_empty() && none["next"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_bad_cursor_or_query_is_refused() {
+    let world = World::new().await;
+    world.call("add", json!({"a": 1, "b": 1})).await;
+    let run = world.call("add", json!({"a": 1, "b": 1})).await["run"].as_str().unwrap().to_owned();
+    let next = world.client.get("/v1/runs?limit=1").await.is(200)["next"].as_str().unwrap().to_owned();
+    assert_eq!(world.client.get(&format!("/v1/runs?limit=1&cursor={next}")).await.status, 200);
+    for cursor in ["x", "", "n", &run, &format!("o{run}"), &format!("{next}0"), &next.to_uppercase(), "n%00"] {
+        let answer = world.client.get(&format!("/v1/runs?cursor={cursor}")).await;
+        answer.refused(400, "bad_cursor");
+    }
+    for query in
+        ["limit=0", "limit=501", "limit=x", "limit=-1", "state=sleeping", "order=up", "colour=red", "limit=1&limit=2"]
+    {
+        world.client.get(&format!("/v1/runs?{query}")).await.refused(400, "bad_query");
+    }
+    let near = world.client.get("/v1/runs?sesion=s").await.refused(400, "bad_query");
+    assert!(near["detail"].as_str().unwrap().contains("did you mean `session`?"), "{near}");
+    world.client.get("/v1/runs?parent=7").await.refused(400, "bad_run_id");
+    world.client.get("/v1/inbox?cursor=zzz").await.refused(400, "bad_cursor");
+    world.client.get("/v1/inbox?kind=joy").await.refused(400, "bad_query");
+    world.client.get(&format!("/v1/runs/{run}/journal?after=99999999999999999999")).await.refused(400, "bad_query");
+    world.client.get(&format!("/v1/runs/{run}/journal?after=18446744073709551615")).await.refused(400, "bad_cursor");
+    for from in ["x", "1", "1.x", "-1.0", "9223372036854775808.0"] {
+        world.client.get(&format!("/v1/runs/{run}/events?from={from}")).await.refused(400, "bad_cursor");
+    }
+}

@@ -1,0 +1,119 @@
+//! The webhook: told when a person is needed, signed, tried again, and not forgotten over a restart.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, StatusCode};
+use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use windlass_server::{Options, Webhook};
+
+use crate::net::until;
+use crate::world::World;
+
+const SECRET: &[u8] = b"a secret of many bytes";
+
+#[derive(Clone)]
+struct Receiver {
+    url: String,
+    status: Arc<AtomicU16>,
+    got: Arc<Mutex<Vec<(HeaderMap, Bytes)>>>,
+}
+
+impl Receiver {
+    async fn new(status: u16) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/hook?x=1", listener.local_addr().unwrap());
+        let receiver = Self { url, status: Arc::new(status.into()), got: Arc::default() };
+        let taking = receiver.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let taking = taking.clone();
+                let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                    let taking = taking.clone();
+                    async move {
+                        let (parts, body) = request.into_parts();
+                        let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
+                        taking.got.lock().push((parts.headers, body));
+                        let mut response = hyper::Response::new(http_body_util::Full::new(Bytes::new()));
+                        *response.status_mut() = StatusCode::from_u16(taking.status.load(Ordering::SeqCst)).unwrap();
+                        Ok::<_, hyper::Error>(response)
+                    }
+                });
+                let io = hyper_util::rt::TokioIo::new(stream);
+                tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
+            }
+        });
+        receiver
+    }
+
+    fn options(&self) -> Options {
+        let fast = (Duration::from_millis(10), Duration::from_millis(40));
+        let mut options = Options::default();
+        options.webhook = Some(Webhook::new(&self.url, SECRET).unwrap().pace(Duration::from_millis(10), fast));
+        options
+    }
+
+    async fn count(&self, at_least: usize) -> Vec<(HeaderMap, Value)> {
+        until(|| async { (self.got.lock().len() >= at_least).then_some(()) }).await;
+        let got = self.got.lock();
+        got.iter().map(|(headers, body)| (headers.clone(), serde_json::from_slice(body).unwrap())).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w02_somebody_is_told_when_a_person_is_needed_and_can_tell_who_said_it() {
+    let receiver = Receiver::new(200).await;
+    let world = World::with(receiver.options()).await;
+    let run = world.start("pay", json!({"cents": 500, "pin": "1234"})).await;
+    let (headers, told) = receiver.count(1).await.remove(0);
+    let item = world.item().await;
+    assert_eq!(
+        (&told["event"], &told["id"], &told["item"]["run"]),
+        (&json!("person_needed"), &item["id"], &json!(run))
+    );
+    assert_eq!(headers["windlass-id"], item["id"].as_str().unwrap());
+    assert!(!told.to_string().contains("1234") && told["item"].get("key").is_none(), "{told}");
+    let signature = headers["windlass-signature"].to_str().unwrap();
+    let (time, made) = signature.split_once(",v1=").unwrap();
+    let body = receiver.got.lock()[0].1.clone();
+    let mut mac = Hmac::<sha2::Sha256>::new_from_slice(SECRET).unwrap();
+    mac.update(time.strip_prefix("t=").unwrap().as_bytes());
+    mac.update(b".");
+    mac.update(&body);
+    let expected: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(made, expected);
+    world.start("ask", json!({})).await;
+    let told = receiver.count(2).await;
+    assert_eq!((told.len(), &told[1].1["item"]["kind"]), (2, &json!("input")), "nothing is told twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w02_it_is_told_until_it_is_taken_and_again_after_a_restart_under_the_same_id() {
+    let receiver = Receiver::new(500).await;
+    let world = World::with(receiver.options()).await;
+    world.start("ask", json!({})).await;
+    let told = receiver.count(3).await;
+    assert!(told.iter().all(|(headers, _)| headers["windlass-id"] == told[0].0["windlass-id"]));
+    let world = world.restart(receiver.options()).await;
+    let before = receiver.got.lock().len();
+    let told = receiver.count(before + 1).await;
+    assert_eq!(told[before].0["windlass-id"], told[0].0["windlass-id"], "the same id in another life");
+    receiver.status.store(204, Ordering::SeqCst);
+    until(|| async {
+        let text = world.client.get("/metrics").await.body;
+        String::from_utf8_lossy(&text).contains("windlass_webhooks_total{outcome=\"taken\"} 1").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn w02_a_webhook_that_cannot_work_is_refused() {
+    assert!(Webhook::new("ftp://x", SECRET).is_err());
+    let short = Webhook::new("https://x", "short").err().unwrap().to_string();
+    assert!(short.contains("16 bytes"), "{short}");
+}
