@@ -25,6 +25,7 @@ mod fork_crash;
 mod forks;
 mod golden;
 mod holds;
+mod idle;
 mod kill;
 mod kill_mixed;
 mod kill_people;

@@ -81,6 +81,8 @@ pub(crate) struct Kernel {
     /// How often the store lets go of what it keeps no longer.
     pub(crate) tidy_every: Option<std::time::Duration>,
     pub(crate) reach: Arc<Reach>,
+    /// Whether runs are driven here; see [`Config::drives`](crate::Config::drives).
+    pub(crate) drives: bool,
     pub(crate) closed: AtomicBool,
     /// Attempts on threads of their own, which may outlive whoever waited for them, and the taking up of their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
@@ -135,6 +137,10 @@ impl Kernel {
     fn fresh(self: &Arc<Self>, tool: Arc<str>, how: &Start) -> Result<Arc<Run>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
+        }
+        if !self.drives {
+            let why = "this runtime drives no runs; start the call instead (`start_with`), for whoever does";
+            return Err(Error::Refused(why.to_owned()));
         }
         let base = self.base();
         let id = self.mint.run(base.0);

@@ -137,6 +137,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         rest: Default::default(),
         suspend_after: kernel.suspend_after,
         tidy_every: None,
+        drives: true,
         // Whoever watches the run itself hears nothing of a check.
         reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
         closed: AtomicBool::new(false),

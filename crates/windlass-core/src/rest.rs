@@ -165,7 +165,7 @@ impl Kernel {
 
     /// The same for a run that is known to be nobody's, whatever its row says.
     pub(crate) fn wake_up_as(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) {
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) || !self.drives {
             return;
         }
         let again = match self.rest.waking.lock().entry(run) {
@@ -324,7 +324,7 @@ impl Kernel {
     /// Takes up every run that is due, a bounded number at a time, and sets the alarm for the next.
     pub(crate) async fn take_up_due(self: &Arc<Self>) {
         let mut before = Vec::new();
-        while !self.closed.load(Ordering::Acquire) {
+        while self.drives && !self.closed.load(Ordering::Acquire) {
             let due = match self.store.due(self.clock.now(), limits::TAKEN_UP_AT_ONCE).await {
                 Ok(due) => due,
                 Err(error) => {

@@ -110,6 +110,9 @@ pub struct Config {
     pub tidy_every: Option<Duration>,
     /// Makes run ids repeatable; `None` takes entropy from the machine.
     pub seed: Option<u64>,
+    /// Whether runs are driven here. If not, runs can be looked at and told things, and new ones wait in the store: whoever
+    /// opens it next drives them.
+    pub drives: bool,
 }
 
 impl Config {
@@ -133,6 +136,7 @@ impl Config {
             artifact_bytes: limits::ARTIFACT_BYTES,
             tidy_every: None,
             seed: None,
+            drives: true,
         }
     }
 }
@@ -168,6 +172,7 @@ impl Runtime {
             rest: Default::default(),
             suspend_after: config.suspend_after,
             tidy_every: config.tidy_every,
+            drives: config.drives,
             reach: Arc::new(Reach { signer, watchers }),
             closed: false.into(),
             on_threads: Default::default(),
@@ -334,6 +339,9 @@ impl Runtime {
     pub async fn resume(&self, run: RunId) -> Result<()> {
         if self.live(run).is_some() {
             return Ok(());
+        }
+        if !self.kernel.drives {
+            return Err(Error::Refused(format!("this runtime drives no runs; resume run {run} where runs are driven")));
         }
         self.refuse_half_imported(run).await?;
         let live = self.kernel.take_up(run, TakenUp::Resumed).await?;

@@ -37,6 +37,7 @@ pub struct Builder {
     suspend_after: Duration,
     lease: Option<Duration>,
     artifact_bytes: u64,
+    drives: bool,
 }
 
 enum Source {
@@ -75,6 +76,7 @@ impl Builder {
             suspend_after: limits::SUSPEND_AFTER,
             lease: None,
             artifact_bytes: limits::ARTIFACT_BYTES,
+            drives: true,
         }
     }
 
@@ -160,6 +162,13 @@ impl Builder {
         self
     }
 
+    /// Opens the store to look at runs and to tell them things, and drives none: what was started, decided or answered
+    /// here takes effect where the store is opened next. Calls and [`resume`](Windlass::resume) are refused.
+    pub fn idle(mut self) -> Self {
+        self.drives = false;
+        self
+    }
+
     /// The language people are told things in, such as `de-CH`; English unless set.
     pub fn locale(mut self, locale: impl Into<String>) -> Self {
         self.locale = locale.into();
@@ -203,6 +212,7 @@ impl Builder {
         config.suspend_after = self.suspend_after;
         config.lease = self.lease;
         config.artifact_bytes = self.artifact_bytes;
+        config.drives = self.drives;
         config.tidy_every = Some(limits::TIDY_EVERY);
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)

@@ -22,6 +22,9 @@ impl Runtime {
     /// rate, behind new calls, and runs that a process died with before come last, one at a time. Suspended runs are taken
     /// up when they are due.
     pub async fn recover(&self) -> Result<usize> {
+        if !self.kernel.drives {
+            return Ok(0);
+        }
         self.kernel.begin_lease().await?;
         if let Some(every) = self.kernel.tidy_every {
             self.kernel.begin_tidying(every);

@@ -94,8 +94,9 @@ impl Runtime {
             self.look_after(run).await?;
             return Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Stored });
         }
-        // A turn waits in the store, and what an argument refers to is the run's before it begins.
-        if how.turn != Turn::No || !work.artifacts().is_empty() {
+        // A turn waits in the store, and what an argument refers to is the run's before it begins. Where nothing is driven,
+        // all there is to do is to leave it for whoever does.
+        if !self.kernel.drives || how.turn != Turn::No || !work.artifacts().is_empty() {
             let (run, existed) = self.begin(&work, &how).await?;
             if existed {
                 self.check_same(run, &work, how.session.as_ref()).await?;
