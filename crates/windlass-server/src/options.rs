@@ -60,6 +60,8 @@ pub struct Limits {
     pub slow: Duration,
     /// How long a server that stops waits for requests under way.
     pub drain: Duration,
+    /// How long it then waits for attempts in flight.
+    pub attempts: Duration,
 }
 
 impl Default for Limits {
@@ -76,6 +78,7 @@ impl Default for Limits {
             heartbeat: Duration::from_secs(15),
             slow: Duration::from_secs(30),
             drain: Duration::from_secs(10),
+            attempts: windlass::limits::DRAIN,
         }
     }
 }

@@ -62,7 +62,8 @@ pub async fn serve(
     if let Err(error) = windlass.announce(None) {
         tracing::debug!("the address stays announced until the file is closed: {error}");
     }
-    windlass.shutdown().await.map_err(|error| io::Error::other(error.to_string()))
+    let patience = app.options.limits.attempts;
+    windlass.shutdown_within(patience).await.map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// Where others on this machine find a server that listens there.

@@ -9,6 +9,7 @@ mod inbox;
 mod meta;
 mod paging;
 mod people;
+mod prefix;
 mod range;
 mod replies;
 mod run_acts;

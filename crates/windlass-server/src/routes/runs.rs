@@ -8,6 +8,7 @@ use windlass::{Error, Filter, RunId, RunInfo, StoreError};
 
 use super::calls::accepted;
 use super::paging::{cursor, page_size, read_cursor};
+use super::prefix::Prefix;
 use crate::access::{Admin, May, Read};
 use crate::answer::ok;
 use crate::app::{Shared, patience};
@@ -55,6 +56,9 @@ pub(super) struct ListQuery {
     /// Only runs that this run spawned.
     #[param(format = "uuid")]
     parent: Option<String>,
+    /// Only runs whose id begins like this; hyphens do not count.
+    #[param(pattern = "^[0-9a-fA-F-]{1,36}$")]
+    prefix: Option<String>,
     /// `newest` first unless said.
     #[param(inline)]
     order: Option<Order>,
@@ -74,7 +78,9 @@ pub(super) async fn list(State(app): State<Shared>, _may: May<Read>, Query(query
     let limit = page_size(query.limit, 500)?;
     let order = query.order.unwrap_or_default();
     let sign = if order == Order::Newest { 'n' } else { 'o' };
-    let mut after = query.cursor.as_deref().map(|text| read_cursor(sign, text)).transpose()?;
+    let prefix = query.prefix.as_deref().map(Prefix::read).transpose()?;
+    let after = query.cursor.as_deref().map(|text| read_cursor(sign, text)).transpose()?;
+    let mut after = after.or_else(|| prefix.and_then(|prefix| prefix.edge(order == Order::Newest)));
     let wanted = Wanted::of(&app, query)?;
     let (mut runs, mut looked) = (Vec::new(), 0);
     loop {
@@ -82,9 +88,10 @@ pub(super) async fn list(State(app): State<Shared>, _may: May<Read>, Query(query
             Order::Newest => app.windlass.latest(wanted.filter.clone(), after, limit).await?,
             Order::Oldest => app.windlass.list(wanted.filter.clone(), after, limit).await?,
         };
-        let full = page.len() == limit;
+        let inside = page.iter().take_while(|info| prefix.is_none_or(|prefix| prefix.has(info.run))).count();
+        let full = inside == limit;
         looked += page.len();
-        for info in &page {
+        for info in &page[..inside] {
             after = Some(info.run);
             if wanted.fits(info) {
                 runs.push(show::run(info));
@@ -93,7 +100,7 @@ pub(super) async fn list(State(app): State<Shared>, _may: May<Read>, Query(query
                 break;
             }
         }
-        let more = full || runs.len() == limit && page.last().map(|info| info.run) != after;
+        let more = full || runs.len() == limit && page[..inside].last().map(|info| info.run) != after;
         if !more || runs.len() == limit || looked >= LOOKED_AT {
             let next = after.filter(|_| more).map(|run| cursor(sign, run));
             return Ok(ok(&RunPage { runs, next }));

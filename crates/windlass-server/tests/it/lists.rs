@@ -51,6 +51,16 @@ async fn l23_runs_are_listed_newest_first_and_turn_pages() {
         let page = world.client.get(&format!("/v1/runs?{query}")).await.is(200);
         assert_eq!(ids(&page).len(), count, "{query}");
     }
+    // By a beginning of the id, as people type it.
+    for (order, expected) in [("newest", &newest), ("oldest", &made)] {
+        for digits in [2, 13, 28, 36] {
+            let prefix = &made[3][..digits];
+            let fit: Vec<String> = expected.iter().filter(|run| run.starts_with(prefix)).cloned().collect();
+            let page = world.client.get(&format!("/v1/runs?order={order}&prefix={prefix}")).await.is(200);
+            assert_eq!((ids(&page), &page["next"]), (fit, &Value::Null), "{order} {prefix}");
+        }
+    }
+    assert!(ids(&world.client.get("/v1/runs?prefix=ffff").await.is(200)).is_empty());
     let none = world.client.get(&format!("/v1/runs?parent={waiting}")).await.is(200);
     assert!(ids(&none).is_empty() && none["next"].is_null());
 }
@@ -66,9 +76,17 @@ async fn l23_a_bad_cursor_or_query_is_refused() {
         let answer = world.client.get(&format!("/v1/runs?cursor={cursor}")).await;
         answer.refused(400, "bad_cursor");
     }
-    for query in
-        ["limit=0", "limit=501", "limit=x", "limit=-1", "state=sleeping", "order=up", "colour=red", "limit=1&limit=2"]
-    {
+    for query in [
+        "limit=0",
+        "limit=501",
+        "limit=x",
+        "limit=-1",
+        "state=sleeping",
+        "order=up",
+        "colour=red",
+        "limit=1&limit=2",
+        "prefix=xyz",
+    ] {
         world.client.get(&format!("/v1/runs?{query}")).await.refused(400, "bad_query");
     }
     let near = world.client.get("/v1/runs?sesion=s").await.refused(400, "bad_query");
