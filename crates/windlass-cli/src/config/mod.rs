@@ -40,6 +40,7 @@ use windlass_tools::secret::Secrets;
 
 use api::Api;
 use body::Plan;
+pub(crate) use near::nearest;
 pub use outside::Webhook;
 use outside::{Net, Outside};
 use problem::Source;

@@ -1,0 +1,215 @@
+//! Finding out where requests go: to the server that was named, to the one that has the file open, or to a runtime in this
+//! process.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use windlass::{Builder, Error, OpenError, Toolbox, Windlass};
+use windlass_server::Options;
+use windlass_tools::sandbox::Launcher;
+
+use super::remote::Remote;
+use super::{Api, Way};
+use crate::args::Global;
+use crate::config::{self, Config};
+use crate::exit::{Exit, Failure, Result};
+
+/// Another command has the file open for a moment only, and a server that starts announces itself soon.
+const PATIENCE: Duration = Duration::from_secs(3);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// What is going to be done with a file that no server has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// Look at runs and tell them things. The file must be there; none of its runs is driven.
+    Look,
+    /// The same, and the file may be new.
+    Create,
+    /// Drive its runs.
+    Drive,
+    /// Look at the tools, for which no file is needed, and none is made.
+    Tools,
+}
+
+/// What this command is about: a file, and a config where there is one.
+pub struct Place {
+    /// The config file, read.
+    pub config: Option<Config>,
+    /// The database file.
+    pub file: PathBuf,
+}
+
+/// Reads the config, if there is one, and finds out which file is meant.
+pub fn place(global: &Global) -> Result<Place> {
+    let config = match config_path(global) {
+        Some(path) => Some(config::load(&path).map_err(|problems| misconfigured(&problems))?),
+        None => None,
+    };
+    Ok(place_with(config, global))
+}
+
+fn place_with(config: Option<Config>, global: &Global) -> Place {
+    let configured = config.as_ref().map(|config| config.store.file.clone());
+    let file = global.file.clone().or(configured).unwrap_or_else(|| PathBuf::from(config::FILE));
+    Place { config, file }
+}
+
+/// The config file that counts: the one that was named, or the one that is here.
+pub fn config_path(global: &Global) -> Option<PathBuf> {
+    let here = Path::new(config::SOURCE);
+    global.config.clone().or_else(|| here.exists().then(|| here.to_owned()))
+}
+
+/// What is wrong with a config, for people.
+pub fn misconfigured(problems: &config::Problems) -> Failure {
+    let text = problems.render(false);
+    Failure::usage(format!("the config cannot be used\n{}", text.trim_end()))
+}
+
+impl Place {
+    /// The runtime this place describes, not opened yet.
+    pub fn builder(&self, toolbox: Toolbox) -> Builder {
+        match &self.config {
+            Some(config) => {
+                let mut config = config.clone();
+                config.store.file.clone_from(&self.file);
+                config.open(toolbox)
+            }
+            None => Windlass::open(&self.file).toolbox(toolbox),
+        }
+    }
+
+    /// The same rules and tools, without the file.
+    fn in_memory(&self, toolbox: Toolbox) -> Builder {
+        let builder = Windlass::in_memory().toolbox(toolbox);
+        match &self.config {
+            Some(config) if config.people.attended => builder.policy(config.policy.clone()).attended(),
+            Some(config) => builder.policy(config.policy.clone()),
+            None => builder,
+        }
+    }
+
+    async fn toolbox(&self) -> Result<Toolbox> {
+        match &self.config {
+            Some(config) => config.toolbox(&launcher(&self.file)).await.map_err(|problems| misconfigured(&problems)),
+            None => Ok(Toolbox::new()),
+        }
+    }
+}
+
+/// How command tools start this program anew, and where they keep account of what runs.
+pub fn launcher(file: &Path) -> Launcher {
+    Launcher::this_program([crate::LAUNCH]).records(records(file))
+}
+
+/// Where the commands that run for a file are recorded.
+fn records(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push("-commands");
+    PathBuf::from(name)
+}
+
+impl Api {
+    /// A server somewhere.
+    pub fn remote(url: &str, token: Option<String>) -> Result<Self> {
+        Ok(Self { way: Way::Remote(Remote::new(url)?), token })
+    }
+}
+
+/// The API of what the options name.
+pub async fn open(global: &Global, how: Open) -> Result<Api> {
+    let token = global.token.clone();
+    if let Some(url) = &global.server {
+        return Api::remote(url, token);
+    }
+    let place = match place(global) {
+        Ok(place) => place,
+        // Somebody who wants to see what is going on is not helped by hearing of the config alone.
+        Err(problem) if how == Open::Look => {
+            eprintln!("warning: {}\nwarning: going on without it", problem.sentence);
+            place_with(None, global)
+        }
+        Err(problem) => return Err(problem),
+    };
+    let began = Instant::now();
+    loop {
+        if let Some(address) = served(&place.file)? {
+            return Api::remote(&address, token);
+        }
+        if how == Open::Look && !place.file.exists() {
+            return Err(missing(&place.file));
+        }
+        let toolbox = place.toolbox().await?;
+        let builder = match how {
+            Open::Tools if !place.file.exists() => place.in_memory(toolbox),
+            _ => place.builder(toolbox),
+        };
+        let builder = if how == Open::Drive { builder } else { builder.idle() };
+        if how == Open::Drive {
+            end_leftovers(&place.file)?;
+        }
+        match builder.await {
+            Ok(windlass) => return here(windlass, token),
+            Err(error) if is_in_use(&error) && began.elapsed() < PATIENCE => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(error) => return Err(unopened(&error)),
+        }
+    }
+}
+
+/// Nothing may be settled as not having happened while it still happens: commands that a dead process left are killed
+/// before the file is opened.
+pub fn end_leftovers(file: &Path) -> Result<()> {
+    let folder = records(file);
+    let found = windlass_tools::process::kill_leftovers(&folder).map_err(|error| {
+        Failure::new(
+            Exit::Unreachable,
+            format!("commands of an earlier process cannot be ended: {error} ({})", folder.display()),
+        )
+    })?;
+    for group in &found.killed {
+        tracing::warn!("killed process group {group}, which an earlier process had left running");
+    }
+    for group in &found.unsure {
+        tracing::warn!(
+            "process group {group} may be a leftover of an earlier process; look at it, and kill it by hand"
+        );
+    }
+    Ok(())
+}
+
+fn here(windlass: Windlass, token: Option<String>) -> Result<Api> {
+    let mut options = Options::default();
+    // Whoever can open the file may do everything with it anyway.
+    options.trusted = true;
+    let router = windlass_server::router(windlass.clone(), options);
+    let router = router.map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))?;
+    Ok(Api { way: Way::Here { router, windlass }, token })
+}
+
+/// Where the server that has the file open answers.
+pub fn served(file: &Path) -> Result<Option<String>> {
+    let holder =
+        windlass::holder(file).map_err(|error| crate::input::unreadable(&file.display().to_string(), &error))?;
+    Ok(holder.and_then(|holder| holder.address))
+}
+
+fn missing(file: &Path) -> Failure {
+    let sentence = format!(
+        "there is no file {}; name one with --file, or a server with --server; `windlass serve` makes a new one",
+        file.display()
+    );
+    Failure::new(Exit::NotFound, sentence)
+}
+
+fn is_in_use(error: &Error) -> bool {
+    matches!(error, Error::Open(error) if matches!(error.downcast_ref(), Some(OpenError::InUse { .. })))
+}
+
+/// Why a file cannot be opened. The sentences have the way out.
+pub fn unopened(error: &Error) -> Failure {
+    let exit = match error {
+        Error::Register(_) => Exit::Usage,
+        _ => Exit::Unreachable,
+    };
+    Failure::new(exit, error.to_string())
+}

@@ -1,0 +1,134 @@
+//! `windlass call`
+
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use windlass::RunId;
+use windlass_server::wire::{Accepted, CallAnswer, CallRequest, InboxPage, Outcome, OutcomeAnswer, Run, State};
+
+use super::{say, tools};
+use crate::api::{Api, query};
+use crate::args::CallArgs;
+use crate::exit::{Exit, Failure, Result};
+use crate::input;
+use crate::out::Out;
+use crate::style::plain;
+
+/// How long one request waits before it asks again: short enough that an interruption, and what a run waits for, are seen.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Calls a tool, and waits for its outcome unless told otherwise.
+pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
+    let within = match args.wait {
+        Some(Some(span)) => Some(span.0),
+        _ => None,
+    };
+    let began = Instant::now();
+    let first = if args.detach { Duration::ZERO } else { within.unwrap_or(LOOK).min(LOOK) };
+    let request = CallRequest {
+        tool: args.tool.clone(),
+        args: input::json(&args.args, "--args")?,
+        session: args.session.clone(),
+        call_id: None,
+        wait_ms: Some(millis(first)),
+    };
+    let body = serde_json::to_vec(&request).map_err(|error| Failure::usage(error.to_string()))?;
+    let answer = api.post_raw("/v1/calls", body, args.key.as_deref()).await?;
+    if answer.status == StatusCode::ACCEPTED {
+        let accepted: Accepted = api.read(answer).await?;
+        if args.detach {
+            return detached(&accepted, api, out);
+        }
+        let left = |began: Instant| within.map(|within| within.saturating_sub(began.elapsed()));
+        return patience(accepted.run, began, left, api, out).await;
+    }
+    let answer: CallAnswer = api.read(answer).await?;
+    let unavailable = answer.outcome.error.as_ref().is_some_and(|error| error.kind == "unavailable");
+    let unknown = if unavailable { tools::unknown(&args.tool, api).await } else { None };
+    let told = told(answer.run, &[answer.outcome], out);
+    unknown.map_or(told, Err)
+}
+
+fn detached(accepted: &Accepted, api: &Api, out: &Out) -> Result<()> {
+    if out.json {
+        return out.document(accepted);
+    }
+    out.line(&accepted.run.to_string())?;
+    if !api.is_remote() {
+        out.aside("nobody drives the runs of this file now; `windlass serve` does");
+    }
+    Ok(())
+}
+
+/// Waits for the end, and says meanwhile what is waited for.
+async fn patience(
+    run: RunId,
+    began: Instant,
+    left: impl Fn(Instant) -> Option<Duration>,
+    api: &Api,
+    out: &Out,
+) -> Result<()> {
+    let mut said = String::new();
+    loop {
+        let wait = left(began).map_or(LOOK, |left| left.min(LOOK));
+        let waits = millis(wait).to_string();
+        let path = format!("/v1/runs/{run}/outcome{}", query(&[("wait_ms", Some(&waits))]));
+        let found: Run = match outcome(&path, api).await? {
+            Some(answer) => return told(run, &answer.outcomes, out),
+            None => api.get(&format!("/v1/runs/{run}")).await?,
+        };
+        let sentence = found.sentence.clone().unwrap_or_default();
+        let stuck = found.state == State::Held || (!api.is_remote() && is_asked_of_people(run, api).await?);
+        if stuck {
+            // Nobody else can get at the file while this process has it open, so waiting would be in vain.
+            return Err(later(Exit::TimedOut, &sentence, run));
+        }
+        if left(began).is_some_and(|left| left.is_zero()) {
+            return Err(later(Exit::TimedOut, &sentence, run));
+        }
+        if sentence != said && found.state == State::Suspended {
+            out.aside(&plain(&sentence));
+            said = sentence;
+        }
+    }
+}
+
+async fn outcome(path: &str, api: &Api) -> Result<Option<OutcomeAnswer>> {
+    match api.get::<serde_json::Value>(path).await {
+        Ok(answer) if answer.get("outcomes").is_some() => {
+            let read = serde_json::from_value(answer);
+            read.map(Some).map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))
+        }
+        Ok(_) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+async fn is_asked_of_people(run: RunId, api: &Api) -> Result<bool> {
+    let inbox: InboxPage = api.get(&format!("/v1/inbox{}", query(&[("run", Some(&run.to_string()))]))).await?;
+    Ok(!inbox.items.is_empty())
+}
+
+fn later(exit: Exit, sentence: &str, run: RunId) -> Failure {
+    let sentence = plain(sentence);
+    Failure::new(exit, format!("{sentence}\nthe run is in the store: `windlass runs show {run}`, `windlass inbox`"))
+}
+
+fn told(run: RunId, outcomes: &[Outcome], out: &Out) -> Result<()> {
+    if out.json {
+        let document = match outcomes {
+            [one] => serde_json::json!({ "run": run, "outcome": one }),
+            many => serde_json::json!({ "run": run, "outcomes": many }),
+        };
+        out.document(&document)?;
+    } else {
+        for outcome in outcomes {
+            out.lines(&say::outcome(outcome, out))?;
+        }
+    }
+    if outcomes.iter().all(Outcome::is_ok) { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,238 @@
+//! What people do with runs.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use windlass::RunId;
+use windlass_server::wire::{
+    AnswerRequest, CancelRequest, Comparison, ErrorRequest, Explanation, FinishRequest, ForkChange, ForkRequest,
+    Forked, Imported, ReplayCheck, ReplyAnswer, RunPage, SignalRequest,
+};
+
+use crate::api::{Api, escaped, query};
+use crate::args::{GivenResult, ResolveArgs, SignalArgs};
+use crate::exit::{Exit, Failure, Result};
+use crate::input;
+use crate::out::Out;
+use crate::progress::{Progress, during};
+use crate::style::{Tint, plain};
+
+/// `runs cancel`
+pub(super) async fn cancel(runs: &[String], reason: &str, api: &Api, out: &Out) -> Result<()> {
+    let request = CancelRequest { reason: Some(reason.to_owned()) };
+    each(runs, "cancelled", api, out, async |run| tell(api, &format!("/v1/runs/{run}/cancel"), &request).await).await
+}
+
+/// `runs resume`
+pub(super) async fn resume(runs: &[String], api: &Api, out: &Out) -> Result<()> {
+    each(runs, "resumed", api, out, async |run| tell(api, &format!("/v1/runs/{run}/resume"), &json!({})).await).await
+}
+
+/// `runs purge`
+pub(super) async fn purge(runs: &[String], api: &Api, out: &Out) -> Result<()> {
+    each(runs, "purged", api, out, async |run| api.delete(&format!("/v1/runs/{run}")).await).await
+}
+
+/// `runs finish`
+pub(super) async fn finish(typed: &str, result: &GivenResult, reason: String, api: &Api, out: &Out) -> Result<()> {
+    let run = api.run(typed).await?;
+    let (value, error) = given(result)?;
+    if value.is_none() && error.is_none() {
+        return Err(Failure::usage("say what the run came to: --value JSON or --error MESSAGE"));
+    }
+    tell(api, &format!("/v1/runs/{run}/finish"), &FinishRequest { value, error, reason }).await?;
+    done(run, "finished", out)
+}
+
+/// `runs fork`
+pub(super) async fn fork(
+    typed: &str,
+    at: String,
+    args: Option<String>,
+    result: &GivenResult,
+    api: &Api,
+    out: &Out,
+) -> Result<()> {
+    let run = api.run(typed).await?;
+    let (value, error) = given(result)?;
+    let input = input::maybe_json(args.as_deref(), "--args")?;
+    let changes = input.is_some() || value.is_some() || error.is_some();
+    let change = changes.then_some(ForkChange { input, value, error, reason: None });
+    let forked: Forked = api.post(&format!("/v1/runs/{run}/fork"), &ForkRequest { at, change }, None).await?;
+    if out.json {
+        return out.document(&forked);
+    }
+    out.line(&forked.run.to_string())?;
+    out.aside(&format!("compare them: windlass runs compare {run} {}", forked.run));
+    Ok(())
+}
+
+/// `runs explain`
+pub(super) async fn explain(typed: &str, api: &Api, out: &Out) -> Result<()> {
+    let run = api.run(typed).await?;
+    let explanation: Explanation = api.get(&format!("/v1/runs/{run}/explain")).await?;
+    if out.json { out.document(&explanation) } else { out.line(&plain(&explanation.sentence)) }
+}
+
+/// `runs compare`
+pub(super) async fn compare(a: &str, b: &str, api: &Api, out: &Out) -> Result<()> {
+    let (a, b) = (api.run(a).await?, api.run(b).await?);
+    let comparison: Comparison = api.get(&format!("/v1/runs/{a}/compare/{b}")).await?;
+    if out.json {
+        return out.document(&comparison);
+    }
+    out.line(&plain(&comparison.sentence))?;
+    let Some(first) = &comparison.first else { return Ok(()) };
+    let side = |side: &Option<String>| side.as_deref().map_or_else(|| "nothing".to_owned(), plain);
+    out.line(&format!("  {} {}", out.style.paint(Tint::Bad, "-"), side(&first.a)))?;
+    out.line(&format!("  {} {}", out.style.paint(Tint::Good, "+"), side(&first.b)))?;
+    first.differences.iter().try_for_each(|difference| out.line(&format!("    {}", plain(difference))))
+}
+
+/// `runs export`
+pub(super) async fn export(typed: &str, to: Option<&Path>, api: &Api, out: &Out) -> Result<()> {
+    let run = api.run(typed).await?;
+    let document = api.text(&format!("/v1/runs/{run}/export")).await?;
+    let Some(to) = to else { return out.line(document.trim_end()) };
+    // Whoever reads it meanwhile must not take half of it for the whole.
+    let failed =
+        |error: std::io::Error| Failure::new(Exit::Refused, format!("{} cannot be written: {error}", to.display()));
+    let mut half = to.as_os_str().to_owned();
+    half.push(".part");
+    std::fs::write(&half, document.as_bytes()).and_then(|()| std::fs::rename(&half, to)).map_err(failed)?;
+    if out.json { out.document(&json!({ "run": run, "to": to })) } else { out.line(&to.display().to_string()) }
+}
+
+/// `runs import`
+pub(super) async fn import(from: &Path, api: &Api, out: &Out) -> Result<()> {
+    let document = input::text(from)?;
+    let importing = api.post_raw("/v1/runs/import", document.into_bytes(), None);
+    let answer = during("importing", out, importing).await?;
+    let imported: Imported = api.read(answer).await?;
+    if out.json { out.document(&imported) } else { out.line(&imported.run.to_string()) }
+}
+
+/// `runs replay-check`
+pub(super) async fn replay_check(typed: &[String], api: &Api, out: &Out) -> Result<()> {
+    let runs = if typed.is_empty() { unfinished(api).await? } else { named(typed, api).await? };
+    let mut checks: Vec<ReplayCheck> = Vec::new();
+    let mut progress = Progress::new("checking runs", out);
+    let all = runs.len() as u64;
+    for run in runs {
+        progress.tell(checks.len() as u64, all);
+        let check: ReplayCheck = api.post(&format!("/v1/runs/{run}/replay-check"), &json!({}), None).await?;
+        if !out.json {
+            let sign = if check.fits { (Tint::Good, "✓") } else { (Tint::Bad, "✗") };
+            out.line(&format!("{} {run}  {}", out.style.paint(sign.0, sign.1), plain(&check.sentence)))?;
+        }
+        checks.push(check);
+    }
+    drop(progress);
+    let fit = checks.iter().filter(|check| check.fits).count();
+    if out.json {
+        out.document(&json!({ "checks": checks, "fit": fit }))?;
+    } else {
+        out.aside(&format!("{fit} of {} fit the tools of today", checks.len()));
+    }
+    if fit == checks.len() { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
+}
+
+async fn unfinished(api: &Api) -> Result<Vec<RunId>> {
+    let mut runs = Vec::new();
+    for state in ["queued", "running", "suspended", "held"] {
+        let mut cursor: Option<String> = None;
+        loop {
+            let pairs = [("state", Some(state)), ("limit", Some("500")), ("cursor", cursor.as_deref())];
+            let page: RunPage = api.get(&format!("/v1/runs{}", query(&pairs))).await?;
+            runs.extend(page.runs.iter().map(|run| run.id));
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+    }
+    runs.sort();
+    runs.dedup();
+    Ok(runs)
+}
+
+/// `resolve`
+pub(super) async fn resolve(args: &ResolveArgs, api: &Api, out: &Out) -> Result<()> {
+    let (value, error) = given(&args.result)?;
+    if value.is_none() && error.is_none() && !args.cancelled {
+        return Err(Failure::usage("say what the answer is: --value JSON, --error MESSAGE or --cancelled"));
+    }
+    let request = AnswerRequest { value, error, cancelled: args.cancelled };
+    let answer: ReplyAnswer = api.post(&format!("/v1/replies/{}", escaped(&args.key)), &request, None).await?;
+    if out.json { out.document(&answer) } else { out.line(&plain(&answer.resolved)) }
+}
+
+/// `signal`
+pub(super) async fn signal(args: &SignalArgs, api: &Api, out: &Out) -> Result<()> {
+    let run = api.run(&args.run).await?;
+    let request = SignalRequest { value: input::json(&args.value, "--value")? };
+    let path = format!("/v1/runs/{run}/signals/{}", escaped(&args.name));
+    let _: Value = api.post(&path, &request, args.key.as_deref()).await?;
+    done(run, "signalled", out)
+}
+
+/// What somebody says something came to.
+pub(super) fn given(result: &GivenResult) -> Result<(Option<Value>, Option<ErrorRequest>)> {
+    let value = input::maybe_json(result.value.as_deref(), "--value")?;
+    let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message });
+    Ok((value, error))
+}
+
+async fn tell(api: &Api, path: &str, request: &impl Serialize) -> Result<()> {
+    let _: Value = api.post(path, request, None).await?;
+    Ok(())
+}
+
+async fn named(typed: &[String], api: &Api) -> Result<Vec<RunId>> {
+    let mut runs = Vec::new();
+    for typed in typed {
+        runs.push(api.run(typed).await?);
+    }
+    Ok(runs)
+}
+
+/// Does the same to several runs. All ids are looked up first: a slip in the last one must not leave the first ones done.
+async fn each(
+    typed: &[String],
+    word: &str,
+    api: &Api,
+    out: &Out,
+    act: impl AsyncFn(RunId) -> Result<()>,
+) -> Result<()> {
+    let runs = named(typed, api).await?;
+    let mut worst = None;
+    let mut results = Vec::new();
+    for run in &runs {
+        match act(*run).await {
+            Ok(()) if out.json => results.push(json!({ "run": run, "ok": true })),
+            Ok(()) => done(*run, word, out)?,
+            Err(failure) if runs.len() == 1 => return Err(failure),
+            Err(failure) => {
+                if out.json {
+                    results.push(json!({ "run": run, "ok": false, "problem": failure.sentence }));
+                } else {
+                    out.line(&format!("{run}  {}", out.style.paint(Tint::Bad, &failure.sentence)))?;
+                }
+                worst = Some(failure.exit);
+            }
+        }
+    }
+    if out.json {
+        out.document(&json!({ "results": results }))?;
+    }
+    worst.map_or(Ok(()), |exit| Err(Failure::silent(exit)))
+}
+
+fn done(run: RunId, word: &str, out: &Out) -> Result<()> {
+    if out.json {
+        out.document(&json!({ "run": run, "ok": true }))
+    } else {
+        out.line(&format!("{run}  {}", out.style.paint(Tint::Good, word)))
+    }
+}

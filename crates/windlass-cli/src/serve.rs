@@ -1,0 +1,142 @@
+//! `windlass serve`: the API on a file, until somebody stops it.
+
+mod reload;
+mod stop;
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use tokio::net::TcpListener;
+use windlass::Toolbox;
+use windlass_server::{Options, Webhook};
+
+use crate::api;
+use crate::args::{Global, ServeArgs};
+use crate::config::{self, Config};
+use crate::demo;
+use crate::exit::{Exit, Failure, Result};
+use crate::log;
+use crate::out::Out;
+use reload::Reloading;
+use stop::Stop;
+
+/// Serves until it is asked to stop.
+pub(crate) async fn run(args: &ServeArgs, global: &Global, out: &Out) -> Result<()> {
+    log::start(global)?;
+    let stop = Stop::new(args.demo.is_some())?;
+    let place = api::place(global)?;
+    refuse_second(&place.file)?;
+    let listener = listen(address(args, place.config.as_ref())?).await?;
+    let toolbox = match &args.demo {
+        Some(ledger) => demo::toolbox(ledger).map_err(|error| Failure::usage(error.to_string()))?,
+        None => Toolbox::new(),
+    };
+    let reloading = match &place.config {
+        Some(config) => Some(Reloading::start(config, &toolbox, api::launcher(&place.file)).await?),
+        None => None,
+    };
+    api::end_leftovers(&place.file)?;
+    let windlass = place.builder(toolbox).await.map_err(|error| api::unopened(&error))?;
+    let bound = listener.local_addr().map_err(|error| unreachable(&error))?;
+    let options = options(place.config.as_ref(), reloading.as_ref())?;
+    let (asked, file) = (stop.asked(), place.file.clone());
+    // Asked for when requests are answered, and not before: whoever reads the line may send one.
+    let stop = async {
+        ready(bound, &file, out);
+        asked.await;
+    };
+    windlass_server::serve(listener, windlass, options, stop).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Failure::new(Exit::Refused, error.to_string()),
+        _ => unreachable(&error),
+    })
+}
+
+fn unreachable(error: &std::io::Error) -> Failure {
+    Failure::new(Exit::Unreachable, error.to_string())
+}
+
+/// One process has the file. Whoever has it says where it answers, so that nobody has to look for it.
+fn refuse_second(file: &Path) -> Result<()> {
+    let Ok(Some(holder)) = windlass::holder(file) else { return Ok(()) };
+    // One that answers nowhere may be about to let go of the file: opening it waits a moment, and says the rest.
+    let Some(address) = holder.address else { return Ok(()) };
+    let who = holder.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+    let sentence = format!(
+        "{} is already served at {address}, by {who}; use that, stop it, or name another --file",
+        file.display()
+    );
+    Err(Failure::new(Exit::Unreachable, sentence))
+}
+
+fn address(args: &ServeArgs, config: Option<&Config>) -> Result<SocketAddr> {
+    let Some(text) = &args.listen else {
+        let configured = config.map(|config| config.server.listen);
+        let usual = || config::LISTEN.parse().map_err(|_| Failure::usage("there is no usual address"));
+        return configured.map_or_else(usual, Ok);
+    };
+    text.parse().map_err(|_| {
+        Failure::usage(format!(
+            "--listen {}: this is no address with a port; write 127.0.0.1:7117, [::1]:7117, or 127.0.0.1:0 for any port",
+            crate::style::plain(text)
+        ))
+    })
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("the port {} is in use; stop who has it, or choose another with --listen", address.port())
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                format!(
+                    "this machine does not have the address {}; --listen 127.0.0.1:7117 works everywhere",
+                    address.ip()
+                )
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                format!("this user may not listen on port {}; choose one above 1023 with --listen", address.port())
+            }
+            _ => error.to_string(),
+        };
+        Failure::new(Exit::Unreachable, format!("cannot listen on {address}: {why}"))
+    })
+}
+
+fn options(config: Option<&Config>, reloading: Option<&Reloading>) -> Result<Options> {
+    let mut options = Options::default();
+    if let Some(config) = config {
+        options.allowed_hosts.clone_from(&config.server.allowed_hosts);
+        options.allowed_origins.clone_from(&config.server.allowed_origins);
+        options.limits.attempts = config.limits.drain;
+        options.webhook = webhook(config)?;
+    }
+    options.reload = reloading.map(Reloading::on_request);
+    Ok(options)
+}
+
+/// Who is told when a person is needed.
+fn webhook(config: &Config) -> Result<Option<Webhook>> {
+    let Some(hook) = &config.webhook else { return Ok(None) };
+    let Some(secret) = &hook.secret else {
+        let why = "[webhook] has no secret, so whoever is told could not know by whom; add secret = \"${secret:NAME}\"";
+        return Err(Failure::usage(why));
+    };
+    let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("[webhook]: {error}"));
+    let secret = secret.resolve(&config.secrets).map_err(|error| wrong(&error))?;
+    let hook = Webhook::new(&hook.url.to_string(), secret.expose().as_bytes()).map_err(|error| wrong(&error))?;
+    Ok(Some(hook))
+}
+
+/// One line, when requests are answered. A server whose line nobody reads serves all the same.
+fn ready(bound: SocketAddr, file: &Path, out: &Out) {
+    let url = format!("http://{bound}");
+    let _ = if out.json {
+        let pid = std::process::id();
+        out.event(&serde_json::json!({ "ready": true, "url": url, "file": file, "pid": pid }))
+    } else if out.quiet {
+        Ok(())
+    } else {
+        out.line(&format!("windlass serves {} at {url}", file.display()))
+    };
+}

@@ -1,0 +1,166 @@
+//! Mistakes: each has a sentence that says what to do, and a number.
+
+use std::net::TcpListener;
+
+use crate::world::{World, both_ways, has};
+
+#[test]
+fn wrong_flags_end_with_two_and_a_near_miss() {
+    let world = World::empty();
+    for (args, words) in [
+        (&["cal"][..], &["call"][..]),
+        (&["runs", "lst"], &["list"]),
+        (&["runs", "list", "--stat", "held"], &["--state"]),
+        (&["runs", "list", "--state", "hold"], &["held"]),
+        (&["runs", "list", "--limit", "0"], &["1..=100000"]),
+        (&["call", "x", "--wait=soon"], &["such as 250ms"]),
+        (&["call", "x", "--wait=1s", "--detach"], &["cannot be used with"]),
+        (&["--color", "red", "doctor"], &["always", "never"]),
+        (&["token", "create", "ada"], &["--scope"]),
+        (&["inbox", "settle", "--all"], &["--happened"]),
+        (&["serve", "--listen", "here"], &["--listen here", "127.0.0.1:7117"]),
+        (&[], &["Usage"]),
+    ] {
+        has(&world.fails(2, args), words);
+    }
+}
+
+#[test]
+fn b08_bad_json_is_shown_with_its_place() {
+    both_ways(|world, _| {
+        let text = world.fails(2, &["call", "echo", "--args", r#"{"text": "a" "times": 1}"#]);
+        has(&text, &["--args is not JSON: expected `,` or `}` at line 1, column 14", "\n                 ^"]);
+        let text = world.fails(2, &["call", "echo", "--args", "[1]"]);
+        has(&text, &["object"]);
+        has(&world.fails(3, &["call", "echo", "--args", "@missing.json"]), &["there is no file missing.json"]);
+        let done = world.run_with(&["call", "echo", "--args", "-"], "not json");
+        assert_eq!(done.code, 2);
+        has(&done.err, &["--args (standard input) is not JSON"]);
+    });
+}
+
+#[test]
+fn l02_an_unknown_tool_has_a_near_miss() {
+    both_ways(|world, _| {
+        let text = world.fails(3, &["call", "ehco", "--args", r#"{"text": "x"}"#]);
+        has(&text, &["ehco", "did you mean `echo`?"]);
+        has(&world.fails(3, &["tools", "show", "ehco"]), &["ehco", "echo"]);
+    });
+}
+
+#[test]
+fn a_missing_file_is_named_and_not_made_by_looking() {
+    let world = World::empty();
+    for args in [&["runs", "list"][..], &["inbox"], &["gc"], &["--file", "other.db", "runs", "list"]] {
+        has(&world.fails(3, args), &["there is no file", ".db", "windlass serve"]);
+    }
+    assert_eq!(std::fs::read_dir(world.path("")).unwrap().count(), 0, "looking made nothing");
+    has(&world.fails(5, &["--file", "no/folder/x.db", "call", "echo"]), &["no/folder", "does not exist"]);
+}
+
+#[test]
+fn a_server_that_is_not_there_ends_with_five() {
+    let world = World::empty();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{free}");
+    has(&world.fails(5, &["--server", &url, "runs", "list"]), &[&url, "cannot be reached", "windlass serve"]);
+    has(&world.fails(2, &["--server", "nonsense", "runs", "list"]), &["no address of a server"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        // Somebody who speaks something else.
+        let _ = std::io::Write::write_all(&mut stream, b"220 mail ready\r\n");
+    });
+    has(&world.fails(5, &["--server", &deaf, "runs", "list"]), &["cannot be reached"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let world = World::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let text = world.fails(5, &["serve", "--listen", &address]);
+    has(&text, &[&address, "in use", "--listen"]);
+    assert!(!world.path("windlass.db").exists(), "nothing was opened");
+}
+
+#[test]
+fn two_servers_on_one_file_are_one_too_many() {
+    let world = World::new();
+    let server = world.serve(&[]);
+    let text = world.fails(5, &["serve", "--listen", "127.0.0.1:0"]);
+    has(&text, &["is already served at", &server.url, "process", "--file"]);
+    world.ok(&["runs", "list"]);
+    assert_eq!(server.stop(), 0);
+    // It let go of the file, and somebody else may have it.
+    drop(world.serve(&[]));
+}
+
+#[test]
+fn a_file_that_a_program_without_a_server_has_open_is_named() {
+    let world = World::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let windlass = runtime.block_on(async { windlass::Windlass::open(world.path("windlass.db")).await }).unwrap();
+    let pid = std::process::id().to_string();
+    for args in [&["runs", "list"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+        has(&world.fails(5, args), &["windlass.db", &pid, "stop that process"]);
+    }
+    runtime.block_on(windlass.shutdown()).unwrap();
+    world.ok(&["runs", "list"]);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_left_alone() {
+    let world = World::new();
+    let text = "Dear diary, today I was opened by a program.\n".repeat(100);
+    world.write("windlass.db", &text);
+    for args in [&["runs", "list"][..], &["serve", "--listen", "127.0.0.1:0"], &["call", "echo"]] {
+        has(&world.fails(5, args), &["windlass.db", "is not a Windlass database"]);
+    }
+    assert_eq!(world.read("windlass.db"), text);
+    has(&world.fails(1, &["doctor"]), &["✗", "file"]);
+}
+
+#[test]
+fn a_damaged_file_has_a_sentence_and_no_trace() {
+    let world = World::new();
+    for text in ["a", "b", "c"] {
+        world.ok(&["call", "echo", "--args", &serde_json::json!({ "text": text.repeat(2_000) }).to_string()]);
+    }
+    let mut bytes = std::fs::read(world.path("windlass.db")).unwrap();
+    bytes[4_096..].fill(0x5a);
+    std::fs::write(world.path("windlass.db"), &bytes).unwrap();
+    for args in [&["serve", "--listen", "127.0.0.1:0"][..], &["runs", "list"]] {
+        has(&world.fails(5, args), &["windlass.db", "backup"]);
+    }
+    has(&world.fails(1, &["doctor"]), &["✗ file"]);
+}
+
+#[test]
+fn a_bad_config_is_shown_with_its_places() {
+    let world = World::new();
+    let config = world
+        .read("windlass.toml")
+        .replace("command = [\"cat\"]\ninput = { text", "comand = [\"cat\"]\ninput = { text");
+    world.write("windlass.toml", &config);
+    for args in [&["check"][..], &["serve", "--listen", "127.0.0.1:0"], &["call", "echo"]] {
+        has(&world.fails(2, args), &["comand", "command", "windlass.toml"]);
+    }
+    has(&world.fails(3, &["--config", "nothing.toml", "check"]), &["nothing.toml"]);
+    // Somebody who wants to look can look.
+    world.write("empty.toml", "");
+    world.ok(&["--config", "empty.toml", "call", "x", "--detach"]);
+    let done = world.run(&["runs", "list"]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    has(&done.err, &["warning", "comand"]);
+}
+
+#[test]
+fn errors_are_json_for_programs() {
+    let world = World::empty();
+    let done = world.run(&["--json", "runs", "show", "ffffffff"]);
+    let error: serde_json::Value = serde_json::from_str(&done.err).unwrap();
+    assert_eq!(error["error"]["exit"], done.code, "{error}");
+    assert_eq!(done.out, "");
+}

@@ -1,0 +1,133 @@
+//! `windlass call`
+
+use serde_json::json;
+
+use crate::world::{Way, World, both_ways, exists, has, until};
+
+#[test]
+fn b10_a_tool_is_called_on_a_file_and_through_a_server() {
+    both_ways(|world, _| {
+        let out = world.ok(&["call", "echo", "--args", r#"{"text": "ahoy"}"#]);
+        assert_eq!(out.trim(), "{\n  \"text\": \"ahoy\"\n}");
+        let answer = world.json(&["call", "echo", "--args", r#"{"text": "ahoy", "times": 2}"#]);
+        assert_eq!(answer["outcome"]["value"], json!({"text": "ahoy", "times": 2}));
+        assert!(answer["run"].as_str().is_some_and(|run| run.len() == 36), "{answer}");
+    });
+}
+
+#[test]
+fn arguments_come_from_files_and_from_standard_input() {
+    let world = World::new();
+    world.write("args.json", r#"{"text": "from a file"}"#);
+    has(&world.ok(&["call", "echo", "--args", "@args.json"]), &["from a file"]);
+    let done = world.run_with(&["call", "echo", "--args", "-"], r#"{"text": "from a pipe"}"#);
+    assert_eq!(done.code, 0, "{}", done.err);
+    has(&done.out, &["from a pipe"]);
+}
+
+#[test]
+fn e02_a_call_that_fails_ends_with_one_and_says_why() {
+    both_ways(|world, _| {
+        has(&world.fails(1, &["call", "broken"]), &["failed: ", "out of paper"]);
+        let done = world.run(&["--json", "call", "broken"]);
+        assert_eq!(done.code, 1);
+        let answer: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+        assert_eq!(answer["outcome"]["error"]["kind"], "failed", "{answer}");
+        let text = world.fails(1, &["call", "echo", "--args", r#"{"text": 7, "tims": 1}"#]);
+        has(&text, &["invalid_arguments", "/text"]);
+    });
+}
+
+#[test]
+fn l12_a_key_never_starts_a_second_run() {
+    both_ways(|world, _| {
+        let call = |text: &str| {
+            world.run(&["--json", "call", "echo", "--key", "k1", "--args", &json!({"text": text}).to_string()])
+        };
+        let run =
+            |done: &crate::world::Done| serde_json::from_str::<serde_json::Value>(&done.out).unwrap()["run"].clone();
+        let (first, second) = (call("a"), call("a"));
+        assert_eq!(run(&first), run(&second));
+        let other = call("b");
+        assert_eq!(other.code, 4, "{}{}", other.out, other.err);
+        has(&other.err, &["key_reused", "another"]);
+        has(
+            &world.fails(2, &["call", "echo", "--key", "two words", "--args", r#"{"text": "a"}"#]),
+            &["visible ASCII characters"],
+        );
+    });
+}
+
+#[test]
+fn w02_a_call_that_waits_for_a_person_says_so_and_is_not_lost() {
+    let world = World::new();
+    let text = world.fails(6, &["call", "pay", "--args", r#"{"to": "Ada", "cents": 500}"#]);
+    has(&text, &["waits", "args.cents > 100", "windlass inbox", "the run is in the store"]);
+    let listed = world.json(&["runs", "list", "--state", "inbox"]);
+    assert_eq!(listed["runs"].as_array().map(Vec::len), Some(1), "{listed}");
+    let server = world.serve(&[]);
+    let text = world.fails(6, &["call", "pay", "--wait=100ms", "--args", r#"{"to": "Ada", "cents": 600}"#]);
+    has(&text, &["waits"]);
+    drop(server);
+}
+
+#[test]
+fn a_detached_call_is_left_for_whoever_drives_the_file() {
+    let world = World::new();
+    let done = world.run(&["call", "echo", "--detach", "--session", "s1", "--args", r#"{"text": "later"}"#]);
+    assert_eq!(done.code, 0, "{}", done.err);
+    has(&done.err, &["windlass serve"]);
+    let run = done.out.trim().to_owned();
+    assert_eq!(world.json(&["runs", "show", &run])["run"]["state"], "queued");
+    let _server = world.serve(&[]);
+    let shown = until("the run ends", || {
+        let shown = world.json(&["runs", "show", &run]);
+        (shown["run"]["state"] == "finished").then_some(shown)
+    });
+    assert_eq!(shown["run"]["outcomes"][0]["value"]["text"], "later");
+    assert_eq!(shown["run"]["session"], "s1");
+}
+
+#[test]
+fn an_interrupted_call_goes_on_in_the_server() {
+    let world = World::new();
+    let server = world.serve(&[]);
+    let mut child = world.command(&["call", "slow", "--key", "slow", "--args", "{}"]).spawn().unwrap();
+    until("the call is under way", || exists(&world.path("slow/started")));
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    world.write("slow/go", "");
+    has(&world.ok(&["call", "slow", "--key", "slow"]), &["{}"]);
+    drop(server);
+}
+
+#[test]
+fn a_call_on_a_file_that_is_interrupted_twice_ends_at_once_and_loses_nothing() {
+    let world = World::new();
+    let mut child = world.command(&["call", "slow", "--key", "slow"]).spawn().unwrap();
+    until("the attempt is under way", || exists(&world.path("slow/started")));
+    let pid = child.id().to_string();
+    let code = until("it ends", || {
+        std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap();
+        child.try_wait().unwrap()
+    });
+    assert_eq!(code.code(), Some(130));
+    let listed = world.json(&["runs", "list", "--tool", "slow"]);
+    assert_eq!(listed["runs"].as_array().map(Vec::len), Some(1), "{listed}");
+    assert_ne!(listed["runs"][0]["state"], "finished");
+}
+
+#[test]
+fn what_is_asked_for_with_quiet_is_all_there_is() {
+    both_ways(|world, way| {
+        let done = world.run(&["-q", "call", "echo", "--detach", "--args", r#"{"text": "x"}"#]);
+        assert_eq!(done.err, "", "{way:?}");
+        assert_eq!(done.out.trim().len(), 36);
+        if way == Way::Server {
+            until("it ends", || {
+                (world.json(&["runs", "show", done.out.trim()])["run"]["state"] == "finished").then_some(())
+            });
+        }
+    });
+}

@@ -1,0 +1,67 @@
+//! `check`, `doctor`, `gc`, `backup`, `restore`
+
+use serde_json::Value;
+
+use crate::world::{World, both_ways, has};
+
+#[test]
+fn a_config_is_checked_for_people_programs_and_editors() {
+    let world = World::new();
+    has(&world.ok(&["check"]), &["echo", "readonly", "needs approval if args.cents > 100"]);
+    assert_eq!(world.json(&["check"])["ok"], true);
+    let schema: Value = serde_json::from_str(&world.ok(&["check", "--schema"])).unwrap();
+    assert!(schema["properties"]["tool"].is_object(), "{schema}");
+    has(&World::empty().fails(3, &["check"]), &["windlass.toml", "--config"]);
+}
+
+#[test]
+fn a_doctor_says_what_works_here() {
+    both_ways(|world, way| {
+        if way == crate::world::Way::File {
+            has(&world.run(&["doctor"]).out, &["windlass.db is not there yet"]);
+        }
+        world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
+        let done = world.run(&["doctor"]);
+        has(&done.out, &["✓ program", "✓ config", "5 tools", "✓ file", "sandbox"]);
+        if way == crate::world::Way::Server {
+            has(&done.out, &["✓ server", "is up"]);
+        }
+        let told: Value = serde_json::from_str(&world.run(&["--json", "doctor"]).out).unwrap();
+        assert!(told["findings"].as_array().is_some_and(|all| all.len() >= 4), "{told}");
+    });
+}
+
+#[test]
+fn w09_what_is_kept_no_longer_is_let_go_of() {
+    both_ways(|world, _| {
+        world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
+        has(&world.ok(&["gc"]), &["0 runs summarized, 0 runs and 0 artifacts removed"]);
+        assert_eq!(world.json(&["gc"])["removed"], 0);
+    });
+}
+
+#[test]
+fn a_backup_is_restored_and_nothing_is_overwritten() {
+    both_ways(|world, way| {
+        let run = world.json(&["call", "echo", "--args", r#"{"text": "kept"}"#])["run"].as_str().unwrap().to_owned();
+        has(&world.ok(&["backup", "copy.db"]), &["copy.db"]);
+        assert!(world.path("copy.db").exists());
+        has(&world.fails(4, &["backup", "copy.db"]), &["copy.db", "overwrites nothing"]);
+        if way == crate::world::Way::Server {
+            has(&world.fails(4, &["restore", "copy.db", "--replace"]), &["stop it first"]);
+            world.ok(&["--file", "other.db", "restore", "copy.db"]);
+            assert_eq!(world.json(&["--file", "other.db", "runs", "show", &run])["run"]["id"], run.as_str());
+            return;
+        }
+        let later = world.json(&["call", "echo", "--args", r#"{"text": "lost"}"#])["run"].as_str().unwrap().to_owned();
+        has(&world.fails(4, &["restore", "copy.db"]), &["--replace"]);
+        has(&world.ok(&["restore", "copy.db", "--replace"]), &["before-restore-1", "is restored"]);
+        assert_eq!(world.json(&["runs", "show", &run])["run"]["outcomes"][0]["value"]["text"], "kept");
+        world.fails(3, &["runs", "show", &later]);
+        let aside = world.path("windlass.db.before-restore-1").display().to_string();
+        assert_eq!(world.json(&["--file", &aside, "runs", "show", &later])["run"]["id"], later.as_str());
+        has(&world.fails(3, &["restore", "nothing.db"]), &["there is no backup nothing.db"]);
+        world.write("garbage.db", "garbage");
+        world.fails(5, &["restore", "garbage.db", "--replace"]);
+    });
+}

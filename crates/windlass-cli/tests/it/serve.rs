@@ -1,0 +1,137 @@
+//! `windlass serve`
+
+use std::io::Read;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::world::{World, exists, has, until};
+
+#[test]
+fn a_server_says_when_it_is_ready_and_where() {
+    let world = World::new();
+    let mut server = world.serve(&[]);
+    assert_eq!(server.ready["ready"], true);
+    assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
+    assert_eq!(server.ready["pid"], server.child.id());
+    assert!(server.child.try_wait().unwrap().is_none());
+    // Found by the file alone, and by its address alone.
+    world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
+    let elsewhere = World::empty();
+    let listed = elsewhere.json(&["--server", &server.url, "runs", "list"]);
+    assert_eq!(listed["runs"].as_array().map(Vec::len), Some(1));
+    let by_variable = elsewhere.command(&["runs", "list"]).env("WINDLASS_SERVER", &server.url).output().unwrap();
+    assert!(by_variable.status.success());
+    assert_eq!(server.stop(), 0);
+}
+
+#[test]
+fn people_are_told_in_one_line() {
+    let world = World::new();
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    has(&line, &["windlass serves", "windlass.db at http://127.0.0.1:"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_server_that_is_asked_to_stop_lets_go_in_good_order() {
+    let world = World::new();
+    let server = world.serve(&[]);
+    let run = world.ok(&["-q", "call", "slow", "--detach"]).trim().to_owned();
+    until("the attempt is under way", || exists(&world.path("slow/started")));
+    server.signal("TERM");
+    // It waits for what is under way.
+    world.write("slow/go", "");
+    let mut server = server;
+    assert_eq!(server.wait(), 0);
+    let shown = world.json(&["runs", "show", &run]);
+    assert_eq!(shown["run"]["state"], "finished", "{shown}");
+    assert_eq!(shown["run"]["epoch"], 1, "nobody had to take it over");
+}
+
+#[test]
+fn a_second_interrupt_does_not_wait() {
+    let world = World::new();
+    let mut server = world.serve(&[]);
+    world.ok(&["-q", "call", "slow", "--detach"]);
+    until("the attempt is under way", || exists(&world.path("slow/started")));
+    server.signal("INT");
+    // Until the first one was heard, a second one may count as the same.
+    let began = Instant::now();
+    let code = until("the server ends", || {
+        if began.elapsed().as_millis() > 200 {
+            server.signal("INT");
+        }
+        server.child.try_wait().unwrap()
+    });
+    assert_eq!(code.code(), Some(130));
+}
+
+#[test]
+fn a_changed_config_is_taken_up_by_signal_and_by_itself() {
+    let world = World::new();
+    let server = world.serve(&[]);
+    let tools = || -> Vec<String> {
+        let list = world.json(&["tools", "list"]);
+        list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let config = world.read("windlass.toml");
+    world.write("windlass.toml", &config.replace("[tool.echo]", "[tool.parrot]"));
+    server.signal("HUP");
+    until("the new tool is there", || tools().contains(&"parrot".to_owned()).then_some(()));
+    // Without a signal it is seen within a moment.
+    world.write("windlass.toml", &config);
+    until("the old tool is back", || tools().contains(&"echo".to_owned()).then_some(()));
+    // A broken file changes nothing.
+    world.write("windlass.toml", "[tool.echo");
+    server.signal("HUP");
+    world.ok(&["--server", &server.url, "call", "echo", "--args", r#"{"text": "still here"}"#]);
+}
+
+#[test]
+fn e26_a_public_address_needs_tokens() {
+    let world = World::new();
+    let text = world.fails(4, &["serve", "--listen", "0.0.0.0:0"]);
+    has(&text, &["token", "127.0.0.1"]);
+    let token = world.ok(&["-q", "token", "create", "ada", "--scope", "admin,read"]).trim().to_owned();
+    let server = world.serve_at("0.0.0.0:0", &[]);
+    assert_eq!(world.run(&["--token", &token, "runs", "list"]).code, 0);
+    assert_eq!(world.run(&["runs", "list"]).code, 4);
+    drop(server);
+}
+
+#[test]
+fn a_server_with_a_supervisor_ends_with_it() {
+    let world = World::new();
+    let mut server = world.serve_demo();
+    drop(server.child.stdin.take());
+    assert_eq!(server.wait(), 0);
+}
+
+#[test]
+fn the_log_goes_to_standard_error_and_says_what_it_is_asked_for() {
+    let world = World::new();
+    let mut command = world.command(&["--json", "-v", "serve", "--listen", "127.0.0.1:0"]);
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let pid = ready["pid"].to_string();
+    assert!(std::process::Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+    let mut log = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(child.wait().unwrap().success());
+    has(&log, &["INFO"]);
+    assert!(!log.contains('\u{1b}'), "no colours in a pipe: {log}");
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    let wrong = world.command(&["serve"]).env("WINDLASS_LOG", "windlass=loud").output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+}

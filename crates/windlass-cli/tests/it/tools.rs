@@ -1,0 +1,106 @@
+//! `windlass tools`, `token`, `completions`
+
+use serde_json::json;
+
+use crate::world::{World, both_ways, has};
+
+#[test]
+fn tools_are_listed_shown_and_tried() {
+    both_ways(|world, _| {
+        let list = world.ok(&["tools", "list"]);
+        has(&list, &["TOOL", "echo", "readonly", "pay", "once", "sometimes", "Returns its arguments."]);
+        let named = |tools: &serde_json::Value| -> Vec<String> {
+            tools["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(named(&world.json(&["tools", "list", "--tag", "demo"])), ["echo"]);
+        let openai: serde_json::Value =
+            serde_json::from_str(&world.ok(&["tools", "list", "--format", "openai"])).unwrap();
+        assert_eq!(openai["tools"][0]["type"], "function", "{openai}");
+        let anthropic: serde_json::Value =
+            serde_json::from_str(&world.ok(&["tools", "list", "--format", "anthropic"])).unwrap();
+        assert!(anthropic["tools"][0]["input_schema"].is_object(), "{anthropic}");
+        has(&world.ok(&["tools", "show", "pay"]), &["pay", "args.cents > 100", "\"cents\"", "arguments"]);
+        assert_eq!(world.json(&["tools", "show", "pay"])["effect"], "once");
+    });
+}
+
+#[test]
+fn looking_at_tools_needs_no_file_and_makes_none() {
+    let world = World::new();
+    has(&world.ok(&["tools", "list"]), &["echo"]);
+    has(&world.ok(&["tools", "try", "pay", "--args", r#"{"to": "Ada", "cents": 500}"#]), &["would wait for approval"]);
+    assert!(!world.path("windlass.db").exists());
+}
+
+#[test]
+fn w07_a_try_says_what_would_become_of_a_call_and_runs_nothing() {
+    both_ways(|world, _| {
+        let check = |args: serde_json::Value| world.run(&["tools", "try", "pay", "--args", &args.to_string()]);
+        has(&check(json!({"to": "Ada", "cents": 5})).out, &["would run", "effect once"]);
+        let asks = check(json!({"to": "Ada", "cents": 500}));
+        assert_eq!(asks.code, 0);
+        has(&asks.out, &["would wait for approval", "args.cents > 100"]);
+        let wrong = check(json!({"to": 7, "cents": 5}));
+        assert_eq!(wrong.code, 1);
+        has(&wrong.out, &["would be refused", "/to"]);
+        if world.path("windlass.db").exists() {
+            assert_eq!(world.json(&["runs", "list"])["runs"], json!([]), "nothing was run");
+        }
+    });
+}
+
+#[test]
+fn tokens_are_made_listed_and_revoked_on_a_file() {
+    let world = World::new();
+    has(&world.fails(4, &["token", "create", "ada", "--scope", "read"]), &["the first token needs the scope `admin`"]);
+    let created = world.run(&["token", "create", "root", "--scope", "admin,read"]);
+    assert_eq!(created.code, 0, "{}", created.err);
+    has(&created.err, &["only time it is shown"]);
+    let secret = created.out.trim().to_owned();
+    // Whoever can open the file may do everything with it.
+    world.ok(&["token", "create", "ada", "--scope", "read,call", "--expires", "7d"]);
+    let list = world.ok(&["token", "list"]);
+    has(&list, &["root", "ada", "read,call", "in 6 d", "never"]);
+    assert!(!list.contains(&secret));
+    has(&world.fails(3, &["token", "revoke", "zzzz"]), &["windlass token list"]);
+    has(&world.fails(2, &["token", "create", "x", "--scope", "all"]), &["admin"]);
+}
+
+#[test]
+fn e26_a_token_opens_what_its_scopes_say_until_it_is_revoked() {
+    let world = World::new();
+    let admin = world.ok(&["-q", "token", "create", "root", "--scope", "admin,read"]).trim().to_owned();
+    let server = world.serve(&[]);
+    let token = world.ok(&["-q", "--token", &admin, "token", "create", "ada", "--scope", "read"]).trim().to_owned();
+    let with = |token: &str, args: &[&str]| world.run(&[&["--token", token], args].concat()).code;
+    assert_eq!(with(&token, &["runs", "list"]), 0);
+    assert_eq!(with(&token, &["call", "echo", "--args", r#"{"text": "x"}"#]), 4, "it may only look");
+    assert_eq!(with("nonsense", &["runs", "list"]), 4);
+    assert_eq!(world.run(&["runs", "list"]).code, 4, "with tokens nobody comes in without one");
+    let by_variable = world.command(&["runs", "list"]).env("WINDLASS_TOKEN", &token).output().unwrap();
+    assert!(by_variable.status.success());
+    let tokens = world.json(&["--token", &admin, "token", "list"]);
+    let of_ada = tokens["tokens"].as_array().unwrap().iter().find(|token| token["name"] == "ada").unwrap();
+    let id = of_ada["id"].as_str().unwrap().to_owned();
+    world.ok(&["--token", &admin, "token", "revoke", &id]);
+    has(&world.fails(4, &["--token", &token, "runs", "list"]), &["token"]);
+    drop(server);
+}
+
+#[test]
+fn every_shell_has_its_completions() {
+    let world = World::empty();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        has(&world.ok(&["completions", shell]), &["windlass", "replay-check"]);
+    }
+    has(&world.fails(2, &["completions", "cmd"]), &["bash"]);
+}
+
+#[test]
+fn help_says_what_exit_codes_mean() {
+    let world = World::empty();
+    has(&world.ok(&["--help"]), &["Exit codes", "demo", "serve", "130 interrupted"]);
+    has(&world.ok(&["runs", "--help"]), &["replay-check", "compare"]);
+    has(&world.ok(&["--version"]), &["windlass "]);
+    assert!(!world.ok(&["--help"]).contains("sandbox-launch"));
+}

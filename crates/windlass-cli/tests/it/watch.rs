@@ -1,0 +1,87 @@
+//! `windlass runs watch`
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use serde_json::Value;
+
+use crate::world::{PATIENCE, World, exists, has, until};
+
+/// A watcher, and the lines it prints as they come.
+fn watch(world: &World, args: &[&str]) -> (Child, Receiver<String>) {
+    let mut command = world.command(&[&["runs", "watch"], args].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (say, lines) = channel();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
+    (child, lines)
+}
+
+fn wait_for(lines: &Receiver<String>, word: &str) -> Vec<String> {
+    let mut seen = Vec::new();
+    loop {
+        let line = lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {word:?} in {seen:?}"));
+        let found = line.contains(word);
+        seen.push(line);
+        if found {
+            return seen;
+        }
+    }
+}
+
+#[test]
+fn l23_b12_a_watch_goes_on_over_a_restart_without_gap_and_without_anything_twice() {
+    let world = World::new();
+    let mut server = world.serve(&[]);
+    let run = world.ok(&["-q", "call", "slow", "--detach"]).trim().to_owned();
+    until("the attempt is under way", || exists(&world.path("slow/started")));
+    let (mut child, lines) = watch(&world, &[&run, "--json"]);
+    let mut seen = wait_for(&lines, "attempt_started");
+    server.child.kill().unwrap();
+    server.wait();
+    let _server = world.serve(&[]);
+    seen.extend(wait_for(&lines, "in_doubt"));
+    world.ok(&["inbox", "settle", "--run", &run, "--happened", "1", "--reason", "seen"]);
+    seen.extend(wait_for(&lines, "run_finished"));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let events: Vec<Value> = seen.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let recorded: Vec<&str> = events.iter().filter_map(|event| event["position"].as_str()).collect();
+    let again = world.command(&["--json", "runs", "watch", &run]).output().unwrap();
+    let again = String::from_utf8(again.stdout).unwrap();
+    let whole: Vec<String> = again
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter_map(|event| event["position"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(recorded, whole, "one that was there and one that came late saw the same");
+    // From a place on, only what is behind it.
+    let late = world.command(&["--json", "runs", "watch", &run, "--from", &whole[2]]).output().unwrap();
+    assert_eq!(String::from_utf8(late.stdout).unwrap().lines().count(), whole.len() - 3);
+}
+
+#[test]
+fn l23_a_run_of_a_file_is_watched_before_and_after_a_server_comes() {
+    let world = World::new();
+    let run = world.ok(&["-q", "call", "echo", "--detach", "--args", r#"{"text": "x"}"#]).trim().to_owned();
+    let (mut child, lines) = watch(&world, &[&run[..18]]);
+    wait_for(&lines, "the run is in the store");
+    // The watcher does not keep the file from the server.
+    let _server = world.serve(&[]);
+    let seen = wait_for(&lines, "the run ended: ok").join("\n");
+    has(&seen, &["echo done in"]);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    has(&said, &["nobody drives the run now"]);
+}
+
+#[test]
+fn a_watch_ends_as_its_run_does() {
+    let world = World::new();
+    let done = world.run(&["--json", "call", "broken"]);
+    let run = serde_json::from_str::<Value>(&done.out).unwrap()["run"].as_str().unwrap().to_owned();
+    has(&world.fails(1, &["runs", "watch", &run]), &["broken failed", "out of paper"]);
+    has(&world.fails(3, &["runs", "watch", "ffffffff"]), &["no run begins with"]);
+    has(&world.fails(2, &["runs", "watch", &run, "--from", "x"]), &["RECORD.INDEX"]);
+}

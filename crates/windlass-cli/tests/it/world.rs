@@ -1,0 +1,258 @@
+//! A folder of one's own, with a config, and processes that work in it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Nothing in these tests takes longer on a machine that is not stuck.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const CONFIG: &str = r#"
+[policy]
+attended = true
+
+[tool.echo]
+description = "Returns its arguments."
+command = ["cat"]
+input = { text = "string: What to return", times = "integer?" }
+effect = "readonly"
+sandbox = { level = "best_effort" }
+tags = ["demo"]
+
+[tool.pay]
+description = "Pays something, after asking."
+command = ["cat"]
+input = { to = "string", cents = "integer" }
+approval = "args.cents > 100"
+sandbox = { level = "best_effort" }
+
+[tool.broken]
+description = "Always fails."
+command = ["sh", "-c", "echo out of paper >&2; exit 1"]
+effect = "readonly"
+sandbox = { level = "best_effort" }
+
+[tool.linked]
+description = "Needs a connection."
+command = ["cat"]
+effect = "readonly"
+connection = "github"
+sandbox = { level = "best_effort" }
+
+# Waits for a file, so that a test decides when it ends.
+[tool.slow]
+description = "Waits for a file named go."
+command = ["sh", "-c", "touch started; while [ ! -e go ]; do sleep 0.02; done; cat"]
+dir = "slow"
+sandbox = { level = "best_effort" }
+"#;
+
+pub(crate) struct World {
+    folder: tempfile::TempDir,
+}
+
+/// What a process said, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let world = Self::empty();
+        std::fs::write(world.path("windlass.toml"), CONFIG).unwrap();
+        std::fs::create_dir(world.path("slow")).unwrap();
+        world
+    }
+
+    /// Without a config.
+    pub(crate) fn empty() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    /// The binary in this folder, with nothing of the tester's own environment that it would heed.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        command.args(args).current_dir(self.folder.path()).env("COLUMNS", "120").stdin(Stdio::null());
+        for name in ["WINDLASS_SERVER", "WINDLASS_TOKEN", "WINDLASS_LOG", "NO_COLOR"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Done {
+        done(self.command(args).output().unwrap())
+    }
+
+    /// The same with something on its standard input.
+    pub(crate) fn run_with(&self, args: &[&str], input: &str) -> Done {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // One that ends without reading has said why.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        done(child.wait_with_output().unwrap())
+    }
+
+    /// What a command that must work prints.
+    #[track_caller]
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let done = self.run(args);
+        assert_eq!(done.code, 0, "windlass {}: {}{}", args.join(" "), done.out, done.err);
+        done.out
+    }
+
+    /// The document a command that must work prints.
+    #[track_caller]
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let out = self.ok(&[&["--json"], args].concat());
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("windlass {}: {error}: {out}", args.join(" ")))
+    }
+
+    /// What a command says that must fail, and end with this number.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: i32, args: &[&str]) -> String {
+        let done = self.run(args);
+        assert_eq!(done.code, code, "windlass {}: {}{}", args.join(" "), done.out, done.err);
+        no_trace(&done);
+        format!("{}{}", done.out, done.err)
+    }
+
+    /// A server on this folder's file.
+    pub(crate) fn serve(&self, args: &[&str]) -> Server {
+        self.serve_at("127.0.0.1:0", args)
+    }
+
+    /// The same, elsewhere.
+    pub(crate) fn serve_at(&self, address: &str, args: &[&str]) -> Server {
+        let mut command = self.command(&["--json", "serve", "--listen", address]);
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
+        Server::start(command)
+    }
+
+    /// A server with the tools of the demo.
+    pub(crate) fn serve_demo(&self) -> Server {
+        self.serve(&["--demo", "ledger.jsonl"])
+    }
+}
+
+/// Nobody who made a mistake is shown the inside of the program.
+#[track_caller]
+pub(crate) fn no_trace(done: &Done) {
+    for word in ["panicked", "RUST_BACKTRACE", "src/", "Error {", "Os {"] {
+        assert!(!done.err.contains(word), "{}", done.err);
+    }
+}
+
+fn done(output: Output) -> Done {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A server that runs until it is dropped.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) url: String,
+    pub(crate) ready: Value,
+}
+
+impl Server {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+            let output = child.wait_with_output().unwrap();
+            panic!("no server: {line}{}", String::from_utf8_lossy(&output.stderr));
+        };
+        // Whoever closes the pipe of a process that prints may end it.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let mut errors = child.stderr.take().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::stderr()));
+        let url = ready["url"].as_str().unwrap().to_owned();
+        Self { child, url, ready }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn stop(mut self) -> i32 {
+        self.signal("TERM");
+        self.wait()
+    }
+
+    pub(crate) fn wait(&mut self) -> i32 {
+        until("the server ends", || self.child.try_wait().unwrap()).code().unwrap_or(-1)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks until there is something. A process in another folder gives no other sign.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[track_caller]
+pub(crate) fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in: {text}");
+    }
+}
+
+/// Runs a test on a file that nobody has open, and again with a server on it.
+pub(crate) fn both_ways(test: impl Fn(&World, Way)) {
+    let world = World::new();
+    test(&world, Way::File);
+    let world = World::new();
+    let server = world.serve(&[]);
+    test(&world, Way::Server);
+    drop(server);
+}
+
+/// Who answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    File,
+    Server,
+}
+
+pub(crate) fn exists(path: &Path) -> Option<()> {
+    path.exists().then_some(())
+}
