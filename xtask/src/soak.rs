@@ -1,7 +1,8 @@
 //! `cargo xtask soak`: the tests of module `soak`, for as long as asked.
 //!
-//! They are ordinary tests that do a little in every test run; three environment variables make them do a lot. The kills by
-//! time come last and alone, because they compare how much is done in their first minute and in their last.
+//! They are ordinary tests that do a little in every test run; environment variables make them do a lot. The kills by
+//! time come last and alone, because they compare how much is done in their first minute and in their last. Between them
+//! comes the demo, again and again.
 
 use anyhow::{Result, ensure};
 
@@ -9,6 +10,8 @@ use crate::Misuse;
 use crate::cargo::Cargo;
 
 const TESTS: &str = "test --release -p windlass-tests --test it --";
+const DEMO: &str = "test --release -p windlass-cli --test it --";
+const DEMO_FILTER: &str = "the_demo_proves_what_it_says";
 const FILTER: &str = "soak::";
 const KILLS: &str = "soak::load::";
 
@@ -19,12 +22,16 @@ const DEFAULT_STORIES: u64 = 100_000;
 /// Long enough for some thousand kills by time.
 const DEFAULT_MINUTES: u64 = 10;
 
+/// As often as the demo has to prove what it says; some five seconds each.
+const DEFAULT_DEMOS: u64 = 20;
+
 #[derive(Debug, PartialEq)]
 struct Options {
     /// Of the crash matrix.
     seeds: u64,
     /// Of the simulator.
     stories: u64,
+    demos: u64,
     minutes: u64,
 }
 
@@ -40,18 +47,21 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn invocations(options: &Options) -> [Cargo; 2] {
+fn invocations(options: &Options) -> [Cargo; 3] {
     let stories = Cargo::new(TESTS)
         .args(["--nocapture", FILTER, "--skip", KILLS])
         .env("WINDLASS_SOAK_SEEDS", options.seeds.to_string())
         .env("WINDLASS_SIM_SEEDS", options.stories.to_string());
     let kills =
         Cargo::new(TESTS).args(["--nocapture", KILLS]).env("WINDLASS_SOAK_MINUTES", options.minutes.to_string());
-    [stories, kills]
+    let demos =
+        Cargo::new(DEMO).args(["--nocapture", DEMO_FILTER]).env("WINDLASS_SOAK_DEMOS", options.demos.to_string());
+    [stories, demos, kills]
 }
 
 fn parse(args: &[String]) -> Result<Options, Misuse> {
-    let mut options = Options { seeds: DEFAULT_SEEDS, stories: DEFAULT_STORIES, minutes: DEFAULT_MINUTES };
+    let mut options =
+        Options { seeds: DEFAULT_SEEDS, stories: DEFAULT_STORIES, demos: DEFAULT_DEMOS, minutes: DEFAULT_MINUTES };
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
         let (flag, value) = match arg.split_once('=') {
@@ -61,6 +71,7 @@ fn parse(args: &[String]) -> Result<Options, Misuse> {
         let field = match flag {
             "--seeds" => &mut options.seeds,
             "--stories" => &mut options.stories,
+            "--demos" => &mut options.demos,
             "--minutes" => &mut options.minutes,
             _ => return Err(Misuse(format!("`soak` takes no argument `{arg}`"))),
         };
@@ -85,8 +96,9 @@ mod tests {
     #[test]
     fn flags_are_read_in_both_spellings() {
         let (seeds, stories, minutes) = (DEFAULT_SEEDS, DEFAULT_STORIES, DEFAULT_MINUTES);
-        assert_eq!(parsed(""), Ok(Options { seeds, stories, minutes }));
-        assert_eq!(parsed("--minutes=3 --stories 9 --seeds 7"), Ok(Options { seeds: 7, stories: 9, minutes: 3 }));
+        assert_eq!(parsed(""), Ok(Options { seeds, stories, demos: DEFAULT_DEMOS, minutes }));
+        let all = Options { seeds: 7, stories: 9, demos: 2, minutes: 3 };
+        assert_eq!(parsed("--minutes=3 --stories 9 --demos=2 --seeds 7"), Ok(all));
     }
 
     #[test]
@@ -99,11 +111,16 @@ mod tests {
 
     #[test]
     fn the_tests_are_told_by_environment() {
-        let [stories, kills] = invocations(&Options { seeds: 7, stories: 9, minutes: 3 });
+        let [stories, demos, kills] = invocations(&Options { seeds: 7, stories: 9, demos: 2, minutes: 3 });
         assert_eq!(
             stories.to_string(),
             "WINDLASS_SOAK_SEEDS=7 WINDLASS_SIM_SEEDS=9 \
              cargo test --release -p windlass-tests --test it -- --nocapture soak:: --skip soak::load::"
+        );
+        assert_eq!(
+            demos.to_string(),
+            "WINDLASS_SOAK_DEMOS=2 cargo test --release -p windlass-cli --test it -- --nocapture \
+             the_demo_proves_what_it_says"
         );
         assert_eq!(
             kills.to_string(),
