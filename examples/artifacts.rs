@@ -1,6 +1,6 @@
 //! Files that tools make: written bit by bit, kept by the run that mentions them, and for its session only.
 //!
-//! `cargo run --bin artifacts [file]`
+//! `cargo run -p windlass-examples --bin artifacts [file]`
 
 use windlass::prelude::*;
 use windlass::{Access, limits};

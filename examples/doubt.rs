@@ -1,7 +1,7 @@
 //! A real doubt: a process dies in the middle of a charge, and nobody can know whether the money moved. Windlass does not
 //! guess. It shows the doubt, and a person settles it.
 //!
-//! `cargo run --bin doubt [file]`. The program starts itself once more as the process that dies.
+//! `cargo run -p windlass-examples --bin doubt [file]`. The program starts itself once more as the process that dies.
 
 use std::fs::OpenOptions;
 use std::io::Write;

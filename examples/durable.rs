@@ -1,7 +1,7 @@
 //! A durable tool: a body made of operations. Each is journaled; after a crash the body is entered again, and what the
 //! journal has is answered from it.
 //!
-//! `cargo run --bin durable [file]`
+//! `cargo run -p windlass-examples --bin durable [file]`
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,6 @@
 //! The smallest useful program: one tool, called by type, by name and in a batch, on a database file.
 //!
-//! `cargo run` runs it on `quickstart.db`; `cargo run -- other.db` on another file.
+//! `cargo run -p windlass-examples` runs it on `quickstart.db`; with `-- other.db` behind it on another file.
 
 use windlass::prelude::*;
 

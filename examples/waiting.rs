@@ -1,6 +1,6 @@
 //! A run that waits for people: it costs a row in the file, not a task in memory, and outlives the process that started it.
 //!
-//! `cargo run --bin waiting [file]`. Two lives of one program, one after the other.
+//! `cargo run -p windlass-examples --bin waiting [file]`. Two lives of one program, one after the other.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

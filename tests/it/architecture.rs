@@ -109,6 +109,7 @@ fn dependencies_point_one_way() {
     assert_eq!(of_ours("windlass-store"), set(["windlass-core"]));
     assert_eq!(of_ours("windlass"), set(["windlass-core", "windlass-macros", "windlass-store"]));
     assert_eq!(of_ours("windlass-tools"), set(["windlass"]), "a tool is made of what users have");
+    assert_eq!(of_ours("windlass-cli"), set(["windlass", "windlass-server", "windlass-tools"]));
     assert_eq!(of_ours("windlass-examples"), set(["windlass"]), "a newcomer needs one crate");
 }
 
@@ -284,6 +285,15 @@ fn every_crate_is_on_the_map() {
     }
 }
 
+#[test]
+fn cargo_run_is_the_binary() {
+    let manifest = read("Cargo.toml");
+    assert!(
+        manifest.contains("default-members = [\"crates/windlass-cli\"]"),
+        "`cargo run -- demo` must run the binary"
+    );
+}
+
 /// The commands in the code blocks of one section.
 fn commands(page: &str, section: &str) -> Vec<String> {
     let (_, rest) = page.split_once(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("no section {section:?}"));
@@ -295,7 +305,7 @@ fn commands(page: &str, section: &str) -> Vec<String> {
 #[test]
 fn a_fresh_machine_needs_two_commands() {
     let readme = read("README.md");
-    assert_eq!(commands(&readme, "Run it"), ["cargo run"]);
+    assert_eq!(commands(&readme, "Run it"), ["cargo run --release -- demo"]);
     assert_eq!(commands(&readme, "Test it"), ["cargo xtask test"]);
     assert_eq!(readme.matches("```sh").count(), 2, "no other commands are needed");
     let ci = read(".ci/run");
