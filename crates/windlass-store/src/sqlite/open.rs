@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use windlass_core::store::Retention;
 
@@ -200,6 +201,8 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;
     schema::add_functions(&connection)?;
+    // Otherwise a statement with a bound LIMIT is planned anew whenever it is used.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // The default holds 16; the writer alone uses more than that.
     connection.set_prepared_statement_cache_capacity(64);
     Ok(connection)
