@@ -44,7 +44,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Due, Entry, Filter, Mail, Promise, Store, StoreError, Tidied,
+    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Due, Entry, Filter, Guard, Mail, Promise, Store, StoreError,
+    Tidied,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
@@ -137,9 +138,12 @@ impl SqliteStore {
         }
     }
 
-    /// Writes a commit on this thread if that may be, or hands it over.
-    fn submit(&self, job: Job) -> Result<(), StoreError> {
-        let left = if self.here { self.desk.write_here(job) } else { Some(job) };
+    /// Writes a commit on this thread if that may be, or hands it over. Runs are created by handing over: whoever creates one
+    /// is not known to drive it before it has to wait for the first time, and until then nobody may find it.
+    fn submit(&self, write: Write, promise: Promise<()>) -> Result<(), StoreError> {
+        let is_step = matches!(write.guard, Guard::Owner { .. }) && write.create.is_none();
+        let job = Job::Write(write, promise);
+        let left = if self.here && is_step { self.desk.write_here(job) } else { Some(job) };
         left.map_or(Ok(()), |job| self.queue.push(job))
     }
 
@@ -174,7 +178,7 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
         let (promise, ticket) = Promise::pair();
-        match Write::encode(commit).and_then(|write| self.submit(Job::Write(write, promise))) {
+        match Write::encode(commit).and_then(|write| self.submit(write, promise)) {
             Ok(()) => Answer::Wait(ticket),
             Err(error) => Answer::Ready(Err(error)),
         }
