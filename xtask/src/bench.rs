@@ -2,7 +2,8 @@
 //!
 //! The peers are two packages outside the workspace: their dependencies must not enter the workspace's lock file. One has
 //! tool runtimes beside `--calls`; one of those asks for a newer compiler than it needs, hence `--ignore-rust-version`. The
-//! other has durable engines beside `--steps`, and all that is about the disk.
+//! other has durable engines beside `--steps`, and all that is about the disk. What is about HTTP is a program of its own,
+//! too, because it needs the server and the binary.
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
@@ -13,12 +14,19 @@ const OURS: &str = "run --release -p windlass-bench --";
 const CALLS: &str = "run --release --ignore-rust-version --manifest-path crates/windlass-bench/peers/Cargo.toml --";
 const DURABLE: &str = "run --release --manifest-path crates/windlass-bench/durable-peers/Cargo.toml --";
 
+const HTTP: &str = "run --release -p windlass-bench-http --";
+/// Started by it, from the same folder.
+const BINARY: &str = "build --release -p windlass-cli";
+
 /// Parts that are about the disk, and whether a number follows.
 const DURABLE_PARTS: [(&str, bool); 5] =
     [("--steps", false), ("--durable", false), ("--restart", true), ("--parked", true), ("--sustained", true)];
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
-    let programs = invocations(args);
+    let programs = all_invocations(args);
+    if args.iter().any(|arg| arg == "--http") {
+        Cargo::new(BINARY).run()?;
+    }
     if programs.len() == 1 || !args.iter().any(|arg| arg == "--json") {
         return programs.iter().try_for_each(Cargo::run);
     }
@@ -28,6 +36,21 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     });
     println!("{:#}", Value::Object(merged(reports.collect::<Result<_>>()?)));
     Ok(())
+}
+
+/// With `--http`, its program after those of the other parts that are named. What it heeds of the rest is how often and how.
+fn all_invocations(args: &[String]) -> Vec<Cargo> {
+    let (http, rest): (Vec<&String>, Vec<&String>) = args.iter().partition(|arg| *arg == "--http");
+    let rest: Vec<String> = rest.into_iter().cloned().collect();
+    if http.is_empty() {
+        return invocations(&rest);
+    }
+    let is_part = |arg: &String| arg == "--calls" || DURABLE_PARTS.iter().any(|(part, _)| part == arg);
+    let mut programs = if rest.iter().any(is_part) { invocations(&rest) } else { Vec::new() };
+    let rounds = rest.iter().position(|arg| arg == "--rounds").map_or(&[][..], |at| &rest[at..rest.len().min(at + 2)]);
+    let json = rest.iter().filter(|arg| *arg == "--json").take(1);
+    programs.push(Cargo::new(HTTP).args(json.chain(rounds)));
+    programs
 }
 
 /// Each program with what is asked of it. Everything but `--peers` is the programs' business, but which part has which
@@ -76,7 +99,7 @@ mod tests {
     #[track_caller]
     fn check(line: &str, expected: &[(&str, &str)]) {
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let lines: Vec<String> = invocations(&args).iter().map(Cargo::to_string).collect();
+        let lines: Vec<String> = all_invocations(&args).iter().map(Cargo::to_string).collect();
         let expected: Vec<String> =
             expected.iter().map(|(program, args)| format!("cargo {program} {args}").trim_end().to_owned()).collect();
         assert_eq!(lines, expected);
@@ -95,6 +118,14 @@ mod tests {
         check("--peers --instructions", &[(CALLS, "--instructions --calls")]);
         check("--steps --rounds 5 --peers", &[(DURABLE, "--steps --rounds 5")]);
         check("--peers --calls --parked 5 --json", &[(CALLS, "--calls --json"), (DURABLE, "--parked 5 --json")]);
+    }
+
+    #[test]
+    fn http_is_a_program_of_its_own() {
+        check("--http", &[(HTTP, "")]);
+        check("--http --json --rounds 5", &[(HTTP, "--json --rounds 5")]);
+        check("--steps --http --json", &[(OURS, "--steps --json"), (HTTP, "--json")]);
+        check("--http --steps --peers", &[(DURABLE, "--steps"), (HTTP, "")]);
     }
 
     #[test]

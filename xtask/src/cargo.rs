@@ -17,6 +17,13 @@ pub(crate) fn root() -> PathBuf {
     xtask.parent().map(Path::to_path_buf).unwrap_or(xtask)
 }
 
+/// Where cargo builds, and where what xtask installs for itself is kept.
+pub(crate) fn target() -> PathBuf {
+    let place = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    // Joining an absolute path gives that path.
+    root().join(place)
+}
+
 /// One cargo invocation in the repository's root.
 pub(crate) struct Cargo {
     args: Vec<String>,

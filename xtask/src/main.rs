@@ -2,9 +2,11 @@
 //!
 //! One file per command. Nothing here is shipped, and nothing shipped depends on it.
 
+mod api;
 mod bench;
 mod cargo;
 mod deny;
+mod python;
 mod rows;
 mod soak;
 mod source;
@@ -17,8 +19,9 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Usage: cargo xtask <command>
 
-  test                                run every gate: format, lints, rows, tests, docs, licences
+  test                                run every gate: format, lints, rows, tests, the API's description, docs, licences
   rows [--json]                       which row of the contract is proven by which test
+  api                                 hold a real server to its own description, with schemathesis
   deny                                check licences, bans and sources of all dependencies
   bench [--json] [--peers] [part…] [filter]
                                       benchmarks; `bench --help` lists the parts. With --peers other systems in the same
@@ -29,7 +32,8 @@ Usage: cargo xtask <command>
   help                                this text
 ";
 
-/// The command line itself was wrong. Told apart from a failed gate: exit code 2 instead of 1.
+/// The command line itself was wrong, or something is missing that could not be installed. Told apart from a failed gate:
+/// exit code 2 instead of 1.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let result = match command.as_str() {
         "test" => test::main(rest),
         "rows" => rows::main(rest),
+        "api" => api::main(rest),
         "deny" => deny::main(rest),
         "bench" => bench::main(rest),
         "table" => table::main(rest),
@@ -59,7 +64,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<Missing>() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -75,6 +80,18 @@ impl std::fmt::Display for Misuse {
 }
 
 impl std::error::Error for Misuse {}
+
+/// Something a gate needs is not there and could not be installed; the message says what, and what to do.
+#[derive(Debug)]
+struct Missing(String);
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
 
 /// For commands that take no arguments at all.
 fn no_arguments(command: &str, args: &[String]) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! They are ordinary tests that do a little in every test run; environment variables make them do a lot. The kills by
 //! time come last and alone, because they compare how much is done in their first minute and in their last. Between them
-//! comes the demo, again and again.
+//! come the demo, again and again, and a server that is killed under load.
 
 use anyhow::{Result, ensure};
 
@@ -10,8 +10,9 @@ use crate::Misuse;
 use crate::cargo::Cargo;
 
 const TESTS: &str = "test --release -p windlass-tests --test it --";
-const DEMO: &str = "test --release -p windlass-cli --test it --";
-const DEMO_FILTER: &str = "the_demo_proves_what_it_says";
+const BINARY: &str = "test --release -p windlass-cli --test it --";
+const DEMO: &str = "the_demo_proves_what_it_says";
+const SERVER: &str = "kills_by_time_under_load";
 const FILTER: &str = "soak::";
 const KILLS: &str = "soak::load::";
 
@@ -37,9 +38,14 @@ struct Options {
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let options = parse(args)?;
-    let listed = Cargo::new(TESTS).args(["--list", FILTER]).output()?;
-    // The test harness calls it a success when a filter matches nothing.
-    ensure!(listed.lines().any(|line| line.ends_with(": test")), "no test matches `{FILTER}`: nothing would be soaked");
+    for (tests, filter) in [(TESTS, FILTER), (BINARY, DEMO), (BINARY, SERVER)] {
+        let listed = Cargo::new(tests).args(["--list", filter]).output()?;
+        // The test harness calls it a success when a filter matches nothing.
+        ensure!(
+            listed.lines().any(|line| line.ends_with(": test")),
+            "no test matches `{filter}`: nothing would be soaked"
+        );
+    }
     for soak in invocations(&options) {
         println!("== {soak}");
         soak.run()?;
@@ -47,16 +53,16 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn invocations(options: &Options) -> [Cargo; 3] {
+fn invocations(options: &Options) -> [Cargo; 4] {
     let stories = Cargo::new(TESTS)
         .args(["--nocapture", FILTER, "--skip", KILLS])
         .env("WINDLASS_SOAK_SEEDS", options.seeds.to_string())
         .env("WINDLASS_SIM_SEEDS", options.stories.to_string());
-    let kills =
-        Cargo::new(TESTS).args(["--nocapture", KILLS]).env("WINDLASS_SOAK_MINUTES", options.minutes.to_string());
-    let demos =
-        Cargo::new(DEMO).args(["--nocapture", DEMO_FILTER]).env("WINDLASS_SOAK_DEMOS", options.demos.to_string());
-    [stories, demos, kills]
+    let for_minutes = |tests, filter: &str| {
+        Cargo::new(tests).args(["--nocapture", filter]).env("WINDLASS_SOAK_MINUTES", options.minutes.to_string())
+    };
+    let demos = Cargo::new(BINARY).args(["--nocapture", DEMO]).env("WINDLASS_SOAK_DEMOS", options.demos.to_string());
+    [stories, demos, for_minutes(BINARY, SERVER), for_minutes(TESTS, KILLS)]
 }
 
 fn parse(args: &[String]) -> Result<Options, Misuse> {
@@ -111,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_tests_are_told_by_environment() {
-        let [stories, demos, kills] = invocations(&Options { seeds: 7, stories: 9, demos: 2, minutes: 3 });
+        let [stories, demos, server, kills] = invocations(&Options { seeds: 7, stories: 9, demos: 2, minutes: 3 });
         assert_eq!(
             stories.to_string(),
             "WINDLASS_SOAK_SEEDS=7 WINDLASS_SIM_SEEDS=9 \
@@ -121,6 +127,10 @@ mod tests {
             demos.to_string(),
             "WINDLASS_SOAK_DEMOS=2 cargo test --release -p windlass-cli --test it -- --nocapture \
              the_demo_proves_what_it_says"
+        );
+        assert_eq!(
+            server.to_string(),
+            "WINDLASS_SOAK_MINUTES=3 cargo test --release -p windlass-cli --test it -- --nocapture kills_by_time_under_load"
         );
         assert_eq!(
             kills.to_string(),

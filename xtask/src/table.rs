@@ -24,7 +24,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 }
 
 fn markdown(report: &Value) -> Result<String> {
-    let parts = [steps(&report["steps"]), calls(&report["calls"]), disk(report)];
+    let http = &report["http"];
+    let parts = [steps(&report["steps"]), calls(&report["calls"]), disk(report), over_http(http), binary(http)];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     ensure!(!parts.is_empty(), "there is nothing in it that a table could show");
     Ok(format!("{}\n\n{}", machine(&report["machine"]), parts.join("\n")))
@@ -119,6 +120,50 @@ fn disk(report: &Value) -> Option<String> {
     (!lines.is_empty()).then_some(lines)
 }
 
+/// A line for each tool and number of clients.
+fn over_http(http: &Value) -> Option<String> {
+    let rows = http["calls"].as_array()?;
+    let mut table = "| calls over HTTP | clients | calls/s | p50 / p99 | library, calls/s | ratio |\n".to_owned();
+    table.push_str("|---|---:|---:|---:|---:|---:|\n");
+    for row in rows {
+        let of = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
+        let _ = writeln!(
+            table,
+            "| `{}` | {} | {} | {:.1} / {:.1} ms | {} | {:.2} |",
+            row["tool"].as_str().unwrap_or("?"),
+            of("clients"),
+            number(of("calls_per_s")),
+            of("p50_us") / 1e3,
+            of("p99_us") / 1e3,
+            number(of("library_calls_per_s")),
+            of("ratio")
+        );
+    }
+    Some(table)
+}
+
+/// A sentence for each of the rest of it.
+fn binary(http: &Value) -> Option<String> {
+    let of = |part: &str, name: &str| http[part][name].as_f64().unwrap_or(f64::NAN);
+    http["start"].as_object()?;
+    let mib = f64::from(1 << 20);
+    let (ready, resident, size) =
+        (of("start", "ready_p50_ms"), of("start", "resident_bytes"), of("start", "binary_bytes"));
+    let (readers, events) = (of("fan_out", "readers"), of("fan_out", "events"));
+    let (bare, tool) = (of("command", "bare_p50_us") / 1e3, of("command", "tool_p50_us") / 1e3);
+    Some(format!(
+        "- {} events of one run reach {} readers, all in order, at {} events/s.\n\
+         - The binary has {:.0} MiB, answers {ready:.0} ms after it is started, and needs {:.0} MiB while nobody asks.\n\
+         - A command takes {bare:.1} ms by hand, {tool:.1} ms as a tool, {:.1} ms as a tool in a sandbox.\n",
+        number(events),
+        number(readers),
+        number(of("fan_out", "events_per_s")),
+        size / mib,
+        resident / mib,
+        of("command", "sandboxed_p50_us") / 1e3
+    ))
+}
+
 /// A whole number with its thousands apart.
 fn number(figure: f64) -> String {
     let digits = format!("{figure:.0}");
@@ -180,6 +225,27 @@ Measured on 2 cores, quiet (load 0.1).
             "100,000 suspended runs: a new call is answered 84 ms",
             "100 MiB resident in all, 420 bytes on disk each",
             "1,000 runs/s, the last ten seconds 0.97 times the first, the file 1.50 times",
+        ] {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+    }
+
+    #[test]
+    fn http_is_a_table_and_sentences() {
+        let row = json!({ "tool": "once", "clients": 64, "calls_per_s": 12_345.6, "p50_us": 5_000.0, "p99_us": 9_950.0,
+                          "library_calls_per_s": 15_000.0, "ratio": 0.823 });
+        let report = json!({ "machine": { "cores": 2 }, "http": {
+            "calls": [row],
+            "fan_out": { "readers": 1_000, "events": 404, "events_per_s": 250_000.0 },
+            "start": { "ready_p50_ms": 41.3, "resident_bytes": 26 << 20, "binary_bytes": 31 << 20 },
+            "command": { "bare_p50_us": 900.0, "tool_p50_us": 2_100.0, "sandboxed_p50_us": 2_700.0 },
+        } });
+        let text = markdown(&report).unwrap();
+        for part in [
+            "| `once` | 64 | 12,346 | 5.0 / 9.9 ms | 15,000 | 0.82 |",
+            "404 events of one run reach 1,000 readers, all in order, at 250,000 events/s",
+            "has 31 MiB, answers 41 ms after it is started, and needs 26 MiB",
+            "0.9 ms by hand, 2.1 ms as a tool, 2.7 ms",
         ] {
             assert!(text.contains(part), "{part} is missing in {text}");
         }

@@ -5,10 +5,10 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 
 use crate::cargo::Cargo;
-use crate::{deny, no_arguments, rows};
+use crate::{Missing, api, deny, no_arguments, rows};
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     no_arguments("test", args)?;
@@ -48,6 +48,7 @@ struct Gate {
 enum Work {
     Cargo(Cargo),
     Rows,
+    Api,
     Licences,
 }
 
@@ -56,6 +57,7 @@ impl Gate {
         match &self.work {
             Work::Cargo(cargo) => cargo.run(),
             Work::Rows => rows::gate(),
+            Work::Api => api::gate(),
             Work::Licences => deny::own_gate(),
         }
     }
@@ -65,6 +67,7 @@ impl Gate {
         match &self.work {
             Work::Cargo(cargo) => cargo.to_string(),
             Work::Rows => "cargo xtask rows".to_owned(),
+            Work::Api => "cargo xtask api".to_owned(),
             Work::Licences => "cargo xtask deny".to_owned(),
         }
     }
@@ -85,6 +88,7 @@ fn gates(installed: Installed) -> Vec<Gate> {
         // Plain `cargo test` runs the doctests too.
         gates.push(cargo("tests", "test --workspace --locked"));
     }
+    gates.push(Gate { name: "api", work: Work::Api });
     gates.push(Gate {
         name: "docs",
         work: Work::Cargo(Cargo::new("doc --workspace --no-deps --locked").env("RUSTDOCFLAGS", "-D warnings")),
@@ -102,14 +106,16 @@ fn set_up() -> Result<()> {
             continue;
         }
         println!("== set-up: rustup component add {component}");
-        let status = Command::new("rustup").args(["component", "add", component]).status();
-        let status = status.with_context(|| format!("`cargo {subcommand}` is missing; install {component}"))?;
-        ensure!(status.success(), "`rustup component add {component}` ended with {status}");
-        if !installed() {
-            bail!("`cargo {subcommand}` is missing although {component} was installed");
+        let added = Command::new("rustup").args(["component", "add", component]).status();
+        if !(added.is_ok_and(|status| status.success()) && installed()) {
+            let by_hand = format!("install {component}, as with `rustup component add {component}`");
+            return Err(
+                Missing(format!("`cargo {subcommand}` is missing and could not be installed; {by_hand}")).into()
+            );
         }
     }
-    Ok(())
+    // Now rather than after all the gates before it: who has to install something by hand should know at once.
+    api::set_up().map(drop)
 }
 
 fn summary(passed: &[(&str, Duration)]) {
@@ -144,6 +150,7 @@ mod tests {
                 "rows: cargo xtask rows",
                 "tests: cargo nextest run --workspace --locked",
                 "doctests: cargo test --doc --workspace --locked",
+                "api: cargo xtask api",
                 "docs: RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked",
                 "licences: cargo deny check",
             ],
@@ -159,6 +166,7 @@ mod tests {
                 "clippy: cargo clippy --workspace --all-targets --locked -- -D warnings",
                 "rows: cargo xtask rows",
                 "tests: cargo test --workspace --locked",
+                "api: cargo xtask api",
                 "docs: RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --locked",
                 "licences: cargo xtask deny",
             ],

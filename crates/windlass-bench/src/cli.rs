@@ -25,6 +25,7 @@ Parts; without one: calls and steps.
   --parked N      park so many runs: what do they cost, and how soon do they wake?
   --sustained S   mixed short runs for so many seconds: is it as fast at the end, and how large is the file?
   --durable       --steps --restart 100000 --parked 1000000 --sustained 60
+  --http          calls and events over HTTP, the binary, commands; by `cargo xtask bench`, which starts a program of its own
 
   --json          print JSON instead of tables; `cargo xtask table` makes Markdown of it
   --instructions  also count instructions of calls and operations, with valgrind's callgrind
@@ -196,6 +197,7 @@ fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options>
             "--scenario" => options.counted.scenario = Some(value()?),
             "--batch" => options.counted.batch = positive(&argument, &value()?)?,
             "--iterations" => options.counted.iterations = positive(&argument, &value()?)?,
+            "--http" => bail!("--http is measured by a program of its own; `cargo xtask bench --http` starts it"),
             flag if flag.starts_with('-') => bail!("unknown option {flag}; --help lists them"),
             filter if options.filter.is_none() => options.filter = Some(filter.to_owned()),
             more => bail!("only one filter can be given, not {more:?} too"),
@@ -250,6 +252,7 @@ mod tests {
         let message = |line| parsed(line).unwrap_err().to_string();
         assert!(message("--jsn").contains("--jsn"));
         assert!(message("a b").contains("\"b\""));
+        assert!(message("--http").contains("cargo xtask bench --http"));
         assert!(message("--rounds").contains("needs a value"));
         assert!(message("--rounds 0").contains("positive"));
         assert!(message("--parked few").contains("positive"));

@@ -116,7 +116,9 @@ pub(crate) fn measured_section(contender: &mut dyn Contender) -> usize {
     contender.run()
 }
 
-pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+/// The one in the middle, or half-way between the two in the middle; not a number where there is none.
+#[must_use]
+pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     match figures.len() {
         0 => f64::NAN,

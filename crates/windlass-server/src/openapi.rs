@@ -4,10 +4,11 @@ use std::sync::OnceLock;
 
 use axum::body::Bytes;
 use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::schema::AnyOfBuilder;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ComponentsBuilder, ContentBuilder, InfoBuilder, LicenseBuilder, ObjectBuilder, OpenApi, OpenApiBuilder, Ref, RefOr,
-    Required, ResponseBuilder, Type,
+    Required, ResponseBuilder, Schema, Type,
 };
 use utoipa::{PartialSchema, ToSchema};
 
@@ -73,6 +74,7 @@ pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
         for (method, operation) in [("get", &mut item.get), ("delete", &mut item.delete)] {
             let Some(operation) = operation else { continue };
             operation.operation_id = Some(id(method, path));
+            answers(operation);
             refusals(operation, &READS);
         }
         if let Some(operation) = &mut item.post {
@@ -82,6 +84,34 @@ pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
         }
     }
     api
+}
+
+/// What the handlers say of their answers, as checkers read it: the schema of a stream is that of one of its events, and a
+/// list in one of several formats fits all of them while it is empty.
+fn answers(operation: &mut Operation) {
+    for response in operation.responses.responses.values_mut() {
+        let RefOr::T(response) = response else { continue };
+        for (kind, content) in &mut response.content {
+            let RefOr::T(content) = content else { continue };
+            if kind == "text/event-stream" {
+                content.schema = Some(stream_event().into());
+            } else if let Some(RefOr::T(Schema::OneOf(formats))) = &mut content.schema {
+                let any = formats.items.drain(..).fold(AnyOfBuilder::new(), AnyOfBuilder::item);
+                content.schema = Some(Schema::AnyOf(any.build()).into());
+            }
+        }
+    }
+}
+
+fn stream_event() -> Schema {
+    let text = |about: &str| ObjectBuilder::new().schema_type(Type::String).description(Some(about)).build();
+    let event = ObjectBuilder::new()
+        .property("id", text("Its place, where it is recorded; for `Last-Event-ID`"))
+        .property("event", text("Its kind; `end` is the last"))
+        .property("data", text("JSON"))
+        .required("event")
+        .required("data");
+    Schema::Object(event.build())
 }
 
 /// Names an operation after its place.

@@ -1,0 +1,258 @@
+//! Many clients that keep their connections and call, each as fast as it is answered.
+//!
+//! The clients share the machine with the server, so they do as little as they can: one thread, requests that are written
+//! before and only get another number, answers that are looked at and not parsed.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use windlass_bench::cpu;
+use windlass_bench::measure::median;
+use windlass_bench::percentile::Sorted;
+
+use crate::library::Library;
+use crate::report::CallRow;
+use crate::server::{ONCE, READONLY, Server};
+
+const LEVELS: [usize; 3] = [1, 64, 256];
+/// How long each is measured in a round.
+const TURN: Duration = Duration::from_secs(2);
+/// Before anything counts.
+const WARM_UP: Duration = Duration::from_millis(500);
+/// Places for the number of a call.
+const DIGITS: usize = 12;
+
+/// What was done in a turn.
+pub(crate) struct Turn {
+    pub(crate) times: Vec<Duration>,
+    pub(crate) elapsed: Duration,
+}
+
+impl Turn {
+    fn rate(&self) -> f64 {
+        self.times.len() as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Every tool with every number of clients, over HTTP and in the library, in turn.
+pub(crate) fn measure(rounds: usize) -> anyhow::Result<Vec<CallRow>> {
+    let (server, library) = (Server::start()?, Library::open()?);
+    let clients = Clients::new(server.address)?;
+    let mut rows = Vec::new();
+    for tool in [READONLY, ONCE] {
+        for at_once in LEVELS {
+            eprintln!("{tool} calls, {at_once} clients");
+            clients.turn(tool, at_once, WARM_UP)?;
+            library.turn(tool, at_once, WARM_UP)?;
+            let rounds: Vec<Round> = (0..rounds)
+                .map(|_| round(&server, &clients, &library, tool, at_once))
+                .collect::<anyhow::Result<_>>()?;
+            rows.push(row(tool, at_once, &rounds));
+        }
+    }
+    Ok(rows)
+}
+
+struct Round {
+    rate: f64,
+    p50_us: f64,
+    p99_us: f64,
+    library_rate: f64,
+    library_p50_us: f64,
+    library_p99_us: f64,
+    server_cpu_us: Option<f64>,
+    client_cpu_us: Option<f64>,
+}
+
+fn round(
+    server: &Server,
+    clients: &Clients,
+    library: &Library,
+    tool: &'static str,
+    at_once: usize,
+) -> anyhow::Result<Round> {
+    let before = (cpu::of_tree(server.id()), cpu::of_this());
+    let http = clients.turn(tool, at_once, TURN)?;
+    let after = (cpu::of_tree(server.id()), cpu::of_this());
+    let library = library.turn(tool, at_once, TURN)?;
+    let count = http.times.len() as f64;
+    let cost = |before: Option<Duration>, after: Option<Duration>| {
+        let spent = before.zip(after).map(|(before, after)| after.saturating_sub(before));
+        spent.map(|spent| spent.as_secs_f64() * 1e6 / count)
+    };
+    let (rate, library_rate) = (http.rate(), library.rate());
+    let (times, library_times) = (Sorted::new(http.times), Sorted::new(library.times));
+    Ok(Round {
+        rate,
+        p50_us: times.us(50.0),
+        p99_us: times.us(99.0),
+        library_rate,
+        library_p50_us: library_times.us(50.0),
+        library_p99_us: library_times.us(99.0),
+        server_cpu_us: cost(before.0, after.0),
+        client_cpu_us: cost(before.1, after.1),
+    })
+}
+
+/// The medians; the ratio is that of the ratios, so that what hit both in a round hits neither.
+fn row(tool: &str, clients: usize, rounds: &[Round]) -> CallRow {
+    let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
+    let maybe = |figure: fn(&Round) -> Option<f64>| rounds.iter().map(figure).collect::<Option<Vec<f64>>>().map(median);
+    CallRow {
+        tool: tool.to_owned(),
+        clients,
+        calls_per_s: of(|round| round.rate),
+        p50_us: of(|round| round.p50_us),
+        p99_us: of(|round| round.p99_us),
+        library_calls_per_s: of(|round| round.library_rate),
+        library_p50_us: of(|round| round.library_p50_us),
+        library_p99_us: of(|round| round.library_p99_us),
+        ratio: of(|round| round.rate / round.library_rate),
+        server_cpu_us_per_call: maybe(|round| round.server_cpu_us),
+        client_cpu_us_per_call: maybe(|round| round.client_cpu_us),
+    }
+}
+
+/// All clients, on one thread.
+struct Clients {
+    executor: tokio::runtime::Runtime,
+    address: SocketAddr,
+}
+
+impl Clients {
+    fn new(address: SocketAddr) -> anyhow::Result<Self> {
+        let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { executor, address })
+    }
+
+    fn turn(&self, tool: &str, at_once: usize, time: Duration) -> anyhow::Result<Turn> {
+        self.executor.block_on(async {
+            let mut connections = Vec::with_capacity(at_once);
+            for number in 0..at_once {
+                connections.push(Connection::open(self.address, tool, number as u64).await?);
+            }
+            let begin = Instant::now();
+            let end = begin + time;
+            let tasks: Vec<_> = connections.into_iter().map(|one| tokio::spawn(one.work(end))).collect();
+            let mut times = Vec::new();
+            for task in tasks {
+                times.extend(task.await.context("a client panicked")??);
+            }
+            Ok(Turn { times, elapsed: begin.elapsed() })
+        })
+    }
+}
+
+/// One client: a connection, and a request that is sent again and again.
+struct Connection {
+    stream: TcpStream,
+    request: Vec<u8>,
+    /// Where the request has its number.
+    digits: Range<usize>,
+    number: u64,
+    answer: Vec<u8>,
+}
+
+impl Connection {
+    async fn open(address: SocketAddr, tool: &str, number: u64) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let (before, after) = (format!("{{\"tool\":\"{tool}\",\"args\":{{\"n\":\""), "\"}}");
+        let length = before.len() + DIGITS + after.len();
+        let head = format!(
+            "POST /v1/calls HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        );
+        let mut request = format!("{head}{before}").into_bytes();
+        let digits = request.len()..request.len() + DIGITS;
+        request.resize(digits.end, b'0');
+        request.extend_from_slice(after.as_bytes());
+        // No two connections send the same number: an identical call over and over would be refused as a loop.
+        Ok(Self { stream, request, digits, number: number * 1_000_000_000, answer: Vec::with_capacity(4_096) })
+    }
+
+    async fn work(mut self, end: Instant) -> anyhow::Result<Vec<Duration>> {
+        let mut times = Vec::new();
+        while Instant::now() < end {
+            let begin = Instant::now();
+            self.call().await?;
+            times.push(begin.elapsed());
+        }
+        Ok(times)
+    }
+
+    async fn call(&mut self) -> anyhow::Result<()> {
+        self.number += 1;
+        write!(&mut self.request[self.digits.clone()], "{:012}", self.number)?;
+        self.stream.write_all(&self.request).await?;
+        self.answer.clear();
+        loop {
+            ensure!(self.stream.read_buf(&mut self.answer).await? > 0, "the server hung up");
+            if is_whole(&self.answer)? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether an answer is there to its end; an error if it is not the outcome of a call that went well.
+fn is_whole(answer: &[u8]) -> anyhow::Result<bool> {
+    let Some(head) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(false) };
+    let (head, body) = (std::str::from_utf8(&answer[..head])?, &answer[head + 4..]);
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length: usize = length.context("an answer does not say how long it is")?.trim().parse()?;
+    if body.len() < length {
+        return Ok(false);
+    }
+    let went_well = head.starts_with("HTTP/1.1 200") && body.windows(8).any(|eight| eight == b"\"value\":");
+    if !went_well || body.len() > length {
+        bail!("a call was answered with {head}\n{}", String::from_utf8_lossy(body));
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_whole_when_all_of_it_is_there() {
+        let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{\"value\":true}";
+        for end in 0..whole.len() {
+            assert!(!is_whole(&whole[..end]).unwrap(), "{end}");
+        }
+        assert!(is_whole(whole).unwrap());
+        let failed = b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"error\":{}}";
+        assert!(is_whole(failed).unwrap_err().to_string().contains("error"));
+        assert!(is_whole(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn the_library_is_measured_by_the_same_calls() {
+        let library = Library::open().unwrap();
+        let turn = library.turn(ONCE, 4, Duration::from_millis(50)).unwrap();
+        assert!(turn.times.len() >= 4 && turn.rate() > 0.0);
+    }
+
+    #[test]
+    fn figures_are_medians_and_ratios_those_of_rounds() {
+        let round = |rate, library_rate| Round {
+            rate,
+            p50_us: rate,
+            p99_us: 2.0 * rate,
+            library_rate,
+            library_p50_us: 1.0,
+            library_p99_us: 1.0,
+            server_cpu_us: Some(rate),
+            client_cpu_us: None,
+        };
+        let row = row(ONCE, 64, &[round(10.0, 20.0), round(30.0, 30.0), round(20.0, 25.0)]);
+        assert_eq!((row.calls_per_s, row.p99_us, row.library_calls_per_s), (20.0, 40.0, 25.0));
+        assert_eq!((row.ratio, row.server_cpu_us_per_call, row.client_cpu_us_per_call), (0.8, Some(20.0), None));
+    }
+}
