@@ -7,6 +7,7 @@ mod bad_input;
 mod calls;
 mod care;
 mod demo;
+mod docs;
 mod inbox;
 mod runs;
 mod serve;
