@@ -114,11 +114,8 @@ fn a_chapter_is_taken_apart() {
                 ```sh not-run: it builds\nmake\n```\n";
     let blocks = blocks(page);
     let kinds: Vec<&Kind> = blocks.iter().map(|block| &block.kind).collect();
-    let wanted = [
-        Kind::Console { eventually: false },
-        Kind::File("x.toml".to_owned()),
-        Kind::NotRun("it builds".to_owned()),
-    ];
+    let wanted =
+        [Kind::Console { eventually: false }, Kind::File("x.toml".to_owned()), Kind::NotRun("it builds".to_owned())];
     assert_eq!(kinds, wanted.iter().collect::<Vec<_>>());
     assert_eq!((blocks[1].line, blocks[1].text.as_str()), (11, "k = 1\n"));
     let shown = commands(&blocks[0].text);

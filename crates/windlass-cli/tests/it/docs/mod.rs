@@ -14,9 +14,8 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 10] = [
-    "start", "tools", "promise", "config", "people", "operating", "http", "testing", "limits", "questions",
-];
+const CHAPTERS: [&str; 10] =
+    ["start", "tools", "promise", "config", "people", "operating", "http", "testing", "limits", "questions"];
 
 /// As many lines as somebody reads at a sitting.
 const MOST_LINES: usize = 165;
@@ -162,9 +161,10 @@ fn links_lead_somewhere() {
 
 /// The reference as the program's own schema has it.
 fn reference(schema: &Value) -> String {
-    let mut page = "# Every key of windlass.toml\n\nMade from `windlass check --schema`; [the chapter on the config](config.md) \
+    let mut page =
+        "# Every key of windlass.toml\n\nMade from `windlass check --schema`; [the chapter on the config](config.md) \
                     says what they are for.\n"
-        .to_owned();
+            .to_owned();
     section(&mut page, "", schema);
     page
 }

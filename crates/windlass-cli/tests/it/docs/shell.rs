@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -186,12 +187,17 @@ fn is_notice(line: &str) -> bool {
     line.contains("bash: line ") && ["Killed", "Terminated"].iter().any(|word| line.contains(word))
 }
 
+/// Another one for every shell, whether they are in one process or in several.
 fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let length = u32::from(PORTS.end - PORTS.start);
-    let first = (std::process::id() * 7) % length;
-    let all = (0..length).map(|next| PORTS.start + u16::try_from((first + next) % length).unwrap());
-    let mut all = all.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    all.next().expect("a port is free")
+    loop {
+        let at = (std::process::id() * 101 + NEXT.fetch_add(1, Ordering::Relaxed)) % length;
+        let port = PORTS.start + u16::try_from(at).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 #[test]
