@@ -1,5 +1,45 @@
-//! The README's programs, compiled.
+//! The programs of the README and of the chapters, compiled and run.
 
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/start.md")]
+struct Start;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/tools.md")]
+struct Tools;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/promise.md")]
+struct Promise;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/config.md")]
+struct Config;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/people.md")]
+struct People;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/operating.md")]
+struct Operating;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/http.md")]
+struct Http;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/testing.md")]
+struct Testing;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/limits.md")]
+struct Limits;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/questions.md")]
+struct Questions;

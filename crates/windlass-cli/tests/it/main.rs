@@ -7,6 +7,7 @@ mod bad_input;
 mod calls;
 mod care;
 mod demo;
+mod docs;
 mod hostile;
 mod http;
 mod inbox;
