@@ -16,7 +16,7 @@ use crate::rate::Rates;
 use crate::refusal::{Answer, Refusal};
 
 /// Longest time a request waits on purpose.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(300_000);
+const LONGEST_WAIT: Duration = Duration::from_millis(300_000);
 
 pub(crate) struct App {
     pub(crate) windlass: Windlass,

@@ -54,7 +54,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Shared> for MaybeJson<T> {
             return Ok(Self(T::default()));
         }
         check_json(&parts.headers)?;
-        Ok(Self(parse(&bytes)?))
+        Ok(Self(parse::<Option<T>>(&bytes)?.unwrap_or_default()))
     }
 }
 

@@ -17,11 +17,11 @@ const TOOLS: usize = 1_000;
 
 #[derive(Default)]
 pub(crate) struct Metrics {
-    /// By method, route and status.
-    requests: Mutex<FxHashMap<(Label, Label, u16), u64>>,
+    /// By route, and then by method and status.
+    requests: Mutex<FxHashMap<Label, FxHashMap<(&'static str, u16), u64>>>,
     request_times: Histogram,
     /// By tool and what became of it.
-    calls: Mutex<FxHashMap<(Arc<str>, &'static str), u64>>,
+    calls: Mutex<FxHashMap<Label, FxHashMap<&'static str, u64>>>,
     running: Histogram,
     /// Streams that are open now.
     pub(crate) streams: Gauge,
@@ -90,10 +90,10 @@ impl Histogram {
 }
 
 impl Metrics {
-    pub(crate) fn request(&self, method: &str, route: &str, status: u16, took: Duration) {
+    pub(crate) fn request(&self, method: &'static str, route: &str, status: u16, took: Duration) {
         self.request_times.observe(took);
         let mut requests = self.requests.lock();
-        *requests.entry((method.into(), route.into(), status)).or_insert(0) += 1;
+        count(&mut requests, route, (method, status));
     }
 
     pub(crate) fn outcomes<'a>(&self, tools: impl Iterator<Item = &'a str>, outcomes: &[Outcome]) {
@@ -101,9 +101,8 @@ impl Metrics {
         for (tool, outcome) in tools.zip(outcomes) {
             self.running.observe(Duration::from_nanos(outcome.times.running));
             let what = outcome.error().map_or("ok", |error| error.kind());
-            let known = calls.len() < TOOLS || calls.contains_key(&(tool.into(), what));
-            let tool: Arc<str> = if known { tool.into() } else { "other".into() };
-            *calls.entry((tool, what)).or_insert(0) += 1;
+            let known = calls.len() < TOOLS || calls.contains_key(tool);
+            count(&mut calls, if known { tool } else { "other" }, what);
         }
     }
 
@@ -132,20 +131,16 @@ impl Metrics {
         head(&mut out, "windlass_tools", "gauge", "Tools that can be called.");
         line(&mut out, "windlass_tools", tools);
         head(&mut out, "windlass_calls_total", "counter", "Calls over this API that ended while somebody waited.");
-        let mut calls: Vec<_> = self.calls.lock().iter().map(|(key, count)| (key.clone(), *count)).collect();
-        calls.sort();
-        for ((tool, outcome), count) in calls {
+        for (tool, outcome, count) in flat(&self.calls) {
             let labels = format!("windlass_calls_total{{tool=\"{}\",outcome=\"{outcome}\"}}", escaped(&tool));
             line(&mut out, &labels, count);
         }
         self.running.write(&mut out, "windlass_attempt_seconds", "Time such calls spent in attempts.");
         head(&mut out, "windlass_http_requests_total", "counter", "Requests by method, route and status.");
-        let mut requests: Vec<_> = self.requests.lock().iter().map(|(key, count)| (key.clone(), *count)).collect();
-        requests.sort();
-        for ((method, route, status), count) in requests {
+        for (route, (method, status), count) in flat(&self.requests) {
             let labels = format!(
                 "windlass_http_requests_total{{method=\"{}\",route=\"{}\",status=\"{status}\"}}",
-                escaped(&method),
+                method,
                 escaped(&route)
             );
             line(&mut out, &labels, count);
@@ -165,6 +160,23 @@ impl Metrics {
         line(&mut out, "windlass_webhooks_total{outcome=\"failed\"}", failed);
         out
     }
+}
+
+/// Counts one more. A name that is known is not written down again.
+fn count<K: Eq + std::hash::Hash>(map: &mut FxHashMap<Label, FxHashMap<K, u64>>, name: &str, key: K) {
+    match map.get_mut(name) {
+        Some(counts) => *counts.entry(key).or_insert(0) += 1,
+        None => drop(map.insert(name.into(), std::iter::once((key, 1)).collect())),
+    }
+}
+
+/// Every count, sorted by its names.
+fn flat<K: Copy + Ord>(map: &Mutex<FxHashMap<Label, FxHashMap<K, u64>>>) -> Vec<(Label, K, u64)> {
+    let map = map.lock();
+    let all = map.iter().flat_map(|(name, counts)| counts.iter().map(|(key, count)| (name.clone(), *key, *count)));
+    let mut all: Vec<_> = all.collect();
+    all.sort();
+    all
 }
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {

@@ -45,7 +45,7 @@ pub struct Limits {
     pub head: Duration,
     /// How long the body of a request may take to arrive; that of an artifact, the next piece of it.
     pub body: Duration,
-    /// How long a request may take in all, beside what it waits on purpose.
+    /// How long any other request may take; one that waits on purpose says how long itself.
     pub request: Duration,
     /// How long a client may take nothing of what it is sent before its connection is cut.
     pub write: Duration,

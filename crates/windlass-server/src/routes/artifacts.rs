@@ -23,11 +23,13 @@ use crate::wire::ArtifactAnswer;
 #[into_params(parameter_in = Query)]
 pub(super) struct StoreQuery {
     /// The session whose runs may refer to it.
-    #[param(min_length = 1, max_length = 255)]
+    #[param(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
     session: String,
     /// Its media type; the `Content-Type` of the request unless said.
+    #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     media_type: Option<String>,
     /// Its file name.
+    #[param(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
     name: Option<String>,
 }
 
@@ -96,7 +98,7 @@ fn refused(error: ArtifactError) -> Refusal {
 ///
 /// Whole, or a range of it. Its content never changes.
 #[utoipa::path(get, path = "/v1/artifacts/{id}", tag = "artifacts",
-    params(("id" = String, Path), ("range" = Option<String>, Header), ("if-none-match" = Option<String>, Header),
+    params(("id" = String, Path, pattern = "^b3:[0-9a-f]{64}$"), ("range" = Option<String>, Header), ("if-none-match" = Option<String>, Header),
            ("if-range" = Option<String>, Header)),
     responses(
         (status = 200, description = "All of it", content_type = "application/octet-stream", body = Vec<u8>),

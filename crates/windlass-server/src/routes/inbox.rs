@@ -44,6 +44,7 @@ pub(super) struct InboxQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u64>,
     /// `next` of the page before.
+    #[param(pattern = "^i[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     cursor: Option<String>,
 }
 

@@ -66,6 +66,7 @@ pub(super) struct ListQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u64>,
     /// `next` of the page before.
+    #[param(pattern = "^[no][0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     cursor: Option<String>,
 }
 
@@ -241,6 +242,7 @@ pub(super) async fn outcome(
 #[into_params(parameter_in = Query)]
 pub(super) struct JournalQuery {
     /// `next` of the page before: the number of its last record.
+    #[param(maximum = 9_007_199_254_740_991u64)]
     after: Option<u64>,
     /// Most records in the answer.
     #[param(minimum = 1, maximum = 1000)]

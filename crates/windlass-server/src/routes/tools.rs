@@ -5,7 +5,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde::Deserialize;
 use serde_json::Value;
-use utoipa::IntoParams;
+use utoipa::openapi::schema::{AnyOfBuilder, Schema};
+use utoipa::openapi::{Ref, RefOr};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 use windlass::policy::{Hypothetical, Verdict as Predicted};
 use windlass::tools::spec::Concurrency;
 use windlass::{Tool, ToolCall, ToolError};
@@ -40,12 +42,32 @@ pub(super) struct ToolQuery {
 }
 
 /// A list of tools in one of its forms.
-#[derive(serde::Serialize, utoipa::ToSchema)]
+#[derive(serde::Serialize)]
 #[serde(untagged)]
 enum Tools {
     Windlass(ToolList),
     OpenAi(OpenAiTools),
     Anthropic(AnthropicTools),
+}
+
+/// By hand, because an empty list has all three forms at once.
+impl PartialSchema for Tools {
+    fn schema() -> RefOr<Schema> {
+        let item = |name| Ref::from_schema_name(name);
+        let names = [ToolList::name(), OpenAiTools::name(), AnthropicTools::name()];
+        names.into_iter().fold(AnyOfBuilder::new(), |any, name| any.item(item(name))).into()
+    }
+}
+
+impl ToSchema for Tools {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((ToolList::name().into_owned(), ToolList::schema()));
+        schemas.push((OpenAiTools::name().into_owned(), OpenAiTools::schema()));
+        schemas.push((AnthropicTools::name().into_owned(), AnthropicTools::schema()));
+        ToolList::schemas(schemas);
+        OpenAiTools::schemas(schemas);
+        AnthropicTools::schemas(schemas);
+    }
 }
 
 /// List tools

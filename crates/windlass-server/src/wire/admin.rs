@@ -19,6 +19,7 @@ pub struct TidyAnswer {
 #[serde(deny_unknown_fields)]
 pub struct BackupRequest {
     /// A path on the server's machine where nothing is yet.
+    #[schema(pattern = "^/[^\\x00]*$")]
     pub to: String,
 }
 

@@ -12,7 +12,7 @@ use super::run::State;
 #[serde(deny_unknown_fields)]
 pub struct CallRequest {
     /// The tool's name.
-    #[schema(example = "add")]
+    #[schema(example = "add", min_length = 1, max_length = 255)]
     pub tool: String,
     /// Its arguments.
     #[serde(default = "nothing")]
@@ -20,9 +20,11 @@ pub struct CallRequest {
     pub args: Value,
     /// The session it belongs to: 1 to 255 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
     pub session: Option<String>,
     /// The id a model gave the call; comes back with the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 255)]
     pub call_id: Option<String>,
     /// How long to wait for the outcome; 30,000 unless said, at most 300,000. Zero does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,6 +37,7 @@ pub struct CallRequest {
 #[serde(deny_unknown_fields)]
 pub struct BatchCall {
     /// The tool's name.
+    #[schema(min_length = 1, max_length = 255)]
     pub tool: String,
     /// Its arguments.
     #[serde(default = "nothing")]
@@ -54,6 +57,7 @@ pub struct BatchRequest {
     pub calls: Vec<BatchCall>,
     /// The session they belong to: 1 to 255 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
     pub session: Option<String>,
     /// After a failure, calls not yet started are skipped and say so.
     #[serde(default)]
