@@ -275,6 +275,9 @@ impl Submitted {
     /// loses nothing: it can be awaited again, or [`accepted`](Submitted::accepted) instead.
     pub async fn outcomes(&mut self) -> Result<(RunId, Vec<Outcome>)> {
         if let Standing::Fresh(drive, _) = &mut self.standing {
+            // Whoever finds the run in the store before it is known to be live here waits for that.
+            let kernel = self.runtime.kernel.clone();
+            let _taking = kernel.taking(self.run);
             // Here and now; only if it has to wait does it become a task of its own.
             let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(drive.poll(cx))).await;
             if let std::task::Poll::Ready(end) = polled {
