@@ -15,13 +15,16 @@ const BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 /// Most tools that are counted by name: names that nobody has are as many as somebody likes to make up.
 const TOOLS: usize = 1_000;
 
+/// How often, by name and by something else.
+type ByName<K> = FxHashMap<Label, FxHashMap<K, u64>>;
+
 #[derive(Default)]
 pub(crate) struct Metrics {
     /// By route, and then by method and status.
-    requests: Mutex<FxHashMap<Label, FxHashMap<(&'static str, u16), u64>>>,
+    requests: Mutex<ByName<(&'static str, u16)>>,
     request_times: Histogram,
     /// By tool and what became of it.
-    calls: Mutex<FxHashMap<Label, FxHashMap<&'static str, u64>>>,
+    calls: Mutex<ByName<&'static str>>,
     running: Histogram,
     /// Streams that are open now.
     pub(crate) streams: Gauge,
@@ -163,7 +166,7 @@ impl Metrics {
 }
 
 /// Counts one more. A name that is known is not written down again.
-fn count<K: Eq + std::hash::Hash>(map: &mut FxHashMap<Label, FxHashMap<K, u64>>, name: &str, key: K) {
+fn count<K: Eq + std::hash::Hash>(map: &mut ByName<K>, name: &str, key: K) {
     match map.get_mut(name) {
         Some(counts) => *counts.entry(key).or_insert(0) += 1,
         None => drop(map.insert(name.into(), std::iter::once((key, 1)).collect())),
@@ -171,7 +174,7 @@ fn count<K: Eq + std::hash::Hash>(map: &mut FxHashMap<Label, FxHashMap<K, u64>>,
 }
 
 /// Every count, sorted by its names.
-fn flat<K: Copy + Ord>(map: &Mutex<FxHashMap<Label, FxHashMap<K, u64>>>) -> Vec<(Label, K, u64)> {
+fn flat<K: Copy + Ord>(map: &Mutex<ByName<K>>) -> Vec<(Label, K, u64)> {
     let map = map.lock();
     let all = map.iter().flat_map(|(name, counts)| counts.iter().map(|(key, count)| (name.clone(), *key, *count)));
     let mut all: Vec<_> = all.collect();
