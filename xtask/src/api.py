@@ -6,7 +6,9 @@ MOST = 20
 
 
 def shortened(wait):
-    return min(wait, MOST) if type(wait) is int and 0 <= wait <= 300_000 else wait
+    # A query has it as text.
+    number = int(wait) if isinstance(wait, str) and wait.isascii() and wait.isdigit() else wait
+    return min(number, MOST) if type(number) is int and 0 <= number <= 300_000 else wait
 
 
 @schemathesis.hook

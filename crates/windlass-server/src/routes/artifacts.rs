@@ -23,13 +23,13 @@ use crate::wire::ArtifactAnswer;
 #[into_params(parameter_in = Query)]
 pub(super) struct StoreQuery {
     /// The session whose runs may refer to it.
-    #[param(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
+    #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     session: String,
     /// Its media type; the `Content-Type` of the request unless said.
     #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     media_type: Option<String>,
     /// Its file name.
-    #[param(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
+    #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     name: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub struct CallRequest {
     pub args: Value,
     /// The session it belongs to: 1 to 255 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub session: Option<String>,
     /// The id a model gave the call; comes back with the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ pub struct BatchRequest {
     pub calls: Vec<BatchCall>,
     /// The session they belong to: 1 to 255 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\p{Cc}]+$")]
+    #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub session: Option<String>,
     /// After a failure, calls not yet started are skipped and say so.
     #[serde(default)]
