@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::id::RunId;
 
-/// What [`Store::list`] returns.
+/// What [`Store::list`](super::Store::list) returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Filter {
