@@ -245,7 +245,11 @@ impl Source for Calls {
                     Err(_) if !self.app.clients.knows(&self.id, &self.client.calls) => {
                         return Next::Over(EndReason::Removed);
                     }
-                    Err(_) => continue,
+                    // A call that was said before anybody listened may have come to the store after the last look.
+                    Err(_) => {
+                        self.look = true;
+                        continue;
+                    }
                 },
             };
             // What is forgotten is at worst handed out again, under the same key.
