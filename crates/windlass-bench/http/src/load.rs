@@ -67,6 +67,7 @@ struct Round {
     library_p99_us: f64,
     server_cpu_us: Option<f64>,
     client_cpu_us: Option<f64>,
+    library_cpu_us: Option<f64>,
 }
 
 fn round(
@@ -80,11 +81,13 @@ fn round(
     let http = clients.turn(tool, at_once, TURN)?;
     let after = (cpu::of_tree(server.id()), cpu::of_this());
     let library = library.turn(tool, at_once, TURN)?;
-    let count = http.times.len() as f64;
-    let cost = |before: Option<Duration>, after: Option<Duration>| {
+    let at_last = cpu::of_this();
+    let cost = |turn: &Turn, before: Option<Duration>, after: Option<Duration>| {
         let spent = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-        spent.map(|spent| spent.as_secs_f64() * 1e6 / count)
+        spent.map(|spent| spent.as_secs_f64() * 1e6 / turn.times.len() as f64)
     };
+    let (server_cpu_us, client_cpu_us) = (cost(&http, before.0, after.0), cost(&http, before.1, after.1));
+    let library_cpu_us = cost(&library, after.1, at_last);
     let (rate, library_rate) = (http.rate(), library.rate());
     let (times, library_times) = (Sorted::new(http.times), Sorted::new(library.times));
     Ok(Round {
@@ -94,8 +97,9 @@ fn round(
         library_rate,
         library_p50_us: library_times.us(50.0),
         library_p99_us: library_times.us(99.0),
-        server_cpu_us: cost(before.0, after.0),
-        client_cpu_us: cost(before.1, after.1),
+        server_cpu_us,
+        client_cpu_us,
+        library_cpu_us,
     })
 }
 
@@ -115,6 +119,7 @@ fn row(tool: &str, clients: usize, rounds: &[Round]) -> CallRow {
         ratio: of(|round| round.rate / round.library_rate),
         server_cpu_us_per_call: maybe(|round| round.server_cpu_us),
         client_cpu_us_per_call: maybe(|round| round.client_cpu_us),
+        library_cpu_us_per_call: maybe(|round| round.library_cpu_us),
     }
 }
 
@@ -250,6 +255,7 @@ mod tests {
             library_p99_us: 1.0,
             server_cpu_us: Some(rate),
             client_cpu_us: None,
+            library_cpu_us: Some(1.0),
         };
         let row = row(ONCE, 64, &[round(10.0, 20.0), round(30.0, 30.0), round(20.0, 25.0)]);
         assert_eq!((row.calls_per_s, row.p99_us, row.library_calls_per_s), (20.0, 40.0, 25.0));

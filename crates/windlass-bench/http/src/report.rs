@@ -36,6 +36,7 @@ pub(crate) struct CallRow {
     pub(crate) ratio: f64,
     pub(crate) server_cpu_us_per_call: Option<f64>,
     pub(crate) client_cpu_us_per_call: Option<f64>,
+    pub(crate) library_cpu_us_per_call: Option<f64>,
 }
 
 /// One run's events, to many readers.
@@ -80,14 +81,14 @@ impl fmt::Display for Report {
         let Http { calls, fan_out, start, command } = &self.http;
         writeln!(
             f,
-            "{:8}  {:>7}  {:>9}  {:>9}  {:>9}  {:>11}  {:>6}  {:>13}  {:>13}",
-            "tool", "clients", "calls/s", "p50 µs", "p99 µs", "library/s", "ratio", "server CPU µs", "client CPU µs"
+            "{:8}  {:>7}  {:>9}  {:>9}  {:>9}  {:>11}  {:>6}  {:>14}  {:>7}  {:>8}",
+            "tool", "clients", "calls/s", "p50 µs", "p99 µs", "library/s", "ratio", "CPU µs: server", "client", "library"
         )?;
         for row in calls {
             let cpu = |cpu: Option<f64>| cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.1}"));
             writeln!(
                 f,
-                "{:8}  {:>7}  {:>9.0}  {:>9.0}  {:>9.0}  {:>11.0}  {:>6.2}  {:>13}  {:>13}",
+                "{:8}  {:>7}  {:>9.0}  {:>9.0}  {:>9.0}  {:>11.0}  {:>6.2}  {:>14}  {:>7}  {:>8}",
                 row.tool,
                 row.clients,
                 row.calls_per_s,
@@ -97,6 +98,7 @@ impl fmt::Display for Report {
                 row.ratio,
                 cpu(row.server_cpu_us_per_call),
                 cpu(row.client_cpu_us_per_call),
+                cpu(row.library_cpu_us_per_call),
             )?;
         }
         writeln!(
