@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::record::{Asked, DoubtCause, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
 use windlass::{Artifact, Content, Cut, Digest, Effect, Output, Settlement, Times, Timestamp, ToolError};
+use windlass_core::run::secrets::Places;
 use windlass_core::store::Message;
 
 /// Compares `lines` with a golden file, one JSON value a line.
@@ -42,6 +43,7 @@ fn asked(kind: OpKind, name: &str) -> Asked {
             ..windlass::Policy::default()
         })),
         broken: None,
+        secrets: Places::default(),
     }
 }
 
@@ -93,7 +95,7 @@ fn records() -> Vec<Record> {
     records.push(record("5", None, Event::Failed { attempt: 1, error, retry_at: over_by }));
     records.extend(errors.into_iter().map(|error| record("6", None, Event::Finished(finished(Err(Arc::new(error)))))));
     let (args, payload) = (Some(Arc::new(json!({"to": "Bern"}))), Some(Arc::new(json!(null))));
-    records.push(record("7", Some(asked(OpKind::Call, "quote")), Event::Prepared(Prepared { args, payload })));
+    records.push(record("7", Some(asked(OpKind::Call, "quote")), Event::Prepared(Prepared { args, payload, ..Prepared::default() })));
     records.push(record("8", None, Event::Prepared(Prepared::default())));
     let told = Some(Ok(Arc::new(Output::value(json!("redacted")))));
     records.push(record("9", None, Event::Finished(Finished { told, ..finished(Ok(Arc::new(Output::default()))) })));

@@ -47,6 +47,7 @@ mod regressions;
 mod replay_check;
 mod retention;
 mod runs;
+mod secrets;
 mod shaky;
 mod soak;
 mod store_faults;

@@ -254,6 +254,7 @@ fn golden() -> Value {
         version: None,
         limits: None,
         broken: None,
+        secrets: windlass_core::run::secrets::Places::default(),
     };
     let result = Ok(std::sync::Arc::new(Output::value(json!("seat 4"))));
     let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };

@@ -97,6 +97,14 @@ impl World {
         Self::boot(disk, life + 1)
     }
 
+    /// Where the database is, if it is one.
+    pub(crate) fn file(&self) -> std::path::PathBuf {
+        match &self.disk {
+            Disk::Memory(_) => panic!("a store in memory has no file"),
+            Disk::Sqlite(dir) => dir.path().join("test.db"),
+        }
+    }
+
     pub(crate) fn config(&self, tools: impl IntoIterator<Item = Tool>) -> Config {
         let sim = Arc::new(self.sim.clone());
         let mut config = Config::new(self.store.clone(), sim.clone(), sim);

@@ -314,13 +314,21 @@ impl Kernel {
         let claimed = self.store.claim(id, self.claimant()).await?;
         let base = self.base();
         let session = claimed.session.clone();
-        let (last, turn) = (claimed.last, claimed.turn);
+        let (last, turn, sealed) = (claimed.last, claimed.turn, claimed.sealed.clone());
         let run = Run::new(self.clone(), id, base, (session, turn), Machine::claimed(id, claimed, base.0, how));
         if last != self.worker && last != WorkerId::default() && self.is_owner_bound(&run) {
             return Ok(self.end_as_lost(run).await);
         }
         let scope = Scope { toolbox: self.toolbox.clone(), held: None };
-        let drive = match self.root_of(&run, scope) {
+        // Before anything is planned: nobody may see what could not be opened.
+        let root = match sealed {
+            Some(why) => {
+                run.hold(Hold::Sealed { why });
+                None
+            }
+            None => self.root_of(&run, scope),
+        };
+        let drive = match root {
             _ if run.is_halted() => Drive::stopped(run.clone()),
             Some(root) => Drive::new(run.clone(), root),
             None => {

@@ -86,6 +86,7 @@ pub(crate) fn check(kernel: &Kernel, toolbox: Toolbox, info: RunInfo, journal: V
         turn: false,
         session: info.session.clone(),
         parent: None,
+        sealed: None,
     };
     let mut machine = Machine::claimed(info.run, claimed, base.0, TakenUp::Woken);
     machine.check_only();

@@ -10,7 +10,8 @@ use rustc_hash::FxHashMap;
 use tokio::sync::broadcast;
 use windlass::tools::encode_output;
 use windlass::{
-    Atomic, Blocked, Call, Effect, Filter, Hold, Output, Reply, RunState, Schemas, Tool, ToolResult, ToolSpec, Windlass,
+    Atomic, Blocked, Call, Effect, Error, Filter, Hold, Output, Reply, RunState, Schemas, StoreError, Tool, ToolResult,
+    ToolSpec, Windlass,
 };
 
 use crate::app::Shared;
@@ -284,7 +285,13 @@ async fn pending(windlass: &Windlass, tools: &BTreeSet<Arc<str>>) -> windlass::R
                 continue;
             }
             let paths: Vec<_> = items.iter().map(|item| item.park.path.clone()).collect();
-            let asked = windlass.asked_calls(info.run, &paths).await?;
+            let asked = match windlass.asked_calls(info.run, &paths).await {
+                Err(error @ Error::Store(StoreError::Sealed { .. })) => {
+                    tracing::warn!("no client can be given a call: {error}");
+                    continue;
+                }
+                asked => asked?,
+            };
             for (item, asked) in items.into_iter().zip(asked) {
                 // A wait of a body may have the name of a tool; it is no call.
                 let (Some(asked), Some(key)) = (asked, item.key) else { continue };

@@ -130,6 +130,7 @@ impl From<StoreError> for Refusal {
             StoreError::KeySpent { .. } => Self::conflict("key_spent", text),
             StoreError::Unfinished(_) => Self::conflict("unfinished", text),
             StoreError::Doubted(_) => Self::conflict("doubted", text),
+            StoreError::Sealed { .. } => Self::conflict("sealed", text),
             StoreError::Busy { .. } | StoreError::Leased { .. } | StoreError::Duplicate { .. } => {
                 Self::conflict("busy", text)
             }

@@ -430,6 +430,12 @@ impl Windlass {
         file.backup(to).await.map_err(|error| Error::Refused(error.to_string()))
     }
 
+    /// Where the keys are that secrets in the database file are sealed with, if there were any secrets yet. They are in no
+    /// backup: keep a copy of this file somewhere else.
+    pub fn key_file(&self) -> Option<&std::path::Path> {
+        self.file.as_ref()?.key_file()
+    }
+
     /// Bodies that never yield, as of the watchdog's last look.
     pub fn stuck(&self) -> Vec<Stuck> {
         self.watch.stuck()

@@ -57,7 +57,15 @@ pub(super) async fn backup(to: &Path, api: &Api, out: &Out) -> Result<()> {
     let request = BackupRequest { to: to.to_owned() };
     let copying = api.post("/v1/admin/backup", &request, None);
     let answer: BackupAnswer = during("copying", out, copying).await?;
-    if out.json { out.document(&answer) } else { out.line(&plain(&answer.to)) }
+    if out.json {
+        return out.document(&answer);
+    }
+    out.line(&plain(&answer.to))?;
+    if let Some(keys) = &answer.key_file {
+        let keys = plain(keys);
+        out.aside(&format!("secrets in it are sealed, and the key is not in it: keep a copy of {keys} somewhere else"));
+    }
+    Ok(())
 }
 
 /// `windlass restore`
@@ -82,14 +90,16 @@ pub(super) fn restore(args: &RestoreArgs, global: &Global, out: &Out) -> Result<
     let aside = put_aside(&file, args.replace)?;
     put(from, &file)
         .map_err(|error| Failure::new(Exit::Unreachable, format!("{} cannot be written: {error}", file.display())))?;
+    let missing = report.missing_keys(&file);
     if out.json {
-        return out.document(&json!({ "file": file, "from": from, "moved_aside": aside }));
+        return out.document(&json!({ "file": file, "from": from, "moved_aside": aside, "missing_keys": missing }));
     }
     if let Some(aside) = &aside {
         out.line(&format!("what was there is now {}", aside.display()))?;
     }
     out.line(&format!("{} is restored", file.display()))?;
     out.aside("what unfinished runs may have done after the backup is in doubt, and reply keys are void");
+    missing.into_iter().for_each(|sentence| out.aside(&sentence));
     Ok(())
 }
 
@@ -122,11 +132,27 @@ fn put_aside(file: &Path, replace: bool) -> Result<Option<PathBuf>> {
 /// The copy appears under its name when it is whole and on disk.
 fn put(from: &Path, file: &Path) -> std::io::Result<()> {
     let partial = with(file, ".partial");
-    std::fs::copy(from, &partial)?;
-    std::fs::File::open(&partial)?.sync_all()?;
+    write_private(&partial, |to| std::io::copy(&mut std::fs::File::open(from)?, to).map(|_| ()))?;
     std::fs::rename(&partial, file)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(folder)?.sync_all()
+}
+
+/// Writes a file that nobody else may read, and sees to it that it is on disk. What was there goes, and its mode with it.
+pub(super) fn write_private(
+    path: &Path,
+    write: impl FnOnce(&mut std::fs::File) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.write(true).create_new(true).open(path)?;
+    write(&mut file)?;
+    file.sync_all()
 }
 
 fn with(file: &Path, suffix: &str) -> PathBuf {
@@ -197,7 +223,7 @@ async fn store(global: &Global, out: &Out) -> Vec<Finding> {
         Some(url) => Some(url.clone()),
         None => api::served(&file).ok().flatten(),
     };
-    let Some(url) = url else { return vec![unserved(&file, out)] };
+    let Some(url) = url else { return unserved(&file, out) };
     let api = match Api::remote(&url, global.token.clone()) {
         Ok(api) => api,
         Err(failure) => return vec![finding("server", false, failure.sentence)],
@@ -223,25 +249,26 @@ async fn checked(api: &Api) -> Finding {
     }
 }
 
-fn unserved(file: &Path, out: &Out) -> Finding {
+fn unserved(file: &Path, out: &Out) -> Vec<Finding> {
     let name = file.display();
     if !file.exists() {
-        return finding("file", true, format!("{name} is not there yet; `windlass serve` makes it"));
+        return vec![finding("file", true, format!("{name} is not there yet; `windlass serve` makes it"))];
     }
     if let Ok(Some(holder)) = windlass::holder(file) {
         let who = holder.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
-        return finding("file", true, format!("{name} is open in {who}, which is no server"));
+        return vec![finding("file", true, format!("{name} is open in {who}, which is no server"))];
     }
     let mut progress = Progress::new("checking runs", out);
-    match windlass::check_file(file, |done, of| progress.tell(done, of)) {
-        Ok(report) if report.problems.is_empty() => {
-            finding("file", true, format!("{name} is sound; no server has it open"))
-        }
-        Ok(report) => {
-            finding("file", false, format!("{name} is damaged: {}; restore a backup", report.problems.join("; ")))
-        }
-        Err(error) => finding("file", false, error.to_string()),
-    }
+    let report = match windlass::check_file(file, |done, of| progress.tell(done, of)) {
+        Ok(report) => report,
+        Err(error) => return vec![finding("file", false, error.to_string())],
+    };
+    let whole = match report.problems.is_empty() {
+        true => finding("file", true, format!("{name} is sound; no server has it open")),
+        false => finding("file", false, format!("{name} is damaged: {}; restore a backup", report.problems.join("; "))),
+    };
+    let missing = report.missing_keys(file).map(|sentence| finding("key", false, format!("{name}: {sentence}")));
+    std::iter::once(whole).chain(missing).collect()
 }
 
 /// What command tools are kept from, on this machine.

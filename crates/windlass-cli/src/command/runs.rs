@@ -1,5 +1,6 @@
 //! What people do with runs.
 
+use std::io::Write;
 use std::path::Path;
 
 use serde::Serialize;
@@ -10,6 +11,7 @@ use windlass_server::wire::{
     Forked, Imported, ReplayCheck, ReplyAnswer, RunPage, SignalRequest,
 };
 
+use super::care::write_private;
 use crate::api::{Api, escaped, query};
 use crate::args::{GivenResult, ResolveArgs, SignalArgs};
 use crate::exit::{Exit, Failure, Result};
@@ -100,7 +102,10 @@ pub(super) async fn export(typed: &str, to: Option<&Path>, api: &Api, out: &Out)
         |error: std::io::Error| Failure::new(Exit::Refused, format!("{} cannot be written: {error}", to.display()));
     let mut half = to.as_os_str().to_owned();
     half.push(".part");
-    std::fs::write(&half, document.as_bytes()).and_then(|()| std::fs::rename(&half, to)).map_err(failed)?;
+    // It has every secret of the run in clear.
+    write_private(half.as_ref(), |file| file.write_all(document.as_bytes()))
+        .and_then(|()| std::fs::rename(&half, to))
+        .map_err(failed)?;
     if out.json { out.document(&json!({ "run": run, "to": to })) } else { out.line(&to.display().to_string()) }
 }
 

@@ -65,3 +65,44 @@ fn a_backup_is_restored_and_nothing_is_overwritten() {
         world.fails(5, &["restore", "garbage.db", "--replace"]);
     });
 }
+
+#[test]
+fn e26_secrets_are_sealed_and_everybody_says_where_the_key_is() {
+    let world = World::empty();
+    let tool = r#"
+        [tool.login]
+        description = "Logs in."
+        command = ["sh", "-c", "cat > /dev/null; echo '\"in\"'"]
+        input = { password = "secret", to = "string" }
+        effect = "readonly"
+        sandbox = { level = "best_effort" }
+    "#;
+    world.write("windlass.toml", tool);
+    let args = r#"{"password": "hunter2-hunter2", "to": "Oslo"}"#;
+    let run = world.json(&["call", "login", "--args", args])["run"].as_str().unwrap().to_owned();
+    let said = world.run(&["backup", "copy.db"]);
+    has(&said.err, &["the key is not in it", "windlass.db-key"]);
+    assert!(world.json(&["backup", "again.db"])["key_file"].as_str().unwrap().ends_with("windlass.db-key"));
+    for file in std::fs::read_dir(world.path("")).unwrap() {
+        let file = file.unwrap().path();
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(!bytes.windows(15).any(|window| window == b"hunter2-hunter2"), "{}", file.display());
+    }
+    has(&world.ok(&["runs", "export", &run]), &["hunter2-hunter2"]);
+    world.ok(&["runs", "export", &run, "--to", "run.json"]);
+
+    let said = world.run(&["--file", "other.db", "restore", "copy.db"]);
+    has(&said.err, &["other.db-key", "put the key file of its original there"]);
+    has(&world.fails(1, &["--file", "other.db", "doctor"]), &["✗ key", "other.db-key", "✓ file"]);
+    has(&world.fails(4, &["--file", "other.db", "runs", "show", &run]), &[&run, "other.db-key", "put the key back"]);
+    has(&world.ok(&["--file", "other.db", "runs", "list"]), &["login"]);
+    std::fs::copy(world.path("windlass.db-key"), world.path("other.db-key")).unwrap();
+    assert!(!world.run(&["--file", "other.db", "doctor"]).out.contains("other.db-key"));
+    world.ok(&["--file", "other.db", "runs", "show", &run]);
+    #[cfg(unix)]
+    for name in ["windlass.db", "windlass.db-key", "windlass.db-lock", "copy.db", "other.db", "run.json"] {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(world.path(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}

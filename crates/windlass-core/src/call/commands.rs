@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::execute::Told;
 use super::park::finished;
-use super::plan::{asked, resolve};
+use super::plan::{asked, resolve, secret_places};
 use super::request::{ToolCall, ToolRef};
 use crate::ctx::runs::{Started, child_id, refuse_start, started};
 use crate::id::RunId;
@@ -17,6 +17,7 @@ use crate::policy::Policy;
 use crate::run::Run;
 use crate::run::machine::Machine;
 use crate::run::record::{Asked, OpKind, Record};
+use crate::run::secrets::Places;
 use crate::store::Message;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, Tool, ToolError, Toolbox};
@@ -41,6 +42,9 @@ pub enum Command {
         /// Why the arguments could not be taken; such a run is not started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         broken: Option<Arc<str>>,
+        /// Where in the arguments secrets stand. Filled in when it is recorded.
+        #[serde(default, skip_serializing_if = "Places::is_empty")]
+        secrets: Places,
     },
     /// Signals a run.
     Signal {
@@ -76,7 +80,8 @@ impl Output {
             ToolRef::Name(name) => (name, false),
             ToolRef::Id(id) => (id.as_str().into(), true),
         };
-        self.commands.push(Command::Start { tool, by_id, args, policy, broken });
+        let secrets = Places::default();
+        self.commands.push(Command::Start { tool, by_id, args, policy, broken, secrets });
         self
     }
 
@@ -109,6 +114,16 @@ pub(crate) enum Ready {
     Event(Record),
 }
 
+/// Says of an output that is about to be recorded what in its commands is secret.
+pub(crate) fn mark_secrets(toolbox: &Toolbox, output: &mut Output) {
+    for command in &mut output.commands {
+        if let Command::Start { tool, by_id, args, secrets, .. } = command {
+            let tool = if *by_id { ToolRef::Id((**tool).into()) } else { ToolRef::Name(tool.clone()) };
+            *secrets = secret_places(resolve(&toolbox.snapshot(), &tool), args);
+        }
+    }
+}
+
 /// Checks the commands of an output; one that cannot be done makes none of them happen.
 pub(crate) fn ready(
     run: &Run,
@@ -131,7 +146,7 @@ fn one(
     at: Timestamp,
 ) -> Result<Ready, ToolError> {
     Ok(match command {
-        Command::Start { tool: name, by_id, args, policy, broken } => {
+        Command::Start { tool: name, by_id, args, policy, broken, .. } => {
             let tool = if *by_id { ToolRef::Id((**name).into()) } else { ToolRef::Name(name.clone()) };
             let mut call = ToolCall::<Value>::to(tool, args.clone());
             (call.limits, call.broken) = (policy.clone(), broken.clone());

@@ -514,8 +514,13 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     /// Records the raw outcome and what the body is told, together.
-    pub(crate) fn finish_at(&mut self, ticks: u64, result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
+    pub(crate) fn finish_at(&mut self, ticks: u64, mut result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
         self.queue.release();
+        if let Ok(output) = &mut result
+            && !output.commands.is_empty()
+        {
+            commands::mark_secrets(&self.run.kernel.toolbox, output);
+        }
         let mut told = self.source.told(&self.run, &self.op.path, &result);
         let commands = match &result {
             // Also if the body is told something else: what is recorded is that it happened.

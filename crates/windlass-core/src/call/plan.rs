@@ -22,6 +22,7 @@ use crate::policy::Resolved;
 use crate::run::Run;
 use crate::run::history::State;
 use crate::run::record::{Asked, OpKind, Prepared};
+use crate::run::secrets::Places;
 use crate::run::state::{Blocked, Hold};
 use crate::tool::{Effect, Snapshot, Tool, ToolError, Toolbox};
 
@@ -213,7 +214,13 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
         version,
         limits: call.limits.clone(),
         broken: call.broken.clone(),
+        secrets: secret_places(tool, &call.args),
     }
+}
+
+/// Where secrets stand in the arguments of a call. Where nobody can tell, all of them are one.
+pub(crate) fn secret_places(tool: Option<&Arc<Tool>>, args: &Value) -> Places {
+    tool.map_or_else(|| Places::whole(args), |tool| tool.secret_places(args))
 }
 
 fn check(tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {

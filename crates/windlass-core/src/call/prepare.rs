@@ -268,7 +268,8 @@ impl Preparing {
         let rewritten = operation.asked().and_then(|asked| asked.input.as_ref()) != Some(&self.call.args);
         if rewritten || asked_the_tool {
             let args = rewritten.then(|| self.call.args.clone());
-            operation.record(&self.run, Event::Prepared(Prepared { args, payload: payload.clone() }));
+            let prepared = Prepared::new(args, payload.clone(), &self.tool);
+            operation.record(&self.run, Event::Prepared(prepared));
         }
         let (tool, call, policy) = (self.tool.clone(), self.call.clone(), Some(Box::new(self.policy.clone())));
         let ready = plan::Ready { tool, call, payload, barrier: self.barrier.take(), policy };

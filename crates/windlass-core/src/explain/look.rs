@@ -36,8 +36,8 @@ impl Looker<'_> {
         Box::pin(async move {
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             let present = match self.present(run).await {
-                // How it ended is in its summary too.
-                Err(Error::Store(StoreError::JournalGone(_))) => Present::default(),
+                // How it ended is in its summary too, and why it is held in its state.
+                Err(Error::Store(StoreError::JournalGone(_) | StoreError::Sealed { .. })) => Present::default(),
                 present => present?,
             };
             if let RunState::Finished { ending } = info.state {

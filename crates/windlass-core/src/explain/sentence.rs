@@ -179,6 +179,7 @@ mod tests {
             Hold::TooBig { bytes: 7 },
             Hold::Outside { path: Path::root() },
             Hold::Imported { was: "suspended".into(), missing: 0 },
+            Hold::Sealed { why: "its key is gone".into() },
         ]
     }
 

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde_json::Value;
-
 use super::record::{Asked, Event, Record, Recorded};
 use crate::id::RunId;
 use crate::path::Path;
@@ -144,27 +142,25 @@ fn place(departure: &Departure) -> Vec<u32> {
 }
 
 fn departure(path: &Path, a: Option<&Op<'_>>, b: Option<&Op<'_>>) -> Option<Departure> {
-    let null = Value::Null;
-    let departure = |what, texts: (Option<String>, Option<String>), values: Option<(&Value, &Value)>| {
-        let differences = values.map(|(a, b)| differences(a, b)).unwrap_or_default();
+    let departure = |what, texts: (Option<String>, Option<String>), differences: Vec<Difference>| {
         Some(Departure { path: path.clone(), what, a: texts.0, b: texts.1, differences })
     };
     let (Some(a), Some(b)) = (a, b) else {
         let text = |op: Option<&Op<'_>>| op.map(|op| op.asked.to_string());
-        return departure(Differs::Asked, (text(a), text(b)), None);
+        return departure(Differs::Asked, (text(a), text(b)), Vec::new());
     };
     let texts = || (Some(a.asked.to_string()), Some(b.asked.to_string()));
     if !a.asked.same(b.asked) {
         let alike = a.asked.kind == b.asked.kind && a.asked.name == b.asked.name;
-        let values = (a.asked.input.as_deref().unwrap_or(&null), b.asked.input.as_deref().unwrap_or(&null));
-        return departure(Differs::Asked, texts(), alike.then_some(values));
+        let differences = if alike { a.asked.differences(b.asked) } else { Vec::new() };
+        return departure(Differs::Asked, texts(), differences);
     }
     match (&a.outcome, &b.outcome) {
         (None, None) => None,
         (Some(Ok(a)), Some(Ok(b))) if a.value == b.value => None,
-        (Some(Ok(a)), Some(Ok(b))) => departure(Differs::Outcome, texts(), Some((&a.value, &b.value))),
+        (Some(Ok(a)), Some(Ok(b))) => departure(Differs::Outcome, texts(), differences(&a.value, &b.value)),
         (Some(Err(a)), Some(Err(b))) if a.to_string() == b.to_string() => None,
-        (one, other) => departure(Differs::Outcome, (Some(told(one)), Some(told(other))), None),
+        (one, other) => departure(Differs::Outcome, (Some(told(one)), Some(told(other))), Vec::new()),
     }
 }
 

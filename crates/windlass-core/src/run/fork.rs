@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::record::{Asked, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
+use super::secrets::Places;
 use crate::id::RunId;
 use crate::path::{BadPath, Path};
 use crate::time::{Times, Timestamp};
@@ -99,7 +100,7 @@ pub(crate) fn fork(
     cut: &Cut,
     change: Option<Change>,
     now: Timestamp,
-    check: impl Fn(&Asked, &Value) -> Result<(), String>,
+    check: impl Fn(&Asked, &Value) -> Result<Places, String>,
 ) -> Result<Vec<Record>, String> {
     let cut = match cut {
         Cut::At(path) if path.is_root() => Cut::Start,
@@ -303,7 +304,7 @@ impl Forking {
         change: Change,
         root: &mut Asked,
         at: Timestamp,
-        check: impl Fn(&Asked, &Value) -> Result<(), String>,
+        check: impl Fn(&Asked, &Value) -> Result<Places, String>,
     ) -> Result<Option<Record>, String> {
         let run = self.run;
         let path = match (&self.cut, &change) {
@@ -311,7 +312,7 @@ impl Forking {
                 if root.kind != OpKind::Call {
                     return Err(format!("run {run} is a {root}; its calls have arguments of their own: fork at one"));
                 }
-                check(root, args)?;
+                root.secrets = check(root, args)?;
                 root.input = Some(Arc::new(args.clone()));
                 root.broken = None;
                 return Ok(None);
@@ -330,8 +331,8 @@ impl Forking {
         let asked = &op.asked;
         let event = match change {
             Change::Input(args) if asked.kind == OpKind::Call => {
-                check(asked, &args)?;
-                Event::Prepared(Prepared { args: Some(Arc::new(args)), payload: None })
+                let secrets = check(asked, &args)?;
+                Event::Prepared(Prepared { args: Some(Arc::new(args)), secrets, ..Prepared::default() })
             }
             Change::Input(_) => {
                 return Err(format!(

@@ -7,12 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fork::Cut;
+use super::secrets::Places;
 use super::state::Blocked;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::policy::Policy;
 use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, Output, ToolError};
+use crate::tool::{Effect, Output, Tool, ToolError};
+use crate::value::Difference;
+use crate::value::diff::differences;
 
 /// One entry of a journal: something that happened to the operation at `path`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -52,12 +55,16 @@ pub struct Asked {
     /// Why the arguments could not be taken; such a call is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<Arc<str>>,
+    /// Where in the input secrets stand. Not compared on replay: it follows from the schema of the day.
+    #[serde(default, skip_serializing_if = "Places::is_empty")]
+    pub secrets: Places,
 }
 
 impl Asked {
     /// A step or other operation that has no tool.
     pub(crate) fn operation(kind: OpKind, name: Arc<str>, input: Option<Arc<Value>>, effect: Effect) -> Self {
-        Self { kind, name, input, call_id: None, effect, version: None, limits: None, broken: None }
+        let secrets = Places::default();
+        Self { kind, name, input, call_id: None, effect, version: None, limits: None, broken: None, secrets }
     }
 
     /// Whether both ask for the same thing. The effect class and the model's id may differ.
@@ -68,6 +75,16 @@ impl Asked {
             _ => false,
         };
         input && self.kind == other.kind && self.name == other.name
+    }
+
+    /// The first places where the inputs differ, without what is secret in either.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<Difference> {
+        let null = Value::Null;
+        let mut found = differences(self.input.as_deref().unwrap_or(&null), other.input.as_deref().unwrap_or(&null));
+        let secret =
+            |found: &&mut Difference| self.secrets.touch(&found.pointer) || other.secrets.touch(&found.pointer);
+        found.iter_mut().filter(secret).for_each(Difference::hide);
+        found
     }
 }
 
@@ -273,6 +290,22 @@ pub struct Prepared {
     /// What `prepare` froze for the attempt.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
     pub payload: Option<Arc<Value>>,
+    /// Where in the arguments secrets stand.
+    #[serde(default, skip_serializing_if = "Places::is_empty")]
+    pub secrets: Places,
+    /// The same for what was frozen. No schema describes that: where the arguments may have secrets, all of it is one.
+    #[serde(default, skip_serializing_if = "Places::is_empty")]
+    pub payload_secrets: Places,
+}
+
+impl Prepared {
+    /// What a call of this tool became.
+    pub(crate) fn new(args: Option<Arc<Value>>, payload: Option<Arc<Value>>, tool: &Tool) -> Self {
+        let secrets = args.as_ref().map(|args| tool.secret_places(args)).unwrap_or_default();
+        let all = payload.as_ref().filter(|_| tool.takes_secrets());
+        let payload_secrets = all.map(|payload| Places::whole(payload)).unwrap_or_default();
+        Self { args, payload, secrets, payload_secrets }
+    }
 }
 
 /// A value that is there is there, also if it is `null`.

@@ -7,7 +7,6 @@ use crate::run::record::{Asked, DoubtCause, Grant, Recorded};
 use crate::run::state::{Blocked, Divergence};
 use crate::time::Timestamp;
 use crate::tool::Effect;
-use crate::value::diff::differences;
 
 /// What to do about an operation.
 #[derive(Clone, Debug)]
@@ -71,12 +70,8 @@ pub(crate) fn unasked(path: &Path, standing: &Standing) -> Divergence {
 }
 
 fn divergence(path: &Path, recorded: &Asked, asked: &Asked) -> Divergence {
-    let null = serde_json::Value::Null;
-    let differences = if recorded.kind == asked.kind && recorded.name == asked.name {
-        differences(recorded.input.as_deref().unwrap_or(&null), asked.input.as_deref().unwrap_or(&null))
-    } else {
-        Vec::new()
-    };
+    let alike = recorded.kind == asked.kind && recorded.name == asked.name;
+    let differences = if alike { recorded.differences(asked) } else { Vec::new() };
     Divergence { path: path.clone(), recorded: Some(recorded.to_string()), asked: Some(asked.to_string()), differences }
 }
 

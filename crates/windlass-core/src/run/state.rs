@@ -103,6 +103,11 @@ pub enum Hold {
         /// How many generations of its journal are still to come.
         missing: u32,
     },
+    /// Secrets of its journal cannot be opened.
+    Sealed {
+        /// What is missing or damaged, and where.
+        why: String,
+    },
     /// The run asked for more operations than one run may have.
     TooLong {
         /// The limit.
@@ -160,6 +165,11 @@ impl fmt::Display for Hold {
                 f,
                 "await outside ctx: the body at {path} waits for something that is no operation of its context, which \
                  a replay could not repeat; move it into `ctx.step(…)`, deploy, then resume the run"
+            ),
+            Self::Sealed { why } => write!(
+                f,
+                "sealed: the journal has secrets that cannot be opened: {why}; put the key back, then resume the run, or \
+                 finish it by hand and purge it"
             ),
             Self::Imported { was, missing: 0 } => write!(
                 f,

@@ -15,6 +15,7 @@ use crate::run::compare::{Comparison, compare};
 use crate::run::fork::{self, Cut, Original, fork};
 use crate::run::record::{Asked, Event, Record};
 use crate::run::refs::referred;
+use crate::run::secrets::Places;
 use crate::run::state::{Hold, RunState};
 use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
 use crate::transfer;
@@ -93,8 +94,9 @@ impl Runtime {
         }
     }
 
-    /// Whether a call can be made with arguments that nobody asked for: it will not be checked or prepared again.
-    fn check_replaced(&self, asked: &Asked, args: &Value) -> std::result::Result<(), String> {
+    /// Whether a call can be made with arguments that nobody asked for: it will not be checked or prepared again. Returns
+    /// what of them is secret.
+    fn check_replaced(&self, asked: &Asked, args: &Value) -> std::result::Result<Places, String> {
         let name = &asked.name;
         let Some(tool) = self.kernel.toolbox.by_id(name) else {
             return Err(format!(
@@ -107,7 +109,8 @@ impl Runtime {
             ));
         }
         let refuse = |error| format!("these arguments do not fit `{name}`: {error}");
-        tool.contract().and_then(|contract| contract.check_arguments(args)).map_err(refuse)
+        tool.contract().and_then(|contract| contract.check_arguments(args)).map_err(refuse)?;
+        Ok(tool.secret_places(args))
     }
 
     /// Where two runs differ, each by the journal of its latest generation: usually a run and a fork of it.

@@ -47,7 +47,7 @@ impl Runtime {
                         continue;
                     }
                     // A run's first successor cannot know of an earlier death.
-                    if info.epoch > 1 && self.died_before(info.run).await? {
+                    if info.epoch > 1 && self.died_before(info.run).await {
                         suspects.push(info.run);
                         continue;
                     }
@@ -90,9 +90,15 @@ impl Runtime {
         }
     }
 
-    async fn died_before(&self, run: RunId) -> Result<bool> {
-        let journal = self.kernel.store.journal(run, 0).await?;
-        Ok(journal.iter().any(|record| matches!(record.event, Event::Recovered)))
+    async fn died_before(&self, run: RunId) -> bool {
+        match self.kernel.store.journal(run, 0).await {
+            Ok(journal) => journal.iter().any(|record| matches!(record.event, Event::Recovered)),
+            // One run that cannot be read must not keep the others from going on. Whoever takes it up says what is wrong.
+            Err(error) => {
+                tracing::error!(%run, "its journal cannot be read: {error}");
+                false
+            }
+        }
     }
 
     async fn take_up(&self, run: RunId) -> Option<Live> {

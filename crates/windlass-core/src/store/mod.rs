@@ -82,6 +82,18 @@ pub enum StoreError {
     /// The run ended so long ago that only its summary is kept.
     #[error("the journal of run {0} is no longer kept, only its summary: it ended longer ago than journals are kept")]
     JournalGone(RunId),
+    /// The journal has secrets that the store keeps sealed and cannot open now. Nothing of it is lost, and other runs are as
+    /// they were. A claim is not refused for it: see [`Claimed::sealed`].
+    #[error(
+        "the journal of run {run} has secrets that cannot be opened: {why}; put the key back, or purge the run, once \
+         it is over or was finished by hand"
+    )]
+    Sealed {
+        /// Which run.
+        run: RunId,
+        /// What is missing or damaged, and where.
+        why: String,
+    },
     /// The run is not finished, so it cannot be purged.
     #[error("run {0} is not finished and cannot be purged; cancel it first, and purge it when it has ended")]
     Unfinished(RunId),
@@ -398,6 +410,9 @@ pub struct Claimed {
     pub session: Option<Arc<str>>,
     /// The run that spawned it, and where.
     pub parent: Option<Box<(RunId, Path)>>,
+    /// Why secrets of the journal could not be opened. They stand in it as they stand in the store then, and no body may
+    /// see them: all that can be done with the run is to hold it, or to end it.
+    pub sealed: Option<String>,
 }
 
 /// Who claims a run, and when.
@@ -442,6 +457,10 @@ pub struct Entry {
 /// - what is not finished is never forgotten, however old it is;
 /// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has anything beyond the
 ///   position its owner examined, whichever of mail and suspension was written first.
+///
+/// A record says which of its values are secret ([`Record::change_secrets`]). A store that writes to a disk should keep
+/// those sealed, as the SQLite store does, and give them back as they were. One that does not, such as the one in memory,
+/// need not look at it.
 pub trait Store: Send + Sync + 'static {
     /// Writes atomically. Dropping the ticket does not undo the write.
     fn commit(&self, commit: Commit) -> Answer<()>;

@@ -54,6 +54,7 @@ behaviours! {
         w08_dropping_the_ticket_does_not_undo_the_write,
         w08_every_value_survives_byte_for_byte,
         w08_big_and_deep_records_survive,
+        e26_secrets_come_back_as_they_were,
         w08_many_runs_interleave,
     }
     owners {

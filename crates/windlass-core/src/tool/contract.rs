@@ -7,8 +7,9 @@ use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::error::{ToolError, Violation};
-use super::secrets::Secrets;
+use super::secrets::{self, Secrets};
 use super::spec::ToolSpec;
+use crate::run::secrets::Places;
 
 /// How many violations are worth telling a model about.
 const MOST_VIOLATIONS: usize = 20;
@@ -38,6 +39,8 @@ pub struct Contract {
 pub(super) struct Schema {
     json: Value,
     validator: Validator,
+    /// Whether it marks anything as secret.
+    secrets: bool,
 }
 
 /// Schemas not compiled yet.
@@ -79,19 +82,17 @@ impl Schema {
             jsonschema::draft202012::options().should_validate_formats(false).build(&json).map_err(|error| {
                 bad(format!("{error} (at `{}`)", error.instance_path()), error.instance_path().to_string())
             })?;
-        Ok(Self { json, validator })
+        Ok(Self { secrets: secrets::are_in(&json), json, validator })
     }
 
     pub(super) fn json(&self) -> &Value {
         &self.json
     }
 
-    /// What does not fit. A message quotes the value it is about, unless there is a secret in it: errors are recorded, and
-    /// shown to whoever watches.
+    /// What does not fit. A message quotes the value it is about, unless there may be a secret in it: errors are recorded,
+    /// and shown to whoever watches.
     pub(super) fn violations(&self, value: &Value) -> Vec<Violation> {
-        let shown = Secrets { root: &self.json }.redact(value, &[&self.json]);
-        let hides =
-            |pointer: &str| shown.as_ref().is_some_and(|shown| shown.pointer(pointer) != value.pointer(pointer));
+        let hides = |pointer: &str| self.secrets && Secrets { root: &self.json }.concern(pointer);
         let violation = |error: jsonschema::ValidationError<'_>| {
             let pointer = error.instance_path().to_string();
             let message = if hides(&pointer) { error.masked().to_string() } else { error.to_string() };
@@ -110,6 +111,20 @@ impl Contract {
     /// The schema of the output value, if the tool has one.
     pub fn output(&self) -> Option<&Value> {
         self.output.as_ref().map(|schema| &schema.json)
+    }
+
+    /// Whether arguments may have secrets.
+    pub(crate) fn takes_secrets(&self) -> bool {
+        self.input.secrets
+    }
+
+    /// Where secrets stand in arguments. In such as do not fit the schema they may stand anywhere.
+    pub(crate) fn secret_places(&self, args: &Value) -> Places {
+        let Schema { json, validator, secrets } = &self.input;
+        if !secrets {
+            return Places::default();
+        }
+        if validator.is_valid(args) { Secrets { root: json }.find(args, &[json]) } else { Places::whole(args) }
     }
 
     /// Checks arguments; on failure every violation is named.

@@ -36,6 +36,7 @@ pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{Later, from_output, to_output};
 pub use projection::IntoContent;
 use projection::Projector;
+pub(crate) use secrets::HIDDEN;
 pub use spec::{Concurrency, Effect, ToolSpec};
 pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
 

@@ -3,15 +3,19 @@
 use serde_json::Value;
 
 use crate::limits::VALUE_DEPTH;
+use crate::run::secrets::Places;
 
 /// What stands for a value that must not be shown.
-const HIDDEN: &str = "•••";
+pub(crate) const HIDDEN: &str = "•••";
 
 /// Where schemas keep further schemas for the same value.
 const ALSO: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
 /// The same for schemas that hold for some values only.
 const SOMETIMES: [&str; 3] = ["if", "then", "else"];
+
+/// Where they keep schemas for every item of a list.
+const EVERY_ITEM: [&str; 3] = ["items", "unevaluatedItems", "contains"];
 
 /// Finds secrets by the schema they belong to.
 pub(crate) struct Secrets<'s> {
@@ -22,37 +26,66 @@ pub(crate) struct Secrets<'s> {
 impl<'s> Secrets<'s> {
     /// The value without its secrets; `None` if it has none.
     pub(crate) fn redact(&self, value: &Value, schemas: &[&'s Value]) -> Option<Value> {
+        let places = self.find(value, schemas);
+        if places.is_empty() {
+            return None;
+        }
+        let mut clean = value.clone();
+        places.hide(&mut clean);
+        Some(clean)
+    }
+
+    /// Where the secrets of a value stand.
+    pub(crate) fn find(&self, value: &Value, schemas: &[&'s Value]) -> Places {
+        let mut found = Vec::new();
+        self.look(value, schemas, &mut String::new(), &mut found);
+        Places::new(found)
+    }
+
+    /// Whether the schemas of the place a pointer names mark anything in it, or at it, as secret; whatever stands there.
+    pub(crate) fn concern(&self, pointer: &str) -> bool {
+        let mut all = Vec::new();
+        self.collect(self.root, &mut all, VALUE_DEPTH);
+        for step in pointer.split('/').skip(1) {
+            let key = step.replace("~1", "/").replace("~0", "~");
+            let below: Vec<&Value> =
+                all.iter().flat_map(|schema| places(schema, &key).into_iter().chain(items(schema))).collect();
+            all.clear();
+            below.iter().for_each(|schema| self.collect(schema, &mut all, VALUE_DEPTH));
+        }
+        all.iter().any(|schema| may_mark(schema))
+    }
+
+    fn look(&self, value: &Value, schemas: &[&'s Value], at: &mut String, found: &mut Vec<String>) {
         let mut all = Vec::new();
         schemas.iter().for_each(|schema| self.collect(schema, &mut all, VALUE_DEPTH));
         if all.iter().any(|schema| is_secret(schema)) {
-            return Some(Value::String(HIDDEN.to_owned()));
+            return found.push(at.clone());
         }
+        let length = at.len();
         match value {
             Value::Object(map) => {
-                let mut changed = None;
                 for (key, item) in map {
                     let below: Vec<&Value> = all.iter().flat_map(|schema| places(schema, key)).collect();
-                    if let Some(clean) = self.redact(item, &below) {
-                        changed.get_or_insert_with(|| map.clone()).insert(key.clone(), clean);
-                    }
+                    at.push('/');
+                    at.push_str(&key.replace('~', "~0").replace('/', "~1"));
+                    self.look(item, &below, at, found);
+                    at.truncate(length);
                 }
-                changed.map(Value::Object)
             }
             Value::Array(items) => {
-                let every = ["items", "unevaluatedItems", "contains"];
-                let below = all.iter().flat_map(|schema| every.iter().filter_map(|key| schema.get(key)));
+                let below = all.iter().flat_map(|schema| EVERY_ITEM.iter().filter_map(|key| schema.get(key)));
                 let below: Vec<&Value> = below.collect();
-                let mut changed = None;
                 for (index, item) in items.iter().enumerate() {
                     let mut below = below.clone();
                     below.extend(all.iter().filter_map(|schema| schema.get("prefixItems")?.get(index)));
-                    if let Some(clean) = self.redact(item, &below) {
-                        changed.get_or_insert_with(|| items.clone())[index] = clean;
-                    }
+                    at.push('/');
+                    at.push_str(&index.to_string());
+                    self.look(item, &below, at, found);
+                    at.truncate(length);
                 }
-                changed.map(Value::Array)
             }
-            _ => None,
+            _ => {}
         }
     }
 
@@ -80,8 +113,19 @@ impl<'s> Secrets<'s> {
 impl super::Tool {
     /// Arguments as others may see them; nothing where the schema that knows the secrets cannot be had.
     pub fn without_secrets(&self, args: &Value) -> Option<Value> {
-        let root = self.contract().ok()?.input();
-        Some(Secrets { root }.redact(args, &[root]).unwrap_or_else(|| args.clone()))
+        let mut clean = args.clone();
+        self.contract().ok()?.secret_places(args).hide(&mut clean);
+        Some(clean)
+    }
+
+    /// Where secrets stand in arguments; all of them are one where the schema that would say so cannot be had.
+    pub(crate) fn secret_places(&self, args: &Value) -> Places {
+        self.contract().map_or_else(|_| Places::whole(args), |contract| contract.secret_places(args))
+    }
+
+    /// Whether its arguments may have secrets.
+    pub(crate) fn takes_secrets(&self) -> bool {
+        self.contract().map_or(true, super::Contract::takes_secrets)
     }
 }
 
@@ -96,6 +140,30 @@ pub(crate) fn places<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
             let rest = ["additionalProperties", "unevaluatedProperties"].into_iter().filter_map(|key| schema.get(key));
             patterns.chain(rest).collect()
         }
+    }
+}
+
+/// What a schema says about any item of a list.
+fn items(schema: &Value) -> impl Iterator<Item = &Value> {
+    let every = EVERY_ITEM.iter().filter_map(|key| schema.get(key));
+    every.chain(schema.get("prefixItems").and_then(Value::as_array).into_iter().flatten())
+}
+
+/// Whether anything in a schema is marked as secret.
+pub(crate) fn are_in(schema: &Value) -> bool {
+    any(schema, &is_secret)
+}
+
+/// The same for a part of a schema: where a reference leads is not looked at, but taken for a mark.
+fn may_mark(schema: &Value) -> bool {
+    any(schema, &|part| is_secret(part) || part.get("$ref").is_some())
+}
+
+fn any(schema: &Value, what: &impl Fn(&Value) -> bool) -> bool {
+    match schema {
+        Value::Object(map) => what(schema) || map.values().any(|part| any(part, what)),
+        Value::Array(list) => list.iter().any(|part| any(part, what)),
+        _ => false,
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::tool::HIDDEN;
+
 /// How many differences are worth naming; the first ones are what a person acts on.
 const MOST: usize = 5;
 /// How much of a differing value is shown.
@@ -19,6 +21,15 @@ pub struct Difference {
     pub recorded: Option<String>,
     /// What the code asks for now; `None` where it asks for nothing.
     pub asked: Option<String>,
+}
+
+impl Difference {
+    /// Says where, and no longer what.
+    pub(crate) fn hide(&mut self) {
+        for side in [&mut self.recorded, &mut self.asked].into_iter().flatten() {
+            HIDDEN.clone_into(side);
+        }
+    }
 }
 
 impl fmt::Display for Difference {

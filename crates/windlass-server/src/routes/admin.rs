@@ -42,7 +42,8 @@ pub(super) async fn backup(
         return Err(Refusal::invalid("`to` is an absolute path on the machine of the server"));
     }
     app.windlass.backup(path).await?;
-    Ok(ok(&BackupAnswer { to: request.to }))
+    let key_file = app.windlass.key_file().map(|path| path.display().to_string());
+    Ok(ok(&BackupAnswer { to: request.to, key_file }))
 }
 
 /// Look through the whole store
@@ -53,13 +54,18 @@ pub(super) async fn check(State(app): State<Shared>, _may: May<Admin>, _key: Key
         return Ok(ok(&FileCheck { ok: true, problems: Vec::new() }));
     };
     // It reads the whole file, and must not hold up requests meanwhile.
-    let checked = tokio::task::spawn_blocking(move || windlass::check_file(&path, |_, _| {})).await;
+    let checked = tokio::task::spawn_blocking(move || {
+        windlass::check_file(&path, |_, _| {}).map(|report| (report.missing_keys(&path), report))
+    })
+    .await;
     let checked = checked.map_err(|error| {
         tracing::error!("the check of the file ended early: {error}");
         Refusal::internal()
     })?;
-    let report = checked.map_err(|error| Refusal::conflict("refused", error.to_string()))?;
-    Ok(ok(&FileCheck { ok: report.is_fine(), problems: report.problems }))
+    let (missing, report) = checked.map_err(|error| Refusal::conflict("refused", error.to_string()))?;
+    let mut problems = report.problems;
+    problems.extend(missing);
+    Ok(ok(&FileCheck { ok: problems.is_empty(), problems }))
 }
 
 /// Read the configuration anew

@@ -120,6 +120,8 @@ pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<w
             tools.insert(&record.path, &asked.name);
         }
         let tool = tools.get(&record.path).copied();
+        // What was a secret when it was recorded stays one, whatever became of the tool; and what is one now was one then.
+        let record = &*record.without_secrets();
         let hide = |args: &Value| toolbox.by_id(tool?).and_then(|tool| tool.without_secrets(args));
         let asked = record.asked.as_ref().map(|asked| {
             let mut map = object(asked);

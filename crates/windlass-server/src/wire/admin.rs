@@ -28,6 +28,9 @@ pub struct BackupRequest {
 pub struct BackupAnswer {
     /// The path.
     pub to: String,
+    /// Where the keys are that secrets in it are sealed with, if it may have any: they are not in the copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<String>,
 }
 
 /// Whether the store is sound.

@@ -1,5 +1,6 @@
 //! Whether a file is whole: by SQLite's own account, and by ours. Reads everything and changes nothing.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -11,11 +12,13 @@ use windlass_core::run::state::{Doubt, Park, RunState};
 use windlass_core::store::Message;
 
 use super::job::{Phase, State};
+use super::keys::Keys;
 use super::log::{self, Row, Tails, unsigned};
 use super::open;
 use super::read::{ReadError, decode, decode_line, text};
 use super::refusal::OpenError;
 use super::schema::{self, Identity};
+use super::seal::{self, Closed};
 
 /// Problems that are told; a file with more than this has one problem.
 const TOLD: usize = 100;
@@ -34,12 +37,30 @@ pub struct Report {
     pub records: u64,
     /// What is wrong, a sentence each; at most the first hundred.
     pub problems: Vec<String>,
+    /// The names of the keys that secrets in it are sealed with.
+    pub keys: BTreeSet<String>,
 }
 
 impl Report {
     /// Whether nothing is wrong.
     pub fn is_fine(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Which keys are missing for a file with these contents at `path`, and the way out: they are not in the file, so it can
+    /// be whole, and yet not all of it can be read. Nothing if none is missing.
+    pub fn missing_keys(&self, path: impl AsRef<Path>) -> Option<String> {
+        let keys = Keys::of(&resolved(path.as_ref()));
+        let missing = self.keys.iter().filter(|id| !keys.find(id).is_ok_and(|key| key.is_some()));
+        let missing: Vec<&str> = missing.map(String::as_str).collect();
+        if missing.is_empty() {
+            return None;
+        }
+        let (missing, file) = (missing.join(", "), keys.path().display());
+        Some(format!(
+            "it has secrets sealed with a key ({missing}) that is not in {file}; put the key file of its original there, or \
+             add its line to the one that is there; until then the runs that have those secrets are held and cannot be read"
+        ))
     }
 
     fn tell(&mut self, problem: impl Into<String>) {
@@ -51,7 +72,7 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, runs, records, problems } = self;
+        let Self { path, runs, records, problems, .. } = self;
         write!(f, "{}: {runs} runs with {records} records, ", path.display())?;
         match problems.len() {
             0 => f.write_str("nothing is wrong")?,
@@ -90,13 +111,19 @@ pub fn check_file(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) ->
     progress(0, 0);
     // One view of the file, whatever is written meanwhile.
     let view = connection.transaction().map_err(failed)?;
-    let checked = check_pages(&view, &mut report).and_then(|()| check_runs(&view, &mut report, &mut progress));
+    let keys = Keys::of(&resolved(path));
+    let checked = check_pages(&view, &mut report).and_then(|()| check_runs(&view, &keys, &mut report, &mut progress));
     match checked {
         Ok(()) => {}
         // Damage where it is read from is a finding too.
         Err(error) => report.tell(format!("reading it broke off: {error}")),
     }
     Ok(report)
+}
+
+/// Every name of a file leads to the same keys.
+fn resolved(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 fn check_pages(view: &Connection, report: &mut Report) -> rusqlite::Result<()> {
@@ -111,7 +138,12 @@ fn check_pages(view: &Connection, report: &mut Report) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn check_runs(view: &Connection, report: &mut Report, progress: &mut impl FnMut(u64, u64)) -> rusqlite::Result<()> {
+fn check_runs(
+    view: &Connection,
+    keys: &Keys,
+    report: &mut Report,
+    progress: &mut impl FnMut(u64, u64),
+) -> rusqlite::Result<()> {
     let tails = Tails::default();
     tails.rebuild(view)?;
     let number = |sql: &str| view.query_row(sql, [], |row| row.get::<_, i64>(0)).map(unsigned);
@@ -122,7 +154,7 @@ fn check_runs(view: &Connection, report: &mut Report, progress: &mut impl FnMut(
     while let Some(row) = rows.next()? {
         let run = Checked::read(row)?;
         run.check_row(row, report);
-        places += run.check_journal(view, &tails, report)?;
+        places += run.check_journal((view, keys), &tails, report)?;
         run.check_mail(view, report)?;
         report.runs += 1;
         if report.runs.is_multiple_of(STRIDE) {
@@ -215,7 +247,12 @@ impl Checked {
     }
 
     /// Follows the journal from its end to its beginning; returns in how many pieces it lies.
-    fn check_journal(&self, view: &Connection, tails: &Tails, report: &mut Report) -> rusqlite::Result<u64> {
+    fn check_journal(
+        &self,
+        (view, keys): (&Connection, &Keys),
+        tails: &Tails,
+        report: &mut Report,
+    ) -> rusqlite::Result<u64> {
         let hot = tails.get(self.id).filter(|_| self.summary == 0);
         let (mut place, end) = hot.map_or((self.tail, unsigned(self.length)), |tail| (tail.position, tail.end));
         if unsigned(self.length) > end {
@@ -236,7 +273,7 @@ impl Checked {
                 return Ok(pieces);
             };
             pieces += 1;
-            self.check_piece(view, &piece, place, expected, report);
+            self.check_piece((view, keys), &piece, place, expected, report);
             report.records += u64::from(piece.count);
             expected = Some(piece.seq);
             if piece.previous >= place {
@@ -251,7 +288,14 @@ impl Checked {
         Ok(pieces)
     }
 
-    fn check_piece(&self, view: &Connection, piece: &Piece, place: i64, expected: Option<u64>, report: &mut Report) {
+    fn check_piece(
+        &self,
+        (view, keys): (&Connection, &Keys),
+        piece: &Piece,
+        place: i64,
+        expected: Option<u64>,
+        report: &mut Report,
+    ) {
         if piece.run != self.id {
             self.tell(report, format_args!("the part of its journal at position {place} is another run's"));
         }
@@ -270,8 +314,24 @@ impl Checked {
             self.tell(report, format_args!("position {place} should have {count} records, and has {found}"));
         }
         for (seq, line) in lines {
-            if let Err(error) = decode_line::<Record>(view, line) {
-                self.tell(report, format_args!("record {seq} cannot be read: {error}"));
+            match decode_line::<Record>(view, line) {
+                Ok(record) => self.check_secrets(keys, seq, record, report),
+                Err(error) => self.tell(report, format_args!("record {seq} cannot be read: {error}")),
+            }
+        }
+    }
+
+    /// A key that is missing is told once, for the whole file.
+    fn check_secrets(&self, keys: &Keys, seq: u64, mut record: Record, report: &mut Report) {
+        if !record.has_secrets() {
+            return;
+        }
+        report.keys.extend(seal::needs(&mut record));
+        match seal::open(keys, self.run, &mut record) {
+            Ok(()) | Err(Closed::Missing(_)) => {}
+            Err(closed) => {
+                let why = closed.sentence(keys);
+                self.tell(report, format_args!("the secrets of record {seq} cannot be opened: {why}"));
             }
         }
     }

@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use rusqlite::{Connection, params};
 use windlass_core::store::{Message, Promise};
 
+use super::place::private;
 use super::{SqliteStore, open};
 
 /// Why there is no backup.
@@ -40,6 +41,9 @@ impl SqliteStore {
     /// all the same: every `once` attempt that an unfinished run may have made since is in doubt, and all reply keys handed
     /// out so far are void. What was started after it is unknown to it, and so are the keys it was started under. The
     /// process that had the original must be gone for good by then. A copy taken by other means is not known as one.
+    ///
+    /// The keys that secrets are sealed with are not in it ([`Self::key_file`]): with a copy of them, what it has can be read
+    /// in full, and without one everything but the runs that have secrets.
     ///
     /// Dropping the future does not stop it. A process that dies leaves a file whose name ends in `.partial`.
     pub fn backup(&self, to: impl AsRef<Path>) -> BoxFuture<'static, Result<(), BackupError>> {
@@ -74,7 +78,7 @@ fn back_up(from: &Path, to: &Path) -> Result<(), BackupError> {
     })
 }
 
-enum Problem {
+pub(super) enum Problem {
     Exists,
     Failed(String),
 }
@@ -104,6 +108,8 @@ fn write(from: &Path, partial: &Path) -> Result<(), Problem> {
     let Some(name) = partial.to_str() else {
         return Err(Problem::Failed("SQLite takes only names that are Unicode".to_owned()));
     };
+    // SQLite would make it readable for others; one that is empty it takes as it is.
+    private().write(true).create_new(true).open(partial)?;
     open::reader(from)?.execute("VACUUM INTO ?1", [name])?;
     let copy = Connection::open(partial)?;
     // Whatever the original is doing, nobody has to look through this one.
@@ -114,7 +120,7 @@ fn write(from: &Path, partial: &Path) -> Result<(), Problem> {
 }
 
 /// Gives the file its name, unless somebody else has it by now.
-fn publish(partial: &Path, to: &Path) -> Result<(), Problem> {
+pub(super) fn publish(partial: &Path, to: &Path) -> Result<(), Problem> {
     match fs::hard_link(partial, to) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Problem::Exists),

@@ -10,9 +10,11 @@ use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs::{self, Payload};
+use super::keys::Keys;
 use super::outline;
 use super::pack::Packed;
 use super::retention::Chores;
+use super::seal;
 
 /// Largest record or message, in bytes of JSON. SQLite ends at a thousand million; one commit beyond that would fail
 /// its whole group again and again.
@@ -145,12 +147,15 @@ impl Records {
         self.count == 0
     }
 
-    fn add(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn add(&mut self, run: RunId, records: &[Record], keys: &Keys) -> Result<(), StoreError> {
         for record in records {
             if self.count > 0 {
                 self.text.body.push('\n');
             }
-            self.text.add(record)?;
+            match record.has_secrets() {
+                true => self.text.add(&seal::seal(keys, run, record)?)?,
+                false => self.text.add(record)?,
+            }
             self.count += 1;
             self.at = Some(record.at);
         }
@@ -204,7 +209,7 @@ impl State {
 
 impl Write {
     /// Encodes a commit. Fails if it could not be written whatever the file holds.
-    pub(super) fn encode(commit: Commit) -> Result<Self, StoreError> {
+    pub(super) fn encode(commit: Commit, keys: &Keys) -> Result<Self, StoreError> {
         let mut write = Self {
             guard: commit.guard,
             create: None,
@@ -225,7 +230,7 @@ impl Write {
             return Err(malformed("its epoch is beyond what any claim hands out"));
         }
         for change in commit.changes {
-            write.add(change)?;
+            write.add(change, keys)?;
         }
         Ok(write)
     }
@@ -235,7 +240,7 @@ impl Write {
         self.state.as_ref().is_some_and(|state| state.phase == Phase::Finished)
     }
 
-    fn add(&mut self, change: Change) -> Result<(), StoreError> {
+    fn add(&mut self, change: Change, keys: &Keys) -> Result<(), StoreError> {
         let outside = matches!(change, Change::Mail { .. } | Change::Start { .. } | Change::Refer { .. });
         if self.guard == Guard::Outsider && !outside {
             return Err(malformed("only the owner of a run may do more than send mail and start other runs"));
@@ -247,10 +252,15 @@ impl Write {
             Change::Create(creation) => self.create = Some(creation),
             Change::Start { run, creation, records } => {
                 let mut encoded = Records::default();
-                encoded.add(&records)?;
+                encoded.add(run, &records, keys)?;
                 self.starts.push(Start { run, creation, records: encoded });
             }
-            Change::Append(records) => self.records.add(&records)?,
+            Change::Append(records) => {
+                let Guard::Owner { run, .. } = self.guard else {
+                    return Err(malformed("only the owner of a run may add to its journal"));
+                };
+                self.records.add(run, &records, keys)?;
+            }
             Change::Continue => self.continues = true,
             Change::State(state) => self.state = Some(State::encode(&state)?),
             Change::Doubts(list) => self.doubts = Some(Doubts { body: encode_list(&list)?, list }),

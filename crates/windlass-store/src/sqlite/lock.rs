@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::place::beside;
+use super::place::{beside, private};
 use super::refusal::OpenError;
 
 /// Together a quarter of a second: far longer than a fork takes, and a person who opens a file twice does not notice.
@@ -76,8 +76,7 @@ pub fn holder(path: impl AsRef<Path>) -> io::Result<Option<Holder>> {
 pub(super) fn take(path: &Path) -> Result<FileLock, OpenError> {
     let failed = |error: io::Error| OpenError::io(path, error);
     let lock = beside(path, "-lock");
-    let mut file =
-        fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(lock).map_err(failed)?;
+    let mut file = private().read(true).write(true).create(true).truncate(false).open(lock).map_err(failed)?;
     match patiently(|| file.try_lock()) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut file)),

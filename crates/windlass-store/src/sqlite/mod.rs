@@ -15,6 +15,7 @@ mod decide;
 mod desk;
 mod fault;
 mod job;
+mod keys;
 mod list;
 mod lock;
 mod log;
@@ -30,6 +31,7 @@ mod refusal;
 mod reopen;
 mod retention;
 mod schema;
+mod seal;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -71,6 +73,12 @@ pub use refusal::OpenError;
 ///
 /// Beside the file `app.db` stand `app.db-wal` and `app.db-shm`, which are part of it and must be kept with it, and
 /// `app.db-lock`, which names the owner and may stay for ever. The file must be on a local disk.
+///
+/// What a record says is secret is sealed, with a key in `app.db-key`, which is made when the first secret comes. It is in
+/// no backup. Without it everything works but the runs that have secrets: they are held, and their journals cannot be read
+/// ([`StoreError::Sealed`]) until it is back.
+///
+/// All of these are made readable for whoever runs the process and nobody else.
 ///
 /// Dropping the store writes and answers everything submitted before, then gives the file up.
 pub struct SqliteStore {
@@ -169,6 +177,11 @@ impl SqliteStore {
         self.lock.upgrade().ok_or_else(closed)?.announce(address)
     }
 
+    /// Where the keys are that secrets are sealed with, if there were any secrets yet.
+    pub fn key_file(&self) -> Option<&Path> {
+        Some(self.readers.keys().path()).filter(|path| path.exists())
+    }
+
     /// Where the file is, its links followed.
     pub fn path(&self) -> &Path {
         &self.path
@@ -178,7 +191,7 @@ impl SqliteStore {
 impl Store for SqliteStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
         let (promise, ticket) = Promise::pair();
-        match Write::encode(commit).and_then(|write| self.submit(write, promise)) {
+        match Write::encode(commit, self.readers.keys()).and_then(|write| self.submit(write, promise)) {
             Ok(()) => Answer::Wait(ticket),
             Err(error) => Answer::Ready(Err(error)),
         }
@@ -202,6 +215,7 @@ impl Store for SqliteStore {
                 turn: taken.turn,
                 session: contents.session,
                 parent: contents.parent,
+                sealed: contents.sealed,
             })
         })
     }

@@ -1,6 +1,5 @@
 //! Opening the file: what is refused, and how connections are set up.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 use windlass_core::store::Retention;
 
 use super::lock::{self, FileLock};
-use super::place::Place;
+use super::place::{Place, private};
 use super::refusal::OpenError;
 use super::schema::{self, Identity};
 use super::{check, network, refusal, reopen};
@@ -99,7 +98,8 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     let identity = identify(&path)?;
     accept(&path, &identity)?;
     if !path.exists() {
-        fs::File::create_new(&path).map_err(|error| OpenError::io(&path, error))?;
+        // What SQLite makes beside it gets its mode.
+        private().write(true).create_new(true).open(&path).map_err(|error| OpenError::io(&path, error))?;
     }
     let mut connection = writer(&path, options).map_err(failed)?;
     // Emptied whoever left it, and before anything is appended to it: see `reopen.rs`.

@@ -2,6 +2,7 @@
 //! write to it long after it was deleted, and nobody would ever find what was written.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -75,6 +76,15 @@ impl Place {
     pub(super) fn has_room(&self) -> bool {
         true
     }
+}
+
+/// For files that are made here: nobody but whoever runs this process may read them. The mode of a file that is there is
+/// its owner's affair and stays as it is.
+pub(super) fn private() -> fs::OpenOptions {
+    let mut options = fs::OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 /// The path with something added to its last part.

@@ -18,9 +18,11 @@ use windlass_core::{BadPath, Path, RunId};
 use super::blobs;
 use super::decide::NEVER;
 use super::fault::Fault;
+use super::keys::Keys;
 use super::log::{self, Row, Tails, signed};
 use super::outline;
 use super::place::Place;
+use super::seal::{self, Closed};
 use super::table;
 
 /// Selects runs as lists show them.
@@ -41,6 +43,7 @@ const IDLE: usize = 8;
 
 pub(super) struct Readers {
     place: Place,
+    keys: Keys,
     tails: Arc<Tails>,
     idle: Mutex<Vec<Connection>>,
 }
@@ -74,11 +77,25 @@ pub(super) struct Contents {
     pub(super) mail: Vec<Mail>,
     pub(super) session: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
+    /// Why not all secrets of the records could be opened.
+    pub(super) sealed: Option<String>,
+}
+
+/// Records as far as they can be opened.
+struct Opened {
+    records: Vec<Record>,
+    /// The first reason why a secret could not be.
+    closed: Option<Closed>,
 }
 
 impl Readers {
     pub(super) fn new(place: Place, tails: Arc<Tails>) -> Self {
-        Self { place, tails, idle: Mutex::default() }
+        Self { keys: Keys::of(&place.path), place, tails, idle: Mutex::default() }
+    }
+
+    /// What secrets are sealed with.
+    pub(super) fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     pub(super) fn close(&self) {
@@ -99,7 +116,15 @@ impl Readers {
     pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
         self.with(|connection| {
             let id = find(connection, run)?;
-            self.at_tail(connection, run, id, |view, tail| records(view, tail, from, limit))
+            let read = |view: &Connection, tail| records(view, (&self.keys, run), tail, from, limit);
+            let found = self.at_tail(connection, run, id, read)?;
+            match found.closed {
+                None => Ok(found.records),
+                Some(closed) => {
+                    let why = closed.sentence(&self.keys);
+                    Err(ReadError::Refused(StoreError::Sealed { run, why }))
+                }
+            }
         })
     }
 
@@ -145,7 +170,7 @@ impl Readers {
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {
         self.with(|connection| {
             let id = find(connection, run)?;
-            self.at_tail(connection, run, id, |view, tail| contents(view, id, tail))
+            self.at_tail(connection, run, id, |view, tail| contents(view, (&self.keys, run), id, tail))
         })
     }
 
@@ -189,7 +214,7 @@ impl Readers {
         self.with(|connection| {
             // One view of the file, so that nothing is on its way into a segment.
             let view = connection.transaction()?;
-            log::feed(&view, session, after, limit)
+            log::feed(&view, &self.keys, session, after, limit)
         })
     }
 
@@ -239,13 +264,27 @@ fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
 }
 
 /// Nothing if the journal does not end there in this view of the file.
-fn records(view: &Connection, tail: i64, from: u64, limit: usize) -> Result<Option<Vec<Record>>, ReadError> {
+fn records(
+    view: &Connection,
+    (keys, run): (&Keys, RunId),
+    tail: i64,
+    from: u64,
+    limit: usize,
+) -> Result<Option<Opened>, ReadError> {
     let Some(rows) = log::rows(view, tail, from, limit)? else { return Ok(None) };
     let lines = rows.iter().flat_map(Row::lines).skip_while(|(seq, _)| *seq < from).take(limit);
-    Ok(Some(lines.map(|(_, line)| decode_line(view, line)).collect::<Result<_, _>>()?))
+    let mut found = Opened { records: Vec::new(), closed: None };
+    for (_, line) in lines {
+        let mut record = decode_line(view, line)?;
+        if let Err(closed) = seal::open(keys, run, &mut record) {
+            found.closed.get_or_insert(closed);
+        }
+        found.records.push(record);
+    }
+    Ok(Some(found))
 }
 
-fn contents(view: &Connection, id: i64, tail: i64) -> Result<Option<Contents>, ReadError> {
+fn contents(view: &Connection, (keys, run): (&Keys, RunId), id: i64, tail: i64) -> Result<Option<Contents>, ReadError> {
     let sql = "SELECT generation, base, (SELECT name FROM sessions WHERE sessions.id = runs.session),
                       parent_run, parent_path
                FROM runs WHERE id = ?1";
@@ -253,14 +292,15 @@ fn contents(view: &Connection, id: i64, tail: i64) -> Result<Option<Contents>, R
     let mut rows = statement.query([id])?;
     let row = rows.next()?.ok_or(ReadError::Broken(tail))?;
     let base = row.get::<_, i64>(1)?.unsigned_abs();
-    let Some(records) = records(view, tail, base, usize::MAX)? else { return Ok(None) };
+    let Some(found) = records(view, (keys, run), tail, base, usize::MAX)? else { return Ok(None) };
     Ok(Some(Contents {
         generation: row.get(0)?,
         base,
-        records,
+        records: found.records,
         mail: mail(view, id, 0)?,
         session: row.get(2)?,
         parent: parent(row, 3)?,
+        sealed: found.closed.map(|closed| closed.sentence(keys)),
     }))
 }
 

@@ -66,7 +66,7 @@ fn l23_every_record_says_what_happened() {
     let parked = Event::Parked { on: Blocked::Time, until: Some(soon), attempt: 0 };
     let doubted = Event::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by: soon };
     let settled = Event::Settled { attempt: 1, by: Settler::Policy, reason: "rerun".into() };
-    let prepared = Event::Prepared(Prepared { args: Some(Arc::new(json!({}))), payload: None });
+    let prepared = Event::Prepared(Prepared { args: Some(Arc::new(json!({}))), ..Prepared::default() });
     let cancelled = Event::Cancelled { by: "ada".into(), reason: "enough".into() };
     let again = Event::Continued { generation: 1, children: Vec::new() };
     let spawned = finished(Ok(json!({"run": RUN})), 0);

@@ -122,6 +122,7 @@ impl Entry {
             turn,
             session: self.session.clone(),
             parent: self.parent.clone(),
+            sealed: None,
         }
     }
 

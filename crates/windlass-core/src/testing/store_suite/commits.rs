@@ -10,10 +10,12 @@ use super::scene::{
     text, texts,
 };
 use crate::limits::VALUE_DEPTH;
-use crate::run::record::Record;
+use crate::run::record::{Asked, Event, OpKind, Record};
+use crate::run::secrets::Places;
 use crate::run::state::{Blocked, RunState};
-use crate::store::{Answer, Change, Commit, Guard, Store, StoreError};
+use crate::store::{Answer, Change, Commit, Creation, Guard, Store, StoreError};
 use crate::testing::block_on;
+use crate::tool::Effect;
 
 pub(super) fn w08_a_refused_commit_leaves_nothing(store: &dyn Store) {
     Owner::create_as(store, 8, keyed(8, "taken"));
@@ -50,6 +52,31 @@ pub(super) fn w08_a_commit_without_records_is_written(store: &dyn Store) {
     let info = info(store, owner.run);
     assert_eq!((info.state, info.doubts), (held(), vec![doubt(0, 1)]));
     must(owner.submit(vec![]));
+}
+
+pub(super) fn e26_secrets_come_back_as_they_were(store: &dyn Store) {
+    let mut owner = Owner::create_as(store, 1, Creation { session: Some("s".into()), ..new(1) });
+    let input = json!({"password": "hunter2", "list": [1, {"pin": 1234, "long": "x".repeat(40_000)}], "to": "Oslo"});
+    let asked = |secrets: &[&str]| Asked {
+        secrets: Places::new(secrets.iter().map(ToString::to_string).collect()),
+        ..Asked::operation(OpKind::Call, "login".into(), Some(Arc::new(input.clone())), Effect::Once)
+    };
+    let lists: [&[&str]; 4] = [&["/password", "/list/1/pin"], &["/list"], &[""], &["/nowhere", "/list", "/list/1"]];
+    let records: Vec<Record> = (1..)
+        .zip(lists)
+        .map(|(place, list)| Record { asked: Some(asked(list)), event: Event::Accepted, ..record(place, json!(null)) })
+        .collect();
+    let changes = vec![Change::Append(records.clone())];
+    must(owner.submit(changes.clone()));
+    assert_eq!(owner.submit(changes), Ok(()), "the identical commit again");
+    owner.seq += records.len() as u64;
+    assert_eq!(owner.journal()[1..], texts(&records));
+    let feed: Vec<Record> = must(block_on(store.feed("s".into(), 0, 100))).into_iter().map(|it| it.record).collect();
+    assert_eq!(texts(&feed)[1..], texts(&records));
+    let started = Change::Start { run: run(2), creation: new(2), records: records.clone() };
+    owner.write(vec![started]);
+    let (_, claimed) = Owner::claim(store, run(2));
+    assert_eq!((texts(&claimed.records), claimed.sealed), (texts(&records), None));
 }
 
 pub(super) fn w08_the_identical_commit_again_is_answered_as_the_first_time(store: &dyn Store) {

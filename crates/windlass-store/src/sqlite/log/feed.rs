@@ -5,7 +5,9 @@ use windlass_core::RunId;
 use windlass_core::store::Entry;
 
 use super::{Row, signed, unpack, unsigned};
+use crate::sqlite::keys::Keys;
 use crate::sqlite::read::{ReadError, decode_line, text};
+use crate::sqlite::seal;
 
 pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.seq, log.count, runs.run, log.body
     FROM log CROSS JOIN runs ON runs.id = log.run
@@ -22,11 +24,12 @@ pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.first, segments
 /// At most `limit` entries after a position.
 pub(in crate::sqlite) fn feed(
     view: &Connection,
+    keys: &Keys,
     session: &str,
     after: u64,
     limit: usize,
 ) -> Result<Vec<Entry>, ReadError> {
-    let mut page = Page { view, after: signed(after), limit, entries: Vec::new() };
+    let mut page = Page { view, keys, after: signed(after), limit, entries: Vec::new() };
     let mut statement = view.prepare_cached(HOT_FEED)?;
     let mut rows = statement.query(params![session, page.after, i64::try_from(limit).unwrap_or(i64::MAX)])?;
     while let Some(row) = rows.next()? {
@@ -53,6 +56,7 @@ pub(in crate::sqlite) fn feed(
 
 struct Page<'a> {
     view: &'a Connection,
+    keys: &'a Keys,
     after: i64,
     limit: usize,
     entries: Vec<Entry>,
@@ -62,12 +66,12 @@ impl Page<'_> {
     fn add(&mut self, run: RunId, row: &Row) -> Result<(), ReadError> {
         for (position, (seq, line)) in (row.first()..).zip(row.lines()) {
             if position > self.after {
-                self.entries.push(Entry {
-                    position: unsigned(position),
-                    run,
-                    seq,
-                    record: decode_line(self.view, line)?,
-                });
+                let mut record = decode_line(self.view, line)?;
+                // What cannot be opened stays sealed here: one run without its key must not hide the others of its session.
+                if let Err(closed) = seal::open(self.keys, run, &mut record) {
+                    tracing::debug!(%run, seq, "secrets stay sealed: {}", closed.sentence(self.keys));
+                }
+                self.entries.push(Entry { position: unsigned(position), run, seq, record });
             }
         }
         Ok(())
