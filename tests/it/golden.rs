@@ -95,7 +95,11 @@ fn records() -> Vec<Record> {
     records.push(record("5", None, Event::Failed { attempt: 1, error, retry_at: over_by }));
     records.extend(errors.into_iter().map(|error| record("6", None, Event::Finished(finished(Err(Arc::new(error)))))));
     let (args, payload) = (Some(Arc::new(json!({"to": "Bern"}))), Some(Arc::new(json!(null))));
-    records.push(record("7", Some(asked(OpKind::Call, "quote")), Event::Prepared(Prepared { args, payload, ..Prepared::default() })));
+    records.push(record(
+        "7",
+        Some(asked(OpKind::Call, "quote")),
+        Event::Prepared(Prepared { args, payload, ..Prepared::default() }),
+    ));
     records.push(record("8", None, Event::Prepared(Prepared::default())));
     let told = Some(Ok(Arc::new(Output::value(json!("redacted")))));
     records.push(record("9", None, Event::Finished(Finished { told, ..finished(Ok(Arc::new(Output::default()))) })));

@@ -47,8 +47,7 @@ impl Durable for Tour {
     fn enter(&self, mut ctx: Ctx, args: Arc<Value>) -> BoxFuture<'static, ToolResult<Output>> {
         Box::pin(async move {
             let password = args["password"].as_str().unwrap_or_default().to_owned();
-            let call =
-                |n: &str| ToolCall::new("login", json!({"password": format!("{password}{n}"), "to": "x"}));
+            let call = |n: &str| ToolCall::new("login", json!({"password": format!("{password}{n}"), "to": "x"}));
             let one: Value = ctx.call(call("-one")).await?;
             let both: Vec<Value> = ctx.call_all(vec![call("-two"), call("-three")]).await?;
             let child = ctx.spawn(call("-child")).await?;
@@ -139,6 +138,7 @@ fn e26_no_place_of_the_file_has_a_secret_argument_in_clear() {
             assert!(!bytes_hold(&file, marker), "{} {when}", file.display());
         }
     };
+    assert!(beside(&world.file()).iter().any(|file| bytes_hold(file, "causing")), "and all else can be found");
     look(&world.file(), "while it runs");
     drop(runtime);
 
@@ -231,7 +231,7 @@ fn e26_a_run_whose_key_is_gone_is_held_the_others_go_on_and_so_does_it_when_the_
     };
     let world = World::new(Kind::Sqlite);
     let runtime = world.runtime(all());
-    let secret = |tool: &str| ToolCall::new(tool, json!({"password": "hunter2"}));
+    let secret = |tool: &str| ToolCall::new(tool, json!({"password": "hunter2", "to": "x"}));
     let [vigil, hanging] = ["vigil", "hang"].map(|tool| runtime.start(secret(tool)).unwrap());
     let other = runtime.start(ToolCall::new("sleeper", json!({}))).unwrap();
     world.pass(MOMENT);
@@ -279,4 +279,22 @@ fn e26_a_run_whose_key_is_gone_is_held_the_others_go_on_and_so_does_it_when_the_
     world.pass(MOMENT);
     assert_eq!(outcome(&world, &runtime, vigil), json!("hunter2".len()));
     assert_eq!(logins.get(), 1);
+}
+
+#[test]
+fn e26_a_tool_whose_schema_comes_late_has_its_secrets_marked_from_the_first_call_on() {
+    let world = World::new(Kind::Sqlite);
+    let lazy = |name: &str, schemas: fn() -> Schemas| {
+        let body = windlass::Body::Atomic(Arc::new(Login(Counter::default())));
+        Tool::lazy(ToolSpec::new(name, ""), move |_| Ok(schemas()), body)
+    };
+    let runtime = world.runtime([lazy("late", schemas), lazy("open", Schemas::any)]);
+    for (tool, expected) in [("late", vec!["/password".to_owned()]), ("open", Vec::new())] {
+        let run = runtime.start(ToolCall::new(tool, json!({"password": "hunter2", "to": "x"}))).unwrap();
+        world.pass(MOMENT);
+        let reading = runtime.clone();
+        let journal = world.run(async move { reading.journal(run).await }).unwrap();
+        let asked = journal.iter().find_map(|record| record.asked.as_ref()).unwrap();
+        assert_eq!(asked.secrets, windlass_core::run::secrets::Places::new(expected), "{tool}");
+    }
 }

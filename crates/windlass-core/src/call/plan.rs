@@ -75,7 +75,7 @@ pub(crate) fn plan(
     mut call: ToolCall,
     tool: Option<&Arc<Tool>>,
 ) -> CallFuture {
-    let mut asked = asked(&call, tool);
+    let mut asked = asked_so_far(&call, tool);
     let (known, prepared) = known(run, &place.path, &mut asked, tool);
     if let Known::Accepted = known {
         place.written = Written::Accepted;
@@ -92,6 +92,9 @@ pub(crate) fn plan(
         (Some(tool), Known::Nothing | Known::Accepted)
             if !run.kernel.middleware.is_empty() || tool.preparer().is_some() =>
         {
+            if !asked.secrets.is_empty() {
+                asked.secrets = tool.secret_places(&call.args);
+            }
             let operation = Operation::new(place.path, asked, place.written);
             let (run, scope) = (run.clone(), scope.clone());
             let preparing = Preparing::new(run, scope, place.barrier, operation, tool.clone(), call);
@@ -99,11 +102,15 @@ pub(crate) fn plan(
         }
         (Some(tool), known) => {
             let policy = run.kernel.governs(tool, call.limits.as_deref());
-            if matches!(known, Known::Nothing | Known::Accepted)
-                && let Err(error) =
-                    check(tool, &call, &place.path, policy.as_deref().unwrap_or_else(|| tool.resolved()))
-            {
-                return refuse(asked, error);
+            if matches!(known, Known::Nothing | Known::Accepted) {
+                let checked = check(tool, &call, &place.path, policy.as_deref().unwrap_or_else(|| tool.resolved()));
+                if !asked.secrets.is_empty() {
+                    // Whoever checked has asked for the schema. If it could not be had, it is not asked for again.
+                    asked.secrets = tool.known_secret_places(&call.args);
+                }
+                if let Err(error) = checked {
+                    return refuse(asked, error);
+                }
             }
             let is_open = matches!(known, Known::Nothing | Known::Accepted | Known::Prepared(_) | Known::Asking(_));
             (tool, policy, is_open)
@@ -198,6 +205,15 @@ pub(crate) fn resolve<'s>(snapshot: &'s Snapshot, tool: &ToolRef) -> Option<&'s 
 
 /// The call as it is recorded: by the tool's id where there is a tool, by what was asked for where there is none.
 pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
+    let mut asked = asked_so_far(call, tool);
+    if !asked.secrets.is_empty() {
+        asked.secrets = secret_places(tool, &call.args);
+    }
+    asked
+}
+
+/// The same, with everything secret if the tool's schema was not needed yet.
+fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
     let (name, effect) = match tool {
         // A durable body's own operations have effects; entering it has none.
         Some(tool) if tool.is_durable() => (tool.spec().id.shared(), Effect::Readonly),
@@ -214,7 +230,7 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
         version,
         limits: call.limits.clone(),
         broken: call.broken.clone(),
-        secrets: secret_places(tool, &call.args),
+        secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.known_secret_places(&call.args)),
     }
 }
 

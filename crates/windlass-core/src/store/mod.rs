@@ -501,7 +501,8 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
-    /// What was recorded after `position` for the runs of a session, at most `limit` entries.
+    /// What was recorded after `position` for the runs of a session, at most `limit` entries. Secrets that cannot be opened
+    /// stay sealed in it: one run must not hide the others.
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>>;
 
     /// A run's mail beyond `after` that was not consumed.

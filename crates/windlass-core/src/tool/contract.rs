@@ -182,6 +182,11 @@ impl LazyContract {
         Ok(())
     }
 
+    /// If it was needed before.
+    pub(crate) fn known(&self) -> Option<&Contract> {
+        self.compiled.get()
+    }
+
     pub(crate) fn get(&self, spec: &ToolSpec) -> Result<&Contract, ToolError> {
         if let Some(contract) = self.compiled.get() {
             return Ok(contract);

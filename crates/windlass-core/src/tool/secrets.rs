@@ -123,6 +123,11 @@ impl super::Tool {
         self.contract().map_or_else(|_| Places::whole(args), |contract| contract.secret_places(args))
     }
 
+    /// The same as far as the schema was needed before: nobody is asked for it.
+    pub(crate) fn known_secret_places(&self, args: &Value) -> Places {
+        self.contract.known().map_or_else(|| Places::whole(args), |contract| contract.secret_places(args))
+    }
+
     /// Whether its arguments may have secrets.
     pub(crate) fn takes_secrets(&self) -> bool {
         self.contract().map_or(true, super::Contract::takes_secrets)

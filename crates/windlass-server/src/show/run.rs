@@ -120,7 +120,8 @@ pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<w
             tools.insert(&record.path, &asked.name);
         }
         let tool = tools.get(&record.path).copied();
-        // What was a secret when it was recorded stays one, whatever became of the tool; and what is one now was one then.
+        // What was a secret when it was recorded stays one, whatever became of its tool. What the schema of today calls one
+        // is hidden below.
         let record = &*record.without_secrets();
         let hide = |args: &Value| toolbox.by_id(tool?).and_then(|tool| tool.without_secrets(args));
         let asked = record.asked.as_ref().map(|asked| {

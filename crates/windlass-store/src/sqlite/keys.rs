@@ -83,9 +83,10 @@ impl Keys {
         // Read every time: what is sealed with a key that is gone from the disk would be lost with this process.
         match self.read()? {
             Some(keys) => {
-                if !std::mem::replace(&mut known.synced, true) {
+                if !known.synced {
                     File::open(&self.path)?.sync_all()?;
                     sync_directory(&self.path)?;
+                    known.synced = true;
                 }
                 known.learn(keys);
             }
