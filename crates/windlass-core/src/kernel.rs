@@ -1,8 +1,10 @@
 //! One runtime: its store, clock and executor, what its attempts share, and the runs it drives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
 
@@ -191,11 +193,19 @@ impl Kernel {
 
     /// Polls a run once here and now; only if it has to wait does it become a task of its own.
     pub(crate) async fn drive(self: &Arc<Self>, drive: Drive) -> RunEnd {
+        if self.store.commits_at_once() {
+            let (live, mut here) = self.here(Box::new(drive));
+            let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut here).poll(cx))).await;
+            drop(here);
+            return match polled {
+                Poll::Ready(end) => end,
+                Poll::Pending => live.completion.wait().await,
+            };
+        }
         let mut first = Some(drive);
-        let polled =
-            std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))).await;
+        let polled = std::future::poll_fn(|cx| Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))).await;
         match (polled, first) {
-            (Some(std::task::Poll::Ready(end)), Some(drive)) => {
+            (Some(Poll::Ready(end)), Some(drive)) => {
                 self.after(&drive.run, &end);
                 end
             }
@@ -206,8 +216,8 @@ impl Kernel {
 
     /// Polls a run once, so that what it does first is done when this returns, and gives it a task of its own.
     async fn detach_polled(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
-        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(drive.poll(cx))).await;
-        let std::task::Poll::Ready(end) = first else { return self.detach(drive) };
+        let first = std::future::poll_fn(|cx| Poll::Ready(drive.poll(cx))).await;
+        let Poll::Ready(end) = first else { return self.detach(drive) };
         self.after(&drive.run, &end);
         let completion = Arc::new(Completion::default());
         completion.complete(end);
@@ -215,7 +225,23 @@ impl Kernel {
     }
 
     /// Gives a run a task of its own.
-    pub(crate) fn detach(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
+    pub(crate) fn detach(self: &Arc<Self>, drive: Drive) -> Arc<Completion> {
+        let driven = self.driven(Box::new(drive));
+        let completion = driven.task.completion.clone();
+        driven.detach(self);
+        completion
+    }
+
+    /// A run that whoever waits for it drives, here and now.
+    pub(crate) fn here(self: &Arc<Self>, drive: Box<Drive>) -> (Live, Here) {
+        drive.run.with(|machine| machine.outbox().known());
+        let driven = self.driven(drive);
+        let live = Live { run: driven.drive.run.clone(), completion: driven.task.completion.clone() };
+        (live, Here { kernel: self.clone(), driven: Some(driven) })
+    }
+
+    /// Makes it known that this process drives the run.
+    fn driven(self: &Arc<Self>, drive: Box<Drive>) -> Driven {
         let run = drive.run.clone();
         let completion = Arc::new(Completion::default());
         let live = Live { run: run.clone(), completion: completion.clone() };
@@ -232,14 +258,8 @@ impl Kernel {
             let run = run.clone();
             self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
         }
-        let task = DriveTask { driven: Some((self.clone(), run)), completion: completion.clone() };
-        self.spawn.spawn(Box::pin(async move {
-            let end = std::future::poll_fn(|cx| drive.poll(cx)).await;
-            // Nothing of the run is left in this task by the time anyone is told that it ended.
-            drop(drive);
-            task.end(end);
-        }));
-        completion
+        let task = DriveTask { driven: Some((self.clone(), run)), completion };
+        Driven { drive, task }
     }
 
     /// What follows the end of driving a run.
@@ -432,6 +452,58 @@ fn recorded_call(asked: &Asked) -> ToolCall {
     call.broken = asked.broken.clone();
     call.limits = asked.limits.clone();
     call
+}
+
+/// A run that this process is known to drive.
+struct Driven {
+    /// Large, and handed on more than once.
+    drive: Box<Drive>,
+    task: DriveTask,
+}
+
+impl Driven {
+    fn end(self, end: RunEnd) {
+        // Nothing of the run is left with whoever drove it by the time anyone is told that it ended.
+        drop(self.drive);
+        self.task.end(end);
+    }
+
+    /// Gives it a task of its own.
+    fn detach(mut self, kernel: &Kernel) {
+        kernel.spawn.spawn(Box::pin(async move {
+            let end = std::future::poll_fn(|cx| self.drive.poll(cx)).await;
+            self.end(end);
+        }));
+    }
+}
+
+/// The end of a run, for whoever drives it by waiting for it: no other task has to be made, run and woken. If this is
+/// dropped before, the run goes on as a task of its own. It must be polled until then, as everything that others may wait
+/// for.
+pub(crate) struct Here {
+    kernel: Arc<Kernel>,
+    driven: Option<Driven>,
+}
+
+impl Future for Here {
+    type Output = RunEnd;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RunEnd> {
+        let Some(driven) = &mut self.driven else { return Poll::Pending };
+        let Poll::Ready(end) = driven.drive.poll(cx) else { return Poll::Pending };
+        if let Some(driven) = self.driven.take() {
+            driven.end(end.clone());
+        }
+        Poll::Ready(end)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        if let Some(driven) = self.driven.take() {
+            driven.detach(&self.kernel);
+        }
+    }
 }
 
 /// Makes sure that whoever waits for a run is told, even if the executor drops its task.

@@ -259,7 +259,7 @@ impl Submitted {
             for call in self.work.calls() {
                 self.runtime.background(call)?;
             }
-            self.detach(true);
+            self.detach();
         }
         if let Standing::Driven(live, _) = &self.standing {
             live.run.flush().await;
@@ -274,28 +274,26 @@ impl Submitted {
     /// Waits for the outcomes of the root calls: one, or those of the batch. They are durable by then. Dropping the future
     /// loses nothing: it can be awaited again, or [`accepted`](Submitted::accepted) instead.
     pub async fn outcomes(&mut self) -> Result<(RunId, Vec<Outcome>)> {
-        if let Standing::Fresh(drive, _) = &mut self.standing {
-            // Whoever finds the run in the store before it is known to be live here waits for that.
-            let kernel = self.runtime.kernel.clone();
-            let _taking = kernel.taking(self.run);
-            // Here and now; only if it has to wait does it become a task of its own.
-            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(drive.poll(cx))).await;
-            if let std::task::Poll::Ready(end) = polled {
-                let Standing::Fresh(drive, lenses) = std::mem::replace(&mut self.standing, Standing::Stored) else {
-                    return Err(Error::Elsewhere { run: self.run });
-                };
-                self.runtime.kernel.after(&drive.run, &end);
-                return self.ended(end, &lenses).await;
+        let end = match std::mem::replace(&mut self.standing, Standing::Stored) {
+            Standing::Fresh(drive, lenses) => self.drive(drive, lenses).await,
+            Standing::Driven(live, lenses) => {
+                let completion = live.completion.clone();
+                self.standing = Standing::Driven(live, lenses);
+                completion.wait().await
             }
-            self.detach(false);
-        }
-        if let Standing::Driven(live, lenses) = &self.standing {
-            let end = live.completion.wait().await;
-            let lenses = lenses.clone();
-            self.standing = Standing::Stored;
-            return self.ended(end, &lenses).await;
-        }
-        Ok((self.run, self.runtime.attach(self.run).await?))
+            Standing::Stored => return Ok((self.run, self.runtime.attach(self.run).await?)),
+        };
+        let Standing::Driven(_, lenses) = std::mem::replace(&mut self.standing, Standing::Stored) else {
+            return Ok((self.run, self.runtime.attach(self.run).await?));
+        };
+        self.ended(end, &lenses).await
+    }
+
+    /// Drives the run to its end. If this is dropped, it goes on without.
+    async fn drive(&mut self, drive: Box<Drive>, lenses: Vec<Lens>) -> RunEnd {
+        let (live, here) = self.runtime.kernel.here(drive);
+        self.standing = Standing::Driven(live, lenses);
+        here.await
     }
 
     async fn ended(&mut self, end: RunEnd, lenses: &[Lens]) -> Result<(RunId, Vec<Outcome>)> {
@@ -336,13 +334,11 @@ impl Submitted {
         }
     }
 
-    /// Gives the run a task of its own; `first` tells the store of it before anything is done.
-    fn detach(&mut self, first: bool) {
+    /// Gives the run a task of its own, and tells the store of it before anything is done.
+    fn detach(&mut self) {
         match std::mem::replace(&mut self.standing, Standing::Stored) {
             Standing::Fresh(mut drive, lenses) => {
-                if first {
-                    drive.accept();
-                }
+                drive.accept();
                 let run = drive.run.clone();
                 let completion = self.runtime.kernel.detach(*drive);
                 self.standing = Standing::Driven(Live { run, completion }, lenses);
