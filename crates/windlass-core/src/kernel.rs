@@ -410,9 +410,10 @@ impl Kernel {
                         run.standing(&path, |standing| recorded_call(&standing.asked))
                     })
                     .collect();
-                run.with(|machine| machine.ask(&Path::root(), &root));
+                let (past, _) = run.with(|machine| machine.ask_past(&Path::root(), &root));
                 let stop = root.input.as_ref().is_some_and(|input| input["stop_on_failure"] == true);
-                Some(Root::Batch(Batch::new(run.clone(), Path::root(), scope, calls?, stop)))
+                let batch = Batch::new(run.clone(), Path::root(), scope, calls?, stop);
+                Some(Root::Batch(past.into_iter().fold(batch, |batch, past| batch.again(&past.spent))))
             }
             _ => None,
         }
