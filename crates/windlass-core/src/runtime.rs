@@ -151,6 +151,7 @@ impl Runtime {
             worker: mint.worker(),
             lease: Lease::new(config.lease),
             sessions: Default::default(),
+            loops: Default::default(),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
