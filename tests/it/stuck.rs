@@ -501,7 +501,8 @@ fn attaching_to_a_run_that_is_in_the_store_and_not_yet_live_waits_for_its_end() 
     type Found = BoxFuture<'static, windlass::Result<Vec<Outcome>>>;
     for time in [Duration::ZERO, MOMENT] {
         let world = World::new(Kind::Memory);
-        let (here, found): (Arc<Mutex<Option<Runtime>>>, Arc<Mutex<Option<Found>>>) = Default::default();
+        let here: Arc<Mutex<Option<Runtime>>> = Arc::default();
+        let found: Arc<Mutex<Option<Found>>> = Arc::default();
         let (runtime, attached) = (here.clone(), found.clone());
         let store = Watched::new(Arc::new(MemoryStore::new()), move |when: &str| {
             let Some(runtime) = runtime.lock().take_if(|_| when == "after commit") else { return };
