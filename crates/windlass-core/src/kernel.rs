@@ -11,8 +11,11 @@ use parking_lot::Mutex;
 use crate::admit::{Keys, Permits};
 use crate::call::Attempt;
 use crate::call::batch::Batch;
+use crate::call::child::CallFuture;
 use crate::call::execute::Told;
-use crate::call::plan::{Place, Scope, plan, resolve};
+use crate::call::loops::sessions::SessionLoops;
+use crate::call::operation::{Operation, Written};
+use crate::call::plan::{Place, Scope, asked, plan, resolve};
 use crate::call::{Middleware, Reach, ToolCall, ToolRef};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId, WorkerId};
@@ -71,6 +74,8 @@ pub(crate) struct Kernel {
     pub(crate) lease: Lease,
     /// Exclusivity among the attempts of a session's runs.
     pub(crate) sessions: Sessions,
+    /// What sessions were told lately.
+    pub(crate) loops: SessionLoops,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
     /// Runs that got mail while nobody here was known to drive them.
     pub(crate) letters: Mutex<BTreeSet<RunId>>,
@@ -165,8 +170,16 @@ impl Kernel {
         let lens = Lens::of(tool, &call.args, (call.limits.as_deref(), &self.policy));
         let run = self.fresh(name, how)?;
         let scope = Scope { toolbox: toolbox.clone(), held: None };
-        let root = Root::Call(plan(&run, &scope, Place::root(), call, tool));
-        Ok((Drive::new(run, root), lens))
+        let refused = self.loop_refusals(how.session.as_ref(), &snapshot, [&call]);
+        self.loop_asked(how.session.as_ref(), run.id, [&call], &refused);
+        let future = match refused.into_iter().next().flatten() {
+            Some(error) => {
+                let operation = Operation::new(Path::root(), asked(&call, tool), Written::WhenPending);
+                CallFuture::refused(run.clone(), operation, error)
+            }
+            None => plan(&run, &scope, Place::root(), call, tool),
+        };
+        Ok((Drive::new(run, Root::Call(future)), lens))
     }
 
     /// A new run of several calls, not polled yet.
@@ -185,7 +198,12 @@ impl Kernel {
         run.with(|machine| machine.outbox().reserve(calls.len() + 2));
         run.append(&Path::root(), run.now(), Some(batch_asked(calls.len(), stop_on_failure)), Event::Entered);
         let scope = Scope { toolbox: toolbox.clone(), held: None };
+        let refused = self.loop_refusals(how.session.as_ref(), &toolbox.snapshot(), &calls);
+        self.loop_asked(how.session.as_ref(), run.id, &calls, &refused);
         let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
+        for (index, error) in refused.into_iter().enumerate().filter_map(|(index, error)| Some((index, error?))) {
+            batch.refuse(index, error);
+        }
         let lenses = batch.lenses();
         batch.accept();
         Ok((Drive::new(run, Root::Batch(batch)), lenses))
@@ -281,7 +299,8 @@ impl Kernel {
                     }
                 }));
             }
-            RunEnd::Finished(_) if run.session.is_some() => {
+            RunEnd::Finished(told) if run.session.is_some() => {
+                self.loop_ended(run.session.as_ref(), id, told);
                 self.ended(id, end);
                 // The next turn of its session may be due.
                 self.spawn.spawn(Box::pin(async move { kernel.take_up_due().await }));
@@ -430,9 +449,10 @@ impl Kernel {
                         run.standing(&path, |standing| recorded_call(&standing.asked))
                     })
                     .collect();
-                run.with(|machine| machine.ask(&Path::root(), &root));
+                let (past, _) = run.with(|machine| machine.ask_past(&Path::root(), &root));
                 let stop = root.input.as_ref().is_some_and(|input| input["stop_on_failure"] == true);
-                Some(Root::Batch(Batch::new(run.clone(), Path::root(), scope, calls?, stop)))
+                let batch = Batch::new(run.clone(), Path::root(), scope, calls?, stop);
+                Some(Root::Batch(past.into_iter().fold(batch, |batch, past| batch.again(&past.spent))))
             }
             _ => None,
         }

@@ -20,6 +20,7 @@ pub(crate) mod refs;
 pub(crate) mod replay;
 pub mod reply;
 mod restored;
+pub(crate) mod spent;
 pub mod state;
 
 use std::sync::Arc;

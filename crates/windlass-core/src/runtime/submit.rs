@@ -96,7 +96,8 @@ impl Runtime {
         }
         // A turn waits in the store, and what an argument refers to is the run's before it begins. Where nothing is driven,
         // all there is to do is to leave it for whoever does.
-        if !self.kernel.drives || how.turn != Turn::No || !work.artifacts().is_empty() {
+        let waits = || how.turn != Turn::No || !work.artifacts().is_empty();
+        if !self.kernel.drives || (waits() && !self.is_in_vain(&work, &how)) {
             let (run, existed) = self.begin(&work, &how).await?;
             if existed {
                 self.check_same(run, &work, how.session.as_ref()).await?;
@@ -114,6 +115,12 @@ impl Runtime {
         };
         let run = drive.run.id;
         Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Fresh(Box::new(drive), lenses) })
+    }
+
+    /// Whether none of the calls would be made, because each would only go on with a loop.
+    fn is_in_vain(&self, work: &Work, how: &Start) -> bool {
+        let refused = self.kernel.loop_refusals(how.session.as_ref(), &self.toolbox.snapshot(), work.calls());
+        !refused.is_empty() && refused.iter().all(Option::is_some)
     }
 
     /// Starts several calls as one run for whoever takes it up: under a key, in a session, as a turn. Durable when it
@@ -150,6 +157,9 @@ impl Runtime {
         }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
+                if self.kernel.drives {
+                    self.kernel.loop_asked(how.session.as_ref(), run, work.calls(), &[]);
+                }
                 self.kernel.reach.watchers.changed(run, how.session.as_ref());
                 self.kernel.wake_up(run);
                 Ok((run, false))
