@@ -132,6 +132,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         worker: WorkerId::default(),
         lease: Lease::new(None),
         sessions: Default::default(),
+        loops: Default::default(),
         live: Default::default(),
         letters: Default::default(),
         queued: Default::default(),
