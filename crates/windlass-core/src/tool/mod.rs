@@ -260,6 +260,13 @@ impl Tool {
         self.gate.get_or_init(|| Gate::new(&self.spec.limits).map(Arc::new)).clone()
     }
 
+    /// Takes the place of another version of itself, which may have calls under way.
+    pub(crate) fn succeed(&self, old: &Self) {
+        if let Some(gate) = old.gate() {
+            self.gate.get_or_init(|| Gate::after(&self.spec.limits, &old.spec.limits, &gate).map(Arc::new));
+        }
+    }
+
     /// What governs its calls where neither the call nor the runtime says anything.
     pub(crate) fn resolved(&self) -> &Resolved {
         self.resolved.get_or_init(|| Resolved::of(&Policy::default(), &self.spec, None))
