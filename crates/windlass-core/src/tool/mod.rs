@@ -8,6 +8,7 @@ mod channels;
 pub mod contract;
 mod error;
 pub mod narrate;
+mod near;
 mod output;
 pub(crate) mod projection;
 mod secrets;
@@ -32,6 +33,7 @@ pub use body::{
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
+pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{Later, from_output, to_output};
 pub use projection::IntoContent;
