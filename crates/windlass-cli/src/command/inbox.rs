@@ -46,6 +46,7 @@ async fn fetch(wanted: &Wanted, api: &Api) -> Result<Vec<InboxItem>> {
             ("tool", filter.tool.as_deref()),
             ("run", run.as_deref()),
             ("session", filter.session.as_deref()),
+            ("programs", filter.programs.then_some("true")),
             ("limit", Some("500")),
             ("cursor", cursor.as_deref()),
         ];
@@ -69,7 +70,7 @@ async fn filter(wanted: &Wanted, api: &Api) -> Result<InboxFilter> {
         Some(run) => Some(api.run(run).await?),
         None => None,
     };
-    Ok(InboxFilter { kind, tool: wanted.tool.clone(), run, session: wanted.session.clone() })
+    Ok(InboxFilter { kind, tool: wanted.tool.clone(), run, session: wanted.session.clone(), programs: wanted.programs })
 }
 
 fn kind_word(kind: InboxKind) -> &'static str {
