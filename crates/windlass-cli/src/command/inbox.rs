@@ -12,7 +12,7 @@ use crate::args::{Decision, InboxCommand, InboxKindName, Picked, SettleArgs, Wan
 use crate::exit::{Exit, Failure, Result};
 use crate::input;
 use crate::out::Out;
-use crate::style::{Tint, plain};
+use crate::style::{Tint, counted, plain};
 
 /// What waits for somebody.
 pub(super) async fn list(wanted: &Wanted, api: &Api, out: &Out) -> Result<()> {
@@ -161,8 +161,7 @@ async fn connect(provider: &str, refused: Option<String>, api: &Api, out: &Out) 
     if out.json {
         return out.document(&answer);
     }
-    let runs = answer.runs;
-    out.line(&format!("{} run{} told", runs, if runs == 1 { "" } else { "s" }))
+    out.line(&format!("{} told", counted(answer.runs, "run")))
 }
 
 fn empty(action: InboxAction) -> ManyRequest {
