@@ -82,7 +82,16 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "{:8}  {:>7}  {:>9}  {:>9}  {:>9}  {:>11}  {:>6}  {:>14}  {:>7}  {:>8}",
-            "tool", "clients", "calls/s", "p50 µs", "p99 µs", "library/s", "ratio", "CPU µs: server", "client", "library"
+            "tool",
+            "clients",
+            "calls/s",
+            "p50 µs",
+            "p99 µs",
+            "library/s",
+            "ratio",
+            "CPU µs: server",
+            "client",
+            "library"
         )?;
         for row in calls {
             let cpu = |cpu: Option<f64>| cpu.map_or_else(|| "-".to_owned(), |cpu| format!("{cpu:.1}"));

@@ -36,7 +36,8 @@ fn w09_a_backup_is_whole_although_work_goes_on() {
         let before = length(&store, 1);
         block_on(store.backup(copy)).unwrap();
         let report = check_file(copy, |_, _| {}).unwrap();
-        assert!(report.is_fine() && report.runs == 4 && report.records >= 4 * before as u64, "{report}");
+        // The other runs may have been one commit behind the first when that was looked at.
+        assert!(report.is_fine() && report.runs == 4 && report.records + 3 >= 4 * before as u64, "{report}");
     }
     stop.store(true, Ordering::Release);
     let written = writer.join().unwrap();
