@@ -328,6 +328,28 @@ fn w01_an_attempt_that_cannot_tell_is_in_doubt_and_not_repeated() {
 }
 
 #[test]
+fn w01_what_an_attempt_that_cannot_tell_says_is_kept_and_shown() {
+    const SAID: &str = "the attempt itself could not tell: the line was cut before an answer came";
+    on_every_store(|world| {
+        let runtime = world.runtime([cannot_tell(&Counter::default())]);
+        let run = start(&world, &runtime, "act");
+        drop(runtime);
+        // Whoever takes the run up later knows it from the journal.
+        let world = world.restart();
+        let runtime = world.runtime([cannot_tell(&Counter::default())]);
+        let recovering = runtime.clone();
+        let (explained, doubts) = world.run(async move {
+            recovering.recover().await.unwrap();
+            (recovering.explain(run).await.unwrap(), recovering.doubts().await.unwrap())
+        });
+        assert!(explained.sentence.contains(SAID), "{}", explained.sentence);
+        assert_eq!(doubts[0].1.why(), SAID);
+        let error = settle(&world, &runtime, run, Settlement::GiveUp).unwrap().result.unwrap_err();
+        assert_eq!(error.to_string(), format!("in_doubt: {SAID}; given up by ann: looked it up"));
+    });
+}
+
+#[test]
 fn w01_what_an_attempt_set_off_is_believed_not_to_have_happened_once_its_time_is_over() {
     let world = World::new(Kind::Memory);
     let (acted, asked) = (Counter::default(), Counter::default());

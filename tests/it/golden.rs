@@ -78,9 +78,9 @@ fn records() -> Vec<Record> {
         record("1/0", Some(asked(OpKind::Step, "reserve seat")), Event::Attempting { attempt: 1 }),
         record("1/1", Some(asked(OpKind::Steps, "3")), Event::Intended { attempt: 2, over_by }),
         record("2", Some(asked(OpKind::Version, "discount")), Event::Entered),
-        record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::WorkerLost, over_by }),
-        record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by }),
-        record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Cancelled, over_by }),
+        record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::WorkerLost, over_by, said: None }),
+        record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by, said: None }),
+        record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Cancelled, over_by, said: None }),
         record("2", None, Event::Settled { attempt: 1, by: Settler::Tool, reason: "asked".into() }),
         record("2", None, Event::Settled { attempt: 1, by: Settler::Policy, reason: "rerun".into() }),
         record("/", None, Event::Recovered),
@@ -104,8 +104,10 @@ fn records() -> Vec<Record> {
     }
     records.push(record("/", None, Event::Restored { renamed: false }));
     records.push(record("/", None, Event::Restored { renamed: true }));
-    records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Restored, over_by }));
-    records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Unclear, over_by }));
+    records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Restored, over_by, said: None }));
+    records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Unclear, over_by, said: None }));
+    let (cause, said) = (DoubtCause::Unclear, Some("the line went dead".into()));
+    records.push(record("2", None, Event::Doubted { attempt: 1, cause, over_by, said }));
     records
 }
 

@@ -2,15 +2,16 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::{Event, Metadata, Subscriber};
-use windlass::{Effect, ToolCall, ToolError};
+use windlass::{Effect, Path, Settlement, ToolCall, ToolError};
 
-use crate::world::{Kind, World, tool};
+use crate::world::{Kind, World, on_every_store, tool};
 
 /// Keeps every event and every span, as text.
 #[derive(Clone, Default)]
@@ -112,4 +113,35 @@ fn every_attempt_has_a_span() {
     let lines = logged(tool("t", |_| async { Ok(1) }), json!({}));
     let span = lines.iter().find(|line| line.starts_with("span attempt")).expect("a span");
     assert!(span.contains("path=/") && span.contains("name=\"t\"") && span.contains("number=1"), "{span}");
+}
+
+#[test]
+fn w01_a_doubt_is_logged_when_it_comes_up_and_not_again_when_it_is_settled() {
+    on_every_store(|world| {
+        let log = Log::default();
+        let acts = || tool("act", |_| async { Err::<(), _>(ToolError::in_doubt("the line went dead")) });
+        let runtime = world.runtime([acts()]);
+        let run = tracing::subscriber::with_default(log.clone(), || {
+            let run = runtime.start(ToolCall::new("act", json!({}))).unwrap();
+            world.pass(Duration::from_secs(1));
+            run
+        });
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime([acts()]);
+        tracing::subscriber::with_default(log.clone(), || {
+            world.run(async move {
+                runtime.recover().await.unwrap();
+                runtime.settle(run, &Path::root(), Settlement::GiveUp, "ada", "lost").await.unwrap();
+                runtime.attach(run).await.unwrap();
+            });
+        });
+        let lines = log.0.lock().clone();
+        let doubts: Vec<_> = lines.iter().filter(|line| line.contains("message=in doubt")).collect();
+        assert_eq!(doubts.len(), 1, "{doubts:?}");
+        assert!(
+            doubts[0].starts_with("WARN") && doubts[0].contains("could not tell: the line went dead"),
+            "{doubts:?}"
+        );
+    });
 }

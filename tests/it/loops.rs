@@ -1,8 +1,11 @@
 //! Loops: the same call with the same result, over and over.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::{Ctx, Effect, Tool, ToolCall, limits, tool};
+use windlass::{Ctx, Effect, Outcome, RunId, Start, Tool, ToolCall, Turn, Work, limits, tool};
+use windlass_core::Runtime;
 
 use crate::crash::check;
 use crate::world::{Counter, Kind, World, on_every_store, tool as tool_of};
@@ -109,4 +112,120 @@ fn e13_a_body_meets_the_same_refusals_after_every_crash() {
     };
     let report = check(|| CrashMatrix::new(scenario).call(ToolCall::new("model", json!({}))));
     assert_eq!(report.effects["look"], LOOP);
+}
+
+/// Hands in work as an agent does that lives outside, and waits for it.
+fn hand_in(world: &World, runtime: &Runtime, work: Work, how: Start) -> (RunId, Vec<Outcome>) {
+    let runtime = runtime.clone();
+    world.run(async move { runtime.submit(work, how).await.unwrap().outcomes().await.unwrap() })
+}
+
+fn look(n: u32) -> ToolCall {
+    ToolCall::new("look", json!({"n": n}))
+}
+
+/// What each of `times` identical calls was told.
+fn repeated(world: &World, runtime: &Runtime, times: u32, how: impl Fn() -> Start) -> Vec<String> {
+    let told = |outcome: &Outcome| outcome.error().map_or_else(|| "ok".to_owned(), ToString::to_string);
+    (0..times).map(|_| told(&hand_in(world, runtime, Work::Call(look(1)), how()).1[0])).collect()
+}
+
+/// Counts its attempts, and says the same each time, perhaps after having been parked.
+fn looks(ran: &Counter, later: bool) -> Tool {
+    let ran = ran.clone();
+    Tool::durable_fn("look", "Looks", move |mut ctx: Ctx, _: Value| {
+        ran.add();
+        async move {
+            if later {
+                ctx.sleep(Duration::from_secs(60)).await?;
+            }
+            Ok(json!("nothing"))
+        }
+    })
+}
+
+#[test]
+fn e13_separate_calls_of_one_session_that_lead_nowhere_are_refused_in_the_end() {
+    // As they come, as turns that wait in the store first, and suspended in the middle.
+    for (turn, later) in [(Turn::No, false), (Turn::Queue, false), (Turn::No, true)] {
+        on_every_store(|world| {
+            let ran = Counter::default();
+            let runtime = world.runtime([looks(&ran, later)]);
+            let how = || Start { turn, ..Start::session("s") };
+            let told = repeated(&world, &runtime, LOOP + 2, how);
+            assert!(told[..LOOP as usize].iter().all(|told| told == "ok"), "{told:?}");
+            for refused in &told[LOOP as usize..] {
+                assert!(refused.starts_with("failed: refused: `look` was called 5 times"), "{refused}");
+            }
+            assert_eq!(ran.get(), if later { 2 * LOOP } else { LOOP }, "entered again after each rest");
+            let elsewhere = repeated(&world, &runtime, 1, || Start::session("another"));
+            let alone = repeated(&world, &runtime, LOOP + 1, Start::default);
+            assert!(elsewhere.iter().chain(&alone).all(|told| told == "ok"), "{elsewhere:?}, {alone:?}");
+        });
+    }
+}
+
+#[test]
+fn e13_a_batch_that_is_handed_in_counts_by_what_its_session_was_told_before() {
+    on_every_store(|world| {
+        let look_at = tool_of("look", |args| async move { Ok(args) }).effect(Effect::Readonly);
+        let runtime = world.runtime([look_at]);
+        let told: Vec<String> = (0..5)
+            .map(|_| {
+                let work = Work::Batch { calls: vec![look(0), look(0), look(1)], stop_on_failure: false };
+                let (_, outcomes) = hand_in(&world, &runtime, work, Start::session("s"));
+                outcomes.iter().map(|outcome| if outcome.result.is_ok() { 'o' } else { 'x' }).collect()
+            })
+            .collect();
+        assert_eq!(told, ["ooo", "ooo", "ooo", "ooo", "xxo"], "as in a body");
+    });
+}
+
+#[test]
+fn e13_a_key_that_was_used_before_is_no_new_call_and_a_restart_forgets() {
+    on_every_store(|world| {
+        let ran = Counter::default();
+        let runtime = world.runtime([looks(&ran, false)]);
+        let keyed = || Start { key: Some("k".into()), ..Start::session("s") };
+        assert!(repeated(&world, &runtime, 3 * LOOP, keyed).iter().all(|told| told == "ok"));
+        assert_eq!(ran.get(), 1);
+        let told = repeated(&world, &runtime, LOOP, || Start::session("s"));
+        assert_eq!(told.iter().filter(|told| *told == "ok").count(), LOOP as usize - 1, "{told:?}");
+        assert_eq!(repeated(&world, &runtime, 1, keyed), ["ok"], "what was done is still there to be asked for");
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime([looks(&ran, false)]);
+        assert_eq!(repeated(&world, &runtime, 1, || Start::session("s")), ["ok"]);
+    });
+}
+
+#[test]
+fn e13_what_was_accepted_before_a_crash_is_made_after_it() {
+    on_every_store(|world| {
+        let ran = Counter::default();
+        let runtime = world.runtime([looks(&ran, true)]);
+        let how = || Start::session("s");
+        assert!(repeated(&world, &runtime, LOOP - 1, how).iter().all(|told| told == "ok"));
+        // Both are accepted before either has ended.
+        let starting = runtime.clone();
+        let runs: windlass::Result<Vec<RunId>> = world.run(async move {
+            let mut runs = Vec::new();
+            for _ in 0..2 {
+                runs.push(starting.submit(Work::Call(look(1)), Start::session("s")).await?.accepted().await?);
+            }
+            Ok(runs)
+        });
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime([looks(&ran, true)]);
+        let ended = world.run(async move {
+            runtime.recover().await.unwrap();
+            let mut ended = Vec::new();
+            for run in runs.unwrap() {
+                ended.push(runtime.attach(run).await.unwrap().remove(0).result.is_ok());
+            }
+            ended
+        });
+        assert_eq!(ended, [true, true]);
+    });
 }

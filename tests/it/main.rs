@@ -53,6 +53,7 @@ mod store_faults;
 mod stuck;
 mod submit;
 mod threads;
+mod times;
 mod torn;
 mod transfer;
 mod upgrade;

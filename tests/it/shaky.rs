@@ -23,6 +23,8 @@ pub(crate) struct Shaky {
     pub(crate) renew: AtomicU32,
     /// Answers to claims take this long on their way.
     pub(crate) slow: parking_lot::Mutex<Option<(Sim, Duration)>>,
+    /// The next look at a run's row takes this long on its way there, and this long on its way back.
+    pub(crate) slow_look: parking_lot::Mutex<Option<(Sim, [Duration; 2])>>,
     /// Until when leases were taken.
     pub(crate) leases: parking_lot::Mutex<Vec<Timestamp>>,
 }
@@ -36,6 +38,7 @@ impl Shaky {
             claim: 0.into(),
             renew: 0.into(),
             slow: Default::default(),
+            slow_look: Default::default(),
             leases: Default::default(),
         })
     }
@@ -82,7 +85,14 @@ impl Store for Shaky {
     }
 
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        self.inner.info(run)
+        let slow = self.slow_look.lock().take();
+        Box::pin(async move {
+            let Some((sim, [there, back])) = slow else { return self.inner.info(run).await };
+            sim.sleep(there).await;
+            let info = self.inner.info(run).await;
+            sim.sleep(back).await;
+            info
+        })
     }
 
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {

@@ -2,21 +2,24 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use windlass::tools::spec::{Approval, Concurrency, KeyExpression};
 use windlass::{
-    Blocked, Call, Ctx, Effect, Filter, First2, Output, Preparation, Reply, Resolution, Resolved, RunId, RunState,
-    Start, Tool, ToolCall, ToolError, ToolResult, Turn, park,
+    Blocked, Call, Ctx, Effect, Filter, First2, MemoryStore, Outcome, Output, Preparation, Reply, Resolution, Resolved,
+    RunId, RunState, Start, Tool, ToolCall, ToolError, ToolResult, Turn, Work, park,
 };
 use windlass_core::Runtime;
 use windlass_core::spawn::Spawn;
+use windlass_core::testing::{Watched, block_on};
 use windlass_core::time::Clock;
 
 use crate::shaky::Shaky;
-use crate::world::{Counter, Kind, World, on_every_store};
+use crate::world::{Counter, Kind, World, on_every_store, tool};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const MOMENT: Duration = Duration::from_secs(1);
@@ -476,4 +479,59 @@ fn attaching_to_a_run_that_is_being_taken_up_waits_for_its_end() {
         let outcomes = world.run(async move { runtime.attach(run).await }).unwrap();
         assert_eq!(outcomes[0].value(), Some(&json!(1)));
     });
+}
+
+#[test]
+fn attaching_to_a_run_that_ends_while_its_row_is_on_its_way_finds_its_end() {
+    on_every_store(|world| {
+        let (runtime, store) = shaky(&world, [sleeper(&Counter::default())], None);
+        let run = start(&world, &runtime, "sleeper");
+        // Its row is read when it was claimed and nobody is known to drive it yet, and seen when it has ended.
+        *store.slow.lock() = Some((world.sim.clone(), 5 * MOMENT));
+        world.pass(57 * MOMENT);
+        *store.slow_look.lock() = Some((world.sim.clone(), [4 * MOMENT, 10 * MOMENT]));
+        let outcomes = world.run(async move { runtime.attach(run).await }).unwrap();
+        assert_eq!(outcomes[0].value(), Some(&json!(1)));
+    });
+}
+
+/// A run is in the store as soon as its first commit is, and known to be live a moment later.
+#[test]
+fn attaching_to_a_run_that_is_in_the_store_and_not_yet_live_waits_for_its_end() {
+    type Found = BoxFuture<'static, windlass::Result<Vec<Outcome>>>;
+    for time in [Duration::ZERO, MOMENT] {
+        let world = World::new(Kind::Memory);
+        let here: Arc<Mutex<Option<Runtime>>> = Arc::default();
+        let found: Arc<Mutex<Option<Found>>> = Arc::default();
+        let (runtime, attached) = (here.clone(), found.clone());
+        let store = Watched::new(Arc::new(MemoryStore::new()), move |when: &str| {
+            let Some(runtime) = runtime.lock().take_if(|_| when == "after commit") else { return };
+            let run = block_on(runtime.list(Filter::All, None, 1)).unwrap()[0].run;
+            let mut attaching: Found = Box::pin(async move { runtime.attach(run).await });
+            let first = attaching.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(first.is_pending(), "{first:?}");
+            *attached.lock() = Some(attaching);
+        });
+        let sim = world.sim.clone();
+        let act = tool("act", move |_| {
+            let sim = sim.clone();
+            async move {
+                if !time.is_zero() {
+                    sim.sleep(time).await;
+                }
+                Ok(json!("done"))
+            }
+        });
+        let mut config = world.config([act]);
+        config.store = Arc::new(store);
+        let runtime = Runtime::new(config);
+        *here.lock() = Some(runtime.clone());
+        let value = world.run(async move {
+            let work = Work::Call(call("act"));
+            runtime.submit(work, Start::default()).await.unwrap().outcomes().await.unwrap();
+            let attaching = found.lock().take().expect("somebody attached");
+            attaching.await.map(|outcomes| outcomes[0].value().cloned())
+        });
+        assert_eq!(value.unwrap(), Some(json!("done")), "{time:?}");
+    }
 }

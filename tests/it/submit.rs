@@ -257,3 +257,13 @@ fn w01_the_first_settlement_counts_and_is_named() {
     let first = counted(doubt.attempt).unwrap();
     assert_eq!((first.what, &*first.by, &*first.reason), ("given_up", "ada", "who knows"));
 }
+
+#[test]
+fn b06_a_call_that_is_waited_for_hears_of_a_reply_that_did_not_come() {
+    on_every_store(|world| {
+        let asks = tool("asks", |_| async { Ok(windlass::Reply::<Value>::later().within(Duration::from_millis(50))) });
+        let runtime = world.runtime([asks]);
+        let (_, outcomes) = outcomes(&world, &runtime, Work::Call(call("asks", json!({}))), Start::default()).unwrap();
+        assert_eq!(outcomes[0].error().unwrap().kind(), "timed_out");
+    });
+}

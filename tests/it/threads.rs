@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{Ctx, Effect, Tool, ToolCall, Windlass};
+use windlass::{Ctx, Durability, Effect, SqliteStore, Start, Tool, ToolCall, Windlass, Work};
+use windlass_store::Options;
 
 use crate::world::{Counter, tool};
 
@@ -139,4 +140,64 @@ async fn dropping_a_call_does_not_stop_its_run() {
     let run = windlass.list(windlass::Filter::All, None, 10).await.unwrap()[0].run;
     let outcome = windlass.attach(run).await.unwrap().remove(0);
     assert_eq!(outcome.value(), Some(&json!("finished all the same")));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn w08_a_run_whose_commits_are_over_at_once_lets_the_other_tasks_of_its_thread_go_first() {
+    const STEPS: usize = 200;
+    let folder = tempfile::tempdir().unwrap();
+    // This thread writes by itself, and everything else here is on it too.
+    let mut options = Options::from(Durability::Relaxed);
+    options.here = true;
+    let store = Arc::new(SqliteStore::open_with(folder.path().join("app.db"), options).unwrap());
+    let steps = Tool::durable_fn("steps", "Takes steps", |mut ctx: Ctx, _: Value| async move {
+        for number in 0..STEPS {
+            ctx.step("step", |_| async move { Ok(number) }).await?;
+        }
+        Ok(())
+    });
+    let windlass = Windlass::with_store(store).tool(steps).await.unwrap();
+    let (turns, over) = (Counter::default(), Arc::new(AtomicBool::new(false)));
+    let other = tokio::spawn({
+        let (turns, over) = (turns.clone(), over.clone());
+        async move {
+            while !over.load(Ordering::Acquire) {
+                turns.add();
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    windlass.call_json("steps", json!({})).await.unwrap();
+    over.store(true, Ordering::Release);
+    other.await.unwrap();
+    assert!(turns.get() as usize >= STEPS / 16, "{} turns in {STEPS} steps", turns.get());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn l12_work_whose_caller_goes_away_goes_on() {
+    let (begun, done) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let waits = {
+        let (begun, done) = (begun.clone(), done.clone());
+        tool("waits", move |_| {
+            let (begun, done) = (begun.clone(), done.clone());
+            async move {
+                begun.notify_one();
+                done.notified().await;
+                Ok("done")
+            }
+        })
+    };
+    let windlass = Windlass::in_memory().tool(waits).await.unwrap();
+    let work = Work::Call(ToolCall::new("waits", json!({})));
+    let mut submitted = windlass.submit(work, Start::key("k")).await.unwrap();
+    tokio::select! {
+        biased;
+        _ = submitted.outcomes() => panic!("nobody said that it may end"),
+        () = begun.notified() => {}
+    }
+    drop(submitted);
+    done.notify_one();
+    let again = windlass.submit(Work::Call(ToolCall::new("waits", json!({}))), Start::key("k")).await;
+    let (_, outcomes) = again.unwrap().outcomes().await.unwrap();
+    assert_eq!(outcomes[0].value(), Some(&json!("done")), "the same attempt, and nobody waited for it");
 }

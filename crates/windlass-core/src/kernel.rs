@@ -1,16 +1,21 @@
 //! One runtime: its store, clock and executor, what its attempts share, and the runs it drives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
 
 use crate::admit::{Keys, Permits};
 use crate::call::Attempt;
 use crate::call::batch::Batch;
+use crate::call::child::CallFuture;
 use crate::call::execute::Told;
-use crate::call::plan::{Place, Scope, plan, resolve};
+use crate::call::loops::sessions::SessionLoops;
+use crate::call::operation::{Operation, Written};
+use crate::call::plan::{Place, Scope, asked, plan, resolve};
 use crate::call::{Middleware, Reach, ToolCall, ToolRef};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId, WorkerId};
@@ -69,6 +74,8 @@ pub(crate) struct Kernel {
     pub(crate) lease: Lease,
     /// Exclusivity among the attempts of a session's runs.
     pub(crate) sessions: Sessions,
+    /// What sessions were told lately.
+    pub(crate) loops: SessionLoops,
     pub(crate) live: Mutex<BTreeMap<RunId, Live>>,
     /// Runs that got mail while nobody here was known to drive them.
     pub(crate) letters: Mutex<BTreeSet<RunId>>,
@@ -163,8 +170,16 @@ impl Kernel {
         let lens = Lens::of(tool, &call.args, (call.limits.as_deref(), &self.policy));
         let run = self.fresh(name, how)?;
         let scope = Scope { toolbox: toolbox.clone(), held: None };
-        let root = Root::Call(plan(&run, &scope, Place::root(), call, tool));
-        Ok((Drive::new(run, root), lens))
+        let refused = self.loop_refusals(how.session.as_ref(), &snapshot, [&call]);
+        self.loop_asked(how.session.as_ref(), run.id, [&call], &refused);
+        let future = match refused.into_iter().next().flatten() {
+            Some(error) => {
+                let operation = Operation::new(Path::root(), asked(&call, tool), Written::WhenPending);
+                CallFuture::refused(run.clone(), operation, error)
+            }
+            None => plan(&run, &scope, Place::root(), call, tool),
+        };
+        Ok((Drive::new(run, Root::Call(future)), lens))
     }
 
     /// A new run of several calls, not polled yet.
@@ -183,7 +198,12 @@ impl Kernel {
         run.with(|machine| machine.outbox().reserve(calls.len() + 2));
         run.append(&Path::root(), run.now(), Some(batch_asked(calls.len(), stop_on_failure)), Event::Entered);
         let scope = Scope { toolbox: toolbox.clone(), held: None };
+        let refused = self.loop_refusals(how.session.as_ref(), &toolbox.snapshot(), &calls);
+        self.loop_asked(how.session.as_ref(), run.id, &calls, &refused);
         let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
+        for (index, error) in refused.into_iter().enumerate().filter_map(|(index, error)| Some((index, error?))) {
+            batch.refuse(index, error);
+        }
         let lenses = batch.lenses();
         batch.accept();
         Ok((Drive::new(run, Root::Batch(batch)), lenses))
@@ -191,11 +211,19 @@ impl Kernel {
 
     /// Polls a run once here and now; only if it has to wait does it become a task of its own.
     pub(crate) async fn drive(self: &Arc<Self>, drive: Drive) -> RunEnd {
+        if self.store.commits_at_once() {
+            let (live, mut here) = self.here(Box::new(drive));
+            let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut here).poll(cx))).await;
+            drop(here);
+            return match polled {
+                Poll::Ready(end) => end,
+                Poll::Pending => live.completion.wait().await,
+            };
+        }
         let mut first = Some(drive);
-        let polled =
-            std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))).await;
+        let polled = std::future::poll_fn(|cx| Poll::Ready(first.as_mut().map(|drive| drive.poll(cx)))).await;
         match (polled, first) {
-            (Some(std::task::Poll::Ready(end)), Some(drive)) => {
+            (Some(Poll::Ready(end)), Some(drive)) => {
                 self.after(&drive.run, &end);
                 end
             }
@@ -206,8 +234,8 @@ impl Kernel {
 
     /// Polls a run once, so that what it does first is done when this returns, and gives it a task of its own.
     async fn detach_polled(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
-        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(drive.poll(cx))).await;
-        let std::task::Poll::Ready(end) = first else { return self.detach(drive) };
+        let first = std::future::poll_fn(|cx| Poll::Ready(drive.poll(cx))).await;
+        let Poll::Ready(end) = first else { return self.detach(drive) };
         self.after(&drive.run, &end);
         let completion = Arc::new(Completion::default());
         completion.complete(end);
@@ -215,7 +243,23 @@ impl Kernel {
     }
 
     /// Gives a run a task of its own.
-    pub(crate) fn detach(self: &Arc<Self>, mut drive: Drive) -> Arc<Completion> {
+    pub(crate) fn detach(self: &Arc<Self>, drive: Drive) -> Arc<Completion> {
+        let driven = self.driven(Box::new(drive));
+        let completion = driven.task.completion.clone();
+        driven.detach(self);
+        completion
+    }
+
+    /// A run that whoever waits for it drives, here and now.
+    pub(crate) fn here(self: &Arc<Self>, drive: Box<Drive>) -> (Live, Here) {
+        drive.run.with(|machine| machine.outbox().known());
+        let driven = self.driven(drive);
+        let live = Live { run: driven.drive.run.clone(), completion: driven.task.completion.clone() };
+        (live, Here { kernel: self.clone(), driven: Some(driven) })
+    }
+
+    /// Makes it known that this process drives the run.
+    fn driven(self: &Arc<Self>, drive: Box<Drive>) -> Driven {
         let run = drive.run.clone();
         let completion = Arc::new(Completion::default());
         let live = Live { run: run.clone(), completion: completion.clone() };
@@ -232,14 +276,8 @@ impl Kernel {
             let run = run.clone();
             self.spawn.spawn(Box::pin(async move { run.look_for_mail().await }));
         }
-        let task = DriveTask { driven: Some((self.clone(), run)), completion: completion.clone() };
-        self.spawn.spawn(Box::pin(async move {
-            let end = std::future::poll_fn(|cx| drive.poll(cx)).await;
-            // Nothing of the run is left in this task by the time anyone is told that it ended.
-            drop(drive);
-            task.end(end);
-        }));
-        completion
+        let task = DriveTask { driven: Some((self.clone(), run)), completion };
+        Driven { drive, task }
     }
 
     /// What follows the end of driving a run.
@@ -261,7 +299,8 @@ impl Kernel {
                     }
                 }));
             }
-            RunEnd::Finished(_) if run.session.is_some() => {
+            RunEnd::Finished(told) if run.session.is_some() => {
+                self.loop_ended(run.session.as_ref(), id, told);
                 self.ended(id, end);
                 // The next turn of its session may be due.
                 self.spawn.spawn(Box::pin(async move { kernel.take_up_due().await }));
@@ -410,9 +449,10 @@ impl Kernel {
                         run.standing(&path, |standing| recorded_call(&standing.asked))
                     })
                     .collect();
-                run.with(|machine| machine.ask(&Path::root(), &root));
+                let (past, _) = run.with(|machine| machine.ask_past(&Path::root(), &root));
                 let stop = root.input.as_ref().is_some_and(|input| input["stop_on_failure"] == true);
-                Some(Root::Batch(Batch::new(run.clone(), Path::root(), scope, calls?, stop)))
+                let batch = Batch::new(run.clone(), Path::root(), scope, calls?, stop);
+                Some(Root::Batch(past.into_iter().fold(batch, |batch, past| batch.again(&past.spent))))
             }
             _ => None,
         }
@@ -432,6 +472,58 @@ fn recorded_call(asked: &Asked) -> ToolCall {
     call.broken = asked.broken.clone();
     call.limits = asked.limits.clone();
     call
+}
+
+/// A run that this process is known to drive.
+struct Driven {
+    /// Large, and handed on more than once.
+    drive: Box<Drive>,
+    task: DriveTask,
+}
+
+impl Driven {
+    fn end(self, end: RunEnd) {
+        // Nothing of the run is left with whoever drove it by the time anyone is told that it ended.
+        drop(self.drive);
+        self.task.end(end);
+    }
+
+    /// Gives it a task of its own.
+    fn detach(mut self, kernel: &Kernel) {
+        kernel.spawn.spawn(Box::pin(async move {
+            let end = std::future::poll_fn(|cx| self.drive.poll(cx)).await;
+            self.end(end);
+        }));
+    }
+}
+
+/// The end of a run, for whoever drives it by waiting for it: no other task has to be made, run and woken. If this is
+/// dropped before, the run goes on as a task of its own. It must be polled until then, as everything that others may wait
+/// for.
+pub(crate) struct Here {
+    kernel: Arc<Kernel>,
+    driven: Option<Driven>,
+}
+
+impl Future for Here {
+    type Output = RunEnd;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RunEnd> {
+        let Some(driven) = &mut self.driven else { return Poll::Pending };
+        let Poll::Ready(end) = driven.drive.poll(cx) else { return Poll::Pending };
+        if let Some(driven) = self.driven.take() {
+            driven.end(end.clone());
+        }
+        Poll::Ready(end)
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        if let Some(driven) = self.driven.take() {
+            driven.detach(&self.kernel);
+        }
+    }
 }
 
 /// Makes sure that whoever waits for a run is told, even if the executor drops its task.

@@ -139,7 +139,7 @@ pub const APPROVAL_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 /// How long a grant is valid once given: longer than a queue, shorter than the memory of who gave it.
 pub const GRANT_VALID: Duration = Duration::from_secs(3_600);
 
-/// How often a body may make the same call with the same result, with nothing new in between, before the next one is
+/// How often a body or a session may make the same call with the same result, with nothing new in between, before the next one is
 /// refused. A person would have stopped at the third time; some polling is patient, so a little more.
 pub const LOOP_LIMIT: u32 = 5;
 

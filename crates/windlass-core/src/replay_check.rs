@@ -131,6 +131,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         worker: WorkerId::default(),
         lease: Lease::new(None),
         sessions: Default::default(),
+        loops: Default::default(),
         live: Default::default(),
         letters: Default::default(),
         queued: Default::default(),

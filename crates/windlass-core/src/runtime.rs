@@ -151,6 +151,7 @@ impl Runtime {
             worker: mint.worker(),
             lease: Lease::new(config.lease),
             sessions: Default::default(),
+            loops: Default::default(),
             store: config.store,
             clock: config.clock,
             spawn: config.spawn,
@@ -311,7 +312,8 @@ impl Runtime {
         let mut found: Vec<Outcome> = finished
             .filter_map(|record| {
                 let Event::Finished(finished) = &record.event else { return None };
-                let told = Told { result: finished.answer(), at: record.at, times: finished.times };
+                let first = journal.iter().find(|first| first.path == record.path).unwrap_or(record);
+                let told = Told { result: finished.answer(), at: record.at, times: finished.took(record.at, first.at) };
                 let asked = asked_at(&record.path);
                 let tool = asked.and_then(|asked| self.toolbox.by_id(&asked.name));
                 let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();

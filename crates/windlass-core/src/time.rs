@@ -96,9 +96,10 @@ pub trait Clock: Send + Sync + 'static {
 /// Where a call's time went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// Nanoseconds spent waiting for permits, keys, its turn in a batch, retry delays and settlements.
+    /// Nanoseconds spent waiting for permits, keys, its turn in a batch, retry delays and people.
     pub queued: u64,
-    /// Nanoseconds spent in attempts.
+    /// Nanoseconds spent in attempts, as far as they are recorded: how long one took whose process died is not known. Of a
+    /// durable body from being entered to its end; its operations have times of their own.
     pub running: u64,
     /// Nanoseconds from being asked to having an outcome. Never less than the other two together.
     pub total: u64,

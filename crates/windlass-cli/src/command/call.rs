@@ -16,6 +16,8 @@ use crate::style::plain;
 
 /// How long one request waits before it asks again: short enough that an interruption, and what a run waits for, are seen.
 const LOOK: Duration = Duration::from_secs(2);
+/// The same where this process answers itself, at first and at most: that nobody but a person could go on is seen soon.
+const LOOKS_HERE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
 /// Calls a tool, and waits for its outcome unless told otherwise.
 pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
@@ -24,7 +26,7 @@ pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
         _ => None,
     };
     let began = Instant::now();
-    let first = if args.detach { Duration::ZERO } else { within.unwrap_or(LOOK).min(LOOK) };
+    let first = if args.detach { Duration::ZERO } else { within.unwrap_or(LOOK).min(look(began, api)) };
     let request = CallRequest {
         tool: args.tool.clone(),
         args: input::json(&args.args, "--args")?,
@@ -72,8 +74,10 @@ async fn patience(
     out: &Out,
 ) -> Result<()> {
     let mut said = String::new();
+    let mut asked = None;
     loop {
-        let wait = left(began).map_or(LOOK, |left| left.min(LOOK));
+        let look = look(began, api);
+        let wait = left(began).map_or(look, |left| left.min(look));
         let waits = millis(wait).to_string();
         let path = format!("/v1/runs/{run}/outcome{}", query(&[("wait_ms", Some(&waits))]));
         let found: Run = match outcome(&path, api).await? {
@@ -81,8 +85,14 @@ async fn patience(
             None => api.get(&format!("/v1/runs/{run}")).await?,
         };
         let sentence = found.sentence.clone().unwrap_or_default();
-        let stuck = found.state == State::Held || (!api.is_remote() && is_asked_of_people(run, api).await?);
-        if stuck {
+        if !api.is_remote() && is_asked_of_people(run, api).await? {
+            asked.get_or_insert_with(Instant::now);
+        } else {
+            asked = None;
+        }
+        // A doubt is in the inbox while its tool may still settle it; once all the run does is wait, nobody but a person can.
+        let in_vain = |since: Instant| found.state == State::Suspended || since.elapsed() >= LOOK;
+        if found.state == State::Held || asked.is_some_and(in_vain) {
             // Nobody else can get at the file while this process has it open, so waiting would be in vain.
             return Err(later(Exit::TimedOut, &sentence, run));
         }
@@ -94,6 +104,11 @@ async fn patience(
             said = sentence;
         }
     }
+}
+
+fn look(began: Instant, api: &Api) -> Duration {
+    let (first, most) = LOOKS_HERE;
+    if api.is_remote() { LOOK } else { (began.elapsed() / 2).clamp(first, most) }
 }
 
 async fn outcome(path: &str, api: &Api) -> Result<Option<OutcomeAnswer>> {

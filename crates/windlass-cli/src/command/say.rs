@@ -131,7 +131,7 @@ fn happened(activity: &Activity) -> Option<(Tint, String)> {
         "operation_finished" => (Tint::Good, format!("{} {} done in {took}", text("operation"), text("name"))),
         "attempt_started" => (Tint::Plain, format!("attempt {}", text("attempt"))),
         "attempt_failed" => (Tint::Bad, format!("attempt {} failed: {message}; it is tried again", text("attempt"))),
-        "in_doubt" => (Tint::Doubt, format!("in doubt: {}", cause(&text("cause")))),
+        "in_doubt" => (Tint::Doubt, format!("in doubt: {}", cause(&text("cause"), &text("said")))),
         "settled" => (Tint::Good, format!("settled by {}: {}", text("by"), text("reason"))),
         "parked" => (Tint::Park, parked(field("on")?)),
         "granted" => (Tint::Good, format!("approved by {}: {}", text("by"), text("reason"))),

@@ -75,7 +75,7 @@ pub(crate) static POLICY_KEYS: [Key; 13] = [
     key(
         "loop_limit",
         COUNT,
-        "Identical calls with identical results in a row before the next is refused. 5 unless set.",
+        "Identical calls with identical results in a row, of one body or one session, before the next is refused. 5 unless set.",
     ),
     key("max_depth", COUNT, "How deep in a run a call may stand. 32 unless set."),
 ];

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 use windlass_server::wire::{Activity, Time};
 
-use super::{Phase, Tree, draw};
+use super::{Phase, Tree, cause, draw};
 use crate::style::{Style, width};
 
 const RUN: &str = "01010101-0101-0101-0101-010101010101";
@@ -199,4 +199,10 @@ fn the_picture_has_colours_where_they_are_on() {
     assert!(drawn.contains("\u{1b}[32m██"), "running is green");
     assert!(drawn.contains("\u{1b}[33m░"), "queued is yellow");
     assert!(drawn.contains("\u{1b}[35m??"), "doubt is violet");
+}
+
+#[test]
+fn w01_why_an_attempt_is_in_doubt_is_said_with_its_own_words() {
+    assert_eq!(cause("timed_out", ""), "it ran out of time");
+    assert_eq!(cause("unclear", "the line went dead"), "it could not tell itself: the line went dead");
 }

@@ -74,7 +74,7 @@ pub(super) fn sentence(activity: &Activity, name: &str) -> Option<((Tint, char),
         "call_finished" | "operation_finished" if failed => {
             ((Tint::Bad, '✗'), format!("{name}: {}: {}", failure("kind"), failure("message")))
         }
-        "in_doubt" => ((Tint::Doubt, '?'), format!("{name} is in doubt: {}", cause(&text("cause")))),
+        "in_doubt" => ((Tint::Doubt, '?'), format!("{name} is in doubt: {}", cause(&text("cause"), &text("said")))),
         "settled" => {
             let (by, reason) = (text("by"), text("reason"));
             ((Tint::Good, '✓'), format!("{name}: the doubt was settled by {}: {reason}", settler(&by)))
@@ -95,15 +95,17 @@ fn said(value: Option<&Value>) -> String {
     }
 }
 
-/// Why an attempt is in doubt.
-pub(crate) fn cause(cause: &str) -> &str {
-    match cause {
+/// Why an attempt is in doubt, with what it said itself.
+pub(crate) fn cause(cause: &str, said: &str) -> String {
+    let cause = match cause {
         "worker_lost" => "the process died in the middle of it",
         "timed_out" => "it ran out of time",
         "cancelled" => "it was cancelled in the middle",
         "restored" => "the store was restored from a backup, and it may have happened after that",
+        "unclear" => "it could not tell itself",
         other => other,
-    }
+    };
+    if said.is_empty() { cause.to_owned() } else { format!("{cause}: {said}") }
 }
 
 fn settler(by: &str) -> &str {

@@ -1,5 +1,7 @@
 //! `windlass call`
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use crate::world::{Way, World, both_ways, exists, has, until};
@@ -70,6 +72,21 @@ fn w02_a_call_that_waits_for_a_person_says_so_and_is_not_lost() {
     let text = world.fails(6, &["call", "pay", "--wait=100ms", "--args", r#"{"to": "Ada", "cents": 600}"#]);
     has(&text, &["waits"]);
     drop(server);
+}
+
+/// Waiting in this process for what only a person can settle would be in vain: it is said as soon as that is known.
+#[test]
+fn w01_a_call_on_a_file_that_is_in_doubt_says_so_at_once() {
+    let world = World::new();
+    let config = world.read("windlass.toml").replace("[tool.slow]", "[tool.slow]\ntimeout = \"300ms\"");
+    world.write("windlass.toml", &config);
+    let usual = Instant::now();
+    world.ok(&["call", "echo", "--args", r#"{"text": "ahoy"}"#]);
+    let (usual, began) = (usual.elapsed(), Instant::now());
+    let text = world.fails(6, &["call", "slow"]);
+    let took = began.elapsed().saturating_sub(usual);
+    has(&text, &["whether attempt 1 of call of tool `slow` happened is not known", "timed out", "windlass inbox"]);
+    assert!(took < Duration::from_secs(3), "{took:?}, of which 300 ms are the tool's");
 }
 
 #[test]

@@ -206,6 +206,9 @@ pub enum Happening {
         attempt: u32,
         /// Why it is not known.
         cause: DoubtCause,
+        /// What the attempt itself said of that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        said: Option<Arc<str>>,
     },
     /// A doubt was settled.
     Settled {

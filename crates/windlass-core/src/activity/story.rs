@@ -11,7 +11,7 @@ use crate::id::RunId;
 use crate::path::Path;
 use crate::run::record::{Asked, Event, Finished, OpKind, Record};
 use crate::run::state::Ending;
-use crate::time::{Times, Timestamp};
+use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
 use crate::tool::{Tool, ToolError, Toolbox};
 
@@ -169,7 +169,9 @@ impl Telling<'_> {
                 let failure = Failure::of(error);
                 Happening::AttemptFailed { attempt: *attempt, failure, retry_at: *retry_at }
             }
-            Event::Doubted { attempt, cause, .. } => Happening::InDoubt { attempt: *attempt, cause: *cause },
+            Event::Doubted { attempt, cause, said, .. } => {
+                Happening::InDoubt { attempt: *attempt, cause: *cause, said: said.clone() }
+            }
             Event::Settled { attempt, by, reason } => {
                 Happening::Settled { attempt: *attempt, by: by.clone(), reason: reason.clone() }
             }
@@ -214,7 +216,8 @@ impl Telling<'_> {
     fn ended(&self, record: &Record, finished: &Finished, open: &Open) -> Happening {
         let answer = finished.answer();
         let failure = answer.as_ref().err().map(|error| Failure::of(error));
-        let (name, attempts, times) = (open.asked.name.clone(), finished.attempts, took(record, finished, open));
+        let times = finished.took(record.at, open.since);
+        let (name, attempts) = (open.asked.name.clone(), finished.attempts);
         match (open.asked.kind, &answer) {
             (OpKind::Call, _) => {
                 let phase = if failure.is_none() { Phase::End } else { Phase::Failure };
@@ -246,15 +249,6 @@ impl Telling<'_> {
     fn tool(&self, asked: &Asked) -> Option<Arc<Tool>> {
         self.toolbox.by_id(&asked.name)
     }
-}
-
-/// Where the time went; an operation that only waits does not measure it.
-fn took(record: &Record, finished: &Finished, open: &Open) -> Times {
-    if finished.times != Times::default() {
-        return finished.times;
-    }
-    let total = u64::try_from(record.at.since(open.since).as_nanos()).unwrap_or(u64::MAX);
-    Times { queued: total, running: 0, total }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::policy::{Facts, Resolved, Session, Unattended};
 use crate::run::parks::Answer;
 use crate::run::record::{Event, Grant};
 use crate::run::replay::Decision;
+use crate::run::spent::Earlier;
 use crate::run::state::Blocked;
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
@@ -26,6 +27,9 @@ pub(crate) struct Guarded {
     operation: Option<Operation>,
     ready: Option<Ready>,
     heeds_cancel: bool,
+    /// The ticks when it was asked for, or taken up again, and what had passed by then.
+    asked: u64,
+    earlier: Earlier,
     registration: Registration,
     awake: Awake,
     stage: Stage,
@@ -77,17 +81,29 @@ fn digest(ready: &Ready) -> String {
 
 impl Guarded {
     pub(crate) fn new(run: Arc<Run>, scope: Scope, operation: Operation, ready: Ready) -> Self {
-        let heeds_cancel = run.heeds_cancel();
+        let (heeds_cancel, asked) = (run.heeds_cancel(), run.kernel.clock.ticks());
         Self {
             run,
             scope,
             operation: Some(operation),
             ready: Some(ready),
             heeds_cancel,
+            asked,
+            earlier: Earlier::default(),
             registration: Registration::default(),
             awake: Awake::default(),
             stage: Stage::Ask,
         }
+    }
+
+    /// It was asked for then; what a person takes to decide is part of its time.
+    pub(crate) fn asked_at(&mut self, ticks: u64) {
+        self.asked = ticks;
+    }
+
+    /// So much of its time had passed before.
+    pub(crate) fn after(&mut self, earlier: Earlier) {
+        self.earlier = earlier;
     }
 
     pub(crate) fn accept(&mut self) {
@@ -136,8 +152,9 @@ impl Guarded {
         let Some(asked) = operation.asked() else { return Ok(Stage::Over) };
         let path = &operation.path;
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
-        if past.is_some() {
+        if let Some(past) = &past {
             operation.is_written();
+            self.earlier = past.spent.by(self.run.at(self.asked));
         }
         // Since it was asked for last: a decision about an earlier time is another one.
         let since = past.map_or_else(|| self.run.now(), |past| past.at);
@@ -248,12 +265,19 @@ impl Guarded {
 
     fn through(&mut self) -> Stage {
         let (Some(ready), Some(operation)) = (self.ready.take(), self.operation.take()) else { return Stage::Over };
-        Stage::Through(ready.future(&self.run, &self.scope, operation))
+        Stage::Through(ready.future(&self.run, &self.scope, operation).after(self.spent()))
+    }
+
+    /// What it took until somebody decided.
+    fn spent(&self) -> Earlier {
+        self.earlier.waited(self.run.kernel.clock.ticks().saturating_sub(self.asked))
     }
 
     fn refuse(&mut self, error: ToolError) -> Stage {
         match self.operation.take() {
-            Some(operation) => Stage::Through(CallFuture::refused(self.run.clone(), operation, error)),
+            Some(operation) => {
+                Stage::Through(CallFuture::refused(self.run.clone(), operation, error).after(self.spent()))
+            }
             None => Stage::Over,
         }
     }

@@ -16,6 +16,7 @@ use super::request::ToolCall;
 use super::rules::{Session, session_of};
 use crate::path::Path;
 use crate::run::record::Event;
+use crate::run::spent::{Earlier, Spent};
 use crate::run::{Awake, Polling, Registration, Run};
 use crate::tool::projection::Lens;
 use crate::tool::{Effect, Tool, ToolError};
@@ -77,6 +78,11 @@ pub(crate) struct Batch {
     stop_on_failure: bool,
     /// Asked for before any operation was told of a cancellation; see [`Run::heeds_cancel`].
     heeds_cancel: bool,
+    /// The ticks when it was asked for, or taken up again, and what had passed by then.
+    asked: u64,
+    earlier: Earlier,
+    /// Calls that have not begun by now wait for others.
+    holds_back: bool,
     progress: Progress,
     /// The journal is kept back until it says what all the calls are: none of them has left the process.
     corked: bool,
@@ -106,8 +112,33 @@ impl Batch {
                 Slot { call: Some(call), tool, exclusive, open: false, told: None, written, refused: None }
             })
             .collect();
-        let (progress, heeds_cancel, shared) = (Progress::default(), run.heeds_cancel(), Arc::default());
-        Self { run, path, scope, slots, shared, stop_on_failure, heeds_cancel, progress, corked: false }
+        Self {
+            heeds_cancel: run.heeds_cancel(),
+            asked: run.kernel.clock.ticks(),
+            earlier: Earlier::default(),
+            holds_back: false,
+            shared: Arc::default(),
+            progress: Progress::default(),
+            corked: false,
+            run,
+            path,
+            scope,
+            slots,
+            stop_on_failure,
+        }
+    }
+
+    /// An earlier owner had begun it.
+    pub(crate) fn again(mut self, spent: &Spent) -> Self {
+        self.earlier = spent.by(self.run.at(self.asked));
+        self
+    }
+
+    /// Nanoseconds from being asked for to having these outcomes.
+    pub(crate) fn total(&self, told: &[Told]) -> u64 {
+        let longest = told.iter().map(|told| told.times.total).max().unwrap_or(0);
+        let passed = self.run.kernel.clock.ticks().saturating_sub(self.asked);
+        self.earlier.total.saturating_add(passed).max(longest)
     }
 
     /// For a fresh root batch: makes sure the journal names every call before it can be lost.
@@ -151,6 +182,7 @@ impl Batch {
                     return Poll::Pending;
                 }
             }
+            self.holds_back = true;
             if self.progress.settled == self.slots.len() {
                 self.uncork();
                 return Poll::Ready(self.slots.iter_mut().filter_map(|slot| slot.told.take()).collect());
@@ -196,6 +228,10 @@ impl Batch {
                 plan(&self.run, &self.scope, Place { path, written, barrier }, call, tool)
             }
         };
+        if self.holds_back {
+            let waited = self.run.kernel.clock.ticks().saturating_sub(self.asked);
+            future = future.after(Earlier::default().waited(waited));
+        }
         self.progress.open += 1;
         self.progress.open_exclusive += usize::from(exclusive);
         self.slots[index].open = true;

@@ -19,6 +19,7 @@ use super::rules::Rules;
 use super::running::on_cpu_thread;
 use crate::path::Path;
 use crate::run::Run;
+use crate::run::spent::Earlier;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
 use crate::tool::{Body, Effect, Output, Reconciled, Tool, ToolError, ToolResult};
@@ -56,7 +57,22 @@ impl CallFuture {
             Self::Answered(execution) => execution.asked_at(ticks, waited),
             Self::Atomic(execution) => execution.asked_at(ticks, waited),
             Self::Durable(entry) => entry.asked_at(ticks),
-            Self::Preparing(_) | Self::Guarded(_) | Self::Held => {}
+            Self::Guarded(guarded) => guarded.asked_at(ticks),
+            Self::Preparing(_) | Self::Held => {}
+        }
+        self
+    }
+
+    /// So much of its time had passed before it was asked for here.
+    pub(crate) fn after(mut self, earlier: Earlier) -> Self {
+        match &mut self {
+            Self::Refused(execution) => execution.after(earlier),
+            Self::Answered(execution) => execution.after(earlier),
+            Self::Preparing(preparing) => preparing.after(earlier),
+            Self::Guarded(guarded) => guarded.after(earlier),
+            Self::Atomic(execution) => execution.after(earlier),
+            Self::Durable(entry) => entry.after(earlier),
+            Self::Held => {}
         }
         self
     }

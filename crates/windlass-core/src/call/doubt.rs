@@ -2,6 +2,7 @@
 //! tool itself, by policy, or by a person, in this order; never by guessing.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -28,7 +29,10 @@ pub(crate) struct Doubting<'a> {
     cause: DoubtCause,
     /// From then on the attempt cannot still be running.
     over_by: Timestamp,
-    recorded: bool,
+    /// What the attempt itself said.
+    said: Option<Arc<str>>,
+    /// Since when it waits, if the journal says so already.
+    recorded: Option<Timestamp>,
     opened: bool,
     step: Step<'a>,
 }
@@ -52,8 +56,25 @@ enum Then {
 }
 
 impl Doubting<'_> {
-    pub(crate) fn new(cause: DoubtCause, over_by: Timestamp, recorded: bool) -> Self {
-        Self { cause, over_by, recorded, opened: false, step: Step::Open }
+    pub(crate) fn new(cause: DoubtCause, over_by: Timestamp) -> Self {
+        Self { cause, over_by, said: None, recorded: None, opened: false, step: Step::Open }
+    }
+
+    /// What the attempt itself said of it.
+    pub(crate) fn said(mut self, said: Option<Arc<str>>) -> Self {
+        self.said = said;
+        self
+    }
+
+    /// The journal has it since then.
+    pub(crate) fn recorded(mut self, since: Option<Timestamp>) -> Self {
+        self.recorded = since;
+        self
+    }
+
+    /// Why it is not known.
+    fn why(&self) -> String {
+        self.cause.with(self.said.as_deref())
     }
 
     /// Whether nobody but a person can move it.
@@ -83,7 +104,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if let Some(Answer::Result(result)) = answer {
             let settled = Settled { by: Settler::Reply, reason: "it was answered by its reply key".to_owned() };
             let ticks = self.run.kernel.clock.ticks();
-            let result = result.map(std::sync::Arc::unwrap_or_clone).map_err(std::sync::Arc::unwrap_or_clone);
+            let result = result.map(Arc::unwrap_or_clone).map_err(Arc::unwrap_or_clone);
             return self.finish_at(ticks, result, Some(settled));
         }
         match std::mem::replace(&mut doubting.step, Step::Ask) {
@@ -103,15 +124,17 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Records the doubt and makes it visible; the session and the calls behind it go on.
     fn open_doubt(&mut self, doubting: &mut Doubting<'a>) {
         doubting.opened = true;
-        let (attempt, cause, over_by) = (self.attempt, doubting.cause, doubting.over_by);
-        if !doubting.recorded {
-            doubting.recorded = true;
-            self.append(Event::Doubted { attempt, cause, over_by });
+        let (path, operation) = (self.op.path.clone(), self.op.describe());
+        let (cause, over_by, said) = (doubting.cause, doubting.over_by, doubting.said.clone());
+        let since = doubting.recorded.unwrap_or_else(|| self.run.now());
+        let doubt = Doubt { path, attempt: self.attempt, operation, cause, over_by, since, said };
+        // Whoever takes the run up again has nothing new to say of it, and it may be settled by then.
+        if doubting.recorded.replace(since).is_none() {
+            self.append_at(since, doubt.event());
+            let (path, operation) = (&doubt.path, &doubt.operation);
+            tracing::warn!(run = %self.run.id, %path, %operation, cause = doubt.why(), "in doubt");
         }
-        let (path, operation, since) = (self.op.path.clone(), self.op.describe(), self.run.now());
-        tracing::warn!(run = %self.run.id, %path, %operation, %cause, "in doubt");
         self.run.note_wait();
-        let doubt = Doubt { path, attempt, operation, cause, over_by, since };
         self.run.with(|machine| machine.open_doubt(doubt));
         self.run.pump();
         self.queue.release_but_key();
@@ -189,7 +212,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             OnDoubt::Ask => self.ask_a_person(doubting),
             OnDoubt::Rerun if self.tried_enough() => self.ask_a_person(doubting),
             OnDoubt::Fail => {
-                let error = ToolError::InDoubt { reason: format!("{}; it may have happened", doubting.cause) };
+                let error = ToolError::InDoubt { reason: format!("{}; it may have happened", doubting.why()) };
                 let ticks = self.run.kernel.clock.ticks();
                 self.finish_at(ticks, Err(error), Some(by_policy("on_doubt = fail")))
             }
@@ -201,15 +224,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let settled = Settled { by: Settler::Person(mail.by), reason: mail.reason };
         let ticks = self.run.kernel.clock.ticks();
         match mail.settlement {
-            Settlement::Happened(Ok(output)) => {
-                self.finish_at(ticks, Ok(std::sync::Arc::unwrap_or_clone(output)), Some(settled))
-            }
-            Settlement::Happened(Err(error)) => {
-                self.finish_at(ticks, Err(std::sync::Arc::unwrap_or_clone(error)), Some(settled))
-            }
+            Settlement::Happened(Ok(output)) => self.finish_at(ticks, Ok(Arc::unwrap_or_clone(output)), Some(settled)),
+            Settlement::Happened(Err(error)) => self.finish_at(ticks, Err(Arc::unwrap_or_clone(error)), Some(settled)),
             Settlement::DidNotHappen => self.wait_quiet(doubting, Then::Again(settled)),
             Settlement::GiveUp => {
-                let reason = format!("{}; given up by {}: {}", doubting.cause, settled.by, settled.reason);
+                let reason = format!("{}; given up by {}: {}", doubting.why(), settled.by, settled.reason);
                 self.finish_at(ticks, Err(ToolError::InDoubt { reason }), Some(settled))
             }
         }

@@ -27,6 +27,7 @@ use crate::ctx::undo::{Undo, compensate};
 use crate::path::Path;
 use crate::run::record::{Event, Finished};
 use crate::run::replay::Decision;
+use crate::run::spent::{Earlier, nanos};
 use crate::run::state::Hold;
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
@@ -96,7 +97,9 @@ pub(crate) struct Entry {
 
 struct Timing {
     asked: u64,
-    entered: u64,
+    /// What had passed of its time by then.
+    earlier: Earlier,
+    entered: Option<u64>,
     /// When the body was first entered, as the journal has it.
     began: Option<Timestamp>,
     deadline: Option<(Timestamp, BoxFuture<'static, ()>)>,
@@ -137,7 +140,7 @@ impl Entry {
             scope,
             frame,
             phase: Phase::Ask,
-            timing: Timing { asked, entered: asked, began: None, deadline: None },
+            timing: Timing { asked, earlier: Earlier::default(), entered: None, began: None, deadline: None },
             heeds_cancel,
             registration: Registration::default(),
             awake: Awake::default(),
@@ -154,6 +157,11 @@ impl Entry {
     /// It was asked for then; its time and its deadline count from there.
     pub(crate) fn asked_at(&mut self, ticks: u64) {
         self.timing.asked = ticks;
+    }
+
+    /// So much of its time had passed before it was asked for here. Its deadline knows nothing of that.
+    pub(crate) fn after(&mut self, earlier: Earlier) {
+        self.timing.earlier = earlier;
     }
 
     pub(crate) fn accept(&mut self) {
@@ -225,6 +233,9 @@ impl Entry {
             Decision::Diverged(_) => return None,
         };
         self.op.settle_asked(past.is_some());
+        if let Some(past) = &past {
+            self.timing.earlier = past.spent.by(self.run.at(self.timing.asked));
+        }
         if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
             return Some(self.finish(Err(error)));
         }
@@ -257,7 +268,7 @@ impl Entry {
 
     fn enter(&mut self, key: Option<KeyTurn>, again: bool) {
         let ticks = self.run.kernel.clock.ticks();
-        self.timing.entered = ticks;
+        self.timing.entered = Some(ticks);
         let began = self.timing.began.unwrap_or_else(|| self.run.at(ticks));
         if !again {
             let asked = self.op.take_asked();
@@ -384,15 +395,22 @@ impl Entry {
         narrate(&self.tool, &self.run, &self.op.path, phrase, &self.call.args);
         let told = self.told(&result).map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let ticks = self.run.kernel.clock.ticks();
-        let total = ticks.saturating_sub(self.timing.asked);
-        let running = ticks.saturating_sub(self.timing.entered).min(total);
-        let times = Times { queued: total - running, running, total };
+        let times = self.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);
         let finished = Finished { result, told, attempts: 1, times, settled: None };
         let (answer, at) = (finished.answer(), self.run.at(ticks));
         let asked = self.op.take_asked();
         self.run.append(&self.op.path, at, asked, Event::Finished(finished));
         Told { result: answer, at, times }
+    }
+
+    /// A body runs from being entered to its end, whatever its operations wait for: they have times of their own.
+    fn times(&self, ticks: u64) -> Times {
+        let Timing { asked, earlier, entered, began, .. } = &self.timing;
+        let since = |entered: u64| ticks.saturating_sub(entered);
+        let before = |entered: u64| began.map_or(0, |began| nanos(self.run.at(entered).since(began)));
+        let running = entered.map_or(0, |entered| since(entered).saturating_add(before(entered)));
+        earlier.and(since(*asked), running)
     }
 
     fn told(&self, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {

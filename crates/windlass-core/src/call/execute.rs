@@ -15,11 +15,13 @@ use super::operation::Operation;
 use super::queue::{Queue, Stage};
 use super::rules::Rules;
 use super::running::{Ended, Running, panic_message};
+use super::stopwatch::Stopwatch;
 use super::wait::Wait;
 use crate::path::Path;
 use crate::run::machine::Past;
 use crate::run::record::{DoubtCause, Event, Finished, Record, Recorded, Settled, Settler};
 use crate::run::replay::Decision;
+use crate::run::spent::{Earlier, Spent};
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
 use crate::testing::chaos::{Plant, planted};
@@ -75,17 +77,6 @@ pub(crate) struct Execution<'a, S> {
     awake: Awake,
 }
 
-/// Where the time goes.
-pub(crate) struct Stopwatch {
-    asked: u64,
-    /// Nanoseconds that had passed by then, with other owners or at rest.
-    earlier: u64,
-    running: u64,
-    pub(super) deadline: Option<Timestamp>,
-    /// When the attempt in flight must be asked to stop, so that it is over when its intent says.
-    stop_by: Option<Timestamp>,
-}
-
 /// Moved at every turn, so what few operations come to is out of line.
 pub(crate) enum Phase<'a> {
     Ask,
@@ -124,7 +115,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             registration: Registration::default(),
             heeds_cancel,
             phase: Phase::Ask,
-            clock: Stopwatch { asked, earlier: 0, running: 0, deadline: None, stop_by: None },
+            clock: Stopwatch::new(asked),
             awake: Awake::default(),
         }
     }
@@ -135,6 +126,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if waited {
             self.queue.note_wait();
         }
+    }
+
+    /// So much of its time had passed before it was asked for here. Its deadline knows nothing of that.
+    pub(crate) fn after(&mut self, earlier: Earlier) {
+        self.clock.earlier = earlier;
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
@@ -187,10 +183,11 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let path = &self.op.path;
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
         self.op.settle_asked(past.is_some());
-        if let Some(Past { since, begun, effect, .. }) = past {
-            // A call that its batch held back has not begun to queue.
+        let latest = past.as_ref().map(|past| past.at);
+        if let Some(Past { since, begun, effect, spent, .. }) = past {
+            // The deadline of a call that its batch held back does not count yet.
             let from = begun.or_else(|| self.queue.barrier.is_none().then_some(since));
-            self.go_back_to(from);
+            self.go_back_to(from, &spent);
             // Loosening a tool does not loosen what was begun when it was strict.
             if S::ACTS {
                 self.rules.effect = self.rules.effect.max(effect);
@@ -207,9 +204,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                     None => self.go(Phase::Admit(Stage::first())),
                 }
             }
-            Decision::InDoubt { attempt, cause, over_by, recorded } => {
+            Decision::InDoubt { attempt, cause, over_by, said, recorded } => {
                 self.attempt = attempt;
-                self.go(Phase::Doubt(Box::new(Doubting::new(cause, over_by, recorded))))
+                let doubting = Doubting::new(cause, over_by).said(said).recorded(latest.filter(|_| recorded));
+                self.go(Phase::Doubt(Box::new(doubting)))
             }
             Decision::Park { on, until, attempt } => {
                 self.attempt = attempt;
@@ -226,13 +224,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    /// Time counts from when it began, whatever happened to the process or the run meanwhile.
-    fn go_back_to(&mut self, began: Option<Timestamp>) {
+    /// The deadline counts from when it began, and its time from when it was asked for, whatever happened to the process or
+    /// the run meanwhile.
+    fn go_back_to(&mut self, began: Option<Timestamp>, spent: &Spent) {
         let now = self.run.at(self.clock.asked);
-        let began = began.unwrap_or(now);
-        self.set_deadline(began);
-        let ago = u64::try_from(now.since(began).as_nanos()).unwrap_or(u64::MAX);
-        self.clock.earlier = ago;
+        self.set_deadline(began.unwrap_or(now));
+        self.clock.earlier = spent.by(now);
         self.queue.note_wait();
     }
 
@@ -298,7 +295,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Effect::Once if planted(Plant::SkipIntent) => return self.start(self.ticks()),
             Effect::Once if S::ACTS && self.run.with(|machine| machine.must_ask_about(&self.op.path)) => {
                 let over_by = self.run.now();
-                return self.go(Phase::Doubt(Box::new(Doubting::new(DoubtCause::Restored, over_by, false))));
+                return self.go(Phase::Doubt(Box::new(Doubting::new(DoubtCause::Restored, over_by))));
             }
             Effect::Once => {
                 let now = self.run.at(self.ticks());
@@ -425,10 +422,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     fn conclude(&mut self, started: u64, ended: Ended) -> Flow {
         let now = self.run.kernel.clock.ticks();
-        self.clock.running += now.saturating_sub(started);
+        self.clock.ran(started, now);
         // When all it set off is over, as its intent says, even if the body has returned before.
         let set_off = self.clock.stop_by.take().map_or(self.run.at(now), |stop_by| stop_by + self.rules.grace);
-        let doubt = |cause| Phase::Doubt(Box::new(Doubting::new(cause, self.run.at(now), false)));
+        let doubt = |cause| Phase::Doubt(Box::new(Doubting::new(cause, self.run.at(now))));
         let error = match ended {
             Ended::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             Ended::Returned(Ok(output)) => {
@@ -437,8 +434,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             // What it set off may still go on elsewhere: that it did not happen is believed when its time is over.
             Ended::Returned(Err(ToolError::InDoubt { reason })) if S::ACTS && self.rules.effect == Effect::Once => {
-                tracing::warn!(run = %self.run.id, path = %self.op.path, "the attempt cannot tell: {reason}");
-                let doubting = Doubting::new(DoubtCause::Unclear, set_off, false);
+                let said: Arc<str> = crate::tool::view::bounded(reason.into()).into();
+                let doubting = Doubting::new(DoubtCause::Unclear, set_off).said(Some(said));
                 return self.go(Phase::Doubt(Box::new(doubting)));
             }
             Ended::Returned(Err(error)) => error,
@@ -503,7 +500,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.append_at(self.run.now(), event)
     }
 
-    fn append_at(&mut self, at: Timestamp, event: Event) -> u64 {
+    pub(super) fn append_at(&mut self, at: Timestamp, event: Event) -> u64 {
         let asked = self.op.asked.take();
         self.run.append(&self.op.path, at, asked, event)
     }
@@ -530,9 +527,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             _ => Vec::new(),
         };
         let told = told.map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
-        let total = ticks.saturating_sub(self.clock.asked).saturating_add(self.clock.earlier);
-        let running = self.clock.running.min(total);
-        let times = Times { queued: total - running, running, total };
+        let times = self.clock.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);
         let finished = Finished { result, told, attempts: self.attempt, times, settled: settled.map(Box::new) };
         let answer = finished.answer();

@@ -2,18 +2,23 @@
 //! result, so polling a job that changes is no loop.
 //!
 //! Counted within one body, over the calls it makes by name, as a model makes them; a typed call (`charge::call(…)`) is a
-//! program's own, and its loops its author's business. Everything here follows from recorded outcomes, taken in the order
+//! program's own, and its loops its author's business. Calls that are handed in from outside count by their session, see
+//! [`sessions`]. Everything here follows from recorded outcomes, taken in the order
 //! in which the body was told: entered again after a crash, a body meets the same refusals. The calls of a batch are
 //! judged by what was told before the batch, and counted in its order once it is over, whichever of them ended first.
 //!
 //! What it costs: two digests for a call by name inside a durable body, which are little beside the record that is written
-//! for it. Root calls and typed calls pay one branch. A body keeps [`WINDOW`] entries of fixed size.
+//! for it, or for a call that is handed in with a session. Other root calls and typed calls pay one branch. A body keeps [`WINDOW`] entries of fixed size.
+
+pub(crate) mod sessions;
 
 use std::sync::Arc;
 
 use super::request::{ToolCall, ToolRef};
+use crate::limits;
+use crate::policy::Policy;
 use crate::run::record::Recorded;
-use crate::tool::ToolError;
+use crate::tool::{Snapshot, ToolError};
 use crate::value::Digest;
 use crate::value::digest::Encoder;
 
@@ -46,6 +51,12 @@ impl Key {
             ToolRef::Id(_) => None,
         }
     }
+}
+
+/// How often a tool may be called in vain, where the call itself does not say.
+pub(crate) fn limit(runtime: &Policy, snapshot: &Snapshot, tool: &str) -> u32 {
+    let own = snapshot.by_name(tool).and_then(|tool| tool.spec().limits.loop_limit);
+    own.or(runtime.loop_limit).unwrap_or(limits::LOOP_LIMIT)
 }
 
 struct Seen {
@@ -120,7 +131,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::limits;
     use crate::tool::Output;
 
     fn key(tool: &str, n: u32) -> Key {

@@ -19,6 +19,7 @@ pub(crate) mod queue;
 mod request;
 pub(crate) mod rules;
 pub(crate) mod running;
+mod stopwatch;
 pub(crate) mod wait;
 
 use std::sync::Arc;

@@ -23,6 +23,7 @@ use super::running::panic_message;
 use crate::limits;
 use crate::policy::Resolved;
 use crate::run::record::{Event, Prepared};
+use crate::run::spent::Earlier;
 use crate::run::{Awake, Registration, Run};
 use crate::tool::{Output, Tool, ToolError, ToolResult};
 use crate::value::size;
@@ -69,6 +70,8 @@ pub(crate) struct Preparing {
     call: ToolCall,
     policy: Resolved,
     since: u64,
+    /// What had passed of its time by then.
+    earlier: Earlier,
     heeds_cancel: bool,
     waited: bool,
     registration: Registration,
@@ -104,7 +107,25 @@ impl Preparing {
         let (since, heeds_cancel) = (run.kernel.clock.ticks(), run.heeds_cancel());
         let (registration, awake, stage) = (Registration::default(), Awake::default(), Stage::Before(operation));
         let policy = Resolved::of(&run.kernel.policy, tool.spec(), call.limits.as_deref());
-        Self { run, scope, barrier, tool, call, policy, since, heeds_cancel, waited: false, registration, awake, stage }
+        Self {
+            run,
+            scope,
+            barrier,
+            tool,
+            call,
+            policy,
+            since,
+            earlier: Earlier::default(),
+            heeds_cancel,
+            waited: false,
+            registration,
+            awake,
+            stage,
+        }
+    }
+
+    pub(crate) fn after(&mut self, earlier: Earlier) {
+        self.earlier = earlier;
     }
 
     pub(crate) fn accept(&mut self) {
@@ -146,15 +167,19 @@ impl Preparing {
         }
     }
 
+    /// What it became counts its time from when the call was asked for.
+    fn ready(&self, future: CallFuture) -> Stage {
+        Stage::Ready(future.asked_at(self.since, self.waited).after(self.earlier))
+    }
+
     fn refuse(&self, operation: Operation, error: ToolError) -> Stage {
-        Stage::Ready(CallFuture::refused(self.run.clone(), operation, error).asked_at(self.since, self.waited))
+        self.ready(CallFuture::refused(self.run.clone(), operation, error))
     }
 
     fn answer(&self, operation: Operation, output: Output) -> Stage {
         let (tool, args, id) = (self.tool.clone(), self.call.args.clone(), self.call.id.clone());
         let source = ToolSource { tool, args, id, payload: None };
-        let answered = CallFuture::answered(self.run.clone(), operation, output, source);
-        Stage::Ready(answered.asked_at(self.since, self.waited))
+        self.ready(CallFuture::answered(self.run.clone(), operation, output, source))
     }
 
     /// Middleware, then the check of whatever arguments it left.
@@ -272,7 +297,6 @@ impl Preparing {
         }
         let (tool, call, policy) = (self.tool.clone(), self.call.clone(), Some(Box::new(self.policy.clone())));
         let ready = plan::Ready { tool, call, payload, barrier: self.barrier.take(), policy };
-        let future = ready.guarded(&self.run, &self.scope, operation);
-        Stage::Ready(future.asked_at(self.since, self.waited))
+        self.ready(ready.guarded(&self.run, &self.scope, operation))
     }
 }

@@ -13,7 +13,7 @@ use crate::call::ToolCall;
 use crate::call::batch::{Batch, has_begun};
 use crate::call::child::CallFuture;
 use crate::call::execute::Told;
-use crate::call::loops::Key;
+use crate::call::loops::{Key, limit};
 use crate::call::operation::{Operation, Written};
 use crate::call::plan::{Place, asked, plan, resolve};
 use crate::path::Path;
@@ -304,11 +304,7 @@ impl Ctx {
     /// Why a call is not made that would only go on with a loop; it does not count then. One that the journal knows is
     /// answered, or gone on with, all the same.
     fn refusal(&self, key: &mut Option<Key>) -> Option<ToolError> {
-        let limit = |tool: &str| {
-            let (runtime, snapshot) = (&self.run.kernel.policy, self.scope.toolbox.snapshot());
-            let own = snapshot.by_name(tool).and_then(|tool| tool.spec().limits.loop_limit);
-            own.or(runtime.loop_limit).unwrap_or(crate::limits::LOOP_LIMIT)
-        };
+        let limit = |tool: &str| limit(&self.run.kernel.policy, &self.scope.toolbox.snapshot(), tool);
         let error = self.frame.loops.lock().refusal(key.as_ref()?, limit)?;
         *key = None;
         Some(error)

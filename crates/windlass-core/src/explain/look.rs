@@ -84,7 +84,8 @@ impl Looker<'_> {
         }
         for doubt in &info.doubts {
             let (operation, attempt) = (doubt.operation.clone(), doubt.attempt);
-            let why = Why::InDoubt { operation, attempt, cause: doubt.cause, over_by: doubt.over_by };
+            let (cause, over_by, said) = (doubt.cause, doubt.over_by, doubt.said.clone());
+            let why = Why::InDoubt { operation, attempt, cause, over_by, said };
             moves.push(self.say(doubt.path.clone(), why));
         }
         for park in &info.parks {

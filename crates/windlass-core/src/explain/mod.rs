@@ -98,6 +98,9 @@ pub enum Why {
         cause: DoubtCause,
         /// "It did not happen" is believed from then on.
         over_by: Timestamp,
+        /// What the attempt itself said of that.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        said: Option<Arc<str>>,
     },
     /// It queues for a key.
     Key {

@@ -103,7 +103,8 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
             let child = child.as_ref().map(|child| child.sentence.trim_end_matches('.'));
             format!("{waits}; {}", moved_by(on, *until, child, now))
         }
-        Why::InDoubt { operation, attempt, cause, over_by } => {
+        Why::InDoubt { operation, attempt, cause, over_by, said } => {
+            let cause = cause.with(said.as_deref());
             let believed = if *over_by <= now {
                 "all three are believed at once".to_owned()
             } else {
@@ -220,8 +221,11 @@ mod tests {
         says(&waits(Blocked::Approval { tool, digest, why }), &["approve or deny", "`pay`", "it is dear", "denied in"]);
         says(&waits(Blocked::Connection { provider: "gmail".into() }), &["connect gmail", "the call fails in 1 min"]);
         let (operation, cause) = ("it".to_owned(), DoubtCause::WorkerLost);
-        let doubt = Why::InDoubt { operation, attempt: 2, cause, over_by: at };
+        let doubt = Why::InDoubt { operation, attempt: 2, cause, over_by: at, said: None };
         says(&doubt, &["attempt 2 of it at 2", "settle it", "the second is believed in 1 min"]);
+        let (operation, cause, said) = ("it".to_owned(), DoubtCause::Unclear, Some("the line went dead".into()));
+        let unclear = Why::InDoubt { operation, attempt: 1, cause, over_by: at, said };
+        says(&unclear, &["because the attempt itself could not tell: the line went dead; settle it"]);
         says(&Why::Key { key: "till".into(), holder: None }, &["key `till`, which another call has", "goes on when"]);
         says(&Why::Queued { session: None, behind: Vec::new() }, &["starts when a worker takes it up"]);
         let behind = vec![run, run, run];

@@ -81,7 +81,8 @@ pub struct Policy {
     /// Bytes of text the model is shown of one output. By default 32 KiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_budget: Option<usize>,
-    /// Identical calls with identical results in a row before the next is refused. By default 5.
+    /// Identical calls with identical results in a row, of one body or handed in for one session, before the next is refused.
+    /// By default 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loop_limit: Option<u32>,
     /// How deep in a run the call may stand. By default 32.

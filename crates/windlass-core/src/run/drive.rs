@@ -194,8 +194,8 @@ impl Drive {
     }
 
     fn finish(&mut self, told: Vec<Told>, ending: Ending) {
-        if let Some(Root::Batch(_)) = &self.root {
-            self.record_batch_end(&told);
+        if let Some(Root::Batch(batch)) = &self.root {
+            self.record_batch_end(&told, batch.total(&told));
         }
         let result = match (&self.root, told.as_slice()) {
             (Some(Root::Batch(_)), _) | (_, []) => Ok(Arc::new(Output::default())),
@@ -216,8 +216,7 @@ impl Drive {
         }
     }
 
-    fn record_batch_end(&self, told: &[Told]) {
-        let total = told.iter().map(|told| told.times.total).max().unwrap_or(0);
+    fn record_batch_end(&self, told: &[Told], total: u64) {
         let times = Times { queued: 0, running: total, total };
         let result = Ok(Arc::new(Output::default()));
         let finished = Finished { result, told: None, attempts: 1, times, settled: None };

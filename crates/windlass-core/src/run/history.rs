@@ -1,6 +1,7 @@
 //! A journal folded into what stands at each path.
 
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use serde_json::Value;
@@ -8,6 +9,7 @@ use serde_json::Value;
 use super::origin::Origins;
 use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
 use super::restored::Restored;
+use super::spent::{Mark, Spent};
 use super::state::{Blocked, Doubt};
 use crate::id::RunId;
 use crate::path::Path;
@@ -21,7 +23,7 @@ pub(crate) struct Standing {
     pub(crate) state: State,
     /// What the call is to do, where that is not what was asked; kept whatever happens to it afterwards.
     pub(crate) prepared: Option<Prepared>,
-    /// When it was first recorded.
+    /// When it was first recorded, or got leave to go on.
     pub(crate) since: Timestamp,
     /// When anything was first done about it, beyond accepting it.
     pub(crate) begun: Option<Timestamp>,
@@ -29,6 +31,8 @@ pub(crate) struct Standing {
     pub(crate) at: Timestamp,
     /// How often the process died with this operation in flight.
     pub(crate) deaths: u32,
+    /// Where its time went, from when it was asked for.
+    pub(crate) spent: Spent,
 }
 
 impl Standing {
@@ -54,13 +58,14 @@ impl Standing {
 
     /// The doubt it leaves if nobody goes on with it, and whether it is recorded as one.
     fn doubt(&self, path: &Path) -> Option<(Doubt, bool)> {
-        let (attempt, cause, over_by, recorded) = match self.state {
-            State::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by, false),
-            State::Doubted { attempt, cause, over_by } => (attempt, cause, over_by, true),
+        let (attempt, cause, over_by, said, recorded) = match &self.state {
+            State::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by, None, false),
+            State::Doubted { attempt, cause, over_by, said } => (attempt, *cause, over_by, said.clone(), true),
             _ => return None,
         };
+        let (attempt, over_by) = (*attempt, *over_by);
         let (path, operation) = (path.clone(), self.asked.to_string());
-        Some((Doubt { path, attempt, operation, cause, over_by, since: self.at }, recorded))
+        Some((Doubt { path, attempt, operation, cause, over_by, since: self.at, said }, recorded))
     }
 }
 
@@ -73,7 +78,7 @@ pub(crate) enum State {
     Attempting { attempt: u32 },
     Intended { attempt: u32, over_by: Timestamp },
     Failed { attempt: u32, retry_at: Timestamp },
-    Doubted { attempt: u32, cause: DoubtCause, over_by: Timestamp },
+    Doubted { attempt: u32, cause: DoubtCause, over_by: Timestamp, said: Option<Arc<str>> },
     Settled { attempt: u32 },
     Parked { on: Blocked, until: Option<Timestamp>, attempt: u32 },
     Granted(Grant),
@@ -160,7 +165,7 @@ impl History {
             Event::Attempting { attempt } => State::Attempting { attempt },
             Event::Intended { attempt, over_by } => State::Intended { attempt, over_by },
             Event::Failed { attempt, retry_at, .. } => State::Failed { attempt, retry_at },
-            Event::Doubted { attempt, cause, over_by } => State::Doubted { attempt, cause, over_by },
+            Event::Doubted { attempt, cause, over_by, said } => State::Doubted { attempt, cause, over_by, said },
             Event::Settled { attempt, .. } => State::Settled { attempt },
             Event::Finished(finished) => State::Finished { result: finished.into_answer() },
         };
@@ -175,6 +180,7 @@ impl History {
                     standing.begun = None;
                 }
                 standing.begun = standing.begun.or_else(|| begun(&state, at));
+                standing.spent.note(at, mark(&state));
                 standing.state = state;
                 standing.at = at;
                 standing.prepared = prepared.or(standing.prepared.take());
@@ -184,8 +190,8 @@ impl History {
                 // there diverges from the empty name.
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
-                let begun = begun(&state, at);
-                place.insert(Standing { asked, state, prepared, since: at, begun, at, deaths: 0 });
+                let (begun, spent) = (begun(&state, at), Spent::new(at, mark(&state)));
+                place.insert(Standing { asked, state, prepared, since: at, begun, at, deaths: 0, spent });
             }
         }
     }
@@ -258,6 +264,7 @@ impl History {
         }
         for path in std::mem::take(&mut self.in_flight) {
             if let Some(standing) = self.standing.get_mut(&path) {
+                standing.spent.died();
                 standing.deaths += 1;
             }
         }
@@ -317,6 +324,17 @@ fn waits_for_leave(state: &State) -> bool {
     matches!(state, State::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. })
 }
 
+/// What it says of the time of attempts.
+fn mark(state: &State) -> Mark {
+    match state {
+        State::Attempting { .. } | State::Intended { .. } => Mark::Begins,
+        State::Doubted { cause: DoubtCause::WorkerLost | DoubtCause::Restored, .. } | State::Settled { .. } => {
+            Mark::Lost
+        }
+        _ => Mark::Over,
+    }
+}
+
 fn begun(state: &State, at: Timestamp) -> Option<Timestamp> {
     (!matches!(state, State::Accepted)).then_some(at)
 }
@@ -349,7 +367,7 @@ mod tests {
     fn a_run_that_only_waits_has_killed_nobody() {
         let (attempt, cause, over_by) = (1, DoubtCause::TimedOut, Timestamp::default());
         let mut records = vec![record("/", true, Event::Intended { attempt, over_by })];
-        records.push(record("/", false, Event::Doubted { attempt, cause, over_by }));
+        records.push(record("/", false, Event::Doubted { attempt, cause, over_by, said: None }));
         records.extend((0..9).map(|_| record("/", false, Event::Recovered)));
         assert_eq!(History::fold(records).crash_loop(3), None);
     }
@@ -357,7 +375,7 @@ mod tests {
     #[test]
     fn l05_a_wait_that_was_revoked_was_not_told_of_a_cancellation() {
         let told = |reason: &str| {
-            let result = Err(std::sync::Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
+            let result = Err(Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
             let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
             let cancelled = Event::Cancelled { by: "ada".to_owned(), reason: "enough".to_owned() };
             let records = vec![
@@ -377,7 +395,7 @@ mod tests {
         records.extend((0..3).map(|_| record("/", false, Event::Recovered)));
         assert_eq!(History::fold(records.clone()).crash_loop(3), Some((Path::root(), 3)));
         let retry_at = Timestamp::default();
-        let error = std::sync::Arc::new(ToolError::failed("x"));
+        let error = Arc::new(ToolError::failed("x"));
         records.push(record("0", true, Event::Failed { attempt: 1, error, retry_at }));
         assert_eq!(History::fold(records).crash_loop(3), None);
     }
@@ -385,7 +403,7 @@ mod tests {
     #[test]
     fn l05_only_the_runs_own_cancellation_counts_as_told() {
         let told = |reason: &str| {
-            let result = Err(std::sync::Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
+            let result = Err(Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
             let told = crate::call::execute::Told { result, at: Timestamp::default(), times: Default::default() };
             let asked = Asked::operation(OpKind::Wait, "w".into(), None, Effect::Readonly);
             Record { asked: Some(asked), ..crate::call::park::finished(&"0".parse().unwrap(), &told) }

@@ -29,6 +29,7 @@ impl Intent {
             cause: DoubtCause::Cancelled,
             over_by: self.over_by,
             since: self.since,
+            said: None,
         }
     }
 }

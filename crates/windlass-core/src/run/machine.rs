@@ -17,6 +17,7 @@ use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded};
 use super::refs::Refs;
 use super::replay::{self, Decision, replay};
 use super::restored::Restored;
+use super::spent::Spent;
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::call::execute::Told;
 use crate::ctx::runs::Started;
@@ -68,6 +69,8 @@ pub(crate) struct Past {
     pub(crate) at: Timestamp,
     /// The class it was begun under.
     pub(crate) effect: Effect,
+    /// Where its time went so far.
+    pub(crate) spent: Spent,
 }
 
 /// Most runs begin and end with one owner and never wait: what only the others have is out of line.
@@ -228,6 +231,7 @@ impl Machine {
             begun: standing.begun,
             at: standing.at,
             effect: standing.asked.effect,
+            spent: standing.spent,
         });
         (past, self.leave_alone(path, decision))
     }
@@ -316,17 +320,13 @@ impl Machine {
         let (lost, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open_intents).into_iter().partition(below);
         self.open_intents = kept;
         for doubt in lost.into_iter().map(Intent::doubt) {
-            let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
-            let event = Event::Doubted { attempt, cause, over_by };
-            self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
+            self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event: doubt.event() });
             self.open_doubt(doubt);
         }
         let open = self.history.get_mut().map(|history| history.open_below(path));
         for (doubt, recorded) in open.unwrap_or_default() {
-            let (attempt, cause, over_by) = (doubt.attempt, doubt.cause, doubt.over_by);
             if !recorded {
-                let event = Event::Doubted { attempt, cause, over_by };
-                self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event });
+                self.outbox.append(Record { path: doubt.path.clone(), at, asked: None, event: doubt.event() });
             }
             self.open_doubt(doubt);
         }

@@ -20,6 +20,7 @@ pub(crate) mod refs;
 pub(crate) mod replay;
 pub mod reply;
 mod restored;
+pub(crate) mod spent;
 pub mod state;
 
 use std::sync::Arc;
@@ -45,6 +46,9 @@ use outbox::Outbox;
 use record::{Asked, Event, Record};
 use state::Hold;
 
+/// Commits in a row that may be over at once before other tasks are let go first: a few milliseconds on a quick disk.
+const TURN: usize = 16;
+
 /// One run in this process: the machine and what its branches share.
 pub(crate) struct Run {
     pub(crate) id: RunId,
@@ -69,6 +73,8 @@ pub(crate) struct Run {
     waited: AtomicBool,
     /// Whether somebody is about to read its mailbox, which could not be read.
     looks_again: AtomicBool,
+    /// Commits that were over as soon as they were sent.
+    at_once: AtomicUsize,
     /// Which generation of the run this is.
     pub(crate) generation: u32,
     /// The session it belongs to.
@@ -120,6 +126,7 @@ impl Run {
             driver: Mutex::default(),
             waited: AtomicBool::new(false),
             looks_again: AtomicBool::new(false),
+            at_once: AtomicUsize::new(0),
             generation,
             session,
             is_turn,
@@ -289,15 +296,26 @@ impl Run {
                     None => return,
                 },
                 Answer::Wait(ticket) => {
+                    let is_turn_over = ticket.is_answered() && self.is_turn_over();
                     let run = self.clone();
-                    return ticket.then(move |answer| {
+                    let follow = move |answer| {
                         if let Some(next) = run.answered(answer, Outbox::is_due) {
                             run.send(next);
                         }
-                    });
+                    };
+                    if is_turn_over {
+                        return self.kernel.spawn.spawn(Box::pin(async move { follow(ticket.await) }));
+                    }
+                    return ticket.then(follow);
                 }
             }
         }
+    }
+
+    /// Whether the run has gone on for long enough without ever waiting, because the store wrote each commit at once: then
+    /// the other tasks of its thread are next.
+    fn is_turn_over(&self) -> bool {
+        self.at_once.fetch_add(1, Ordering::Relaxed) % TURN == TURN - 1
     }
 
     /// Whether everything in it stands still and is parked.

@@ -179,6 +179,9 @@ pub enum Event {
         cause: DoubtCause,
         /// The attempt is certainly over by then, wherever it runs.
         over_by: Timestamp,
+        /// What the attempt itself said of that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        said: Option<Arc<str>>,
     },
     /// A doubt was settled without ending the operation: the attempt did not happen, or may be repeated all the same.
     Settled {
@@ -300,6 +303,16 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// Where the time went of an operation that ended `at` and was first recorded `since` then; one that only waited, or was
+    /// ended from outside, does not measure it.
+    pub(crate) fn took(&self, at: Timestamp, since: Timestamp) -> Times {
+        if self.times != Times::default() {
+            return self.times;
+        }
+        let total = u64::try_from(at.since(since).as_nanos()).unwrap_or(u64::MAX);
+        Times { queued: total, running: 0, total }
+    }
+
     /// What the body sees, and nothing else.
     pub(crate) fn into_answer(self) -> Recorded {
         self.told.unwrap_or(self.result)
@@ -365,6 +378,13 @@ pub enum DoubtCause {
     Restored,
     /// The body itself could not tell: it asked, and no answer came, or not a whole one.
     Unclear,
+}
+
+impl DoubtCause {
+    /// Why it is not known, with what the attempt itself said of that.
+    pub(crate) fn with(self, said: Option<&str>) -> String {
+        said.map_or_else(|| self.to_string(), |said| format!("{self}: {said}"))
+    }
 }
 
 impl fmt::Display for DoubtCause {

@@ -1,6 +1,8 @@
 //! **The replay decision.** One pure function says what happens when a body asks for an operation: answer from the
 //! journal, go on from where it stopped, perform it, or stop because code and journal disagree.
 
+use std::sync::Arc;
+
 use crate::path::Path;
 use crate::run::history::{Standing, State};
 use crate::run::record::{Asked, DoubtCause, Grant, Recorded};
@@ -17,7 +19,7 @@ pub(crate) enum Decision {
     /// It is finished: this is what it returned.
     Answer { result: Recorded, at: Timestamp },
     /// An attempt may have happened.
-    InDoubt { attempt: u32, cause: DoubtCause, over_by: Timestamp, recorded: bool },
+    InDoubt { attempt: u32, cause: DoubtCause, over_by: Timestamp, said: Option<Arc<str>>, recorded: bool },
     /// It waits: keep waiting, with the original deadline.
     Park { on: Blocked, until: Option<Timestamp>, attempt: u32 },
     /// Somebody agreed to it: go on from there, as long as the grant is valid.
@@ -49,15 +51,18 @@ pub(crate) fn replay(path: &Path, standing: Option<&Standing>, asked: &Asked) ->
             attempt: *attempt,
             cause: DoubtCause::WorkerLost,
             over_by: standing.at,
+            said: None,
             recorded: false,
         },
         State::Attempting { attempt } => Decision::Perform { attempt: *attempt, not_before: None },
         State::Intended { attempt, over_by } => {
-            Decision::InDoubt { attempt: *attempt, cause: DoubtCause::WorkerLost, over_by: *over_by, recorded: false }
+            let (cause, said) = (DoubtCause::WorkerLost, None);
+            Decision::InDoubt { attempt: *attempt, cause, over_by: *over_by, said, recorded: false }
         }
         State::Failed { attempt, retry_at } => Decision::Perform { attempt: attempt + 1, not_before: Some(*retry_at) },
-        State::Doubted { attempt, cause, over_by } => {
-            Decision::InDoubt { attempt: *attempt, cause: *cause, over_by: *over_by, recorded: true }
+        State::Doubted { attempt, cause, over_by, said } => {
+            let said = said.clone();
+            Decision::InDoubt { attempt: *attempt, cause: *cause, over_by: *over_by, said, recorded: true }
         }
         State::Parked { on, until, attempt } => Decision::Park { on: on.clone(), until: *until, attempt: *attempt },
         State::Granted(grant) => Decision::Granted(grant.clone()),
@@ -82,12 +87,11 @@ fn divergence(path: &Path, recorded: &Asked, asked: &Asked) -> Divergence {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value, json};
 
     use super::*;
     use crate::run::record::OpKind;
+    use crate::run::spent::{Mark, Spent};
     use crate::tool::{Output, ToolError};
 
     const T: Timestamp = Timestamp::from_micros(5_000_000);
@@ -101,7 +105,8 @@ mod tests {
     }
 
     fn standing(asked: Asked, state: State) -> Standing {
-        Standing { asked, state, prepared: None, since: T, begun: None, at: T, deaths: 0 }
+        let spent = Spent::new(T, Mark::Over);
+        Standing { asked, state, prepared: None, since: T, begun: None, at: T, deaths: 0, spent }
     }
 
     fn decide(recorded: Asked, state: State, asked: &Asked) -> String {
@@ -183,7 +188,7 @@ mod tests {
     #[test]
     fn w01_a_recorded_doubt_stays_one() {
         let asked = step("s", Effect::Once);
-        let state = State::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by: T };
+        let state = State::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by: T, said: None };
         let decision = decide(asked.clone(), state, &asked);
         assert!(decision.starts_with("InDoubt { attempt: 1, cause: TimedOut"), "{decision}");
     }

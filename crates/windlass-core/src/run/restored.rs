@@ -122,7 +122,8 @@ mod tests {
         let group = Asked::operation(OpKind::Batch, "2".into(), None, Effect::Readonly);
         restored.asked(&path("2"), &group);
         assert!(restored.must_ask_about(&path("0")) && restored.must_ask_about(&path("5")));
-        let doubted = Event::Doubted { attempt: 1, cause: DoubtCause::Restored, over_by: Timestamp::default() };
+        let doubted =
+            Event::Doubted { attempt: 1, cause: DoubtCause::Restored, over_by: Timestamp::default(), said: None };
         let settled = |by| Event::Settled { attempt: 1, by, reason: String::new() };
         restored.note(&path("2/1"), &settled(Settler::Tool));
         assert!(restored.may_have_happened(&path("3")), "another doubt's settlement says nothing");

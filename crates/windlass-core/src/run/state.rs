@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{DoubtCause, Settler};
+use super::record::{DoubtCause, Event, Settler};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::time::Timestamp;
@@ -222,12 +222,25 @@ pub struct Doubt {
     pub over_by: Timestamp,
     /// Since when it waits.
     pub since: Timestamp,
+    /// What the attempt itself said of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<Arc<str>>,
 }
 
 impl Doubt {
+    /// Why it is not known, in a sentence: the cause, and what the attempt itself said.
+    pub fn why(&self) -> String {
+        self.cause.with(self.said.as_deref())
+    }
+
+    /// What is recorded of it.
+    pub(crate) fn event(&self) -> Event {
+        Event::Doubted { attempt: self.attempt, cause: self.cause, over_by: self.over_by, said: self.said.clone() }
+    }
+
     /// What the body is told once nobody can tell.
     pub(crate) fn given_up(&self, by: &Settler, reason: &str) -> ToolError {
-        ToolError::InDoubt { reason: format!("{}; given up by {by}: {reason}", self.cause) }
+        ToolError::InDoubt { reason: format!("{}; given up by {by}: {reason}", self.why()) }
     }
 }
 

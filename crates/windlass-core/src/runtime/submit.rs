@@ -96,7 +96,8 @@ impl Runtime {
         }
         // A turn waits in the store, and what an argument refers to is the run's before it begins. Where nothing is driven,
         // all there is to do is to leave it for whoever does.
-        if !self.kernel.drives || how.turn != Turn::No || !work.artifacts().is_empty() {
+        let waits = || how.turn != Turn::No || !work.artifacts().is_empty();
+        if !self.kernel.drives || (waits() && !self.is_in_vain(&work, &how)) {
             let (run, existed) = self.begin(&work, &how).await?;
             if existed {
                 self.check_same(run, &work, how.session.as_ref()).await?;
@@ -114,6 +115,12 @@ impl Runtime {
         };
         let run = drive.run.id;
         Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Fresh(Box::new(drive), lenses) })
+    }
+
+    /// Whether none of the calls would be made, because each would only go on with a loop.
+    fn is_in_vain(&self, work: &Work, how: &Start) -> bool {
+        let refused = self.kernel.loop_refusals(how.session.as_ref(), &self.toolbox.snapshot(), work.calls());
+        !refused.is_empty() && refused.iter().all(Option::is_some)
     }
 
     /// Starts several calls as one run for whoever takes it up: under a key, in a session, as a turn. Durable when it
@@ -150,6 +157,9 @@ impl Runtime {
         }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
+                if self.kernel.drives {
+                    self.kernel.loop_asked(how.session.as_ref(), run, work.calls(), &[]);
+                }
                 self.kernel.reach.watchers.changed(run, how.session.as_ref());
                 self.kernel.wake_up(run);
                 Ok((run, false))
@@ -259,7 +269,7 @@ impl Submitted {
             for call in self.work.calls() {
                 self.runtime.background(call)?;
             }
-            self.detach(true);
+            self.detach();
         }
         if let Standing::Driven(live, _) = &self.standing {
             live.run.flush().await;
@@ -274,28 +284,26 @@ impl Submitted {
     /// Waits for the outcomes of the root calls: one, or those of the batch. They are durable by then. Dropping the future
     /// loses nothing: it can be awaited again, or [`accepted`](Submitted::accepted) instead.
     pub async fn outcomes(&mut self) -> Result<(RunId, Vec<Outcome>)> {
-        if let Standing::Fresh(drive, _) = &mut self.standing {
-            // Whoever finds the run in the store before it is known to be live here waits for that.
-            let kernel = self.runtime.kernel.clone();
-            let _taking = kernel.taking(self.run);
-            // Here and now; only if it has to wait does it become a task of its own.
-            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(drive.poll(cx))).await;
-            if let std::task::Poll::Ready(end) = polled {
-                let Standing::Fresh(drive, lenses) = std::mem::replace(&mut self.standing, Standing::Stored) else {
-                    return Err(Error::Elsewhere { run: self.run });
-                };
-                self.runtime.kernel.after(&drive.run, &end);
-                return self.ended(end, &lenses).await;
+        let end = match std::mem::replace(&mut self.standing, Standing::Stored) {
+            Standing::Fresh(drive, lenses) => self.drive(drive, lenses).await,
+            Standing::Driven(live, lenses) => {
+                let completion = live.completion.clone();
+                self.standing = Standing::Driven(live, lenses);
+                completion.wait().await
             }
-            self.detach(false);
-        }
-        if let Standing::Driven(live, lenses) = &self.standing {
-            let end = live.completion.wait().await;
-            let lenses = lenses.clone();
-            self.standing = Standing::Stored;
-            return self.ended(end, &lenses).await;
-        }
-        Ok((self.run, self.runtime.attach(self.run).await?))
+            Standing::Stored => return Ok((self.run, self.runtime.attach(self.run).await?)),
+        };
+        let Standing::Driven(_, lenses) = std::mem::replace(&mut self.standing, Standing::Stored) else {
+            return Ok((self.run, self.runtime.attach(self.run).await?));
+        };
+        self.ended(end, &lenses).await
+    }
+
+    /// Drives the run to its end. If this is dropped, it goes on without.
+    async fn drive(&mut self, drive: Box<Drive>, lenses: Vec<Lens>) -> RunEnd {
+        let (live, here) = self.runtime.kernel.here(drive);
+        self.standing = Standing::Driven(live, lenses);
+        here.await
     }
 
     async fn ended(&mut self, end: RunEnd, lenses: &[Lens]) -> Result<(RunId, Vec<Outcome>)> {
@@ -336,13 +344,11 @@ impl Submitted {
         }
     }
 
-    /// Gives the run a task of its own; `first` tells the store of it before anything is done.
-    fn detach(&mut self, first: bool) {
+    /// Gives the run a task of its own, and tells the store of it before anything is done.
+    fn detach(&mut self) {
         match std::mem::replace(&mut self.standing, Standing::Stored) {
             Standing::Fresh(mut drive, lenses) => {
-                if first {
-                    drive.accept();
-                }
+                drive.accept();
                 let run = drive.run.clone();
                 let completion = self.runtime.kernel.detach(*drive);
                 self.standing = Standing::Driven(Live { run, completion }, lenses);

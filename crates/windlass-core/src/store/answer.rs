@@ -68,6 +68,11 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Ticket<T> {
+    /// Whether the answer is there already.
+    pub fn is_answered(&self) -> bool {
+        matches!(*self.0.lock(), State::Answered(_))
+    }
+
     /// Calls `callback` with the answer, at once if it is there already, else on the thread that answers.
     pub fn then(self, callback: impl FnOnce(Result<T, StoreError>) + Send + 'static) {
         let mut state = self.0.lock();

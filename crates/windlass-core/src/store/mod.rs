@@ -222,6 +222,9 @@ pub struct Creation {
     pub turn: Turn,
     /// The run that spawned it, and where.
     pub parent: Option<Box<(RunId, Path)>>,
+    /// Whether its process is known to drive it before it is created. Otherwise whoever finds it at once would take it for
+    /// somebody else's.
+    pub known: bool,
 }
 
 /// A session has one turn at a time.
@@ -504,6 +507,12 @@ pub trait Store: Send + Sync + 'static {
         _limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         lacks("it does not list the newest runs first")
+    }
+
+    /// Whether a commit may be over when [`commit`](Store::commit) returns, though it went to a disk. Runs are then made
+    /// known before they are created.
+    fn commits_at_once(&self) -> bool {
+        false
     }
 
     /// The run that has this key, if it is still kept.

@@ -225,7 +225,8 @@ pub struct Limits {
     pub per_second: Option<u32>,
     /// Bytes of text the model is shown of one output, instead of [`limits::OUTPUT_BUDGET`].
     pub output_budget: Option<usize>,
-    /// Identical calls with identical results in a row before the next is refused, instead of [`limits::LOOP_LIMIT`].
+    /// Identical calls with identical results in a row, of one body or handed in for one session, before the next is refused,
+    /// instead of [`limits::LOOP_LIMIT`].
     pub loop_limit: Option<u32>,
     /// How deep in a run its calls may stand, instead of [`limits::CALL_DEPTH`].
     pub max_depth: Option<usize>,

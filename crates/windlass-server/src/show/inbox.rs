@@ -144,7 +144,7 @@ impl Item {
                 let key = awaited.key.clone().filter(|_| with_keys);
                 (park.operation.clone(), why, park.since, park.until, key)
             }
-            What::Doubt(doubt) => (doubt.operation.clone(), doubt.cause.to_string(), doubt.since, None, None),
+            What::Doubt(doubt) => (doubt.operation.clone(), doubt.why(), doubt.since, None, None),
         };
         let otherwise = || {
             format!(

@@ -79,6 +79,7 @@ fn doubt(doubt: &Doubt) -> wire::Doubt {
         attempt: doubt.attempt,
         operation: doubt.operation.clone(),
         cause: word(serde_json::to_value(doubt.cause).ok()),
+        said: doubt.said.as_deref().map(str::to_owned),
         over_by: doubt.over_by.into(),
         since: doubt.since.into(),
     }

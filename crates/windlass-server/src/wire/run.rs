@@ -131,8 +131,11 @@ pub struct Doubt {
     pub attempt: u32,
     /// What was attempted.
     pub operation: String,
-    /// Why it is not known: `worker_lost`, `timed_out`, `cancelled` or `restored`.
+    /// Why it is not known: `worker_lost`, `timed_out`, `cancelled`, `restored` or `unclear`.
     pub cause: String,
+    /// What the attempt itself said of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
     /// "It did not happen" is believed from then on.
     pub over_by: Time,
     /// Since when it waits.

@@ -1,6 +1,7 @@
 //! Calls and batches: waited for or not, and asked for again.
 
 use serde_json::json;
+use windlass::limits;
 use windlass_server::Options;
 
 use crate::net::until;
@@ -132,4 +133,34 @@ async fn l23_calls_of_a_session_are_runs_of_it() {
     let page = events.is(200);
     assert!(page["events"].as_array().unwrap().iter().all(|event| event["run"] == answer["run"]), "{page}");
     until(|| async { (world.ledger.count() == 1).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e13_the_same_call_over_and_over_in_one_session_is_refused_in_the_end() {
+    let world = World::new().await;
+    let call = |session: &str| json!({"tool": "add", "args": {"a": 1, "b": 2}, "session": session});
+    for n in 0..limits::LOOP_LIMIT {
+        let answer = world.client.post_as(&format!("k{n}"), "/v1/calls", call("s")).await.is(200);
+        assert_eq!(answer["outcome"]["value"], 3, "{answer}");
+    }
+    let refused = world.client.post("/v1/calls", call("s")).await.is(200);
+    let error = &refused["outcome"]["error"];
+    assert_eq!(error["kind"], "failed");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("refused: `add` was called 5 times") && message.contains("do something else"),
+        "{message}"
+    );
+    // Asking again for what was done is no new call.
+    let again = world.client.post_as("k0", "/v1/calls", call("s")).await.is(200);
+    assert_eq!(again["outcome"]["value"], 3, "{again}");
+    let batch = json!({"session": "s", "calls": [
+        {"tool": "add", "args": {"a": 1, "b": 2}}, {"tool": "add", "args": {"a": 2, "b": 2}}
+    ]});
+    let outcomes = world.client.post("/v1/batches", batch).await.is(200)["outcomes"].clone();
+    assert_eq!((&outcomes[0]["error"]["kind"], &outcomes[1]["value"]), (&json!("failed"), &json!(4)));
+    // Something new was told meanwhile, and other sessions have nothing to do with it.
+    for session in ["s", "another"] {
+        assert_eq!(world.client.post("/v1/calls", call(session)).await.is(200)["outcome"]["value"], 3);
+    }
 }

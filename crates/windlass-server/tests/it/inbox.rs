@@ -1,6 +1,9 @@
 //! What people say: approvals, doubts, inputs, connections; and answers by reply key.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
+use windlass::{Tool, ToolError};
 use windlass_server::Options;
 
 use crate::net::until;
@@ -84,6 +87,42 @@ async fn w01_a_doubt_is_settled_by_a_person_and_the_first_settlement_counts() {
     let late = json!({"settlement": "give_up", "reason": "late"});
     let problem = world.client.post_as("t", &settle, late).await.refused(409, "already_decided");
     assert_eq!(problem["counted"], json!({"what": "happened", "by": "local", "reason": "the bank says so"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b06_b09_the_time_a_person_took_is_part_of_what_a_call_took() {
+    let world = World::new().await;
+    let run = world.start("pay", json!({"cents": 500})).await;
+    let began = Instant::now();
+    world.run_in(&run, "suspended").await;
+    let item = world.item().await;
+    let waited = began.elapsed().as_secs_f64() * 1e3;
+    world.client.post(&format!("/v1/inbox/{}/approve", id(&item)), json!({})).await.is(200);
+    let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
+    let times = &ended["outcomes"][0]["times"];
+    let milliseconds = |name: &str| times[name].as_f64().unwrap();
+    assert!(milliseconds("total_ms") >= waited && milliseconds("queued_ms") >= waited, "{waited} ms, {times}");
+    assert!(milliseconds("running_ms") >= 0.0, "{times}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w01_what_an_attempt_that_cannot_tell_said_is_in_the_inbox_and_in_the_run() {
+    let world = World::new().await;
+    let unclear = Tool::new("unclear", "Cannot tell.", |_: Value| async {
+        Err::<Value, _>(ToolError::in_doubt("the line went dead"))
+    });
+    world.windlass.toolbox().insert(unclear).unwrap();
+    let run = world.start("unclear", json!({})).await;
+    let item = world.item().await;
+    assert_eq!(item["why"], "the attempt itself could not tell: the line went dead");
+    assert!(item["sentence"].as_str().unwrap().contains("could not tell: the line went dead"), "{item}");
+    let shown = world.client.get(&format!("/v1/runs/{run}")).await.is(200);
+    let doubt = &shown["doubts"][0];
+    assert_eq!((&doubt["cause"], &doubt["said"]), (&json!("unclear"), &json!("the line went dead")));
+    for of in ["journal", "explain", "trace"] {
+        let text = world.client.get(&format!("/v1/runs/{run}/{of}")).await.is(200).to_string();
+        assert!(text.contains("the line went dead"), "{of}: {text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,9 +16,9 @@ use super::queue::Queue;
 use super::reopen::PACE;
 use super::writer::Writer;
 
-/// Commits in a row that a caller writes itself. The next one is handed over, so that a thread of an executor comes back
-/// to its other tasks after a few milliseconds at the latest.
-const TURNS: u8 = 16;
+/// Commits in a row that a caller writes itself. The next one is handed over, which shows whether it is still alone, and
+/// does what is to be done after a group. Runs let the other tasks of their thread go first much more often.
+const TURNS: u8 = 128;
 
 /// After so many groups of one commit in a row the next one is thought to be alone too.
 const LONE: u32 = 2;

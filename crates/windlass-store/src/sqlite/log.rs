@@ -56,6 +56,8 @@ pub(super) struct End {
     pub(super) last: i64,
     /// Rows up to here are not looked through after a crash: whatever points to them is in the file.
     pub(super) packed: i64,
+    /// The highest number that was ever handed out for a run.
+    pub(super) runs: i64,
     /// Where the journals end that the transaction added to, by the number of their run; nothing where the run's own row
     /// says it.
     pub(super) moved: Vec<(i64, Option<Tail>)>,
@@ -105,6 +107,12 @@ impl End {
         self.last = tail.position;
         self.moved.push((journal.run, Some(tail)));
         Ok(tail)
+    }
+
+    /// The number of a new run: none that another one had.
+    pub(super) fn number(&mut self) -> i64 {
+        self.runs += 1;
+        self.runs
     }
 
     /// The run's own row says where its journal ends.

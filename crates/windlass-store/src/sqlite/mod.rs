@@ -138,12 +138,13 @@ impl SqliteStore {
         }
     }
 
-    /// Writes a commit on this thread if that may be, or hands it over. Runs are created by handing over: whoever creates one
-    /// is not known to drive it before it has to wait for the first time, and until then nobody may find it.
+    /// Writes a commit on this thread if that may be, or hands it over. A run that nobody is known to drive yet is created by
+    /// handing over, which takes longer than becoming known: until then nobody may find it.
     fn submit(&self, write: Write, promise: Promise<()>) -> Result<(), StoreError> {
-        let is_step = matches!(write.guard, Guard::Owner { .. }) && write.create.is_none();
+        let is_owners = matches!(write.guard, Guard::Owner { .. });
+        let may = self.here && is_owners && write.create.as_ref().is_none_or(|creation| creation.known);
         let job = Job::Write(write, promise);
-        let left = if self.here && is_step { self.desk.write_here(job) } else { Some(job) };
+        let left = if may { self.desk.write_here(job) } else { Some(job) };
         left.map_or(Ok(()), |job| self.queue.push(job))
     }
 
@@ -182,6 +183,10 @@ impl Store for SqliteStore {
             Ok(()) => Answer::Wait(ticket),
             Err(error) => Answer::Ready(Err(error)),
         }
+    }
+
+    fn commits_at_once(&self) -> bool {
+        self.here
     }
 
     /// Dropping the future may leave the epoch raised, as if the claimant had died right after.

@@ -176,6 +176,8 @@ impl Table<'_> {
             })
             .optional()?;
         let Some((run, key, session)) = removed else { return Ok(false) };
+        // No later run may have its number: where the highest one goes, the table no longer says which that was.
+        connection.prepare_cached("UPDATE file SET runs = ?1 WHERE runs < ?1")?.execute([id])?;
         if let Some(key) = key {
             let sql = "INSERT OR REPLACE INTO tombstones (key, run, since) VALUES (?1, ?2, ?3)";
             connection.prepare_cached(sql)?.execute(params![key, run, now.as_micros()])?;

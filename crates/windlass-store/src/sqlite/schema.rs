@@ -12,25 +12,12 @@ use super::{backup, blobs, log, outline};
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 3;
+pub(super) const VERSION: i32 = 4;
 
 /// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
 ///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
-///   was added since rows at its end went, and whether it is a backup that nobody opened yet.
-/// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id. It grows, so it is also
-///   the order in which turns arrived.
-/// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
-///   from one that died with an earlier process. `runs.clean` says that no owner before the last one can be alive.
-/// - `runs.wake` is when a queued or suspended run is due; nothing for a run that somebody drives or nobody will.
-/// - `runs.turn` is set while the run is a turn that is not over.
-/// - `runs.asks` says that something in `parks` needs a person.
-/// - `runs.base` is the number of the first record of this generation.
-/// - `runs.ended` is when a finished run ended; `runs.summary` is 0 while its journal is whole, 1 while it is being removed,
-///   2 once the row is all that is left.
-/// - `runs.tail` and `runs.length` say where the journal ends, unless it has rows beyond `file.packed`.
-/// - The partial indexes answer the filters; an index holds only the rows its filter shows. A run that is created and
-///   finished in one commit is in none of them but `runs_ended` and `runs_by_tool`, which grow at their ends. The filter of finished runs has
-///   none of its own: nearly all runs are finished, so walking all of them in their order finds them as fast.
+///   was added since rows at its end went, whether it is a backup that nobody opened yet, and the highest `runs.id` of
+///   those that are gone.
 /// - `sessions` keeps names short in the tables that repeat them.
 /// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys come back.
 const TABLES: &str = "
@@ -40,7 +27,8 @@ CREATE TABLE file (
     packed   INTEGER NOT NULL DEFAULT 0,
     clean    INTEGER NOT NULL DEFAULT 1,
     last     INTEGER NOT NULL DEFAULT 0,
-    copy     INTEGER NOT NULL DEFAULT 0
+    copy     INTEGER NOT NULL DEFAULT 0,
+    runs     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 INSERT INTO file (openings, secret) VALUES (0, randomblob(32));
 
@@ -55,8 +43,36 @@ CREATE TABLE sessions (
     name TEXT NOT NULL UNIQUE
 ) STRICT;
 
+CREATE TABLE mail (
+    run      INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    dedupe   TEXT,
+    body     TEXT,
+    PRIMARY KEY (run, position)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX mail_by_dedupe ON mail (run, dedupe) WHERE dedupe IS NOT NULL;
+CREATE INDEX mail_unread ON mail (run, position) WHERE body IS NOT NULL;
+";
+
+/// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id. It grows, so it is also
+///   the order in which turns arrived. It is handed out by the writer: SQLite's own way to never hand one out twice writes
+///   a page for it every time.
+/// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
+///   from one that died with an earlier process. `runs.clean` says that no owner before the last one can be alive.
+/// - `runs.wake` is when a queued or suspended run is due; nothing for a run that somebody drives or nobody will.
+/// - `runs.turn` is set while the run is a turn that is not over.
+/// - `runs.asks` says that something in `parks` needs a person.
+/// - `runs.base` is the number of the first record of this generation.
+/// - `runs.ended` is when a finished run ended; `runs.summary` is 0 while its journal is whole, 1 while it is being removed,
+///   2 once the row is all that is left.
+/// - `runs.tail` and `runs.length` say where the journal ends, unless it has rows beyond `file.packed`.
+/// - The partial indexes answer the filters; an index holds only the rows its filter shows. A run that is created and
+///   finished in one commit is in none of them but `runs_ended` and `runs_by_tool`, which grow at their ends. The filter
+///   of finished runs has none of its own: nearly all runs are finished, so walking all of them in their order finds them
+///   as fast. Every index that a new run is in is one more page that its first commit writes.
+const RUNS: &str = "
 CREATE TABLE runs (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    id          INTEGER PRIMARY KEY,
     run         BLOB NOT NULL UNIQUE,
     tool        TEXT NOT NULL,
     created     INTEGER NOT NULL,
@@ -85,7 +101,6 @@ CREATE TABLE runs (
     summary     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX runs_open ON runs (phase, run) WHERE phase < 4;
-CREATE INDEX runs_driven ON runs (worker, run) WHERE phase = 1;
 CREATE INDEX runs_due ON runs (wake, run) WHERE wake IS NOT NULL;
 CREATE INDEX runs_doubted ON runs (run) WHERE doubts IS NOT NULL;
 CREATE INDEX runs_inbox ON runs (run) WHERE doubts IS NOT NULL OR asks = 1;
@@ -94,16 +109,6 @@ CREATE INDEX runs_by_session ON runs (session, run) WHERE session IS NOT NULL;
 CREATE INDEX runs_turns ON runs (session, id) WHERE turn IS NOT NULL;
 CREATE INDEX runs_by_parent ON runs (parent_run, run) WHERE parent_run IS NOT NULL;
 CREATE INDEX runs_by_tool ON runs (tool, run);
-
-CREATE TABLE mail (
-    run      INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    dedupe   TEXT,
-    body     TEXT,
-    PRIMARY KEY (run, position)
-) STRICT, WITHOUT ROWID;
-CREATE UNIQUE INDEX mail_by_dedupe ON mail (run, dedupe) WHERE dedupe IS NOT NULL;
-CREATE INDEX mail_unread ON mail (run, position) WHERE body IS NOT NULL;
 ";
 
 /// See `log.rs`.
@@ -132,10 +137,11 @@ CREATE TABLE segments (
 CREATE INDEX segments_by_session ON segments (session, first) WHERE session IS NOT NULL;
 ";
 
-/// Finished runs by how much of them is left and when they ended, and the keys of those that are gone.
-const RETENTION: &str = "
-CREATE INDEX runs_ended ON runs (summary, ended) WHERE ended IS NOT NULL;
+/// Finished runs by how much of them is left and when they ended.
+const ENDED: &str = "CREATE INDEX runs_ended ON runs (summary, ended) WHERE ended IS NOT NULL;";
 
+/// The keys of runs that are gone.
+const RETENTION: &str = "
 CREATE TABLE tombstones (
     key   TEXT PRIMARY KEY,
     run   BLOB NOT NULL,
@@ -165,7 +171,37 @@ CREATE VIEW journal AS
 ";
 
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
-const MIGRATIONS: [&[&str]; 2] = [FROM_V1, FROM_V2];
+const MIGRATIONS: [&[&str]; 3] = [FROM_V1, FROM_V2, FROM_V3];
+
+/// Version 3 had SQLite hand out the numbers of runs, and an index of those that somebody drives.
+const FROM_V3: &[&str] = &[
+    "DROP VIEW IF EXISTS run;
+     DROP VIEW IF EXISTS journal;
+     ALTER TABLE file ADD COLUMN runs INTEGER NOT NULL DEFAULT 0;
+     UPDATE file SET runs = coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0);
+     DROP INDEX runs_open;
+     DROP INDEX runs_driven;
+     DROP INDEX runs_due;
+     DROP INDEX runs_doubted;
+     DROP INDEX runs_inbox;
+     DROP INDEX runs_by_key;
+     DROP INDEX runs_by_session;
+     DROP INDEX runs_turns;
+     DROP INDEX runs_by_parent;
+     DROP INDEX runs_by_tool;
+     DROP INDEX runs_ended;
+     ALTER TABLE runs RENAME TO old;",
+    RUNS,
+    "INSERT INTO runs (id, run, tool, created, epoch, opening, worker, orderly, clean, phase, state, wake, key, session,
+                       turn, parent_run, parent_path, generation, base, examined, doubts, parks, asks, tail, length,
+                       ended, summary)
+        SELECT id, run, tool, created, epoch, opening, worker, orderly, clean, phase, state, wake, key, session,
+               turn, parent_run, parent_path, generation, base, examined, doubts, parks, asks, tail, length,
+               ended, summary
+        FROM old ORDER BY id;
+     DROP TABLE old;",
+    ENDED,
+];
 
 /// Version 2 could not list the runs of a tool.
 const FROM_V2: &[&str] = &["CREATE INDEX runs_by_tool ON runs (tool, run);"];
@@ -194,6 +230,7 @@ const FROM_V1: &[&str] = &[
         FROM old ORDER BY position;
      DROP TABLE old;",
     blobs::DDL,
+    ENDED,
     RETENTION,
 ];
 
@@ -230,7 +267,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    for statements in [TABLES, LOG, RETENTION, blobs::DDL, VIEWS] {
+    for statements in [TABLES, RUNS, LOG, ENDED, RETENTION, blobs::DDL, VIEWS] {
         transaction.execute_batch(statements)?;
     }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;

@@ -3,6 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::run::record::{DoubtCause, Grant, Prepared, Settled, Settler};
 use crate::run::state::Blocked;
+use crate::time::Times;
 use crate::tool::{Effect, Output, Schemas, ToolSpec};
 
 const RUN: RunId = RunId::from_bytes([7; 16]);
@@ -64,7 +65,7 @@ fn l23_every_record_says_what_happened() {
     let soon = at(100);
     let grant = Grant { digest: String::new(), by: "ada".into(), reason: "fine".into(), until: soon };
     let parked = Event::Parked { on: Blocked::Time, until: Some(soon), attempt: 0 };
-    let doubted = Event::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by: soon };
+    let doubted = Event::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by: soon, said: None };
     let settled = Event::Settled { attempt: 1, by: Settler::Policy, reason: "rerun".into() };
     let prepared = Event::Prepared(Prepared { args: Some(Arc::new(json!({}))), payload: None });
     let cancelled = Event::Cancelled { by: "ada".into(), reason: "enough".into() };

@@ -47,6 +47,7 @@ fn a_finished_run_is_forgotten_only_when_its_doubts_are_settled() {
         cause: DoubtCause::WorkerLost,
         over_by: Timestamp::default(),
         since: Timestamp::default(),
+        said: None,
     };
     create(&store, 0, Creation::default(), vec![Change::Doubts(vec![doubt]), finished()]);
     let flood = |from: u64| {

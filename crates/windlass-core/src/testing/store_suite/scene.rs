@@ -118,7 +118,12 @@ pub(super) fn record(place: u32, value: Value) -> Record {
 pub(super) fn doubt(place: u32, attempt: u32) -> Doubt {
     let operation = "charge".to_owned();
     let path = Path::root().child(place);
-    Doubt { path, attempt, operation, cause: DoubtCause::WorkerLost, over_by: at(9), since: at(8) }
+    // What the attempt said is kept with it, and so is that it said nothing.
+    let (cause, said) = match attempt {
+        1 => (DoubtCause::WorkerLost, None),
+        _ => (DoubtCause::Unclear, Some("the line went dead".into())),
+    };
+    Doubt { path, attempt, operation, cause, over_by: at(9), since: at(8), said }
 }
 
 pub(super) fn settle(place: u32, attempt: u32) -> Message {

@@ -52,8 +52,9 @@ impl Tails {
 
     /// Looks through the end of the log as it is in the file.
     pub(in crate::sqlite) fn rebuild(&self, connection: &Connection) -> rusqlite::Result<End> {
-        let (packed, last): (i64, i64) =
-            connection.query_row("SELECT packed, last FROM file", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let sql = "SELECT packed, last, max(runs, (SELECT coalesce(max(id), 0) FROM runs)) FROM file";
+        let (packed, last, runs): (i64, i64, i64) =
+            connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let mut statement =
             connection.prepare("SELECT position, run, seq + count FROM log WHERE position > ?1 ORDER BY position")?;
         let mut rows = statement.query([packed])?;
@@ -64,6 +65,6 @@ impl Tails {
             tails.insert(row.get(1)?, Tail { position, end: unsigned(row.get(2)?) });
         }
         *self.0.write() = tails;
-        Ok(End { last, packed, moved: Vec::new() })
+        Ok(End { last, packed, runs, moved: Vec::new() })
     }
 }

@@ -74,7 +74,7 @@ impl Table<'_> {
         statement.query_row([session], |row| row.get(0).map(RunId::from_bytes)).optional()
     }
 
-    pub(super) fn create(&self, owner: Owner, creation: &Creation, write: &Write) -> Result<Head, Trouble> {
+    pub(super) fn create(&mut self, owner: Owner, creation: &Creation, write: &Write) -> Result<Head, Trouble> {
         let running;
         let state = match &write.state {
             Some(state) => state,
@@ -111,13 +111,14 @@ impl Table<'_> {
     }
 
     /// The head it returns has no journal yet.
-    fn insert(&self, row: &Row<'_>) -> Result<Head, Trouble> {
+    fn insert(&mut self, row: &Row<'_>) -> Result<Head, Trouble> {
         let Row { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
-        let sql = "INSERT INTO runs (run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
+        let sql = "INSERT INTO runs (id, run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
                                      session, turn, parent_run, parent_path, tail, length, ended)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
-        let parent = creation.parent.as_deref();
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+        let (id, parent) = (self.end.number(), creation.parent.as_deref());
         self.connection.prepare_cached(sql)?.execute(params![
+            id,
             run.as_bytes(),
             creation.tool,
             creation.at.as_micros(),
@@ -137,7 +138,6 @@ impl Table<'_> {
             signed(tail.end),
             ended.map(Timestamp::as_micros),
         ])?;
-        let id = self.connection.last_insert_rowid();
         Ok(Head {
             id,
             epoch,

@@ -30,7 +30,7 @@ fn w08_a_lone_caller_writes_by_itself_and_hands_over_now_and_then() {
     // A group that took long, on a busy machine, is followed by another that is handed over.
     let first = (1..100).find(|seq| is_written_here(&store, *seq)).expect("it is allowed to");
     let more = (first + 1..).take_while(|seq| is_written_here(&store, *seq)).count();
-    assert!(more < 16, "a thread comes back to its other work: {more}");
+    assert!(more < 128, "what follows a group is done now and then: {more}");
 }
 
 #[test]

@@ -58,13 +58,48 @@ fn w09_a_finished_run_of_version_1_counts_from_its_creation() {
 #[test]
 fn w08_a_file_of_version_2_lists_the_runs_of_a_tool() {
     let (_directory, path) = place();
-    let store = SqliteStore::open(&path).unwrap();
-    commit(&store, create(1)).unwrap();
-    let tool = block_on(store.info(run(1))).unwrap().unwrap().tool;
-    drop(store);
+    let connection = Connection::open(&path).unwrap();
+    connection.execute_batch(include_str!("v3.sql")).unwrap();
     // What version 3 added.
-    let older = "DROP INDEX runs_by_tool; PRAGMA user_version = 2;";
-    Connection::open(&path).unwrap().execute_batch(older).unwrap();
+    connection.execute_batch("DROP INDEX runs_by_tool; PRAGMA user_version = 2;").unwrap();
+    drop(connection);
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(block_on(store.list(Filter::Tool(tool), None, 9)).unwrap().len(), 1);
+    assert_eq!(block_on(store.list(Filter::Tool("u".into()), None, 9)).unwrap().len(), 1);
+}
+
+#[test]
+fn w08_a_file_of_version_3_goes_on() {
+    let (_directory, path) = place();
+    Connection::open(&path).unwrap().execute_batch(include_str!("v3.sql")).unwrap();
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!((length(&store, 1), length(&store, 4)), (2, 1));
+    assert_eq!(block_on(store.keyed("k".into())).unwrap(), Some(run(4)));
+    let claimed = block_on(store.claim(run(4), claimant())).unwrap();
+    assert_eq!((claimed.epoch, claimed.seq, claimed.mail.len()), (4, 1, 1));
+    commit(&store, create(5)).unwrap();
+    drop(store);
+    assert_eq!(number(&path, 5), 10, "the numbers of runs that are gone stay theirs");
+}
+
+/// What stands for the run in the file.
+fn number(path: &std::path::Path, n: u8) -> i64 {
+    let sql = "SELECT id FROM runs WHERE run = ?1";
+    Connection::open(path).unwrap().query_row(sql, [run(n).as_bytes()], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn w09_no_run_gets_the_number_of_one_that_is_gone() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).unwrap();
+    for n in 1..=2 {
+        commit(&store, create(n)).unwrap();
+        commit(&store, owner(n, 1, vec![finish()])).unwrap();
+    }
+    block_on(store.purge(run(2), Timestamp::default())).unwrap();
+    assert_eq!(block_on(store.info(run(2))), Ok(None));
+    drop(store);
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, create(3)).unwrap();
+    drop(store);
+    assert_eq!((number(&path, 1), number(&path, 3)), (1, 3));
 }
