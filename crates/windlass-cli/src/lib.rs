@@ -7,6 +7,7 @@ mod completions;
 pub mod config;
 mod demo;
 pub mod exit;
+mod files;
 pub mod input;
 mod interrupt;
 mod log;
@@ -18,9 +19,6 @@ pub mod timeline;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::Cli;
 use exit::{Exit, Failure};
 
 /// The whole program.
@@ -29,7 +27,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == LAUNCH) {
         return windlass_tools::sandbox::launch_main();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match args::read(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
             // Where help cannot be shown, nothing else can.

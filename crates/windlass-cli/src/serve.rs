@@ -8,13 +8,14 @@ use std::path::Path;
 
 use tokio::net::TcpListener;
 use windlass::Toolbox;
-use windlass_server::{Options, Webhook};
+use windlass_server::Options;
 
 use crate::api;
 use crate::args::{Global, ServeArgs};
 use crate::config::{self, Config};
 use crate::demo;
 use crate::exit::{Exit, Failure, Result};
+use crate::files;
 use crate::log;
 use crate::out::Out;
 use reload::Reloading;
@@ -23,6 +24,10 @@ use stop::Stop;
 /// Serves until it is asked to stop.
 pub(crate) async fn run(args: &ServeArgs, global: &Global, out: &Out) -> Result<()> {
     log::start(global)?;
+    let files = files::raised();
+    if let (true, sentence) = files::sentence(files) {
+        tracing::warn!("{sentence}");
+    }
     let stop = Stop::new(args.demo.is_some())?;
     let place = api::place(global)?;
     refuse_second(&place.file)?;
@@ -35,10 +40,14 @@ pub(crate) async fn run(args: &ServeArgs, global: &Global, out: &Out) -> Result<
         Some(config) => Some(Reloading::start(config, &toolbox, api::launcher(&place.file)).await?),
         None => None,
     };
+    let mut options = options(place.config.as_ref(), reloading.as_ref())?;
+    options.limits.connections = files::connections(files);
     api::end_leftovers(&place.file)?;
     let windlass = place.builder(toolbox).await.map_err(|error| api::unopened(&error))?;
+    if let Some(reloading) = &reloading {
+        reloading.for_runs_of(&windlass);
+    }
     let bound = listener.local_addr().map_err(|error| unreachable(&error))?;
-    let options = options(place.config.as_ref(), reloading.as_ref())?;
     let (asked, file) = (stop.asked(), place.file.clone());
     // Asked for when requests are answered, and not before: whoever reads the line may send one.
     let stop = async {
@@ -109,23 +118,10 @@ fn options(config: Option<&Config>, reloading: Option<&Reloading>) -> Result<Opt
         options.allowed_hosts.clone_from(&config.server.allowed_hosts);
         options.allowed_origins.clone_from(&config.server.allowed_origins);
         options.limits.attempts = config.limits.drain;
-        options.webhook = webhook(config)?;
+        options.webhook = config.hook().map_err(|problems| api::misconfigured(&problems))?;
     }
     options.reload = reloading.map(Reloading::on_request);
     Ok(options)
-}
-
-/// Who is told when a person is needed.
-fn webhook(config: &Config) -> Result<Option<Webhook>> {
-    let Some(hook) = &config.webhook else { return Ok(None) };
-    let Some(secret) = &hook.secret else {
-        let why = "[webhook] has no secret, so whoever is told could not know by whom; add secret = \"${secret:NAME}\"";
-        return Err(Failure::usage(why));
-    };
-    let wrong = |error: &dyn std::fmt::Display| Failure::usage(format!("[webhook]: {error}"));
-    let secret = secret.resolve(&config.secrets).map_err(|error| wrong(&error))?;
-    let hook = Webhook::new(&hook.url.to_string(), secret.expose().as_bytes()).map_err(|error| wrong(&error))?;
-    Ok(Some(hook))
 }
 
 /// One line, when requests are answered. A server whose line nobody reads serves all the same.

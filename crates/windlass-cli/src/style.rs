@@ -75,6 +75,13 @@ pub fn plain(text: &str) -> String {
     text.chars().map(safe).collect()
 }
 
+/// So many of something: `1 tool`, `2 tools`.
+pub fn counted(number: impl std::fmt::Display, word: &str) -> String {
+    let number = number.to_string();
+    let end = if number == "1" { "" } else { "s" };
+    format!("{number} {word}{end}")
+}
+
 /// The columns `text` takes.
 pub fn width(text: &str) -> usize {
     text.width()

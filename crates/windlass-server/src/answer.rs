@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 
 /// A status and a body.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    match serde_json::to_vec(body) {
+    match lines(body) {
         Ok(bytes) => {
             let mut response = Response::new(Body::from(bytes));
             *response.status_mut() = status;
@@ -21,6 +21,13 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
             Refusal::internal().into_response()
         }
     }
+}
+
+/// JSON as it is sent: with a line break at its end, for terminals.
+pub(crate) fn lines(body: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec(body)?;
+    bytes.push(b'\n');
+    Ok(bytes)
 }
 
 /// It went well.

@@ -10,14 +10,15 @@ use rustc_hash::FxHashMap;
 use tokio::sync::broadcast;
 use windlass::tools::encode_output;
 use windlass::{
-    Atomic, Blocked, Call, Effect, Error, Filter, Hold, Output, Reply, RunState, Schemas, StoreError, Tool, ToolResult,
-    ToolSpec, Windlass,
+    Atomic, Blocked, Call, Effect, Error, Filter, Hold, Output, Reply, RunId, RunInfo, RunState, Schemas, StoreError,
+    Tool, ToolResult, ToolSpec, Windlass,
 };
 
 use crate::app::Shared;
 use crate::refusal::{Answer, Refusal};
+use crate::show::{Item, What};
 use crate::sse::{Next, Source, event};
-use crate::wire::{ClientAnswer, ClientCall, ClientRequest, ClientTool, EndReason, Time};
+use crate::wire::{ClientAnswer, ClientCall, ClientRequest, ClientTool, EndReason, InboxKind, Time};
 
 /// Clients at once; more than this is a loop gone wrong.
 const CLIENTS: usize = 1_000;
@@ -128,6 +129,11 @@ impl Clients {
         })
     }
 
+    /// Whether somebody brought a tool of this name.
+    fn has_tool(&self, name: &str) -> bool {
+        self.0.lock().values().any(|client| client.tools.contains(name))
+    }
+
     fn knows(&self, id: &str, calls: &broadcast::Sender<ClientCall>) -> bool {
         self.0.lock().get(id).is_some_and(|client| client.calls.same_channel(calls))
     }
@@ -207,6 +213,27 @@ pub(crate) async fn take_up_held(windlass: &Windlass, tools: &[String]) {
     }
 }
 
+/// What of a run waits for people. A call that was handed to a client waits for a program; it is theirs only while nobody brings its
+/// tool, because then nobody else would see it.
+pub(crate) async fn for_people(app: &Shared, info: &RunInfo, mut items: Vec<Item>) -> windlass::Result<Vec<Item>> {
+    let of_client = |item: &Item| match &item.what {
+        What::Park(awaited) => {
+            matches!(&awaited.park.on, Blocked::Input { name, at: None } if app.clients.has_tool(name))
+        }
+        What::Doubt(_) => false,
+    };
+    let paths: Vec<_> = items.iter().filter(|item| of_client(item)).map(|item| item.id.path.clone()).collect();
+    if paths.is_empty() {
+        return Ok(items);
+    }
+    let asked = app.windlass.asked_calls(info.run, &paths).await?;
+    // A wait of a body may have the name of a tool; it is no call.
+    let calls: BTreeSet<_> =
+        paths.iter().zip(&asked).filter(|(_, asked)| asked.is_some()).map(|(path, _)| path).collect();
+    items.retain(|item| item.id.kind != InboxKind::Input || !calls.contains(&item.id.path));
+    Ok(items)
+}
+
 /// The calls a client is handed.
 pub(crate) struct Calls {
     app: Shared,
@@ -236,6 +263,10 @@ impl Source for Calls {
             let call = match self.waiting.pop() {
                 Some(call) => call,
                 None => match tokio::time::timeout(Duration::from_secs(1), self.heard.recv()).await {
+                    Ok(Ok(call)) if !is_kept(&self.app.windlass, call.run).await => {
+                        self.look = true;
+                        continue;
+                    }
                     Ok(Ok(call)) => call,
                     // What was missed is in the store.
                     Ok(Err(broadcast::error::RecvError::Lagged(_))) => {
@@ -266,6 +297,18 @@ impl Source for Calls {
     fn place(&self) -> String {
         String::new()
     }
+}
+
+/// Whether the store has a run, or has it in a moment. An attempt that only reads may run ahead of its run's first record, and nobody
+/// can answer a run that is not there.
+async fn is_kept(windlass: &Windlass, run: RunId) -> bool {
+    for moment in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
+        match windlass.info(run).await {
+            Ok(Some(_)) => return true,
+            _ => tokio::time::sleep(Duration::from_millis(moment)).await,
+        }
+    }
+    false
 }
 
 /// Calls of these tools that wait for an answer.

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -13,18 +14,23 @@ use futures_util::FutureExt;
 
 use crate::access::Access;
 use crate::app::Shared;
+use crate::door::Guest;
 use crate::rate::Client;
 use crate::refusal::{Answer, Refusal};
 
 /// Routes that answer within a time of their own: what a call is waited for, or an artifact takes to arrive.
 const WAITING: [&str; 4] = ["/v1/calls", "/v1/batches", "/v1/runs/{run}/outcome", "/v1/artifacts"];
 
-/// Where a request comes from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+/// Where a request comes from, and by which connection.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) ip: IpAddr,
+    pub(crate) guest: Arc<Guest>,
+}
 
 pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
+    let busy = request.extensions().get::<Peer>().map(|peer| peer.guest.busy());
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
     let origin = request.headers().get(header::ORIGIN).cloned();
@@ -60,7 +66,10 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
     }
     let route = route.as_ref().map_or("unmatched", |route| route.as_str());
     app.metrics.request(known(&method), route, response.status().as_u16(), begun.elapsed());
-    response
+    match busy {
+        Some(busy) => busy.until_given(response),
+        None => response,
+    }
 }
 
 /// Whether the request may go on; notes who asks.
@@ -113,7 +122,7 @@ fn client(access: &Access, request: &Request) -> Option<Client> {
     match access {
         Access::Local => None,
         Access::Token(bearer) => Some(Client::Token(bearer.id.clone())),
-        Access::Nobody | Access::Void(_) => request.extensions().get::<Peer>().map(|peer| Client::Address(peer.0)),
+        Access::Nobody | Access::Void(_) => request.extensions().get::<Peer>().map(|peer| Client::Address(peer.ip)),
     }
 }
 

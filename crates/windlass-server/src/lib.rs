@@ -4,6 +4,7 @@ mod access;
 mod answer;
 mod app;
 mod clients;
+mod door;
 mod extract;
 mod guard;
 mod hosts;

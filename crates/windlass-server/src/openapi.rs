@@ -12,6 +12,7 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::answer::lines;
 use crate::wire::Problem;
 
 /// What every request may be refused with.
@@ -159,7 +160,7 @@ static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
 
 /// Keeps the description as text. It is the same for every server of a process.
 pub(crate) fn keep(api: OpenApi) {
-    DOCUMENT.get_or_init(|| complete(api).to_json().map(Bytes::from).unwrap_or_default());
+    DOCUMENT.get_or_init(|| lines(&complete(api)).map(Bytes::from).unwrap_or_default());
 }
 
 pub(crate) fn document() -> Bytes {

@@ -5,6 +5,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use windlass::{Error, StoreError};
 
+use crate::answer::lines;
 use crate::wire::Problem;
 
 /// A refusal on its way out. Boxed, because results that carry it should stay small.
@@ -76,7 +77,7 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Inner { problem, headers } = *self.0;
-        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let body = lines(&problem).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -13,10 +12,11 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use windlass::Windlass;
 
 use crate::app::Shared;
+use crate::door::{Door, Seat};
 use crate::guard::Peer;
 use crate::options::Options;
 use crate::timed::Timed;
@@ -76,49 +76,54 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
 }
 
 async fn accept(listener: TcpListener, router: Router, app: &Shared, stop: impl Future<Output = ()>) {
-    let room = Arc::new(Semaphore::new(app.options.limits.connections));
+    let door = Door::new(app.options.limits.connections);
     let mut stop = std::pin::pin!(stop);
     loop {
-        // Whoever comes when there is no room waits at the door, where it costs nothing.
         let next = async {
-            let permit = room.clone().acquire_owned().await;
-            (listener.accept().await, permit)
+            let room = door.room().await;
+            (listener.accept().await, room)
         };
-        let (accepted, permit) = tokio::select! {
+        let (accepted, room) = tokio::select! {
             biased;
             () = &mut stop => return,
             accepted = next => accepted,
         };
-        match (accepted, permit) {
-            (Ok((stream, peer)), Ok(permit)) => {
-                let served = connection(stream, peer, router.clone(), app.clone());
-                tokio::spawn(async move {
-                    served.await;
-                    drop(permit);
-                });
+        match (accepted, room) {
+            (Ok((stream, peer)), Some(room)) => {
+                let (router, app, seat) = (router.clone(), app.clone(), door.seat(room));
+                tokio::spawn(async move { connection(stream, peer, router, app, &seat).await });
             }
             (Err(error), _) => {
                 tracing::warn!("a connection cannot be accepted: {error}");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
-            (_, Err(_)) => return,
+            (_, None) => return,
         }
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, app: Shared) {
+async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, app: Shared, seat: &Seat) {
     let _open = app.metrics.connections.one();
     // Answers are written whole; waiting for more to send would only delay them.
     drop(stream.set_nodelay(true));
     let limits = &app.options.limits;
     let io = TokioIo::new(Timed::new(stream, limits.write));
-    let service = FromPeer { router: TowerToHyperService::new(router), peer: Peer(peer.ip()) };
+    let from = Peer { ip: peer.ip(), guest: seat.guest.clone() };
+    let service = FromPeer { router: TowerToHyperService::new(router), peer: from };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head).half_close(true).max_buf_size(64 << 10);
     let mut serving = std::pin::pin!(builder.serve_connection(io, service));
+    let leave = async {
+        tokio::select! {
+            () = app.stopped() => {}
+            () = seat.guest.asked_to_leave() => {}
+        }
+    };
     let served = tokio::select! {
+        biased;
+        // First of all what came meanwhile: a request that is here is answered.
         served = serving.as_mut() => served,
-        () = app.stopped() => {
+        () = leave => {
             serving.as_mut().graceful_shutdown();
             serving.await
         }
@@ -140,7 +145,7 @@ impl Service<Request<Incoming>> for FromPeer {
     type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        request.extensions_mut().insert(self.peer);
+        request.extensions_mut().insert(self.peer.clone());
         self.router.call(request)
     }
 }

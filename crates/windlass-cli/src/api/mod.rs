@@ -17,7 +17,10 @@ use windlass_server::wire::Problem;
 
 pub use events::{Event, Events};
 pub use ids::{ambiguous, enough};
-pub use open::{Open, config_path, end_leftovers, launcher, misconfigured, open, place, served, unopened};
+pub use open::{
+    Open, config_path, end_leftovers, launcher, misconfigured, open, place, place_with, place_without_tools, served,
+    unopened,
+};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::style::plain;

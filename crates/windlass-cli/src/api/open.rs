@@ -13,6 +13,7 @@ use super::{Api, Way};
 use crate::args::Global;
 use crate::config::{self, Config};
 use crate::exit::{Exit, Failure, Result};
+use crate::style::counted;
 
 /// Another command has the file open for a moment only, and a server that starts announces itself soon.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -21,14 +22,32 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// What is going to be done with a file that no server has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
-    /// Look at runs and tell them things. The file must be there; none of its runs is driven.
+    /// Look at runs and tell them things. The file must be there; none of its runs is driven, and no tool is needed.
     Look,
+    /// The same under the rules of the config, which must be known for it.
+    Tidy,
     /// The same, and the file may be new.
+    Begin,
+    /// Look at runs with the tools they call.
+    Replay,
+    /// Leave a call in a file that may be new.
     Create,
     /// Drive its runs.
     Drive,
     /// Look at the tools, for which no file is needed, and none is made.
     Tools,
+}
+
+impl Open {
+    /// Whether it makes no sense without the tools of the config.
+    fn needs_tools(self) -> bool {
+        matches!(self, Self::Replay | Self::Create | Self::Drive | Self::Tools)
+    }
+
+    /// Whether it makes no sense without a file.
+    fn needs_file(self) -> bool {
+        matches!(self, Self::Look | Self::Tidy | Self::Replay)
+    }
 }
 
 /// What this command is about: a file, and a config where there is one.
@@ -48,7 +67,47 @@ pub fn place(global: &Global) -> Result<Place> {
     Ok(place_with(config, global))
 }
 
-fn place_with(config: Option<Config>, global: &Global) -> Place {
+/// The same for what needs no tools: a config with mistakes in it is told of in one line, as far as it says where runs are kept and
+/// for how long.
+pub fn place_without_tools(global: &Global, how: Open) -> Result<Place> {
+    let Some(path) = config_path(global) else { return Ok(place_with(None, global)) };
+    let problems = match config::load(&path) {
+        Ok(config) => return Ok(place_with(Some(config), global)),
+        Err(problems) => problems,
+    };
+    let errors = counted(problems.count().0, "error");
+    let said = format!("{} has {errors} (`windlass check` shows them)", path.display());
+    match config::load_settings(&path) {
+        Ok(settings) => {
+            warn(&format!("{said}; going on without its tools"));
+            Ok(place_with(Some(settings), global))
+        }
+        Err(_) if how == Open::Look || (how == Open::Begin && global.file.is_some()) || is_served(global) => {
+            warn(&format!("{said}; going on without it"));
+            Ok(place_with(None, global))
+        }
+        Err(_) if how == Open::Tidy => {
+            Err(Failure::usage(format!("{said}, so how long runs are kept is not known; mend it first")))
+        }
+        Err(_) => {
+            Err(Failure::usage(format!("{said}, so where runs are kept is not known; mend it, or name the --file")))
+        }
+    }
+}
+
+/// Whether a server has the file that is meant without a config: it knows its own.
+fn is_served(global: &Global) -> bool {
+    served(&place_with(None, global).file).is_ok_and(|address| address.is_some())
+}
+
+/// Says once what is wrong with a config; a command may open the file again and again.
+fn warn(sentence: &str) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| eprintln!("warning: {sentence}"));
+}
+
+/// The file that is meant under this config.
+pub fn place_with(config: Option<Config>, global: &Global) -> Place {
     let configured = config.as_ref().map(|config| config.store.file.clone());
     let file = global.file.clone().or(configured).unwrap_or_else(|| PathBuf::from(config::FILE));
     Place { config, file }
@@ -89,9 +148,9 @@ impl Place {
         }
     }
 
-    async fn toolbox(&self) -> Result<Toolbox> {
+    async fn toolbox(&self) -> std::result::Result<Toolbox, config::Problems> {
         match &self.config {
-            Some(config) => config.toolbox(&launcher(&self.file)).await.map_err(|problems| misconfigured(&problems)),
+            Some(config) => config.toolbox(&launcher(&self.file)).await,
             None => Ok(Toolbox::new()),
         }
     }
@@ -122,24 +181,26 @@ pub async fn open(global: &Global, how: Open) -> Result<Api> {
     if let Some(url) = &global.server {
         return Api::remote(url, token);
     }
-    let place = match place(global) {
-        Ok(place) => place,
-        // Somebody who wants to see what is going on is not helped by hearing of the config alone.
-        Err(problem) if how == Open::Look => {
-            eprintln!("warning: {}\nwarning: going on without it", problem.sentence);
-            place_with(None, global)
-        }
-        Err(problem) => return Err(problem),
-    };
+    let place = if how.needs_tools() { place(global)? } else { place_without_tools(global, how)? };
     let began = Instant::now();
     loop {
         if let Some(address) = served(&place.file)? {
             return Api::remote(&address, token);
         }
-        if how == Open::Look && !place.file.exists() {
+        if how.needs_file() && !place.file.exists() {
             return Err(missing(&place.file));
         }
-        let toolbox = place.toolbox().await?;
+        let toolbox = match place.toolbox().await {
+            Ok(toolbox) => toolbox,
+            Err(problems) if how.needs_tools() => return Err(misconfigured(&problems)),
+            // A document that cannot be fetched today is no reason not to look.
+            Err(problems) => {
+                let errors = counted(problems.count().0, "error");
+                let sentence = format!("the tools cannot be had ({errors}, `windlass check` shows them)");
+                warn(&format!("{sentence}; going on without them"));
+                Toolbox::new()
+            }
+        };
         let builder = match how {
             Open::Tools if !place.file.exists() => place.in_memory(toolbox),
             _ => place.builder(toolbox),

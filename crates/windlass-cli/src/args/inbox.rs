@@ -49,6 +49,9 @@ pub struct Wanted {
     /// Only those of runs of this session
     #[arg(long)]
     pub session: Option<String>,
+    /// Also calls of tools that connected programs brought, which wait for those
+    #[arg(long)]
+    pub programs: bool,
 }
 
 impl Wanted {
@@ -62,7 +65,7 @@ impl Wanted {
 #[derive(Clone, Debug, Args)]
 pub struct Picked {
     /// The items; a unique beginning of the id will do
-    #[arg(value_name = "ITEM", conflicts_with_all = ["all", "kind", "tool", "run", "session"])]
+    #[arg(value_name = "ITEM", conflicts_with_all = ["all", "kind", "tool", "run", "session", "programs"])]
     pub ids: Vec<String>,
     /// Everything that waits
     #[arg(long)]

@@ -3,6 +3,7 @@
 mod inbox;
 mod runs;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -24,6 +25,25 @@ pub struct Cli {
     /// What applies to every command.
     #[command(flatten)]
     pub global: Global,
+}
+
+/// Reads what was typed. `--wait 5s` is taken for `--wait=5s` where it means nothing else: `--wait` alone is an option too, so
+/// what follows it may be the tool.
+pub fn read(typed: Vec<OsString>) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(&typed).or_else(|wrong| {
+        let joined = joined(typed).ok_or(()).and_then(|typed| Cli::try_parse_from(typed).map_err(drop));
+        joined.map_err(|()| wrong)
+    })
+}
+
+/// The same with the time in the same word as its option, if there is one behind it.
+fn joined(mut typed: Vec<OsString>) -> Option<Vec<OsString>> {
+    let is_time = |word: &OsString| word.to_str().is_some_and(|word| word.parse::<Span>().is_ok());
+    let at = typed.windows(2).position(|pair| pair[0] == "--wait" && is_time(&pair[1]))?;
+    let time = typed.remove(at + 1);
+    typed[at].push("=");
+    typed[at].push(time);
+    Some(typed)
 }
 
 /// Options of every command.
@@ -355,6 +375,27 @@ mod tests {
         let mut silent = Vec::new();
         check(&Cli::command(), &mut silent);
         assert_eq!(silent, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_time_may_stand_behind_wait_where_nothing_else_can_be_meant() {
+        let check = |words: &[&str]| {
+            let typed = ["windlass", "call"].iter().chain(words).map(OsString::from).collect();
+            match read(typed).map(|cli| cli.command) {
+                Ok(Command::Call(args)) => Ok((args.tool, args.wait)),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let five = Some(Some(Span(Duration::from_secs(5))));
+        let weather = |wait| Ok(("weather".to_owned(), wait));
+        assert_eq!(check(&["weather", "--wait=5s"]), weather(five));
+        assert_eq!(check(&["weather", "--wait", "5s"]), weather(five));
+        assert_eq!(check(&["--wait", "5s", "weather"]), weather(five));
+        assert_eq!(check(&["--wait", "weather"]), weather(Some(None)));
+        assert_eq!(check(&["--wait", "5s"]), Ok(("5s".to_owned(), Some(None))), "it may be a tool");
+        let refused = check(&["weather", "--wait", "soon"]).unwrap_err();
+        assert!(refused.contains("unexpected argument 'soon'"), "{refused}");
     }
 
     #[test]

@@ -47,8 +47,11 @@ pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
     let answer: CallAnswer = api.read(answer).await?;
     let unavailable = answer.outcome.error.as_ref().is_some_and(|error| error.kind == "unavailable");
     let unknown = if unavailable { tools::unknown(&args.tool, api).await } else { None };
-    let told = told(answer.run, &[answer.outcome], out);
-    unknown.map_or(told, Err)
+    match unknown {
+        // It says more than the outcome, which programs are told all the same.
+        Some(failure) if !out.json => Err(failure),
+        unknown => told(answer.run, &[answer.outcome], out).and(unknown.map_or(Ok(()), Err)),
+    }
 }
 
 fn detached(accepted: &Accepted, api: &Api, out: &Out) -> Result<()> {

@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use windlass_server::wire::{BackupAnswer, BackupRequest, FileCheck, Health, HealthStatus, TidyAnswer};
 use windlass_tools::sandbox;
 
-use crate::api::{self, Api};
+use crate::api::{self, Api, Open};
 use crate::args::{CheckArgs, Global, RestoreArgs};
 use crate::config;
 use crate::exit::{Exit, Failure, Result};
+use crate::files;
 use crate::out::Out;
 use crate::progress::{Progress, during};
-use crate::style::{Tint, plain};
+use crate::style::{Tint, counted, plain};
 
 /// `windlass check`
 pub(super) async fn check(args: &CheckArgs, global: &Global, out: &Out) -> Result<()> {
@@ -43,8 +44,8 @@ pub(super) async fn gc(api: &Api, out: &Out) -> Result<()> {
     if out.json {
         return out.document(&tidied);
     }
-    let TidyAnswer { summarized, removed, artifacts } = tidied;
-    out.line(&format!("{summarized} runs summarized, {removed} runs and {artifacts} artifacts removed"))
+    let (summarized, removed) = (counted(tidied.summarized, "run"), counted(tidied.removed, "run"));
+    out.line(&format!("{summarized} summarized, {removed} and {} removed", counted(tidied.artifacts, "artifact")))
 }
 
 /// `windlass backup`
@@ -70,7 +71,7 @@ pub(super) async fn backup(to: &Path, api: &Api, out: &Out) -> Result<()> {
 
 /// `windlass restore`
 pub(super) fn restore(args: &RestoreArgs, global: &Global, out: &Out) -> Result<()> {
-    let file = api::place(global)?.file;
+    let file = api::place_without_tools(global, Open::Begin)?.file;
     let from = &args.from;
     if !from.exists() {
         return Err(Failure::new(Exit::NotFound, format!("there is no backup {}", from.display())));
@@ -173,6 +174,7 @@ pub(super) async fn doctor(global: &Global, out: &Out) -> Result<()> {
     let mut findings = vec![version()];
     findings.extend(config_finding(global).await);
     findings.extend(store(global, out).await);
+    findings.push(finding("files", true, files::sentence(files::most()).1));
     findings.extend(sandboxing());
     let fine = findings.iter().all(|finding| finding.fine);
     if out.json {
@@ -206,18 +208,22 @@ async fn config_finding(global: &Global) -> Vec<Finding> {
     };
     let report = config::check(&path).await;
     let (errors, warnings) = report.problems.count();
-    let tools = report.tools.len();
+    let (tools, warnings) = (counted(report.tools.len(), "tool"), counted(warnings, "warning"));
     if report.is_usable() {
-        return vec![finding("config", true, format!("{}: {tools} tools, {warnings} warnings", path.display()))];
+        return vec![finding("config", true, format!("{}: {tools}, {warnings}", path.display()))];
     }
-    vec![finding("config", false, format!("{}: {errors} errors; `windlass check` shows them", path.display()))]
+    let errors = counted(errors, "error");
+    vec![finding("config", false, format!("{}: {errors}; `windlass check` shows them", path.display()))]
 }
 
 /// The server that is meant, or the one that has the file, or the file itself.
 async fn store(global: &Global, out: &Out) -> Vec<Finding> {
     let file = match api::place(global) {
         Ok(place) => place.file,
-        Err(_) => global.file.clone().unwrap_or_else(|| PathBuf::from(config::FILE)),
+        Err(_) => {
+            let settings = api::config_path(global).and_then(|path| config::load_settings(&path).ok());
+            api::place_with(settings, global).file
+        }
     };
     let url = match &global.server {
         Some(url) => Some(url.clone()),

@@ -12,7 +12,7 @@ use crate::args::{Decision, InboxCommand, InboxKindName, Picked, SettleArgs, Wan
 use crate::exit::{Exit, Failure, Result};
 use crate::input;
 use crate::out::Out;
-use crate::style::{Tint, plain};
+use crate::style::{Tint, counted, plain};
 
 /// What waits for somebody.
 pub(super) async fn list(wanted: &Wanted, api: &Api, out: &Out) -> Result<()> {
@@ -46,6 +46,7 @@ async fn fetch(wanted: &Wanted, api: &Api) -> Result<Vec<InboxItem>> {
             ("tool", filter.tool.as_deref()),
             ("run", run.as_deref()),
             ("session", filter.session.as_deref()),
+            ("programs", filter.programs.then_some("true")),
             ("limit", Some("500")),
             ("cursor", cursor.as_deref()),
         ];
@@ -69,7 +70,7 @@ async fn filter(wanted: &Wanted, api: &Api) -> Result<InboxFilter> {
         Some(run) => Some(api.run(run).await?),
         None => None,
     };
-    Ok(InboxFilter { kind, tool: wanted.tool.clone(), run, session: wanted.session.clone() })
+    Ok(InboxFilter { kind, tool: wanted.tool.clone(), run, session: wanted.session.clone(), programs: wanted.programs })
 }
 
 fn kind_word(kind: InboxKind) -> &'static str {
@@ -160,8 +161,7 @@ async fn connect(provider: &str, refused: Option<String>, api: &Api, out: &Out) 
     if out.json {
         return out.document(&answer);
     }
-    let runs = answer.runs;
-    out.line(&format!("{} run{} told", runs, if runs == 1 { "" } else { "s" }))
+    out.line(&format!("{} told", counted(answer.runs, "run")))
 }
 
 fn empty(action: InboxAction) -> ManyRequest {

@@ -12,7 +12,7 @@ mod tools;
 mod watch;
 
 use crate::api::{self, Api, Open};
-use crate::args::{Cli, Command, Global, InboxCommand, RunsCommand, ToolsCommand};
+use crate::args::{Cli, Command, Global, InboxCommand, RunsCommand, TokenCommand, ToolsCommand};
 use crate::exit::Result;
 use crate::out::Out;
 use crate::{completions, demo, serve};
@@ -54,9 +54,11 @@ fn how(command: &Command) -> Open {
         Command::Call(args) if !args.detach => Open::Drive,
         Command::Call(_) => Open::Create,
         Command::Runs { command: RunsCommand::Resume { .. } } => Open::Drive,
-        Command::Runs { command: RunsCommand::Import { .. } } => Open::Create,
+        Command::Runs { command: RunsCommand::Import { .. } } => Open::Begin,
+        Command::Runs { command: RunsCommand::ReplayCheck { .. } } => Open::Replay,
         Command::Tools { .. } => Open::Tools,
-        Command::Token { .. } => Open::Create,
+        Command::Token { command: TokenCommand::Create { .. } } => Open::Begin,
+        Command::Gc => Open::Tidy,
         _ => Open::Look,
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use windlass_server::wire::{Activity, Ending, Failure, Outcome, Run, State, Time};
+use windlass_server::wire::{Activity, Ending, Failure, Outcome, Run, State, Time, Violation};
 
 use crate::out::Out;
 use crate::style::{Tint, plain, took};
@@ -59,12 +59,23 @@ pub(super) fn outcome(outcome: &Outcome, out: &Out) -> Vec<String> {
 }
 
 fn failure(error: &Failure, out: &Out) -> Vec<String> {
-    let head = format!("{}: {}", out.style.paint(Tint::Bad, &plain(&error.kind)), plain(&error.message));
-    let violations = error.violations.iter().map(|violation| {
+    let message = unrepeated(&error.message, &error.violations);
+    let head = format!("{}: {}", out.style.paint(Tint::Bad, &plain(&error.kind)), plain(message));
+    std::iter::once(head).chain(violations(&error.violations)).collect()
+}
+
+/// A message without what it says of the violations that are listed below it.
+pub(super) fn unrepeated<'m>(message: &'m str, violations: &[Violation]) -> &'m str {
+    let listed = violations.first().and_then(|first| message.find(&first.message));
+    listed.and_then(|at| message[..at].split_once(": ")).map_or(message, |(head, _)| head)
+}
+
+/// Each on a line of its own, under what they are about.
+pub(super) fn violations(violations: &[Violation]) -> impl Iterator<Item = String> {
+    violations.iter().map(|violation| {
         let pointer = if violation.pointer.is_empty() { "the whole" } else { violation.pointer.as_str() };
         format!("    {}: {}", plain(pointer), plain(&violation.message))
-    });
-    std::iter::once(head).chain(violations).collect()
+    })
 }
 
 /// JSON on lines of its own.

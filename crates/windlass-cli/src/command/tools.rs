@@ -122,12 +122,10 @@ fn verdict(answer: &CheckAnswer, out: &Out) -> Vec<String> {
         Verdict::NeedsApproval => (Tint::Park, "would wait for approval"),
         Verdict::Refused => (Tint::Bad, "would be refused"),
     };
-    let why = answer.why.as_ref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
+    let why = answer.why.as_ref().map(|why| say::unrepeated(why, &answer.violations));
+    let why = why.map(|why| format!(": {}", plain(why))).unwrap_or_default();
     let mut lines = vec![format!("{}{why}", out.style.paint(tint, word))];
-    for violation in &answer.violations {
-        let pointer = if violation.pointer.is_empty() { "the whole" } else { violation.pointer.as_str() };
-        lines.push(format!("    {}: {}", plain(pointer), plain(&violation.message)));
-    }
+    lines.extend(say::violations(&answer.violations));
     lines.push(out.dim(&format!("effect {}", plain(&answer.effect))));
     lines.extend(answer.key.as_ref().map(|key| out.dim(&format!("one at a time under the key {}", plain(key)))));
     lines

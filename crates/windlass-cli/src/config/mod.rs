@@ -58,6 +58,9 @@ pub const SOURCE: &str = "windlass.toml";
 /// Largest file that is read: a thousand tools are a tenth of it.
 const LARGEST: u64 = 4 << 20;
 
+/// What a file says of its runs, and not of its tools.
+const SETTINGS: [&str; 3] = ["store", "retention", "limits"];
+
 /// Tools, each with the section of the file it comes from.
 pub(crate) type Tools = Vec<(String, Tool)>;
 
@@ -91,17 +94,18 @@ pub struct Config {
 /// Reads a config file. Relative paths in it are relative to its folder. Nothing is started or fetched yet: see
 /// [`Config::toolbox`].
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    content(path).map_or_else(
-        |why| {
-            let problem = Problem::of_file("unreadable", format!("{} cannot be read: {why}", path.display()));
-            let problem = problem.help("name the config file with --config, or create it");
-            Err(Problems::new(Arc::new(Source::new(path, String::new())), vec![problem]))
-        },
-        |text| parse(path, text),
-    )
+    parse(path, content(path)?)
 }
 
-fn content(path: &Path) -> Result<String, String> {
+fn content(path: &Path) -> Result<String, Problems> {
+    bounded(path).map_err(|why| {
+        let problem = Problem::of_file("unreadable", format!("{} cannot be read: {why}", path.display()));
+        let problem = problem.help("name the config file with --config, or create it");
+        Problems::new(Arc::new(Source::new(path, String::new())), vec![problem])
+    })
+}
+
+fn bounded(path: &Path) -> Result<String, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
@@ -109,6 +113,19 @@ fn content(path: &Path) -> Result<String, String> {
         return Err(format!("it has more than {LARGEST} bytes, which no config has"));
     }
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+}
+
+/// The same of the sections alone that say where runs are kept and for how long: whatever else is wrong with a file, whoever looks
+/// after its runs can go on. Without tools.
+pub fn load_settings(path: &Path) -> Result<Config, Problems> {
+    let source = Arc::new(Source::new(path, content(path)?));
+    let (mut tree, syntax) = tree::parse(&source.text);
+    tree.0.retain(|entry| SETTINGS.contains(&&*entry.key));
+    let mut problems = shape::check(&source.text, &tree);
+    // On a line that was not understood there may have been anything.
+    problems.extend(with_syntax(&source, &syntax, Vec::new()));
+    let config = build(source.clone(), tree, &mut problems);
+    if problems.is_empty() { Ok(config) } else { Err(Problems::new(source, problems)) }
 }
 
 /// Reads the text of a config file that stands, or would stand, at `path`.
@@ -201,6 +218,12 @@ impl Config {
         let toolbox = Toolbox::new();
         self.mount(&toolbox, self.tools(launcher).await?)?;
         Ok(toolbox)
+    }
+
+    /// Who is told when a person is needed, with the secret as it is now.
+    pub fn hook(&self) -> Result<Option<windlass_server::Webhook>, Problems> {
+        let ready = self.webhook.as_ref().map(|hook| hook.ready(&self.secrets)).transpose();
+        ready.map_err(|problem| self.refused(vec![problem]))
     }
 
     /// A runtime as the file describes it, with these tools: await it.

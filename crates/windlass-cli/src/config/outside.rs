@@ -19,7 +19,18 @@ pub struct Webhook {
     /// Gets a POST whenever something comes into the inbox.
     pub url: Url,
     /// Signs each request.
-    pub secret: Option<Text>,
+    pub secret: Text,
+    at: Span,
+}
+
+impl Webhook {
+    /// The same with its secret as it is now; or why nobody can be told.
+    pub(super) fn ready(&self, secrets: &Secrets) -> Result<windlass_server::Webhook, Problem> {
+        let wrong = |why: String| Problem::error("webhook", &self.at, format!("`webhook.secret`: {why}"));
+        let secret = self.secret.resolve(secrets).map_err(|error| wrong(error.to_string()))?;
+        let hook = windlass_server::Webhook::new(&self.url.to_string(), secret.expose().as_bytes());
+        hook.map_err(|error| wrong(error.to_string()))
+    }
 }
 
 /// What is known while a file is read.
@@ -180,9 +191,10 @@ impl Outside {
                 let problem = Problem::error("bad_value", &entry.node.span, problem).hidden();
                 problems.push(problem.help("put it into [secrets] and write \"${secret:NAME}\""));
             }
-            Some(text)
+            Some((text, entry.node.span.clone()))
         });
-        Some(Webhook { url: self.url(view.get("url")?, "webhook.url", problems)?, secret })
+        let url = self.url(view.get("url")?, "webhook.url", problems)?;
+        secret.map(|(secret, at)| Webhook { url, secret, at })
     }
 
     /// Secrets that nothing mentions.

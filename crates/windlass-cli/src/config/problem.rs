@@ -124,6 +124,11 @@ impl Problems {
         Self { source, list }
     }
 
+    /// These and others of the same file.
+    pub(crate) fn and(self, others: Self) -> Self {
+        Self::new(self.source, self.list.into_iter().chain(others.list).collect())
+    }
+
     /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.list.iter()

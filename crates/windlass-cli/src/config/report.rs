@@ -4,12 +4,13 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use windlass::Effect;
 use windlass::tools::spec::Approval;
+use windlass::{Effect, Toolbox};
 use windlass_tools::sandbox::Launcher;
 
 use super::problem::Problems;
 use super::{Tools, load};
+use crate::style::counted;
 
 /// What is to be known about a file.
 #[derive(Clone, Debug)]
@@ -42,9 +43,19 @@ pub async fn check(path: &Path) -> Report {
         Err(problems) => return Report { tools: Vec::new(), problems },
     };
     // Nothing is started, so this launcher is never asked.
-    match config.tools(&Launcher::new(["windlass"])).await {
-        Ok(tools) => Report { tools: found(&tools), problems: config.warnings() },
-        Err(problems) => Report { tools: Vec::new(), problems },
+    let mut tools = Vec::new();
+    let made = match config.tools(&Launcher::new(["windlass"])).await {
+        Ok(made) => {
+            tools = found(&made);
+            config.mount(&Toolbox::new(), made)
+        }
+        Err(problems) => Err(problems),
+    };
+    // All that a server would refuse, at once.
+    let refused: Vec<Problems> = [made.err(), config.hook().err()].into_iter().flatten().collect();
+    match refused.into_iter().reduce(Problems::and) {
+        None => Report { tools, problems: config.warnings() },
+        Some(problems) => Report { tools: Vec::new(), problems },
     }
 }
 
@@ -126,9 +137,4 @@ fn effect(effect: Effect) -> &'static str {
         Effect::Idempotent => "idempotent",
         Effect::Once => "once",
     }
-}
-
-fn counted(number: usize, word: &str) -> String {
-    let end = if number == 1 { "" } else { "s" };
-    format!("{number} {word}{end}")
 }

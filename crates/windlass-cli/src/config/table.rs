@@ -181,7 +181,7 @@ pub(crate) static LIMITS: Section = Section {
 pub(crate) static WEBHOOK: Section = Section {
     keys: &[
         key("url", TEXT, "Gets a POST whenever something comes into the inbox.").required(),
-        key("secret", TEXT, "Signs each request: \"${secret:NAME}\"."),
+        key("secret", TEXT, "Signs each request: \"${secret:NAME}\", of at least 16 bytes.").required(),
     ],
     shared: &[],
 };

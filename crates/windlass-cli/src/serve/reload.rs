@@ -1,16 +1,17 @@
 //! Taking up a changed config while runs go on: by SIGHUP, by a request, or because the file changed.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
-use windlass::Toolbox;
+use windlass::{Toolbox, Windlass};
 use windlass_server::wire::ReloadAnswer;
 use windlass_tools::sandbox::Launcher;
 
 use crate::api;
-use crate::config::{Change, Config, Problems, Reload};
+use crate::config::{Change, Config, Problems, Reload, wake};
 use crate::exit::{Exit, Failure, Result};
+use crate::style::counted;
 
 /// How often a file is looked at. Soon enough for a person who has just saved it.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
@@ -20,6 +21,8 @@ const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 pub(super) struct Reloading {
     reload: Arc<Mutex<Reload>>,
     toolbox: Toolbox,
+    /// Whose runs may have missed a tool that comes back; there once the file is open.
+    windlass: Arc<OnceLock<Windlass>>,
 }
 
 impl Reloading {
@@ -27,7 +30,11 @@ impl Reloading {
     pub(super) async fn start(config: &Config, toolbox: &Toolbox, launcher: Launcher) -> Result<Self> {
         let reload = Reload::new(config.clone(), toolbox.clone(), launcher).await;
         let reload = reload.map_err(|problems| api::misconfigured(&problems))?;
-        let reloading = Self { reload: Arc::new(Mutex::new(reload)), toolbox: toolbox.clone() };
+        let reloading = Self {
+            reload: Arc::new(Mutex::new(reload)),
+            toolbox: toolbox.clone(),
+            windlass: Arc::new(OnceLock::new()),
+        };
         let mut hangup = signal(SignalKind::hangup())
             .map_err(|error| Failure::new(Exit::Failed, format!("signals cannot be heard: {error}")))?;
         let watching = reloading.clone();
@@ -37,13 +44,31 @@ impl Reloading {
                     _ = hangup.recv() => true,
                     () = tokio::time::sleep(LOOK_EVERY) => false,
                 };
-                let mut reload = watching.reload.lock().await;
-                if asked || reload.is_stale() {
-                    told(&reload.now().await);
+                if asked || watching.reload.lock().await.is_stale() {
+                    drop(watching.now().await);
                 }
             }
         });
         Ok(reloading)
+    }
+
+    /// From now on, runs that missed a tool go on when it is back.
+    pub(super) fn for_runs_of(&self, windlass: &Windlass) {
+        self.windlass.get_or_init(|| windlass.clone());
+    }
+
+    /// Reads the config anew, and says in the log what came of it.
+    async fn now(&self) -> std::result::Result<Change, Problems> {
+        let change = self.reload.lock().await.now().await;
+        told(&change);
+        if let (Ok(_), Some(windlass)) = (&change, self.windlass.get()) {
+            match wake(windlass).await {
+                Ok(0) => {}
+                Ok(woken) => tracing::warn!("{} that missed a tool may go on", counted(woken, "run")),
+                Err(error) => tracing::error!("runs that missed a tool stay held: {error}"),
+            }
+        }
+        change
     }
 
     /// What a request to read the config anew does.
@@ -52,9 +77,7 @@ impl Reloading {
         Arc::new(move || {
             let reloading = reloading.clone();
             Box::pin(async move {
-                let change = reloading.reload.lock().await.now().await;
-                told(&change);
-                match change {
+                match reloading.now().await {
                     Ok(change) => {
                         let tools = reloading.toolbox.tools().len() as u64;
                         Ok(ReloadAnswer { tools, changes: words(&change) })

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use windlass_server::wire::Activity;
 
-use crate::style::Tint;
+use crate::style::{Tint, counted};
 
 /// Whether an operation of this kind does nothing but wait.
 pub(super) fn parks(operation: &str) -> bool {
@@ -13,8 +13,8 @@ pub(super) fn parks(operation: &str) -> bool {
 /// An operation that is no call, as people say it.
 pub(super) fn named(operation: &str, name: &str) -> String {
     match operation {
-        "batch" => format!("{name} calls"),
-        "steps" => format!("{name} steps"),
+        "batch" => counted(name, "call"),
+        "steps" => counted(name, "step"),
         "sleep" => "sleep".to_owned(),
         "wait" => format!("wait for {name}"),
         "first" => format!("first of {name}"),

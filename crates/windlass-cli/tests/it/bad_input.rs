@@ -43,7 +43,8 @@ fn b08_bad_json_is_shown_with_its_place() {
 fn l02_an_unknown_tool_has_a_near_miss() {
     both_ways(|world, _| {
         let text = world.fails(3, &["call", "ehco", "--args", r#"{"text": "x"}"#]);
-        has(&text, &["ehco", "did you mean `echo`?"]);
+        has(&text, &["did you mean `echo`?"]);
+        assert_eq!(text.matches("ehco").count(), 1, "it is named once: {text}");
         has(&world.fails(3, &["tools", "show", "ehco"]), &["ehco", "echo"]);
     });
 }
@@ -51,9 +52,22 @@ fn l02_an_unknown_tool_has_a_near_miss() {
 #[test]
 fn a_missing_file_is_named_and_not_made_by_looking() {
     let world = World::empty();
-    for args in [&["runs", "list"][..], &["inbox"], &["gc"], &["--file", "other.db", "runs", "list"]] {
+    for args in [
+        &["runs", "list"][..],
+        &["inbox"],
+        &["gc"],
+        &["--file", "other.db", "runs", "list"],
+        &["backup", "copy.db"],
+        &["token", "list"],
+        &["token", "revoke", "t"],
+        &["runs", "replay-check", "--all"],
+        &["runs", "watch", "0"],
+    ] {
         has(&world.fails(3, args), &["there is no file", ".db", "windlass serve"]);
     }
+    world.ok(&["tools", "list"]);
+    has(&world.fails(3, &["tools", "show", "echo"]), &["echo"]);
+    world.run(&["doctor"]);
     assert_eq!(std::fs::read_dir(world.path("")).unwrap().count(), 0, "looking made nothing");
     has(&world.fails(5, &["--file", "no/folder/x.db", "call", "echo"]), &["no/folder", "does not exist"]);
 }
@@ -153,7 +167,43 @@ fn a_bad_config_is_shown_with_its_places() {
     world.ok(&["--config", "empty.toml", "call", "x", "--detach"]);
     let done = world.run(&["runs", "list"]);
     assert_eq!(done.code, 0, "{}", done.err);
-    has(&done.err, &["warning", "comand"]);
+    has(&done.err, &["warning: windlass.toml has 2 errors (`windlass check` shows them)"]);
+    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+}
+
+#[test]
+fn whoever_looks_after_runs_needs_no_sound_tools() {
+    let world = World::new();
+    let store = "[store]\nfile = \"other.db\"\n[retention]\nfull = \"forever\"\n";
+    world.write("windlass.toml", &(store.to_owned() + &world.read("windlass.toml")));
+    world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
+    world.write("windlass.toml", &(store.to_owned() + "[tool.echo]\ncomand = [\"cat\"]\n"));
+    for args in [
+        &["runs", "list"][..],
+        &["inbox"],
+        &["gc"],
+        &["backup", "copy.db"],
+        &["restore", "copy.db", "--replace"],
+        &["token", "create", "root", "--scope", "admin"],
+        &["token", "list"],
+    ] {
+        let done = world.run(args);
+        assert_eq!(done.code, 0, "{args:?}: {}", done.err);
+        has(&done.err, &["windlass.toml has", "`windlass check` shows them", "without its tools"]);
+        assert_eq!(done.err.lines().filter(|line| line.contains("windlass.toml")).count(), 1, "{}", done.err);
+    }
+    assert!(!world.path("windlass.db").exists(), "the file is the one the config names");
+    for args in [&["call", "echo"][..], &["tools", "list"], &["runs", "replay-check", "--all"]] {
+        has(&world.fails(2, args), &["comand"]);
+    }
+    // Where it cannot be told which file is meant, or how long runs are kept, nothing is guessed.
+    world.write("windlass.toml", "[store\nfile = \"other.db\"\n");
+    for args in [&["restore", "copy.db", "--replace"][..], &["token", "create", "a", "--scope", "admin"]] {
+        has(&world.fails(2, args), &["where runs are kept is not known", "--file"]);
+    }
+    has(&world.fails(2, &["--file", "other.db", "gc"]), &["how long runs are kept is not known"]);
+    world.ok(&["--file", "other.db", "runs", "list"]);
+    world.ok(&["--file", "other.db", "token", "create", "a", "--scope", "admin"]);
 }
 
 #[test]

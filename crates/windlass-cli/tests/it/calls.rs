@@ -36,7 +36,8 @@ fn e02_a_call_that_fails_ends_with_one_and_says_why() {
         let answer: serde_json::Value = serde_json::from_str(&done.out).unwrap();
         assert_eq!(answer["outcome"]["error"]["kind"], "failed", "{answer}");
         let text = world.fails(1, &["call", "echo", "--args", r#"{"text": 7, "tims": 1}"#]);
-        has(&text, &["invalid_arguments", "/text"]);
+        has(&text, &["invalid_arguments", "/text", "did you mean `times`?"]);
+        assert_eq!(text.matches("is not of type").count(), 1, "{text}");
     });
 }
 

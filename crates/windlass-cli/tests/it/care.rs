@@ -15,6 +15,33 @@ fn a_config_is_checked_for_people_programs_and_editors() {
 }
 
 #[test]
+fn what_a_server_refuses_of_a_config_a_check_finds() {
+    let world = World::empty();
+    let hook = |secret: &str| format!("[webhook]\nurl = \"https://chat.example.com/\"\n{secret}");
+    let key = "secret = \"${secret:KEY}\"\n[secrets]\nKEY = \"env:HOOK_KEY\"\n";
+    for (config, set, words) in [
+        (hook(""), "", &["[webhook] lacks `secret`"][..]),
+        (hook(key), "", &["`webhook.secret`", "HOOK_KEY"]),
+        (hook(key), "short", &["`webhook.secret`", "less than 16 bytes"]),
+    ] {
+        world.write("windlass.toml", &config);
+        for args in [&["check"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+            let mut command = world.command(args);
+            if !set.is_empty() {
+                command.env("HOOK_KEY", set);
+            }
+            let output = command.output().unwrap();
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+            has(&said, words);
+        }
+    }
+    assert!(!world.path("windlass.db").exists(), "it is refused before anything is opened");
+    let sound = world.command(&["check"]).env("HOOK_KEY", "0123456789abcdef").output().unwrap();
+    assert!(sound.status.success(), "{}", String::from_utf8_lossy(&sound.stdout));
+}
+
+#[test]
 fn a_doctor_says_what_works_here() {
     both_ways(|world, way| {
         if way == crate::world::Way::File {
@@ -22,7 +49,7 @@ fn a_doctor_says_what_works_here() {
         }
         world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
         let done = world.run(&["doctor"]);
-        has(&done.out, &["✓ program", "✓ config", "5 tools", "✓ file", "sandbox"]);
+        has(&done.out, &["✓ program", "✓ config", "5 tools", "✓ file", "✓ files", "sandbox"]);
         if way == crate::world::Way::Server {
             has(&done.out, &["✓ server", "is up"]);
         }

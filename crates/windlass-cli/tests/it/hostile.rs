@@ -2,8 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use serde_json::{Value, json};
+use windlass_server::Limits;
 
 use crate::http::Client;
 use crate::world::{PATIENCE, Server, World, has, until};
@@ -11,6 +13,8 @@ use crate::world::{PATIENCE, Server, World, has, until};
 /// More connections that say nothing than a careless server would survive.
 const DRIBBLERS: usize = 200;
 const HUGE: usize = 100 << 20;
+/// Fewer files than a careless server would open.
+const FILES: usize = 256;
 
 /// What the server refuses with, and a word of why.
 #[track_caller]
@@ -84,6 +88,25 @@ async fn l23_a_hundred_megabytes_are_refused_and_nothing_is_kept_of_them() {
     }
     serves(&server, None).await;
     assert!(resident(&server) < before + (32 << 20), "{} bytes, then {}", before, resident(&server));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_few_files_are_shared_out_and_connections_that_nobody_uses_make_room() {
+    let world = World::new();
+    let doctor = world.command_within(FILES, &["doctor"]).output().unwrap();
+    has(&String::from_utf8(doctor.stdout).unwrap(), &["256 files may be open", "128 connections instead of 4096"]);
+    let server = world.serve_within(FILES);
+    let address = server.url.trim_start_matches("http://");
+    let idle: Vec<TcpStream> = (0..FILES * 2).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let began = Instant::now();
+    for _ in 0..5 {
+        serves(&server, None).await;
+    }
+    // Sooner than silence alone ends a connection.
+    assert!(began.elapsed() < Limits::default().head, "{:?}", began.elapsed());
+    drop(idle);
+    serves(&server, None).await;
+    assert_eq!(server.stop(), 0);
 }
 
 /// Bytes of memory the server has.

@@ -93,6 +93,27 @@ fn a_changed_config_is_taken_up_by_signal_and_by_itself() {
 }
 
 #[test]
+fn w04_a_run_whose_tool_is_back_in_the_config_goes_on() {
+    let world = World::new();
+    let server = world.serve(&[]);
+    let run =
+        world.ok(&["-q", "call", "pay", "--args", r#"{"to": "Ada", "cents": 500}"#, "--detach"]).trim().to_owned();
+    until("it waits for approval", || (world.json(&["inbox"])["items"] != serde_json::json!([])).then_some(()));
+    let tools = || world.json(&["tools", "list"])["tools"].as_array().map_or(0, Vec::len);
+    let state = || world.json(&["runs", "show", &run])["run"]["state"].clone();
+    until("it rests", || (state() == "suspended").then_some(()));
+    let config = world.read("windlass.toml");
+    world.write("windlass.toml", "");
+    server.signal("HUP");
+    until("the tool is gone", || (tools() == 0).then_some(()));
+    world.ok(&["inbox", "approve", "--run", &run]);
+    until("it misses its tool", || (state() == "held").then_some(()));
+    world.write("windlass.toml", &config);
+    server.signal("HUP");
+    until("it has ended", || (state() == "finished").then_some(()));
+}
+
+#[test]
 fn e26_a_public_address_needs_tokens() {
     let world = World::new();
     let text = world.fails(4, &["serve", "--listen", "0.0.0.0:0"]);

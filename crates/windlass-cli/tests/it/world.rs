@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -89,7 +90,17 @@ impl World {
 
     /// The binary in this folder, with nothing of the tester's own environment that it would heed.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        self.here(Command::new(env!("CARGO_BIN_EXE_windlass")), args)
+    }
+
+    /// The same as a process that may have so many files open.
+    pub(crate) fn command_within(&self, files: usize, args: &[&str]) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_windlass")]);
+        self.here(shell, args)
+    }
+
+    fn here(&self, mut command: Command, args: &[&str]) -> Command {
         command.args(args).current_dir(self.folder.path()).env("COLUMNS", "120").stdin(Stdio::null());
         for name in ["WINDLASS_SERVER", "WINDLASS_TOKEN", "WINDLASS_LOG", "NO_COLOR"] {
             command.env_remove(name);
@@ -143,7 +154,15 @@ impl World {
 
     /// The same, elsewhere.
     pub(crate) fn serve_at(&self, address: &str, args: &[&str]) -> Server {
-        let mut command = self.command(&["--json", "serve", "--listen", address]);
+        Self::serving(self.command(&["--json", "serve", "--listen", address]), args)
+    }
+
+    /// The same, with so many files to open.
+    pub(crate) fn serve_within(&self, files: usize) -> Server {
+        Self::serving(self.command_within(files, &["--json", "serve", "--listen", "127.0.0.1:0"]), &[])
+    }
+
+    fn serving(mut command: Command, args: &[&str]) -> Server {
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
         Server::start(command)
     }
@@ -172,6 +191,8 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) url: String,
     pub(crate) ready: Value,
+    /// Says so when it has closed its standard output, which it does when it ends.
+    ended: Receiver<()>,
 }
 
 impl Server {
@@ -185,11 +206,16 @@ impl Server {
             panic!("no server: {line}{}", String::from_utf8_lossy(&output.stderr));
         };
         // Whoever closes the pipe of a process that prints may end it.
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let (say, ended) = channel();
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut lines, &mut std::io::sink());
+            // Whoever started it may be gone before it is.
+            let _ = say.send(());
+        });
         let mut errors = child.stderr.take().unwrap();
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::stderr()));
         let url = ready["url"].as_str().unwrap().to_owned();
-        Self { child, url, ready }
+        Self { child, url, ready, ended }
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -204,7 +230,8 @@ impl Server {
     }
 
     pub(crate) fn wait(&mut self) -> i32 {
-        until("the server ends", || self.child.try_wait().unwrap()).code().unwrap_or(-1)
+        assert_ne!(self.ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout), "the server does not end");
+        self.child.wait().unwrap().code().unwrap_or(-1)
     }
 }
 

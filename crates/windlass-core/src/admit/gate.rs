@@ -10,7 +10,7 @@ use crate::tool::spec::Limits;
 
 pub(crate) struct Gate {
     in_flight: Option<Arc<Fifo>>,
-    rate: Option<Rate>,
+    rate: Option<Arc<Rate>>,
 }
 
 /// Spaces starts evenly.
@@ -26,9 +26,21 @@ impl Gate {
             return None;
         }
         let in_flight = limits.in_flight.map(|n| Fifo::new(u32::try_from(n).unwrap_or(u32::MAX)));
-        let rate =
-            limits.per_second.map(|n| Rate { spacing: 1_000_000_000 / u64::from(n.max(1)), next: Mutex::new(0) });
-        Some(Self { in_flight, rate })
+        let rate = |n: u32| Rate { spacing: 1_000_000_000 / u64::from(n.max(1)), next: Mutex::new(0) };
+        Some(Self { in_flight, rate: limits.per_second.map(rate).map(Arc::new) })
+    }
+
+    /// The same for a tool that takes another one's place: a limit that did not change goes on counting, or replacing the
+    /// tool would lift it for a moment.
+    pub(crate) fn after(limits: &Limits, old: &Limits, gate: &Self) -> Option<Self> {
+        let mut new = Self::new(limits)?;
+        if limits.in_flight == old.in_flight {
+            new.in_flight.clone_from(&gate.in_flight);
+        }
+        if limits.per_second == old.per_second {
+            new.rate.clone_from(&gate.rate);
+        }
+        Some(new)
     }
 
     pub(crate) fn enter(&self) -> Option<Turn> {

@@ -24,7 +24,7 @@ use crate::run::history::State;
 use crate::run::record::{Asked, OpKind, Prepared};
 use crate::run::secrets::Places;
 use crate::run::state::{Blocked, Hold};
-use crate::tool::{Effect, Snapshot, Tool, ToolError, Toolbox};
+use crate::tool::{Effect, Snapshot, Tool, ToolError, Toolbox, nearest};
 
 /// What a call inherits from the body around it.
 #[derive(Clone)]
@@ -282,26 +282,8 @@ pub(crate) fn checked(tool: &Tool, call: &ToolCall, connections: &[String]) -> R
 pub(crate) fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();
-    let near = names.iter().map(|name| (distance(wanted, name), name)).min();
-    let hint = match near {
-        Some((distance, name)) if distance <= 1 + wanted.len() / 4 => format!("; did you mean `{name}`?"),
-        _ => String::new(),
-    };
+    let near = nearest(wanted, names.iter().map(|name| &**name));
+    let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
     let shown: String = wanted.chars().take(80).collect();
     ToolError::unavailable(format!("there is no tool `{shown}`{hint}"))
-}
-
-/// How many single-character edits lie between two names; names are short, so the plain table will do.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().take(128).enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, cb) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

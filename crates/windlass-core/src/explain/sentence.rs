@@ -20,7 +20,10 @@ pub(super) fn whole(info: &RunInfo, moves: &[Move]) -> String {
         RunState::Finished { .. } => "is finished",
     };
     let mut named: Vec<&str> = moves.iter().take(NAMED).map(|one| one.sentence.as_str()).collect();
-    let more = format!("{} more things stand still", moves.len().saturating_sub(NAMED));
+    let more = match moves.len().saturating_sub(NAMED) {
+        1 => "one more thing stands still".to_owned(),
+        more => format!("{more} more things stand still"),
+    };
     if moves.len() > NAMED {
         named.push(&more);
     }

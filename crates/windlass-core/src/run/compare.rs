@@ -66,8 +66,12 @@ impl fmt::Display for Comparison {
         let Self { a, b, same, differing, first } = self;
         write!(
             f,
-            "{same} operations alike, {differing} different, {} only in {}, {} only in {}; ",
-            a.alone, a.run, b.alone, b.run
+            "{same} {} alike, {differing} different, {} only in {}, {} only in {}; ",
+            if *same == 1 { "operation" } else { "operations" },
+            a.alone,
+            a.run,
+            b.alone,
+            b.run
         )?;
         match first {
             Some(first) => write!(f, "{first}"),

@@ -95,8 +95,9 @@ impl fmt::Display for Asked {
                 write!(f, "call of tool `{}`", self.name)?;
                 self.version.iter().try_for_each(|version| write!(f, " (version {version})"))
             }
-            OpKind::Batch => write!(f, "batch of {} calls", self.name),
+            OpKind::Batch => write!(f, "batch of {} call{}", self.name, if &*self.name == "1" { "" } else { "s" }),
             OpKind::Step => write!(f, "step \"{}\"", self.name),
+            OpKind::Steps if &*self.name == "1" => f.write_str("one parallel step"),
             OpKind::Steps => write!(f, "{} parallel steps", self.name),
             OpKind::Version => write!(f, "version \"{}\"", self.name),
             OpKind::Wait => write!(f, "wait for \"{}\"", self.name),

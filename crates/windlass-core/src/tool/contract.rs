@@ -4,9 +4,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jsonschema::Validator;
-use serde_json::{Value, json};
+use jsonschema::error::ValidationErrorKind;
+use serde_json::{Map, Value, json};
 
 use super::error::{ToolError, Violation};
+use super::near::nearest;
 use super::secrets::{self, Secrets};
 use super::spec::ToolSpec;
 use crate::run::secrets::Places;
@@ -95,10 +97,31 @@ impl Schema {
         let hides = |pointer: &str| self.secrets && Secrets { root: &self.json }.concern(pointer);
         let violation = |error: jsonschema::ValidationError<'_>| {
             let pointer = error.instance_path().to_string();
-            let message = if hides(&pointer) { error.masked().to_string() } else { error.to_string() };
+            let mut message = if hides(&pointer) { error.masked().to_string() } else { error.to_string() };
+            message.push_str(&self.meant(&error));
             Violation { pointer, message }
         };
         self.validator.iter_errors(value).take(MOST_VIOLATIONS).map(violation).collect()
+    }
+}
+
+impl Schema {
+    /// For names that are not allowed: which of those that are may be meant.
+    fn meant(&self, error: &jsonschema::ValidationError<'_>) -> String {
+        let ValidationErrorKind::AdditionalProperties { unexpected } = error.kind() else { return String::new() };
+        let place = error.schema_path().as_str();
+        let object = place.rfind('/').and_then(|end| self.json.pointer(&place[..end]));
+        let known = object.and_then(|object| object.get("properties")).and_then(Value::as_object);
+        // What is there already was not meant.
+        let given = |name: &&str| error.instance().get(name).is_some();
+        let free: Vec<&str> =
+            known.into_iter().flat_map(Map::keys).map(String::as_str).filter(|name| !given(name)).collect();
+        let meant: Vec<String> = unexpected
+            .iter()
+            .filter_map(|wrong| nearest(wrong, free.iter().copied()))
+            .map(|near| format!("`{near}`"))
+            .collect();
+        if meant.is_empty() { String::new() } else { format!("; did you mean {}?", meant.join(" and ")) }
     }
 }
 
@@ -241,6 +264,26 @@ mod tests {
         assert_eq!(pointers, ["", "", "/city", "/days/1", "/days/2"]);
         assert!(violations.iter().any(|v| v.message.contains("unit")));
         assert!(violations.iter().any(|v| v.message.contains("extra")));
+    }
+
+    #[test]
+    fn b04_a_misspelt_argument_is_told_which_one_may_be_meant() {
+        let city = json!({"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "additionalProperties": false});
+        let trip = json!({"$defs": {"city": city}, "type": "object", "properties": {"to": {"$ref": "#/$defs/city"}}});
+        let said = |schema: &Value, args: Value| match contract(schema.clone()).check_arguments(&args).unwrap_err() {
+            ToolError::InvalidArguments { violations } => violations[0].message.clone(),
+            other => panic!("{other}"),
+        };
+        let check = |args: Value, ends: &str| {
+            let message = said(&city, args);
+            assert!(message.contains("unexpected)") && message.ends_with(ends), "{message}");
+        };
+        check(json!({"ctiy": "Bern"}), "; did you mean `city`?");
+        check(json!({"citty": "Bern", "day": 2}), "; did you mean `city` and `days`?");
+        check(json!({"colour": "red"}), "unexpected)");
+        check(json!({"city": "Bern", "citty": "Bern"}), "unexpected)");
+        assert!(said(&trip, json!({"to": {"cty": "Bern"}})).ends_with("; did you mean `city`?"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod channels;
 pub mod contract;
 mod error;
 pub mod narrate;
+mod near;
 mod output;
 pub(crate) mod projection;
 mod secrets;
@@ -32,6 +33,7 @@ pub use body::{
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
+pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{Later, from_output, to_output};
 pub use projection::IntoContent;
@@ -259,6 +261,13 @@ impl Tool {
     /// What limits its attempts in this process, if anything does.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
         self.gate.get_or_init(|| Gate::new(&self.spec.limits).map(Arc::new)).clone()
+    }
+
+    /// Takes the place of another version of itself, which may have calls under way.
+    pub(crate) fn succeed(&self, old: &Self) {
+        if let Some(gate) = old.gate() {
+            self.gate.get_or_init(|| Gate::after(&self.spec.limits, &old.spec.limits, &gate).map(Arc::new));
+        }
     }
 
     /// What governs its calls where neither the call nor the runtime says anything.

@@ -108,6 +108,14 @@ impl Table {
         Ok(old)
     }
 
+    fn succeed(&self, old: &Self) {
+        for (name, entry) in &self.by_name {
+            if let (Entry::Here(tool), Some(Entry::Here(old))) = (entry, old.by_name.get(name)) {
+                tool.succeed(old);
+            }
+        }
+    }
+
     fn remove(&mut self, name: &str) -> Option<Arc<Tool>> {
         let Some(Entry::Here(tool)) = self.by_name.remove(name) else { return None };
         for id in ids(&tool) {
@@ -155,7 +163,8 @@ impl Toolbox {
     }
 
     /// Brings the tools of a source, all at once; mounting a source again replaces all of its tools. The layer's own
-    /// tools shadow them. Nothing changes if one of them is refused.
+    /// tools shadow them. A tool that was there before goes on counting what its limits count, unless they changed. Nothing
+    /// changes if one of them is refused.
     pub fn mount(&self, source: &str, tools: impl IntoIterator<Item = Tool>) -> Result<(), RegisterError> {
         let mut table = Table::default();
         for tool in tools {
@@ -165,7 +174,10 @@ impl Toolbox {
         let table = Arc::new(table);
         let sources = &mut self.own.write().sources;
         match sources.iter_mut().find(|(name, _)| &**name == source) {
-            Some((_, old)) => *old = table,
+            Some((_, old)) => {
+                table.succeed(old);
+                *old = table;
+            }
             None => sources.push((source.into(), table)),
         }
         Ok(())

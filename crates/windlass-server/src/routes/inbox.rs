@@ -8,10 +8,11 @@ use windlass::{Filter, RunId, RunInfo};
 use super::paging::{cursor, page_size, read_cursor};
 use super::people::{Speaker, named};
 use super::runs::info;
-use crate::access::{Approve, May, Read};
+use crate::access::{May, Read};
 use crate::answer::ok;
 use crate::app::Shared;
-use crate::extract::{Json, Key, MaybeJson, Place, Query, run_id};
+use crate::clients::for_people;
+use crate::extract::{Json, MaybeJson, Place, Query, run_id};
 use crate::refusal::{Answer, Refusal};
 use crate::show::{Item, ItemId, items};
 use crate::wire::{
@@ -40,6 +41,9 @@ pub(super) struct InboxQuery {
     run: Option<String>,
     /// Only items of runs of this session.
     session: Option<String>,
+    /// Also calls of tools that clients brought: they wait for a program.
+    #[serde(default)]
+    programs: bool,
     /// How many items, about: those of one run are never torn apart.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u64>,
@@ -50,14 +54,16 @@ pub(super) struct InboxQuery {
 
 /// What waits for a person?
 ///
-/// Approvals, doubts, inputs, connections; the oldest run first. Reply keys are shown to those who may answer.
+/// Approvals, doubts, inputs, connections; the oldest run first. Reply keys are shown to those who may answer. Calls of tools that
+/// clients brought wait for a program and are left out, unless asked for.
 #[utoipa::path(get, path = "/v1/inbox", tag = "inbox", params(InboxQuery),
     responses((status = 200, description = "A page of the inbox", body = InboxPage)))]
 pub(super) async fn list(State(app): State<Shared>, may: May<Read>, Query(query): Query<InboxQuery>) -> Answer {
     let limit = page_size(query.limit, 500)?;
     let after = query.cursor.as_deref().map(|text| read_cursor('i', text)).transpose()?;
     let run = query.run.as_deref().map(run_id).transpose()?;
-    let filter = InboxFilter { kind: query.kind, tool: query.tool, run, session: query.session };
+    let InboxQuery { kind, tool, session, programs, .. } = query;
+    let filter = InboxFilter { kind, tool, run, session, programs };
     let mut shown = Vec::new();
     let (found, next) = find(&app, &filter, after, limit).await?;
     for (info, items) in &found {
@@ -80,9 +86,13 @@ async fn find(
         items.retain(|item| filter.kind.is_none_or(|kind| item.id.kind == kind));
         items
     };
+    let asked = async |info: &RunInfo| match (filter.programs, fitting(info)) {
+        (true, items) => Ok(items),
+        (false, items) => for_people(app, info, items).await,
+    };
     if let Some(run) = filter.run {
         let info = info(app, run).await?;
-        let items = fitting(&info);
+        let items = asked(&info).await?;
         let all = if items.is_empty() || after.is_some() { Vec::new() } else { vec![(info, items)] };
         return Ok((all, None));
     }
@@ -96,7 +106,7 @@ async fn find(
             }
             after = Some(info.run);
             looked += 1;
-            let items = fitting(&info);
+            let items = asked(&info).await?;
             count += items.len();
             if !items.is_empty() {
                 found.push((info, items));
@@ -114,14 +124,11 @@ async fn find(
 #[utoipa::path(post, path = "/v1/inbox/{id}/approve", tag = "inbox", params(("id" = String, Path)),
     request_body = Option<DecideRequest>, responses((status = 200, description = "It counts", body = Decided)))]
 pub(super) async fn approve(
-    State(app): State<Shared>,
-    may: May<Approve>,
-    key: Key,
+    speaker: Speaker,
     Place(id): Place<String>,
     MaybeJson(request): MaybeJson<DecideRequest>,
 ) -> Answer {
     let id = named(&id, InboxKind::Approval)?;
-    let speaker = Speaker { app: &app, who: &may.who, key: key.as_deref() };
     speaker.decide(&id, true, request.reason).await?;
     Ok(decided(&id))
 }
@@ -130,14 +137,11 @@ pub(super) async fn approve(
 #[utoipa::path(post, path = "/v1/inbox/{id}/deny", tag = "inbox", params(("id" = String, Path)),
     request_body = Option<DecideRequest>, responses((status = 200, description = "It counts", body = Decided)))]
 pub(super) async fn deny(
-    State(app): State<Shared>,
-    may: May<Approve>,
-    key: Key,
+    speaker: Speaker,
     Place(id): Place<String>,
     MaybeJson(request): MaybeJson<DecideRequest>,
 ) -> Answer {
     let id = named(&id, InboxKind::Approval)?;
-    let speaker = Speaker { app: &app, who: &may.who, key: key.as_deref() };
     speaker.decide(&id, false, request.reason).await?;
     Ok(decided(&id))
 }
@@ -147,15 +151,8 @@ pub(super) async fn deny(
 /// It happened, and this is what it came to; or it did not, and is attempted again; or nobody can tell.
 #[utoipa::path(post, path = "/v1/inbox/{id}/settle", tag = "inbox", params(("id" = String, Path)),
     request_body = SettleRequest, responses((status = 200, description = "It counts", body = Decided)))]
-pub(super) async fn settle(
-    State(app): State<Shared>,
-    may: May<Approve>,
-    key: Key,
-    Place(id): Place<String>,
-    Json(request): Json<SettleRequest>,
-) -> Answer {
+pub(super) async fn settle(speaker: Speaker, Place(id): Place<String>, Json(request): Json<SettleRequest>) -> Answer {
     let id = named(&id, InboxKind::Doubt)?;
-    let speaker = Speaker { app: &app, who: &may.who, key: key.as_deref() };
     speaker.settle(&id, request).await?;
     Ok(decided(&id))
 }
@@ -163,15 +160,8 @@ pub(super) async fn settle(
 /// Answer an input
 #[utoipa::path(post, path = "/v1/inbox/{id}/answer", tag = "inbox", params(("id" = String, Path)),
     request_body = AnswerRequest, responses((status = 200, description = "It counts", body = Decided)))]
-pub(super) async fn answer(
-    State(app): State<Shared>,
-    may: May<Approve>,
-    key: Key,
-    Place(id): Place<String>,
-    Json(request): Json<AnswerRequest>,
-) -> Answer {
+pub(super) async fn answer(speaker: Speaker, Place(id): Place<String>, Json(request): Json<AnswerRequest>) -> Answer {
     let id = named(&id, InboxKind::Input)?;
-    let speaker = Speaker { app: &app, who: &may.who, key: key.as_deref() };
     speaker.answer(&id, request).await?;
     Ok(decided(&id))
 }
@@ -182,14 +172,11 @@ pub(super) async fn answer(
 #[utoipa::path(post, path = "/v1/inbox/{id}/connect", tag = "inbox", params(("id" = String, Path)),
     request_body = Option<ConnectionRequest>, responses((status = 200, description = "They are told", body = Decided)))]
 pub(super) async fn connect(
-    State(app): State<Shared>,
-    may: May<Approve>,
-    key: Key,
+    speaker: Speaker,
     Place(id): Place<String>,
     MaybeJson(request): MaybeJson<ConnectionRequest>,
 ) -> Answer {
     let id = named(&id, InboxKind::Connection)?;
-    let speaker = Speaker { app: &app, who: &may.who, key: key.as_deref() };
     speaker.connect(&id, request.refused.as_deref()).await?;
     Ok(decided(&id))
 }
@@ -203,12 +190,7 @@ fn decided(id: &ItemId) -> axum::response::Response {
 /// Those that are named, or those that fit a filter now. Each has a result of its own.
 #[utoipa::path(post, path = "/v1/inbox", tag = "inbox", request_body = ManyRequest,
     responses((status = 200, description = "What became of each", body = ManyAnswer)))]
-pub(super) async fn many(
-    State(app): State<Shared>,
-    may: May<Approve>,
-    key: Key,
-    Json(request): Json<ManyRequest>,
-) -> Answer {
+pub(super) async fn many(speaker: Speaker, Json(request): Json<ManyRequest>) -> Answer {
     let unused = request.unused();
     if !unused.is_empty() {
         return Err(Refusal::invalid(format!("this action has no use for: {}", unused.join(", "))));
@@ -218,12 +200,11 @@ pub(super) async fn many(
         (Some(_), None) => return Err(Refusal::invalid(format!("ids are at most {MANY}"))),
         (None, Some(filter)) => {
             let filter = InboxFilter { kind: Some(kind(request.action)), ..filter.clone() };
-            let (found, _) = find(&app, &filter, None, MANY).await?;
+            let (found, _) = find(&speaker.app, &filter, None, MANY).await?;
             found.iter().flat_map(|(_, items)| items.iter().map(|item| item.id.to_string())).take(MANY).collect()
         }
         _ => return Err(Refusal::invalid("name the items with either `ids` or `filter`")),
     };
-    let speaker = Speaker { app: &app, who: &may.who, key: key.as_deref() };
     let mut results = Vec::with_capacity(ids.len());
     for id in ids {
         let problem = one(&speaker, &id, &request).await.err().map(Refusal::problem);
@@ -241,7 +222,7 @@ fn kind(action: InboxAction) -> InboxKind {
     }
 }
 
-async fn one(speaker: &Speaker<'_>, id: &str, request: &ManyRequest) -> Answer<()> {
+async fn one(speaker: &Speaker, id: &str, request: &ManyRequest) -> Answer<()> {
     let id = named(id, kind(request.action))?;
     let ManyRequest { reason, settlement, value, error, refused, .. } = request.clone();
     match request.action {

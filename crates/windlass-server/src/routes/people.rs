@@ -1,20 +1,32 @@
 //! What people say about one item of the inbox. Whoever says it first is who counts, and whoever comes late is told.
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use windlass::{Counted, Error, Resolution, Resolved, RunInfo, Settlement, ToolError};
 
 use super::run_acts::{reason, tool_error};
-use crate::access::Who;
+use crate::access::{Approve, May, Who};
 use crate::app::Shared;
-use crate::extract::shortened;
+use crate::extract::{Key, shortened};
 use crate::refusal::{Answer, Refusal};
 use crate::show::{Item, ItemId, failure, items};
 use crate::wire::{AnswerRequest, InboxKind, SettleRequest, SettlementKind};
 
-/// Who says something, and under which key.
-pub(super) struct Speaker<'a> {
-    pub(super) app: &'a Shared,
-    pub(super) who: &'a Who,
-    pub(super) key: Option<&'a str>,
+/// Somebody who may approve says something, perhaps under a key. Taking one as an argument is asking for that right.
+pub(super) struct Speaker {
+    pub(super) app: Shared,
+    who: Who,
+    key: Option<String>,
+}
+
+impl FromRequestParts<Shared> for Speaker {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Shared) -> Answer<Self> {
+        let may = May::<Approve>::from_request_parts(parts, app).await?;
+        let Key(key) = Key::from_request_parts(parts, app).await?;
+        Ok(Self { app: app.clone(), who: may.who, key })
+    }
 }
 
 /// The item that a name stands for, if it names one at all.
@@ -33,7 +45,7 @@ pub(super) fn named(text: &str, kind: InboxKind) -> Answer<ItemId> {
     Err(Refusal::conflict("wrong_action", format!("the item `{id}` is something else: {way}")))
 }
 
-impl Speaker<'_> {
+impl Speaker {
     pub(super) async fn decide(&self, id: &ItemId, granted: bool, why: Option<String>) -> Answer<()> {
         let why = reason(why)?;
         let (_, item) = self.find(id).await?;
@@ -106,13 +118,13 @@ impl Speaker<'_> {
         let (_, item) = self.find(id).await?;
         let Some(crate::show::What::Park(awaited)) = item.map(|item| item.what) else { return Err(gone(id)) };
         let windlass::Blocked::Connection { provider } = &awaited.park.on else { return Err(gone(id)) };
-        self.app.windlass.connect_under(self.key, provider, refused).await?;
+        self.app.windlass.connect_under(self.key.as_deref(), provider, refused).await?;
         Ok(())
     }
 
     /// The run, and the item if it still waits.
     async fn find(&self, id: &ItemId) -> Answer<(RunInfo, Option<Item>)> {
-        let info = super::runs::info(self.app, id.run).await?;
+        let info = super::runs::info(&self.app, id.run).await?;
         let item = items(&self.app.windlass, &info).into_iter().find(|item| item.id == *id);
         Ok((info, item))
     }
@@ -129,7 +141,7 @@ impl Speaker<'_> {
             None => None,
         };
         match (counted, error) {
-            (Some(counted), _) if self.key.is_some() && counted == said_by(self.who, what, why) => Ok(()),
+            (Some(counted), _) if self.key.is_some() && counted == said_by(&self.who, what, why) => Ok(()),
             (Some(Counted { what, by, reason }), _) => {
                 let detail = format!("too late: {by} said \"{what}\" first ({reason}), and the first word counts");
                 let counted = serde_json::json!({"what": what, "by": by, "reason": reason});

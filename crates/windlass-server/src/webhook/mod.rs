@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use windlass::Filter;
 
 use crate::app::Shared;
+use crate::clients::for_people;
 use crate::show::{Item, items};
 use crate::wire::InboxItem;
 use post::Target;
@@ -142,7 +143,7 @@ async fn waiting(
         let page = app.windlass.list(Filter::Inbox, cursor, PAGE).await?;
         cursor = page.last().map(|info| info.run);
         for info in &page {
-            let all = items(&app.windlass, info);
+            let all = for_people(app, info, items(&app.windlass, info)).await?;
             there.extend(all.iter().map(|item| item.id.to_string()));
             let new: Vec<Item> = all.into_iter().filter(|item| is_due(known.get(&item.id.to_string()))).collect();
             if !new.is_empty() {

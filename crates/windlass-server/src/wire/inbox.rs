@@ -192,6 +192,9 @@ pub struct InboxFilter {
     /// Of this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Also calls of tools that clients brought: they wait for a program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub programs: bool,
 }
 
 /// The same about many items: those of `ids`, or those that fit `filter`.

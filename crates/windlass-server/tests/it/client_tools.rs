@@ -76,7 +76,8 @@ async fn e23_a_run_that_missed_its_tool_goes_on_when_the_client_is_back() {
     world.client.post_as("me", "/v1/clients", brought()).await.is(201);
     let run = world.start("screen", json!({})).await;
     world.run_in(&run, "suspended").await;
-    let key = world.item().await["key"].as_str().unwrap().to_owned();
+    let waiting = world.client.get("/v1/inbox?programs=true").await.is(200);
+    let key = waiting["items"][0]["key"].as_str().unwrap().to_owned();
     let world = world.restart(Options::default()).await;
     world.client.post(&format!("/v1/replies/{key}"), json!({"value": 5})).await.is(200);
     let held = world.run_in(&run, "held").await;
@@ -84,6 +85,30 @@ async fn e23_a_run_that_missed_its_tool_goes_on_when_the_client_is_back() {
     world.client.post_as("me", "/v1/clients", brought()).await.is(201);
     let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
     assert_eq!(ended["outcomes"][0]["value"], 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e23_a_call_that_waits_for_a_client_is_not_asked_of_people_unless_there_is_none() {
+    let world = World::new().await;
+    let client = world.client.post("/v1/clients", brought()).await.is(201);
+    let run = world.start("screen", json!({"x": 3})).await;
+    world.run_in(&run, "suspended").await;
+    let asked = world.start("ask", json!({"name": "screen"})).await;
+    world.run_in(&asked, "suspended").await;
+    let runs = async |path: &str| -> Vec<String> {
+        let page = world.client.get(path).await.is(200);
+        page["items"].as_array().unwrap().iter().map(|item| item["run"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(runs("/v1/inbox").await, [asked.as_str()], "a wait of that name is a person's");
+    assert_eq!(runs(&format!("/v1/inbox?run={run}")).await, [""; 0]);
+    assert_eq!(runs("/v1/inbox?programs=true").await, [run.as_str(), asked.as_str()]);
+    let many = json!({"action": "answer", "filter": {}, "value": 1});
+    let answered = world.client.post("/v1/inbox", many).await.is(200);
+    assert_eq!(answered["results"].as_array().unwrap().len(), 1, "{answered}");
+    let explained = world.client.get(&format!("/v1/runs/{run}/explain")).await.is(200);
+    assert!(explained["sentence"].as_str().unwrap().contains("must answer \"screen\""), "{explained}");
+    world.client.delete(&format!("/v1/clients/{}", client["client"].as_str().unwrap())).await.is(204);
+    assert_eq!(runs("/v1/inbox").await, [run.as_str()], "nobody else would see it");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,12 +132,21 @@ async fn l23_clients_that_dribble_are_cut_off_and_hold_up_nobody() {
 async fn l23_who_comes_when_there_is_no_room_waits_for_it() {
     let mut options = Options::default();
     options.limits.connections = 2;
-    options.limits.head = Duration::from_millis(300);
+    // Longer than anybody waits here: idle connections make room because somebody needs it.
+    options.limits.head = crate::net::PATIENCE * 2;
     let world = World::with(options).await;
-    let idle = [
-        tokio::net::TcpStream::connect(world.client.address).await.unwrap(),
-        tokio::net::TcpStream::connect(world.client.address).await.unwrap(),
-    ];
+    let mut idle = Vec::new();
+    for _ in 0..5 {
+        idle.push(tokio::net::TcpStream::connect(world.client.address).await.unwrap());
+    }
+    world.call("add", json!({"a": 1, "b": 1})).await;
+    // One that was used, and is kept open, makes room too.
+    let mut used = tokio::net::TcpStream::connect(world.client.address).await.unwrap();
+    let head = format!("GET /v1/ready HTTP/1.1\r\nhost: {}\r\n\r\n", world.client.address);
+    used.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    used.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
     world.call("add", json!({"a": 1, "b": 1})).await;
     drop(idle);
 }

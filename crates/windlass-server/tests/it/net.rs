@@ -30,6 +30,8 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn json(&self) -> Value {
+        assert!(self.body.ends_with(b"\n"), "a terminal's prompt would stand behind it: {:?}", self.body);
+        assert_eq!(self.header("content-length"), self.body.len().to_string());
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
     }
 

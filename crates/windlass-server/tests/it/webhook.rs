@@ -69,6 +69,11 @@ impl Receiver {
 async fn w02_somebody_is_told_when_a_person_is_needed_and_can_tell_who_said_it() {
     let receiver = Receiver::new(200).await;
     let world = World::with(receiver.options()).await;
+    // What waits for a program is no matter for people.
+    let brought = json!({"tools": [{"name": "screen", "description": "What is on the screen."}]});
+    world.client.post("/v1/clients", brought).await.is(201);
+    let screen = world.start("screen", json!({})).await;
+    world.run_in(&screen, "suspended").await;
     let run = world.start("pay", json!({"cents": 500, "pin": "1234"})).await;
     let (headers, told) = receiver.count(1).await.remove(0);
     let item = world.item().await;

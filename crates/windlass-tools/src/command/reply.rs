@@ -4,6 +4,7 @@ use serde_json::Value;
 use windlass::{Reconciled, ToolError, ToolResult};
 
 use super::{Command, Exit, Output};
+use crate::sandbox::{Level, Sandbox};
 
 /// How a command ended, and what it had printed by then.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
@@ -31,7 +32,10 @@ pub(super) fn value(command: &Command, end: &End) -> ToolResult<Value> {
         (None, Err(signal)) => (command.on_signal, format!("was ended by {}", signal_name(signal))),
     };
     let words = end.last_words.trim();
-    let message = if words.is_empty() { format!("`{name}` {how}") } else { format!("`{name}` {how}: {words}") };
+    let mut message = if words.is_empty() { format!("`{name}` {how}") } else { format!("`{name}` {how}: {words}") };
+    if exit != Exit::Ok && end.stopped.is_none() {
+        message.extend(barred(&command.sandbox, end.code, words));
+    }
     if let Some(error) = exit.error(message) {
         return Err(error);
     }
@@ -46,6 +50,45 @@ pub(super) fn value(command: &Command, end: &End) -> ToolResult<Value> {
     read(command.output, &text)
         .map_err(|problem| ToolError::failed(format!("`{name}` {how}, but what it printed is not JSON: {problem}")))
 }
+
+/// What to say of a failure that sounds as if the sandbox was in the way. It may have been something else: a command is told the
+/// same by a lock as by a file of somebody else's.
+fn barred(sandbox: &Sandbox, code: Result<i32, i32>, words: &str) -> Option<String> {
+    if sandbox.level == Level::Off {
+        return None;
+    }
+    let words = words.to_lowercase();
+    let says = |signs: &[&str]| signs.iter().any(|sign| words.contains(sign));
+    let network = !sandbox.network && says(&NETWORK);
+    let denied = says(&DENIED) || matches!(code, Ok(77 | 126));
+    let keys = match (network, denied) {
+        (false, false) => return None,
+        (true, _) => "`sandbox.network = true` would let it use the network",
+        (false, true) if sandbox.network => {
+            "`sandbox.read` and `sandbox.write` would let it at files outside of its folder"
+        }
+        (false, true) => {
+            "`sandbox.read` and `sandbox.write` would let it at files outside of its folder, `sandbox.network = true` at the network"
+        }
+    };
+    Some(format!(" (it runs in a sandbox, which may be why: {keys})"))
+}
+
+/// What commands say, in small letters, when they are kept from something.
+const DENIED: [&str; 6] =
+    ["permission denied", "operation not permitted", "permissionerror", "access denied", "eacces", "eperm"];
+
+/// What they say when there is nobody to talk to.
+const NETWORK: [&str; 8] = [
+    "socket",
+    "could not resolve",
+    "couldn't resolve",
+    "name resolution",
+    "network is unreachable",
+    "getaddrinfo",
+    "can't connect",
+    "failed to connect",
+];
 
 fn read(output: Output, text: &str) -> Result<Value, serde_json::Error> {
     let plain = || Value::String(text.strip_suffix('\n').unwrap_or(text).to_owned());
@@ -153,6 +196,26 @@ mod tests {
         assert_eq!(value(&own, &end("none", Ok(1))).unwrap(), json!("none"));
         assert_eq!(value(&own, &end("", Ok(0))).unwrap_err().kind(), "denied");
         assert_eq!(value(&own, &end("", Err(9))).unwrap_err().kind(), "in_doubt");
+    }
+
+    #[test]
+    fn e26_a_failure_that_sounds_like_the_sandbox_names_the_keys_that_open_it() {
+        let check = |sandbox: &Sandbox, code: i32, words: &str, said: &[&str], unsaid: &[&str]| {
+            let command = Command { sandbox: sandbox.clone(), ..command(Output::Auto) };
+            let end = End { last_words: words.to_owned(), ..end("", Ok(code)) };
+            let error = value(&command, &end).unwrap_err().to_string();
+            said.iter().for_each(|word| assert!(error.contains(word), "{word} is not in {error}"));
+            unsaid.iter().for_each(|word| assert!(!error.contains(word), "{word} is in {error}"));
+        };
+        let (shut, open) = (Sandbox::default(), Sandbox { network: true, ..Sandbox::default() });
+        let (files, network) = ("`sandbox.read` and", "`sandbox.network = true`");
+        check(&shut, 1, "cat: /etc/shadow: Permission denied", &["may be why", files, network], &[]);
+        check(&open, 1, "PermissionError: [Errno 13]", &[files], &[network]);
+        check(&shut, 6, "curl: (6) Could not resolve host: a.example", &[network], &[files]);
+        check(&shut, 77, "", &[files, network], &[]);
+        check(&open, 6, "curl: (6) Could not resolve host: a.example", &[], &["it runs in a sandbox"]);
+        check(&shut, 1, "no such city", &[], &["it runs in a sandbox"]);
+        check(&Sandbox::off(), 1, "Permission denied", &[], &["it runs in a sandbox"]);
     }
 
     #[test]

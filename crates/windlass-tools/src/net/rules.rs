@@ -130,7 +130,7 @@ impl Rules {
         match &self.ports {
             Some(ports) if !ports.contains(&port) && !self.allow.iter().any(port_named) => {
                 let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-                Err(format!("port {port} is not among the ports that may be reached ({})", ports.join(", ")))
+                Err(format!("port {port} is not among the `ports` of [net] that may be reached ({})", ports.join(", ")))
             }
             _ => Ok(()),
         }
@@ -160,7 +160,7 @@ impl Rules {
 }
 
 fn way_out(host: &str, port: u16) -> String {
-    format!("if it is meant, name it: allow = [\"{host}:{port}\"]")
+    format!("if it is meant, name it: [net] allow = [\"{host}:{port}\"]")
 }
 
 #[cfg(test)]
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(rules.check(&url.parse().unwrap()).is_ok(), fine, "{url}");
         }
         let refusal = rules.check(&"http://a.example:22".parse().unwrap()).unwrap_err();
-        assert_eq!(refusal, "port 22 is not among the ports that may be reached (443)");
+        assert_eq!(refusal, "port 22 is not among the `ports` of [net] that may be reached (443)");
     }
 
     #[test]

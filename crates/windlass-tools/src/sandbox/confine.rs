@@ -6,7 +6,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
     Scope, path_beneath_rules,
 };
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::{Launch, Level, Sandbox, filter};
@@ -52,8 +52,12 @@ pub(super) fn confine(launch: &Launch) -> Result<(), String> {
 
 fn limit(sandbox: &Sandbox) -> Result<(), String> {
     let set = |resource, name: &str, limit: Option<u64>| match limit {
-        Some(limit) => setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
-            .map_err(|error| format!("its limit of {limit} for {name} cannot be set: {error}; choose a lower one")),
+        // Where this process is kept shorter itself, so is the command.
+        Some(limit) => {
+            let limit = getrlimit(resource).maximum.map_or(limit, |most| limit.min(most));
+            setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
+                .map_err(|error| format!("its limit of {limit} for {name} cannot be set: {error}; choose a lower one"))
+        }
         None => Ok(()),
     };
     set(Resource::Core, "core dumps", (sandbox.level != Level::Off).then_some(0))?;

@@ -128,7 +128,10 @@ async fn e26_names_that_lead_inside_are_refused() {
         let error = send(&client, "POST", url, "x").await.expect_err(host);
         assert_eq!((error.trouble, error.sent), (Trouble::Refused, false), "{host}: {error}");
         assert!(error.to_string().contains(expected), "{host}: {error}");
-        assert!(error.to_string().contains("allow = [") && error.to_string().contains(":443"), "the way out: {error}");
+        assert!(
+            error.to_string().contains("[net] allow = [") && error.to_string().contains(":443"),
+            "the way out: {error}"
+        );
     }
     for (host, expected) in
         [("none.example", "has no address"), ("unknown.example", "cannot be looked up: no such name")]

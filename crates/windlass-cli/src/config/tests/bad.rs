@@ -274,6 +274,21 @@ error: `webhook.secret`: a secret is never written into this file
 }
 
 #[test]
+fn a_webhook_without_a_secret_could_be_anybodys() {
+    refused(
+        "[webhook]\nurl = \"https://a.example/\"\n",
+        r#"
+error: [webhook] lacks `secret`
+ --> windlass.toml:1:2
+  |
+1 | [webhook]
+  |  ^^^^^^^
+  = help: secret: Signs each request: "${secret:NAME}", of at least 16 bytes.
+"#,
+    );
+}
+
+#[test]
 fn a_date_is_of_no_use() {
     refused(
         "[policy]\ntimeout = 2026-11-16\n",

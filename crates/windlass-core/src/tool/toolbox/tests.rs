@@ -186,3 +186,31 @@ fn many_tools_register_in_linear_time() {
     }
     assert_eq!(toolbox.tools().len(), 2_000);
 }
+
+#[test]
+fn a_tool_that_is_mounted_again_goes_on_counting_unless_its_limits_changed() {
+    let toolbox = Toolbox::new();
+    let limited = |per_second: u32, in_flight: usize| {
+        tool("slow", "Slow.").with(|spec| {
+            spec.limits.per_second = Some(per_second);
+            spec.limits.in_flight = Some(in_flight);
+        })
+    };
+    let next = || toolbox.get("slow").unwrap().gate().expect("it has limits").reserve(0).as_millis();
+    let mounted = |per_second, in_flight| toolbox.mount("file", [limited(per_second, in_flight)]).unwrap();
+    mounted(4, 1);
+    assert_eq!((next(), next()), (0, 250));
+    let gate = toolbox.get("slow").unwrap().gate().unwrap();
+    let mut first = gate.enter().unwrap();
+    let cx = &std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(first.poll(cx).is_ready());
+    mounted(4, 1);
+    assert_eq!(next(), 500, "the third start of the first second");
+    let enter = || toolbox.get("slow").unwrap().gate().unwrap().enter().unwrap();
+    assert!(enter().poll(cx).is_pending(), "the call under way still counts");
+    mounted(4, 2);
+    assert_eq!(next(), 750, "the rate is the same as before");
+    assert!(enter().poll(cx).is_ready(), "the other limit is not");
+    mounted(1, 2);
+    assert_eq!((next(), next()), (0, 1000), "another rate begins anew");
+}
