@@ -201,3 +201,40 @@ async fn l12_work_whose_caller_goes_away_goes_on() {
     let (_, outcomes) = again.unwrap().outcomes().await.unwrap();
     assert_eq!(outcomes[0].value(), Some(&json!("done")), "the same attempt, and nobody waited for it");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l08_an_answer_that_is_faster_than_the_store_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let (keys, mut handed) = tokio::sync::mpsc::unbounded_channel();
+    let (go, gone) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let asks = {
+        let go = go.clone();
+        Tool::with_call("asks", "Asks somebody", move |call: windlass::Call, _: Value| {
+            let (keys, go) = (keys.clone(), go.clone());
+            async move {
+                keys.send(call.reply_key()).unwrap();
+                // Nothing of a readonly call is in the store before it waits or ends.
+                go.notified().await;
+                Ok(windlass::Reply::<Value>::later())
+            }
+        })
+        .effect(Effect::Readonly)
+    };
+    let windlass = Windlass::open(folder.path().join("app.db")).tool(asks).await.unwrap();
+    let calling = tokio::spawn({
+        let windlass = windlass.clone();
+        async move { windlass.call_json("asks", json!({})).await.unwrap() }
+    });
+    let key = handed.recv().await.unwrap();
+    let answering = tokio::spawn({
+        let (windlass, gone) = (windlass.clone(), gone.clone());
+        async move {
+            gone.notify_one();
+            windlass.resolve(&key, windlass::Resolution::Ok { value: json!("yes") }).await
+        }
+    });
+    gone.notified().await;
+    go.notify_one();
+    answering.await.unwrap().unwrap();
+    assert_eq!(calling.await.unwrap().value(), Some(&json!("yes")));
+}

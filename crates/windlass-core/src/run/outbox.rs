@@ -88,6 +88,11 @@ impl Outbox {
         self.create.is_none() || self.marks.written > 0
     }
 
+    /// Whether the store knows of this run.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.create.is_none() && (self.seq > 0 || self.marks.durable > 0)
+    }
+
     /// Keeps everything back, for work that has not left the process and is not described in full yet.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.corked = corked;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::{PAGE, Question, Runtime};
@@ -10,6 +11,7 @@ use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
 use crate::policy;
+use crate::run::Registration;
 use crate::run::parks;
 use crate::run::record::{Event, Record, Recorded};
 use crate::run::reply::Address;
@@ -17,6 +19,9 @@ use crate::run::state::{Blocked, Doubt, Park, RunInfo, RunState};
 use serde_json::Value;
 
 use crate::store::{Change, Commit, Filter, Guard, Message, Resolution, Settlement, StoreError};
+
+/// How long an answer waits for the run that it is for to be in the store.
+const ANSWER_EARLY: Duration = Duration::from_secs(1);
 
 /// What became of an answer.
 #[derive(Clone, Debug)]
@@ -174,6 +179,7 @@ impl Runtime {
                 "{shown:?} is not a reply key of this store; use the key exactly as it was handed out"
             ))
         })?;
+        self.until_stored(run).await;
         let dedupe: Arc<str> = format!("resolve {generation} {path}").into();
         if let Some(closed) = self.closed(run, generation, &path).await? {
             return Ok(closed);
@@ -188,6 +194,19 @@ impl Runtime {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A key is handed out in the middle of an attempt, and whoever has it may be faster than the store that hears of the
+    /// run. Not for ever: it may be the attempt itself that answers.
+    async fn until_stored(&self, run: RunId) {
+        let Some(live) = self.live(run) else { return };
+        let mut registration = Registration::default();
+        let stored = std::future::poll_fn(|cx| {
+            registration.register(&live.run, cx);
+            let is_over = live.run.is_halted() || live.run.with(|machine| machine.outbox().is_stored());
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        });
+        futures_util::future::select(std::pin::pin!(stored), self.kernel.clock.sleep(ANSWER_EARLY)).await;
     }
 
     /// What a reply key's park came to, if it is over or answered.
