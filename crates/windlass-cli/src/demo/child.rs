@@ -69,7 +69,7 @@ pub(super) struct Server {
     pub(super) pid: u32,
     pub(super) url: String,
     child: Child,
-    _stdin: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
 }
 
 impl Server {
@@ -110,12 +110,19 @@ impl Server {
         let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
         let ready = tokio::time::timeout(READY, ready(lines)).await.ok().flatten();
         match (ready, child.id()) {
-            (Some(ready), Some(pid)) => Ok(Self { pid, url: ready.url, child, _stdin: stdin }),
+            (Some(ready), Some(pid)) => Ok(Self { pid, url: ready.url, child, stdin }),
             _ => {
                 let sentence = format!("the demo's server did not start; it said: {}", files.last_words());
                 Err(Failure::new(Exit::Unreachable, sentence))
             }
         }
+    }
+
+    /// Ends it in good order, and waits for that: whoever opens the file next finds it closed, and nobody in it.
+    pub(super) async fn end(mut self) {
+        drop(self.stdin.take());
+        // One that does not end by itself in time is killed with this value.
+        drop(tokio::time::timeout(GONE, self.child.wait()).await);
     }
 
     /// SIGKILL: no warning, no last words.

@@ -90,7 +90,9 @@ impl Demo {
             charging: false,
         };
         demo.follow_to_the_end().await?;
-        demo.finish(out).await
+        demo.finish(out).await?;
+        demo.server.end().await;
+        Ok(())
     }
 
     async fn follow_to_the_end(&mut self) -> Result<()> {
