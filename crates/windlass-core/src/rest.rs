@@ -272,7 +272,8 @@ impl Kernel {
         }
         let how = match (self.store.info(run).await?.map(|info| info.state), how) {
             (Some(RunState::Queued | RunState::Suspended { .. }), _) => TakenUp::Woken,
-            (Some(RunState::Running), Some(how)) => how,
+            // Somebody here may have taken it up since it was looked for.
+            (Some(RunState::Running), Some(how)) if !self.live.lock().contains_key(&run) => how,
             _ => return Ok(()),
         };
         match self.take_up(run, how).await {

@@ -45,6 +45,9 @@ pub use submit::{Submitted, Work};
 
 /// Runs read from the store at a time.
 const PAGE: usize = 256;
+/// How often a run is looked at that should be driven here, before it is said to be elsewhere; and how soon again.
+const LOOKS: u32 = 5;
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Drives calls and runs over a store. Cloning shares it.
 #[derive(Clone)]
@@ -200,7 +203,7 @@ impl Runtime {
         let (drive, lens) = self.kernel.start_call(&self.toolbox, call, &Start::default())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
-        if end.is_rest() {
+        if self.goes_on(&end) {
             return self.attach(run).await?.pop().ok_or(Error::Elsewhere { run });
         }
         let told = finished(run, end)?.pop().ok_or(Error::Elsewhere { run })?;
@@ -217,12 +220,19 @@ impl Runtime {
         let (drive, lenses) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure, &Start::default())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
-        if end.is_rest() {
+        if self.goes_on(&end) {
             return self.attach(run).await;
         }
         let told = finished(run, end)?;
         let rows = told.into_iter().zip(ids).zip(lenses).enumerate();
         Ok(rows.map(|(i, ((told, id), lens))| outcome(run, Path::root().child(i as u32), id, told, lens)).collect())
+    }
+
+    /// Whether a run has more to come than the end of its drive: it rests, or somebody else has it by now, perhaps in this
+    /// very process.
+    fn goes_on(&self, end: &RunEnd) -> bool {
+        let is_elsewhere = matches!(end, RunEnd::Elsewhere) && !self.kernel.closed.load(Ordering::Acquire);
+        end.is_rest() || is_elsewhere
     }
 
     /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. The store is told of
@@ -265,8 +275,8 @@ impl Runtime {
     /// Waits for a run's end, wherever it is by now, and returns the outcomes of its root calls: one, or those of a
     /// batch.
     pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
-        // The owner under which nobody here was seen to drive it.
-        let mut undriven = None;
+        // The owner under which nobody here was seen to drive it, and how often.
+        let mut undriven: Option<(u64, u32)> = None;
         loop {
             let turn = self.kernel.queued.lock().get(&run).cloned();
             if let Some(turn) = turn {
@@ -295,9 +305,16 @@ impl Runtime {
                 RunState::Running if !self.kernel.is_waking(run) => match self.kernel.lease.look() {
                     // Another worker drives it.
                     Some(look) => self.kernel.clock.sleep(look).await,
-                    // It may have ended since it was read; if it runs on, nobody here did that.
-                    None if undriven == Some(info.epoch) => return Err(Error::Elsewhere { run }),
-                    None => undriven = Some(info.epoch),
+                    // It may have ended since it was read, or be about to be known here, on a thread that stands still
+                    // for a moment. If it runs on, nobody here did that.
+                    None => match undriven {
+                        Some((epoch, LOOKS)) if epoch == info.epoch => return Err(Error::Elsewhere { run }),
+                        Some((epoch, looks)) if epoch == info.epoch => {
+                            undriven = Some((epoch, looks + 1));
+                            self.kernel.clock.sleep(LOOK_PAUSE).await;
+                        }
+                        _ => undriven = Some((info.epoch, 1)),
+                    },
                 },
                 RunState::Running | RunState::Suspended { .. } | RunState::Queued => self.kernel.outlast(run).await?,
             }

@@ -309,7 +309,7 @@ impl Submitted {
     async fn ended(&mut self, end: RunEnd, lenses: &[Lens]) -> Result<(RunId, Vec<Outcome>)> {
         let run = self.run;
         match end {
-            end if end.is_rest() => Ok((run, self.runtime.attach(run).await?)),
+            end if self.runtime.goes_on(&end) => Ok((run, self.runtime.attach(run).await?)),
             RunEnd::Unknown(error) => {
                 self.follow(error).await?;
                 Ok((self.run, self.runtime.attach(self.run).await?))
