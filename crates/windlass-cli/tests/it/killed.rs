@@ -273,15 +273,19 @@ async fn w01_l12_a_server_that_is_killed_under_load_loses_nothing_and_doubles_no
     assert!(found.taken_over > 0 && found.settled > 0, "no kill hit anything: {} runs", found.requests);
 }
 
-/// The same for as long as `cargo xtask soak` asks for, at moments that nobody chose.
+/// The same for as long as `cargo xtask soak` asks for, at moments that nobody chose; otherwise a few kills at once after one
+/// another.
 #[tokio::test(flavor = "multi_thread")]
 async fn w01_l12_kills_by_time_under_load() {
     let minutes: u64 = std::env::var("WINDLASS_SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let (mut load, mut dice, mut kills) = (Load::start(11), Dice(11), 0);
     while kills < 3 || Instant::now() < end {
-        // By time on purpose: any moment must do, also one in which it has only begun to recover.
-        tokio::time::sleep(Duration::from_millis(dice.below(1_500))).await;
+        // Any moment must do, also one in which it has only begun to recover.
+        match minutes {
+            0 => load.accepts(dice.below(CLIENTS)).await,
+            _ => tokio::time::sleep(Duration::from_millis(dice.below(1_500))).await,
+        }
         load.kill();
         kills += 1;
     }

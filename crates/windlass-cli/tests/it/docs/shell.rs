@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::chapter::Shown;
 use super::shown::{begins, fits};
@@ -99,7 +99,6 @@ impl Shell {
             if !eventually || began.elapsed() > PATIENCE {
                 return Err(format!("it ended with {} and printed:\n{printed}", said.code));
             }
-            std::thread::sleep(Duration::from_millis(50));
         }
     }
 
@@ -113,19 +112,18 @@ impl Shell {
     fn leave_running(&mut self, front: &str, rest: &str, shown: &[String]) -> Result<(), String> {
         self.apart += 1;
         let out = self.folder.path().join("apart").join(self.apart.to_string());
+        self.say(&format!("mkfifo {}", out.display()));
+        let lines = lines_of(out.clone());
         // Before the command, so that one which goes elsewhere by itself still does.
         self.say(&format!(">{} 2>&1 {} &{rest}", out.display(), self.at_our_port(front)));
-        let began = Instant::now();
-        loop {
-            let printed = self.there(&std::fs::read_to_string(&out).unwrap_or_default());
-            if begins(shown, &printed) {
-                return Ok(());
+        let (began, mut printed) = (Instant::now(), String::new());
+        while !begins(shown, &self.there(&printed)) {
+            match lines.recv_timeout(PATIENCE.saturating_sub(began.elapsed())) {
+                Ok(line) => printed = printed + &line + "\n",
+                Err(_) => return Err(format!("it printed:\n{}", self.there(&printed))),
             }
-            if began.elapsed() > PATIENCE {
-                return Err(format!("it printed:\n{printed}"));
-            }
-            std::thread::sleep(Duration::from_millis(10));
         }
+        Ok(())
     }
 
     /// A server listens where the chapters say unless told otherwise; here somebody else may be there.
@@ -173,6 +171,16 @@ impl Drop for Shell {
         let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
         let _ = self.bash.wait();
     }
+}
+
+/// What somebody writes into a pipe. It is read to its end, also if nobody listens any more: whoever writes is not to stop.
+fn lines_of(pipe: PathBuf) -> Receiver<String> {
+    let (say, lines) = channel();
+    std::thread::spawn(move || {
+        let Ok(pipe) = std::fs::File::open(pipe) else { return };
+        BufReader::new(pipe).lines().map_while(Result::ok).for_each(|line| drop(say.send(line)));
+    });
+    lines
 }
 
 /// A command that is left running, `windlass serve & server=$!`: before the sign and after it.
