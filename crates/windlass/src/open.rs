@@ -24,6 +24,7 @@ pub use windlass_store::OpenError;
 pub struct Builder {
     source: Source,
     durability: Durability,
+    shared: bool,
     retention: Retention,
     tools: Vec<Tool>,
     toolbox: Toolbox,
@@ -63,6 +64,7 @@ impl Builder {
         Self {
             source,
             durability: Durability::default(),
+            shared: false,
             retention: Retention::default(),
             tools: Vec::new(),
             toolbox: Toolbox::new(),
@@ -95,6 +97,13 @@ impl Builder {
     /// What a power cut may lose; see [`Durability`]. Only for files.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
+        self
+    }
+
+    /// Lets other programs read the file while it is open, such as SQLite's own shell. Otherwise it is kept to this process:
+    /// others are told that it is locked, and commits take fewer steps. Only for files.
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
         self
     }
 
@@ -194,6 +203,7 @@ impl Builder {
             Source::File(path) => {
                 let mut options = Options::from(self.durability);
                 options.retention = self.retention;
+                options.shared = self.shared;
                 options.here = executor::has_threads_to_spare();
                 let opened = SqliteStore::open_with(&path, options);
                 let opened = Arc::new(opened.map_err(|error| Error::Open(Box::new(error)))?);

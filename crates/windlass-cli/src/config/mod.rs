@@ -236,6 +236,7 @@ impl Config {
             .artifact_bytes(self.limits.artifact)
             .locale(&self.people.locale)
             .toolbox(toolbox);
+        let builder = if self.store.shared { builder.shared() } else { builder };
         let builder = if self.people.attended { builder.attended() } else { builder };
         self.people.connected.iter().fold(builder, |builder, provider| builder.connection(provider))
     }

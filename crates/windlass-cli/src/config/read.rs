@@ -37,6 +37,8 @@ pub struct Store {
     pub file: PathBuf,
     /// What a power cut may lose.
     pub durability: Durability,
+    /// Whether other programs may read the file while it is open.
+    pub shared: bool,
 }
 
 /// Whom the process serves.
@@ -78,7 +80,8 @@ pub(super) fn store(root: &View<'_>, folder: &Path) -> Store {
         Some("relaxed") => Durability::Relaxed,
         _ => Durability::default(),
     };
-    Store { file: folder.join(view.text("file").unwrap_or(FILE)), durability }
+    let shared = view.flag("shared").unwrap_or(false);
+    Store { file: folder.join(view.text("file").unwrap_or(FILE)), durability, shared }
 }
 
 pub(super) fn retention(root: &View<'_>) -> Retention {

@@ -147,6 +147,7 @@ pub(crate) static STORE: Section = Section {
     keys: &[
         key("file", TEXT, "The database file. windlass.db beside this file unless set."),
         key("durability", Kind::Choice(&DURABILITY), "What a power cut may lose. \"full\" unless set."),
+        key("shared", Kind::Bool, "Whether other programs may read the file while it is open. false unless set."),
     ],
     shared: &[],
 };

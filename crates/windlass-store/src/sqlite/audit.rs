@@ -90,7 +90,7 @@ impl fmt::Display for Report {
 pub fn check_file(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<Report, OpenError> {
     let path = path.as_ref();
     let failed = |error: rusqlite::Error| OpenError::sql(path, error);
-    let mut connection = open::reader(path).map_err(failed)?;
+    let mut connection = open::onlooker(path).map_err(failed)?;
     match schema::identify(&connection).map_err(failed)? {
         Identity::Windlass(version) if version == schema::VERSION => {}
         Identity::Windlass(found) if found > schema::VERSION => {

@@ -110,7 +110,7 @@ fn write(from: &Path, partial: &Path) -> Result<(), Problem> {
     };
     // SQLite would make it readable for others; one that is empty it takes as it is.
     private().write(true).create_new(true).open(partial)?;
-    open::reader(from)?.execute("VACUUM INTO ?1", [name])?;
+    open::onlooker(from)?.execute("VACUUM INTO ?1", [name])?;
     let copy = Connection::open(partial)?;
     // Whatever the original is doing, nobody has to look through this one.
     copy.execute("UPDATE file SET copy = 1, clean = 1", [])?;

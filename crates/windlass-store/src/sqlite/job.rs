@@ -208,6 +208,18 @@ impl State {
 }
 
 impl Write {
+    /// Whether it is written by one statement: it adds to a journal that is there, and does nothing else.
+    pub(super) fn only_appends(&self) -> bool {
+        let Self { guard, create, continues, records, state, doubts, parks, examined, consumed, starts, mail, refers } =
+            self;
+        let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty());
+        let about_itself = create.is_some() || *continues || state.is_some() || doubts.is_some() || parks.is_some();
+        let about_mail = examined.is_some() || !consumed.is_empty();
+        matches!(guard, Guard::Owner { .. })
+            && records.text.payloads.is_empty()
+            && !(about_others || about_itself || about_mail)
+    }
+
     /// Encodes a commit. Fails if it could not be written whatever the file holds.
     pub(super) fn encode(commit: Commit, keys: &Keys) -> Result<Self, StoreError> {
         let mut write = Self {

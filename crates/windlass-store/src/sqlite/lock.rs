@@ -72,6 +72,11 @@ pub fn holder(path: impl AsRef<Path>) -> io::Result<Option<Holder>> {
     }
 }
 
+/// Whether there is a lock beside the database, held or not: one of us had it open before.
+pub(super) fn is_there(path: &Path) -> bool {
+    beside(path, "-lock").exists()
+}
+
 /// Takes the lock of the database at `path`, or says who has it.
 pub(super) fn take(path: &Path) -> Result<FileLock, OpenError> {
     let failed = |error: io::Error| OpenError::io(path, error);

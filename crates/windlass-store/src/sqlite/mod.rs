@@ -32,6 +32,7 @@ mod reopen;
 mod retention;
 mod schema;
 mod seal;
+mod sentry;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -71,8 +72,9 @@ pub use refusal::OpenError;
 
 /// Runs in one SQLite file, which one process owns while the store is open.
 ///
-/// Beside the file `app.db` stand `app.db-wal` and `app.db-shm`, which are part of it and must be kept with it, and
-/// `app.db-lock`, which names the owner and may stay for ever. The file must be on a local disk.
+/// Beside the file `app.db` stand `app.db-wal`, which is part of it and must be kept with it, and `app.db-lock`, which names
+/// the owner and may stay for ever. The file must be on a local disk. Other programs cannot read it meanwhile, unless
+/// [`Options::shared`] says so; a backup can be read at any time.
 ///
 /// What a record says is secret is sealed, with a key in `app.db-key`, which is made when the first secret comes. It is in
 /// no backup. Without it everything works but the runs that have secrets: they are held, and their journals cannot be read

@@ -1,5 +1,6 @@
 //! Opening the file: what is refused, and how connections are set up.
 
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,12 @@ use super::refusal::OpenError;
 use super::schema::{self, Identity};
 use super::{check, network, refusal, reopen};
 
-/// How long a statement waits for a lock. Our own connections never make one another wait; this is for people who look
-/// into the file with other programs.
+/// How long a statement waits for a lock. Our own connections never make one another wait; this is for other programs
+/// that look into the file.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
+
+/// How long somebody who only wants to know whose file it is waits. Whoever has it open now has it open for long.
+const GLANCE: Duration = Duration::from_millis(250);
 
 /// What is left of the write-ahead log after a spike; more is given back to the file system.
 const LOG_KEPT: i64 = 64 << 20;
@@ -53,11 +57,20 @@ pub struct Options {
     /// that works alone is spared two changes of threads a step. For callers that can be held up for a sync, such as one
     /// of several threads of an executor.
     pub here: bool,
+    /// Whether other programs may read the file while it is open. Otherwise SQLite keeps it to this process, which spares
+    /// every commit six locks and other programs are told that the file is locked.
+    pub shared: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::default(), unpacked: 32_768, retention: Retention::default(), here: false }
+        Self {
+            durability: Durability::default(),
+            unpacked: 32_768,
+            retention: Retention::default(),
+            here: false,
+            shared: false,
+        }
     }
 }
 
@@ -91,8 +104,12 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     }
     let failed = |error: rusqlite::Error| OpenError::sql(&path, error);
     // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …
-    let identity = identify(&path)?;
-    accept(&path, &identity)?;
+    match identify(&path) {
+        Ok(identity) => accept(&path, &identity)?,
+        // Whoever has it open keeps it to itself. If that is one of us, the lock says which.
+        Err(OpenError::InUse { .. }) if lock::is_there(&path) => {}
+        Err(error) => return Err(error),
+    }
     let lock = Arc::new(lock::take(&path)?);
     // … and again under the lock, because its last owner may have created or upgraded it meanwhile.
     let identity = identify(&path)?;
@@ -116,7 +133,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
         check::at_once(&connection).map_err(|problem| OpenError::damaged(&path, problem))?;
     }
     let (opening, secret) = schema::count_opening(&mut connection).map_err(failed)?;
-    Ok(Opened { lock, connection, place: Place::of(path), opening, secret, clean })
+    Ok(Opened { lock, connection, place: Place::of(path, options), opening, secret, clean })
 }
 
 /// The path with its links followed. A file that is not there yet is named below its directory.
@@ -147,7 +164,7 @@ fn identify(path: &Path) -> Result<Identity, OpenError> {
     if !path.exists() {
         return Ok(Identity::Empty);
     }
-    let identity = reader(path).and_then(|connection| schema::identify(&connection));
+    let identity = onlooker(path).and_then(|connection| schema::identify(&connection));
     identity.map_err(|error| OpenError::sql(path, error))
 }
 
@@ -163,8 +180,7 @@ fn accept(path: &Path, identity: &Identity) -> Result<(), OpenError> {
 
 /// The connection that writes.
 pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
-    // Never creates the file: one that is gone must not come back empty.
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, keeper(options.shared))?;
     // Space that is freed can be given back in small pieces. Takes effect in an empty file, and would be written to any
     // other, before anybody knows whether that may be written to.
     if connection.pragma_query_value(None, "page_count", |row| row.get::<_, i64>(0))? == 0 {
@@ -191,14 +207,34 @@ pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connect
     Ok(connection)
 }
 
-/// A connection that only reads.
-pub(super) fn reader(path: &Path) -> rusqlite::Result<Connection> {
-    connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)
+/// A connection of the file's owner that only reads. It could write, as far as the file is concerned: a connection to a file
+/// that is opened for reading has locks of its own, and giving those up would give up the owner's.
+pub(super) fn reader(path: &Path, shared: bool) -> rusqlite::Result<Connection> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, keeper(shared))?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
 }
 
-fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+/// A connection of somebody who does not own the file, or not yet, and only reads.
+pub(super) fn onlooker(path: &Path) -> rusqlite::Result<Connection> {
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, None)?;
+    connection.busy_timeout(GLANCE)?;
+    Ok(connection)
+}
+
+/// The part of SQLite that keeps a file to one process, and its locks in memory. All connections of the process must use it.
+fn keeper(shared: bool) -> Option<&'static CStr> {
+    (cfg!(unix) && !shared).then_some(c"unix-excl")
+}
+
+/// Never creates the file: one that is gone must not come back empty.
+fn connect(path: &Path, flags: OpenFlags, keeper: Option<&CStr>) -> rusqlite::Result<Connection> {
     // Each connection is used by one thread at a time, so SQLite need not lock it again.
-    let connection = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = match keeper {
+        Some(keeper) => Connection::open_with_flags_and_vfs(path, flags, keeper)?,
+        None => Connection::open_with_flags(path, flags)?,
+    };
     connection.busy_timeout(BUSY)?;
     schema::add_functions(&connection)?;
     // Otherwise a statement with a bound LIMIT is planned anew whenever it is used.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use super::fault::Fault;
-use super::open;
+use super::open::{self, Options};
 
 /// After a disk was full, this much must be free before anything is accepted: room for a group of the usual size.
 /// Otherwise a last free page would let runs begin what the next commit cannot record, over and over.
@@ -23,12 +23,14 @@ pub(super) struct Place {
     /// The write-ahead log beside it.
     log: PathBuf,
     file: FileId,
+    /// Whether other programs may read it.
+    shared: bool,
 }
 
 impl Place {
     /// The place of a file that was just opened.
-    pub(super) fn of(path: PathBuf) -> Self {
-        Self { log: beside(&path, "-wal"), file: id(&path), path }
+    pub(super) fn of(path: PathBuf, options: &Options) -> Self {
+        Self { log: beside(&path, "-wal"), file: id(&path), path, shared: options.shared }
     }
 
     /// The write-ahead log.
@@ -59,7 +61,7 @@ impl Place {
 
     /// A connection that only reads this very file.
     pub(super) fn reader(&self) -> Result<Connection, Fault> {
-        let connection = open::reader(&self.path).map_err(|error| Fault::of(&error))?;
+        let connection = open::reader(&self.path, self.shared).map_err(|error| Fault::of(&error))?;
         self.check()?;
         Ok(connection)
     }

@@ -59,7 +59,7 @@ impl Outage {
         place.check()?;
         empty_log(&connection)?;
         schema::touch(&connection).map_err(fault)?;
-        Link::new(connection, place.log_id()).map_err(fault)
+        Link::new(connection, place).map_err(fault)
     }
 }
 

@@ -27,6 +27,7 @@ use super::queue::Queue;
 use super::read::Readers;
 use super::reopen::{Outage, PACE};
 use super::schema;
+use super::sentry::Sentry;
 use super::table::{Heads, Table, Trouble};
 
 /// Unfinished runs the writer remembers. Beyond that it starts afresh and asks the file, a few microseconds a run.
@@ -64,10 +65,11 @@ pub(super) struct Link {
     pages: Arc<AtomicI32>,
     /// Which file the log is.
     log: FileId,
+    sentry: Sentry,
 }
 
 impl Link {
-    pub(super) fn new(mut connection: Connection, log: FileId) -> rusqlite::Result<Self> {
+    pub(super) fn new(mut connection: Connection, place: &Place) -> rusqlite::Result<Self> {
         let pages = Arc::new(AtomicI32::new(0));
         let counter = pages.clone();
         // Takes the place of SQLite's own checkpoints, which would come before the answers of a group, not after.
@@ -75,7 +77,12 @@ impl Link {
             counter.store(pages, Ordering::Relaxed);
             Ok(())
         }))?;
-        Ok(Self { connection, pages, log })
+        Ok(Self { connection, pages, log: place.log_id(), sentry: Sentry::of(place) })
+    }
+
+    /// Whether the file and its log are those that were opened.
+    fn check(&mut self, place: &Place) -> Result<(), Fault> {
+        if self.sentry.suspects() { place.check_both(self.log) } else { Ok(()) }
     }
 
     /// Runs a statement that is the same every time, without reading it anew.
@@ -130,7 +137,7 @@ impl Writer {
     pub(super) fn new(opened: Opened, options: Options, queue: Arc<Queue>, others: Others) -> rusqlite::Result<Self> {
         let Opened { lock, connection, place, opening, .. } = opened;
         let end = others.tails.rebuild(&connection)?;
-        let link = Ok(Link::new(connection, place.log_id())?);
+        let link = Ok(Link::new(connection, &place)?);
         Ok(Self {
             queue,
             others,
@@ -270,7 +277,9 @@ impl Writer {
 
     /// Does all jobs in one transaction. The answers count only if nothing failed.
     fn transact(&mut self, jobs: &mut Vec<Job>) -> (Vec<Reply>, Option<Failure>) {
-        let mut failed = self.begin().err();
+        // One statement is a transaction of its own.
+        let single = matches!(jobs.as_slice(), [Job::Write(write, _)] if write.only_appends());
+        let mut failed = self.begin(single).err();
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
             replies.push(match job {
@@ -298,6 +307,7 @@ impl Writer {
             });
         }
         if failed.is_none()
+            && !single
             && let Ok(link) = &self.link
             && let Err(error) = link.run("COMMIT")
         {
@@ -306,13 +316,14 @@ impl Writer {
         (replies, failed)
     }
 
-    /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written.
-    fn begin(&mut self) -> Result<(), Failure> {
-        let begun = match &self.link {
-            Ok(link) => self
-                .place
-                .check_both(link.log)
-                .and_then(|()| link.run("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error))),
+    /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written. A single
+    /// statement needs none.
+    fn begin(&mut self, single: bool) -> Result<(), Failure> {
+        let begun = match &mut self.link {
+            Ok(link) => link.check(&self.place).and_then(|()| match single {
+                true => Ok(()),
+                false => link.run("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error)),
+            }),
             Err(outage) => Err(outage.fault.clone()),
         };
         begun.map_err(|fault| Failure::before(fault, &self.place.path))

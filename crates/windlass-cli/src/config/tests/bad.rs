@@ -40,7 +40,7 @@ error: unknown key `colour` in [store]
   |
 2 | colour = "red"
   | ^^^^^^
-  = help: there are `file` and `durability`
+  = help: there are `file`, `durability` and `shared`
 "#,
     );
 }

@@ -95,7 +95,7 @@ fn w08_a_check_makes_way_and_begins_again_and_stops_when_it_is_told() {
     let (_directory, path) = place();
     fs::write(&path, "").unwrap();
     let shared = Shared::new(Health::Checking);
-    let reading = Reading::new(&Place::of(path), &shared);
+    let reading = Reading::new(&Place::of(path, &Options::default()), &shared);
     let interrupted = || rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(9), None);
     let tries = AtomicU32::new(0);
     shared.pause(true);

@@ -13,6 +13,7 @@ mod payloads;
 mod reopening;
 mod retention;
 mod sealing;
+mod sharing;
 
 use std::path::PathBuf;
 use std::sync::Arc;

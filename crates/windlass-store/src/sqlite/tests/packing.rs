@@ -35,7 +35,7 @@ pub(super) fn fill(store: &SqliteStore) {
 
 pub(super) fn count(path: &std::path::Path, table: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM {table}");
-    open::reader(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap()
+    open::onlooker(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap()
 }
 
 pub(super) fn value(record: &Record) -> Value {
@@ -131,7 +131,7 @@ fn a_person_can_read_what_is_in_the_file() {
     let store = SqliteStore::open_with(&path, often()).unwrap();
     fill(&store);
     commit(&store, cancel(1)).unwrap();
-    let reader = open::reader(&path).unwrap();
+    let reader = open::onlooker(&path).unwrap();
     let sql = "SELECT run, seq, record ->> '$.event.type' FROM journal WHERE run = ?1 ORDER BY seq LIMIT 2 OFFSET 9";
     let mut statement = reader.prepare(sql).unwrap();
     let rows = statement.query_map([run(2).to_string()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();

@@ -205,7 +205,7 @@ fn noise(seed: u64) -> String {
 /// How big the file would be if it held nothing but what is kept.
 fn live_bytes(path: &std::path::Path) -> u64 {
     let copy = path.with_extension("copy");
-    let connection = open::reader(path).unwrap();
+    let connection = open::onlooker(path).unwrap();
     connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
     let bytes = std::fs::metadata(&copy).unwrap().len();
     std::fs::remove_file(copy).unwrap();
