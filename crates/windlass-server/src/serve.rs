@@ -1,5 +1,6 @@
 //! The socket: accepting, timing, and stopping in good order.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -24,6 +25,10 @@ use crate::{build, webhook};
 
 /// How long accepting rests after it failed: usually because there are no more files to open.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Sooner than nearly every timer of a request. The executor is woken up by whoever sets a timer that is due before all
+/// others, which would be every request; while this one ticks it is hardly any.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Serves the API until `stop` resolves. Then streams end with `end {reason: shutdown}`, requests under way are waited for
 /// for a while, and the runtime is shut down: its runs are let go of in good order, for whoever opens the file next.
@@ -51,7 +56,11 @@ pub async fn serve(
         tracing::warn!("others cannot be told where this server answers: {error}");
     }
     let telling = app.options.webhook.clone().map(|hook| tokio::spawn(webhook::tell(app.clone(), hook)));
-    accept(listener, router, &app, stop).await;
+    tokio::select! {
+        biased;
+        () = accept(listener, router, &app, stop) => {}
+        never = tick() => match never {},
+    }
     tracing::info!("the server stops");
     // Nobody waits for the other side of a channel that is gone, so this is kept until the end.
     stopping.send_replace(true);
@@ -99,6 +108,13 @@ async fn accept(listener: TcpListener, router: Router, app: &Shared, stop: impl 
             }
             (_, None) => return,
         }
+    }
+}
+
+async fn tick() -> Infallible {
+    let mut interval = tokio::time::interval(TICK);
+    loop {
+        interval.tick().await;
     }
 }
 

@@ -54,7 +54,8 @@ impl Desk {
             self.queue.take(&mut jobs);
             let (count, begun) = (jobs.len(), Instant::now());
             writer.prepare();
-            let replies = writer.write(&mut jobs);
+            let mut replies = writer.write(&mut jobs);
+            self.queue.give_back(&mut replies.spent);
             lone = if count == 1 && begun.elapsed() < QUICK { lone + 1 } else { 0 };
             writer.look_after();
             self.turns.store(if lone >= LONE { TURNS } else { 0 }, Ordering::Relaxed);

@@ -21,7 +21,7 @@ use super::seal;
 const RECORD_BYTES: usize = 256 << 20;
 
 pub(super) enum Job {
-    Write(Write, Promise<()>),
+    Write(Box<Write>, Promise<()>),
     Claim(RunId, Claimant, Promise<Taken>),
     Release(RunId, u64, Promise<()>),
     Renew(WorkerId, Timestamp, Promise<()>),
@@ -32,6 +32,9 @@ pub(super) enum Job {
     Purge(RunId, Timestamp, Promise<Tidied>),
 }
 
+/// Roughly what a job costs in memory and on disk beside what it has to say.
+const FIXED: usize = 256;
+
 impl Job {
     /// Whether there is less to do once it is done, or it keeps what is being done from being done twice.
     pub(super) fn ends_work(&self) -> bool {
@@ -40,13 +43,8 @@ impl Job {
 
     /// Roughly what it costs in memory and on disk.
     pub(super) fn bytes(&self) -> usize {
-        const FIXED: usize = 256;
         match self {
-            Self::Write(write, _) => {
-                let mail: usize = write.mail.iter().map(|letter| letter.text.bytes()).sum();
-                let starts: usize = write.starts.iter().map(|start| FIXED + start.records.text.bytes()).sum();
-                FIXED + write.records.text.bytes() + mail + starts
-            }
+            Self::Write(write, _) => FIXED + write.bytes(),
             Self::Blob(step, _) => FIXED + step.bytes(),
             Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
             Self::Claim(..) | Self::Release(..) | Self::Renew(..) | Self::Tidy(..) | Self::Purge(..) => FIXED,
@@ -63,6 +61,11 @@ pub(super) struct Taken {
     pub(super) last: WorkerId,
     pub(super) turn: bool,
 }
+
+/// Commits that were written, or refused: nobody needs them any more. Boxed as they came, so that they change hands without being
+/// copied.
+#[allow(clippy::vec_box)]
+pub(super) type Spent = Vec<Box<Write>>;
 
 /// A commit, encoded. The changes of one commit do not depend on their order, so they are kept by kind.
 pub(super) struct Write {
@@ -208,6 +211,13 @@ impl State {
 }
 
 impl Write {
+    /// How much it has to say.
+    pub(super) fn bytes(&self) -> usize {
+        let mail: usize = self.mail.iter().map(|letter| letter.text.bytes()).sum();
+        let starts: usize = self.starts.iter().map(|start| FIXED + start.records.text.bytes()).sum();
+        self.records.text.bytes() + mail + starts
+    }
+
     /// Whether it is written by one statement: it adds to a journal that is there, and does nothing else.
     pub(super) fn only_appends(&self) -> bool {
         let Self { guard, create, continues, records, state, doubts, parks, examined, consumed, starts, mail, refers } =

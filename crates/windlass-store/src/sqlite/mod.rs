@@ -153,7 +153,7 @@ impl SqliteStore {
     fn submit(&self, write: Write, promise: Promise<()>) -> Result<(), StoreError> {
         let is_owners = matches!(write.guard, Guard::Owner { .. });
         let may = self.here && is_owners && write.create.as_ref().is_none_or(|creation| creation.known);
-        let job = Job::Write(write, promise);
+        let job = Job::Write(write.into(), promise);
         let left = if may { self.desk.write_here(job) } else { Some(job) };
         left.map_or(Ok(()), |job| self.queue.push(job))
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use windlass_core::store::StoreError;
 
-use super::job::Job;
+use super::job::{Job, Spent};
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,11 @@ pub(super) struct Bounds {
 /// has not moved by then is as good as gone, and the commit is refused with nothing written.
 pub(super) const BOUNDS: Bounds = Bounds { jobs: 8_192, bytes: 64 << 20, patience: Duration::from_millis(100) };
 
+/// Commits that were written and wait for somebody to free them, and how large those may be. Whatever is beyond is freed by
+/// the writer.
+const SPENT: usize = 256;
+const SPENT_BYTES: usize = 4_096;
+
 pub(super) struct Queue {
     state: Mutex<State>,
     filled: Condvar,
@@ -33,6 +38,8 @@ pub(super) struct Queue {
 struct State {
     jobs: Vec<Job>,
     bytes: usize,
+    /// See [`Queue::give_back`].
+    spent: Spent,
     closed: bool,
     /// Why nothing is taken, while that is so.
     refusal: Option<String>,
@@ -71,8 +78,10 @@ impl Queue {
         }
         state.jobs.push(job);
         state.bytes += bytes;
+        let spent = state.spent.pop();
         drop(state);
         self.filled.notify_one();
+        drop(spent);
         Ok(())
     }
 
@@ -110,6 +119,15 @@ impl Queue {
         state.bytes = 0;
         drop(state);
         self.taken.notify_all();
+    }
+
+    /// Takes commits that were written, for whoever submits the next ones to free. Threads that free what others allocated
+    /// fight with them over it, and the writer would free everything.
+    pub(super) fn give_back(&self, spent: &mut Spent) {
+        let mut state = self.state.lock();
+        let room = SPENT.saturating_sub(state.spent.len());
+        let small = spent.extract_if(.., |write| write.bytes() <= SPENT_BYTES);
+        state.spent.extend(small.take(room));
     }
 
     /// Whether nothing waits and jobs are taken.
@@ -151,10 +169,14 @@ fn unavailable(why: &str) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use windlass_core::store::{Claimant, Promise};
+    use std::path::Path;
+
+    use windlass_core::store::{Claimant, Commit, Guard, Promise};
     use windlass_core::time::Timestamp;
     use windlass_core::{RunId, WorkerId};
 
+    use super::super::job::Write;
+    use super::super::keys::Keys;
     use super::*;
 
     fn job() -> Job {
@@ -191,6 +213,24 @@ mod tests {
     #[test]
     fn a_job_bigger_than_the_queue_is_taken_when_it_is_alone() {
         bounded(2, 1).push(job()).unwrap();
+    }
+
+    #[test]
+    fn what_was_written_is_freed_by_those_who_submit_unless_it_is_large() {
+        let written = |bytes: usize| {
+            let commit = Commit { guard: Guard::Outsider, changes: Vec::new() };
+            let mut write = Write::encode(commit, &Keys::of(Path::new("app.db"))).unwrap();
+            write.records.text.body = "x".repeat(bytes);
+            Box::new(write)
+        };
+        let queue = bounded(SPENT * 4, usize::MAX);
+        let mut spent = vec![written(1), written(SPENT_BYTES + 1), written(2)];
+        queue.give_back(&mut spent);
+        assert_eq!((spent.len(), queue.state.lock().spent.len()), (1, 2));
+        queue.push(job()).unwrap();
+        assert_eq!(queue.state.lock().spent.len(), 1);
+        queue.give_back(&mut (0..2 * SPENT).map(|_| written(1)).collect());
+        assert_eq!(queue.state.lock().spent.len(), SPENT);
     }
 
     #[test]

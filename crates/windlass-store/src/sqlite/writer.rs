@@ -17,7 +17,7 @@ use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
 use super::fault::{Failure, Fault};
-use super::job::{Job, Phase, Taken};
+use super::job::{Job, Phase, Spent, Taken};
 use super::lock::FileLock;
 use super::log::{End, Tails};
 use super::open::{Opened, Options};
@@ -123,6 +123,7 @@ impl Reply {
 pub(super) struct Replies {
     replies: Vec<Reply>,
     failed: Option<StoreError>,
+    pub(super) spent: Spent,
 }
 
 impl Replies {
@@ -245,10 +246,11 @@ impl Writer {
     /// Writes a group. Its answers are to be given, if there are any.
     pub(super) fn write(&mut self, jobs: &mut Vec<Job>) -> Replies {
         if jobs.is_empty() {
-            return Replies { replies: Vec::new(), failed: None };
+            return Replies { replies: Vec::new(), failed: None, spent: Vec::new() };
         }
         let was_open = self.link.is_ok();
-        let (replies, failed) = self.transact(jobs);
+        let mut spent = Vec::with_capacity(jobs.len());
+        let (replies, failed) = self.transact(jobs, &mut spent);
         match &failed {
             Some(failure) if was_open => {
                 tracing::error!(error = %failure.told, jobs = replies.len(), "a group of commits failed");
@@ -261,7 +263,7 @@ impl Writer {
                 self.forget_heads();
             }
         }
-        Replies { replies, failed: failed.map(|failure| failure.told) }
+        Replies { replies, failed: failed.map(|failure| failure.told), spent }
     }
 
     fn forget_heads(&mut self) {
@@ -276,14 +278,18 @@ impl Writer {
     }
 
     /// Does all jobs in one transaction. The answers count only if nothing failed.
-    fn transact(&mut self, jobs: &mut Vec<Job>) -> (Vec<Reply>, Option<Failure>) {
+    fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut Spent) -> (Vec<Reply>, Option<Failure>) {
         // One statement is a transaction of its own.
         let single = matches!(jobs.as_slice(), [Job::Write(write, _)] if write.only_appends());
         let mut failed = self.begin(single).err();
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
             replies.push(match job {
-                Job::Write(write, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.write(&write))),
+                Job::Write(write, promise) => {
+                    let written = self.one(&mut failed, |table| table.write(&write));
+                    spent.push(write);
+                    Reply::Unit(promise, written)
+                }
                 Job::Claim(run, by, promise) => {
                     Reply::Taken(promise, self.one(&mut failed, |table| table.claim(run, by)))
                 }

@@ -15,7 +15,7 @@ pub(super) fn here() -> Options {
 fn is_written_here(store: &SqliteStore, seq: u64) -> bool {
     let (promise, ticket) = Promise::pair();
     let write = Write::encode(owner(1, seq, vec![append(json!(seq))]), &keys()).unwrap();
-    let left = store.desk.write_here(Job::Write(write, promise));
+    let left = store.desk.write_here(Job::Write(write.into(), promise));
     let is_written = left.is_none();
     left.map_or(Ok(()), |job| store.queue.push(job)).unwrap();
     block_on(ticket).unwrap();
