@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use windlass::{Ctx, Tool, ToolCall, ToolResult, Windlass};
@@ -110,16 +110,24 @@ impl Engine for Ours {
         let opened = &self.opened;
         let call = ToolCall::new(self.kind.tool(), json!({ "count": steps }));
         let sum = u64::from(steps) * u64::from(steps.saturating_sub(1)) / 2;
+        let is_right = |told: &Value| {
+            ensure!(told.as_u64() == Some(sum), "a run came to {told} instead of {sum}");
+            Ok(())
+        };
+        if runs == 1 {
+            // Where it is asked for, as in the `main` of a program.
+            is_right(&opened.executor.block_on(opened.windlass.call(call))?)?;
+            return opened.marks.collect(runs, steps);
+        }
         opened.executor.block_on(async {
             let started = (0..runs).map(|_| {
                 let (windlass, call) = (opened.windlass.clone(), call.clone());
                 opened.executor.spawn(async move { windlass.call(call).await })
             });
             for run in started.collect::<Vec<_>>() {
-                let told = run.await.context("a run panicked")??;
-                ensure!(told.as_u64() == Some(sum), "a run came to {told} instead of {sum}");
+                is_right(&run.await.context("a run panicked")??)?;
             }
-            Ok(())
+            anyhow::Ok(())
         })?;
         opened.marks.collect(runs, steps)
     }
