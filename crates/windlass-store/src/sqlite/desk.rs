@@ -54,7 +54,7 @@ impl Desk {
             self.queue.take(&mut jobs);
             let (count, begun) = (jobs.len(), Instant::now());
             writer.prepare();
-            let mut replies = writer.write(&mut jobs);
+            let mut replies = writer.write(&mut jobs, false);
             self.queue.give_back(&mut replies.spent);
             lone = if count == 1 && begun.elapsed() < QUICK { lone + 1 } else { 0 };
             writer.look_after();
@@ -76,7 +76,7 @@ impl Desk {
             return Some(job);
         }
         // A panic must not leave a half-written group for the next one to commit.
-        let written = catch_unwind(AssertUnwindSafe(|| writer.write(&mut vec![job])));
+        let written = catch_unwind(AssertUnwindSafe(|| writer.write(&mut vec![job], true)));
         match written {
             Ok(replies) => {
                 writer.note();
@@ -89,6 +89,20 @@ impl Desk {
             }
         }
         None
+    }
+
+    /// Has the row written of a run that has none yet.
+    pub(super) fn settle(&self) {
+        if let Some(writer) = self.writer.lock().as_mut() {
+            writer.settle();
+        }
+    }
+
+    /// Whether the next commit is written by whoever submits it.
+    #[cfg(test)]
+    pub(super) fn writes_here(&self) -> bool {
+        let is_free = !self.answering.load(Ordering::Acquire) && self.queue.is_idle();
+        is_free && self.turns.load(Ordering::Relaxed) > 1
     }
 
     fn may_write_here(&self, writer: &Writer) -> bool {

@@ -218,16 +218,34 @@ impl Write {
         self.records.text.bytes() + mail + starts
     }
 
-    /// Whether it is written by one statement: it adds to a journal that is there, and does nothing else.
-    pub(super) fn only_appends(&self) -> bool {
-        let Self { guard, create, continues, records, state, doubts, parks, examined, consumed, starts, mail, refers } =
-            self;
+    /// Whether it says nothing but that records come, and perhaps whose first ones they are.
+    pub(super) fn is_plain(&self) -> bool {
+        let Self {
+            guard: _,
+            create: _,
+            records,
+            continues,
+            state,
+            doubts,
+            parks,
+            examined,
+            consumed,
+            starts,
+            mail,
+            refers,
+        } = self;
         let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty());
-        let about_itself = create.is_some() || *continues || state.is_some() || doubts.is_some() || parks.is_some();
+        let about_itself = *continues || state.is_some() || doubts.is_some() || parks.is_some();
         let about_mail = examined.is_some() || !consumed.is_empty();
-        matches!(guard, Guard::Owner { .. })
-            && records.text.payloads.is_empty()
-            && !(about_others || about_itself || about_mail)
+        records.text.payloads.is_empty() && !(about_others || about_itself || about_mail)
+    }
+
+    /// The run it adds to, if it does nothing else: then it is written by one statement.
+    pub(super) fn only_appends_to(&self) -> Option<RunId> {
+        match self.guard {
+            Guard::Owner { run, .. } if self.create.is_none() && self.is_plain() => Some(run),
+            _ => None,
+        }
     }
 
     /// Encodes a commit. Fails if it could not be written whatever the file holds.

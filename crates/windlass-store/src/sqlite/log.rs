@@ -87,13 +87,14 @@ impl End {
         connection: &Connection,
         journal: &Journal,
         records: &Records,
+        birth: Option<&str>,
     ) -> rusqlite::Result<Tail> {
         let tail = self.after(journal.tail, records);
         if records.is_empty() {
             return Ok(tail);
         }
-        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body, birth)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         connection.prepare_cached(sql)?.execute(params![
             tail.position,
             journal.run,
@@ -102,6 +103,7 @@ impl End {
             journal.tail.position,
             journal.session,
             records.text.body,
+            birth,
         ])?;
         blobs::keep(connection, journal.run, &records.text.payloads)?;
         self.last = tail.position;

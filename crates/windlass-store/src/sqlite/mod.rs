@@ -8,6 +8,7 @@
 
 mod audit;
 mod backup;
+mod birth;
 mod blobs;
 mod check;
 mod checkpoint;
@@ -122,6 +123,7 @@ impl SqliteStore {
         let writer =
             Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
         let (desk, here) = (Arc::new(Desk::new(writer, queue.clone())), options.here);
+        readers.nursery.open(&desk);
         let at_desk = desk.clone();
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())

@@ -13,7 +13,7 @@ use super::lock::{self, FileLock};
 use super::place::{Place, private};
 use super::refusal::OpenError;
 use super::schema::{self, Identity};
-use super::{check, network, refusal, reopen};
+use super::{birth, check, network, refusal, reopen};
 
 /// How long a statement waits for a lock. Our own connections never make one another wait; this is for other programs
 /// that look into the file.
@@ -128,6 +128,7 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
         }
         Identity::Windlass(_) | Identity::Foreign(_) => {}
     }
+    birth::write_down(&connection).map_err(failed)?;
     let clean = schema::is_clean(&connection).map_err(failed)?;
     if !clean {
         check::at_once(&connection).map_err(|problem| OpenError::damaged(&path, problem))?;

@@ -15,6 +15,7 @@ use windlass_core::store::{Due, Entry, Mail, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::{BadPath, Path, RunId};
 
+use super::birth::Nursery;
 use super::blobs;
 use super::decide::NEVER;
 use super::fault::Fault;
@@ -46,6 +47,7 @@ pub(super) struct Readers {
     keys: Keys,
     tails: Arc<Tails>,
     idle: Mutex<Vec<Connection>>,
+    pub(super) nursery: Nursery,
 }
 
 /// Why a read failed.
@@ -90,7 +92,7 @@ struct Opened {
 
 impl Readers {
     pub(super) fn new(place: Place, tails: Arc<Tails>) -> Self {
-        Self { keys: Keys::of(&place.path), place, tails, idle: Mutex::default() }
+        Self { keys: Keys::of(&place.path), place, tails, idle: Mutex::default(), nursery: Nursery::default() }
     }
 
     /// What secrets are sealed with.
@@ -222,6 +224,7 @@ impl Readers {
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
         let failed =
             |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display()));
+        self.nursery.settle();
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
+use super::birth;
 use super::fault::Fault;
 use super::open::{self, Options};
 use super::place::Place;
@@ -59,6 +60,7 @@ impl Outage {
         place.check()?;
         empty_log(&connection)?;
         schema::touch(&connection).map_err(fault)?;
+        birth::write_down(&connection).map_err(fault)?;
         Link::new(connection, place).map_err(fault)
     }
 }

@@ -6,13 +6,13 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, blobs, log, outline};
+use super::{backup, birth, blobs, log, outline};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 4;
+pub(super) const VERSION: i32 = 5;
 
 /// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
 ///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
@@ -171,7 +171,10 @@ CREATE VIEW journal AS
 ";
 
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
-const MIGRATIONS: [&[&str]; 3] = [FROM_V1, FROM_V2, FROM_V3];
+const MIGRATIONS: [&[&str]; 4] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4];
+
+/// Version 4 wrote the row of every run with its first records.
+const FROM_V4: &[&str] = &[birth::DDL];
 
 /// Version 3 had SQLite hand out the numbers of runs, and an index of those that somebody drives.
 const FROM_V3: &[&str] = &[
@@ -267,7 +270,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    for statements in [TABLES, RUNS, LOG, ENDED, RETENTION, blobs::DDL, VIEWS] {
+    for statements in [TABLES, RUNS, LOG, birth::DDL, ENDED, RETENTION, blobs::DDL, VIEWS] {
         transaction.execute_batch(statements)?;
     }
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;

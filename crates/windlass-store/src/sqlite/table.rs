@@ -5,7 +5,7 @@ mod claim;
 mod create;
 mod mail;
 
-pub(super) use create::KEYED;
+pub(super) use create::{KEYED, Row, insert};
 pub(super) use mail::KNOWN;
 
 use rusqlite::{Connection, OptionalExtension, params};
@@ -17,7 +17,7 @@ use windlass_core::time::Timestamp;
 use super::blobs;
 use super::decide::{self, AT_ONCE, Head, Owner, Verdict};
 use super::job::{Letter, Phase, Start, State, Write};
-use super::log::{self, End, Row, Tail, Tails, signed, unsigned};
+use super::log::{self, End, Tail, Tails, signed, unsigned};
 use super::read::{self, ReadError};
 use super::retention;
 
@@ -54,6 +54,8 @@ pub(super) struct Table<'a> {
     /// Runs that hardly anybody asks for soon: forgotten after the group, and found in the file by whoever does.
     pub(super) resting: &'a mut Vec<RunId>,
     pub(super) opening: i64,
+    /// What the log says of the run that is created, instead of a row of its own.
+    pub(super) birth: Option<String>,
 }
 
 impl Table<'_> {
@@ -133,7 +135,7 @@ impl Table<'_> {
                 ReadError::Sql(error) => Trouble::Sql(error),
                 error => Trouble::Refused(StoreError::Unavailable(error.to_string())),
             })?;
-        let same = |row: &Row| row.seq == owner.expected_seq && row.body == write.records.text.body;
+        let same = |row: &log::Row| row.seq == owner.expected_seq && row.body == write.records.text.body;
         if rows.unwrap_or_default().first().is_some_and(same) { Ok(()) } else { Err(different()) }
     }
 
@@ -146,7 +148,7 @@ impl Table<'_> {
         }
         let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
         set_facts(connection, head, write)?;
-        head.tail = self.end.append(connection, &head.journal(), &write.records)?;
+        head.tail = self.end.append(connection, &head.journal(), &write.records, self.birth.as_deref())?;
         mail::consume(connection, head, &write.consumed)?;
         if let Some(state) = &write.state {
             let ends_turn = head.turn && state.phase == Phase::Finished;

@@ -13,11 +13,12 @@ use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError, Tidied};
 
+use super::birth::{Birth, Young};
 use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
 use super::fault::{Failure, Fault};
-use super::job::{Job, Phase, Spent, Taken};
+use super::job::{Job, Phase, Spent, Taken, Write};
 use super::lock::FileLock;
 use super::log::{End, Tails};
 use super::open::{Opened, Options};
@@ -45,6 +46,7 @@ pub(super) struct Writer {
     heads: Heads,
     end: End,
     resting: Vec<RunId>,
+    young: Option<Young>,
     /// Prepares what is packed next.
     packer: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
@@ -150,6 +152,7 @@ impl Writer {
             heads: Heads::default(),
             end,
             resting: Vec::new(),
+            young: None,
             packer: None,
             checkpoints: Checkpoints::default(),
             _lock: lock,
@@ -187,8 +190,17 @@ impl Writer {
         self.pack();
     }
 
+    /// Writes the row of a run that has none yet.
+    pub(super) fn settle(&mut self) {
+        match self.young {
+            Some(_) => self.write(&mut Vec::new(), false).give(),
+            None => self.others.readers.nursery.tell(false),
+        }
+    }
+
     /// Closes in good order once everything is written.
     pub(super) fn finish(mut self) {
+        self.settle();
         if let Next::Failed(fault) = self.checkpoints.end() {
             self.fail(fault);
         }
@@ -224,6 +236,8 @@ impl Writer {
         if !self.has_to_pack() {
             return;
         }
+        // Whatever is packed is of a run that has a row.
+        self.settle();
         let unpacked = i64::from(self.options.unpacked);
         // Half of it, so that the rows of runs that go on now are not cut into small pieces.
         let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
@@ -243,14 +257,14 @@ impl Writer {
         self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
-    /// Writes a group. Its answers are to be given, if there are any.
-    pub(super) fn write(&mut self, jobs: &mut Vec<Job>) -> Replies {
-        if jobs.is_empty() {
+    /// Writes a group. Its answers are to be given, if there are any. `lone`: whoever submits it does, alone.
+    pub(super) fn write(&mut self, jobs: &mut Vec<Job>, lone: bool) -> Replies {
+        if jobs.is_empty() && self.young.is_none() {
             return Replies { replies: Vec::new(), failed: None, spent: Vec::new() };
         }
         let was_open = self.link.is_ok();
         let mut spent = Vec::with_capacity(jobs.len());
-        let (replies, failed) = self.transact(jobs, &mut spent);
+        let (replies, failed) = self.transact(jobs, &mut spent, lone);
         match &failed {
             Some(failure) if was_open => {
                 tracing::error!(error = %failure.told, jobs = replies.len(), "a group of commits failed");
@@ -260,6 +274,7 @@ impl Writer {
             None => {
                 self.others.tails.publish(&mut self.end.moved);
                 self.others.tails.forget(self.end.packed);
+                self.others.readers.nursery.tell(self.young.is_some());
                 self.forget_heads();
             }
         }
@@ -272,21 +287,29 @@ impl Writer {
                 self.heads.remove(&run);
             }
         }
-        if self.heads.len() > HEADS {
+        // A run without a row could not be asked for again.
+        if self.heads.len() > HEADS && self.young.is_none() {
             self.heads.clear();
         }
     }
 
     /// Does all jobs in one transaction. The answers count only if nothing failed.
-    fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut Spent) -> (Vec<Reply>, Option<Failure>) {
+    fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut Spent, lone: bool) -> (Vec<Reply>, Option<Failure>) {
+        let birth = if lone { self.birth(jobs) } else { None };
         // One statement is a transaction of its own.
-        let single = matches!(jobs.as_slice(), [Job::Write(write, _)] if write.only_appends());
+        let single = birth.is_some() || self.only_appends(jobs);
         let mut failed = self.begin(single).err();
+        if !single && failed.is_none() {
+            failed = self.raise().err();
+        }
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
             replies.push(match job {
                 Job::Write(write, promise) => {
-                    let written = self.one(&mut failed, |table| table.write(&write));
+                    let written = match &birth {
+                        Some(birth) => self.bear(&mut failed, &write, birth),
+                        None => self.one(&mut failed, |table| table.write(&write)),
+                    };
                     spent.push(write);
                     Reply::Unit(promise, written)
                 }
@@ -322,6 +345,45 @@ impl Writer {
         (replies, failed)
     }
 
+    /// The run that the only job creates, if its row may come later.
+    fn birth(&self, jobs: &[Job]) -> Option<Birth> {
+        match jobs {
+            [Job::Write(write, _)] if self.young.is_none() => Birth::of(write, self.opening),
+            _ => None,
+        }
+    }
+
+    /// Whether the only job is to add to one journal, and no row is to be written before that of another run.
+    fn only_appends(&self, jobs: &[Job]) -> bool {
+        match jobs {
+            [Job::Write(write, _)] => {
+                write.only_appends_to().is_some_and(|run| self.young.as_ref().is_none_or(|young| young.is(run)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes the first records of a run without a row.
+    fn bear(&mut self, failed: &mut Option<Failure>, write: &Write, birth: &Birth) -> Result<(), StoreError> {
+        let (text, before) = (birth.text()?, self.end.runs);
+        self.one(failed, |table| {
+            table.birth = Some(text);
+            table.write(write)
+        })?;
+        // It has no number if the same commit was written before.
+        if self.end.runs > before {
+            self.young = Some(Young { id: self.end.runs, birth: birth.clone() });
+        }
+        Ok(())
+    }
+
+    /// Writes the row of a run that has none yet, before anything else in the group.
+    fn raise(&mut self) -> Result<(), Failure> {
+        let (Some(young), Ok(link)) = (self.young.take(), &self.link) else { return Ok(()) };
+        let tail = self.heads.get(&young.run()).map(|head| head.tail).unwrap_or_default();
+        young.write(&link.connection, tail).map_err(|error| Failure::unknown(&error, &self.place.path))
+    }
+
     /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written. A single
     /// statement needs none.
     fn begin(&mut self, single: bool) -> Result<(), Failure> {
@@ -351,6 +413,7 @@ impl Writer {
             tails: &self.others.tails,
             resting: &mut self.resting,
             opening: self.opening,
+            birth: None,
         };
         work(&mut table).map_err(|trouble| match trouble {
             Trouble::Refused(error) => error,
@@ -380,6 +443,8 @@ impl Writer {
     fn fail(&mut self, fault: Fault) {
         self.heads.clear();
         self.resting.clear();
+        // Its row is written when the file is opened again.
+        self.young = None;
         let link = std::mem::replace(&mut self.link, Err(Outage::new(fault))).ok();
         if let (Err(outage), Some(link)) = (&mut self.link, link) {
             outage.give_up(link);

@@ -105,39 +105,18 @@ impl Table<'_> {
         let tail = self.end.after(Tail::default(), records);
         let ended = None;
         let head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake, tail, ended })?;
-        self.end.append(self.connection, &head.journal(), records)?;
+        self.end.append(self.connection, &head.journal(), records, None)?;
         self.end.saved(head.id);
         Ok(())
     }
 
-    /// The head it returns has no journal yet.
+    /// The head it returns has no journal yet. The row of a run that is only born comes later.
     fn insert(&mut self, row: &Row<'_>) -> Result<Head, Trouble> {
-        let Row { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
-        let sql = "INSERT INTO runs (id, run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
-                                     session, turn, parent_run, parent_path, tail, length, ended)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
-        let (id, parent) = (self.end.number(), creation.parent.as_deref());
-        self.connection.prepare_cached(sql)?.execute(params![
-            id,
-            run.as_bytes(),
-            creation.tool,
-            creation.at.as_micros(),
-            signed(epoch),
-            self.opening,
-            creation.worker.number().cast_signed(),
-            state.phase.is_orderly(),
-            state.phase as i64,
-            state.body,
-            wake,
-            creation.key,
-            session,
-            turn.then_some(1),
-            parent.map(|(run, _)| run.as_bytes()),
-            parent.map(|(_, path)| path.to_string()),
-            tail.position,
-            signed(tail.end),
-            ended.map(Timestamp::as_micros),
-        ])?;
+        let Row { epoch, state, session, turn, .. } = *row;
+        let id = self.end.number();
+        if self.birth.is_none() {
+            insert(self.connection, id, self.opening, row)?;
+        }
         Ok(Head {
             id,
             epoch,
@@ -161,17 +140,48 @@ impl Table<'_> {
 }
 
 /// A row of `runs` to insert.
-struct Row<'a> {
-    run: RunId,
-    epoch: u64,
-    creation: &'a Creation,
-    state: &'a State,
-    session: Option<i64>,
-    turn: bool,
-    wake: Option<i64>,
+pub(in crate::sqlite) struct Row<'a> {
+    pub(in crate::sqlite) run: RunId,
+    pub(in crate::sqlite) epoch: u64,
+    pub(in crate::sqlite) creation: &'a Creation,
+    pub(in crate::sqlite) state: &'a State,
+    pub(in crate::sqlite) session: Option<i64>,
+    pub(in crate::sqlite) turn: bool,
+    pub(in crate::sqlite) wake: Option<i64>,
     /// Where its journal will end.
-    tail: Tail,
-    ended: Option<Timestamp>,
+    pub(in crate::sqlite) tail: Tail,
+    pub(in crate::sqlite) ended: Option<Timestamp>,
+}
+
+/// Writes a row of `runs`.
+pub(in crate::sqlite) fn insert(connection: &Connection, id: i64, opening: i64, row: &Row<'_>) -> rusqlite::Result<()> {
+    let Row { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
+    let sql = "INSERT INTO runs (id, run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
+                                 session, turn, parent_run, parent_path, tail, length, ended)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+    let parent = creation.parent.as_deref();
+    connection.prepare_cached(sql)?.execute(params![
+        id,
+        run.as_bytes(),
+        creation.tool,
+        creation.at.as_micros(),
+        signed(epoch),
+        opening,
+        creation.worker.number().cast_signed(),
+        state.phase.is_orderly(),
+        state.phase as i64,
+        state.body,
+        wake,
+        creation.key,
+        session,
+        turn.then_some(1),
+        parent.map(|(run, _)| run.as_bytes()),
+        parent.map(|(_, path)| path.to_string()),
+        tail.position,
+        signed(tail.end),
+        ended.map(Timestamp::as_micros),
+    ])?;
+    Ok(())
 }
 
 pub(in crate::sqlite) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";

@@ -81,6 +81,21 @@ fn w08_a_file_of_version_3_goes_on() {
     assert_eq!(number(&path, 5), 10, "the numbers of runs that are gone stay theirs");
 }
 
+#[test]
+fn w08_a_file_of_version_4_goes_on() {
+    let (_directory, path) = place();
+    drop(SqliteStore::open(&path).unwrap());
+    let connection = Connection::open(&path).unwrap();
+    // What version 5 added.
+    connection
+        .execute_batch("DROP VIEW run; DROP VIEW journal; ALTER TABLE log DROP COLUMN birth; PRAGMA user_version = 4;")
+        .unwrap();
+    drop(connection);
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, create(1)).unwrap();
+    assert_eq!(length(&store, 1), 1);
+}
+
 /// What stands for the run in the file.
 fn number(path: &std::path::Path, n: u8) -> i64 {
     let sql = "SELECT id FROM runs WHERE run = ?1";

@@ -1,6 +1,7 @@
 //! Tests of what is particular to SQLite; what every store must do is in the store suite.
 
 mod backup;
+mod births;
 mod checking;
 mod crash;
 mod desk;
