@@ -32,6 +32,9 @@ pub(crate) fn report(point: &str) {
     assert!(read > 0, "the parent went away");
 }
 
+/// With what a whole line of a ledger ends.
+const END: &str = " .";
+
 /// The world outside: a file that only grows, or a directory of such files, one for each ending of a run's id, so that
 /// nobody has to read all of a long one.
 #[derive(Clone)]
@@ -49,15 +52,16 @@ impl LedgerFile {
         if self.0.is_dir() { Self(self.0.join(&run[34..36])) } else { self.clone() }
     }
 
-    /// Adds a line, whole or not at all.
+    /// Adds a line, whole or not at all: one that a killed process wrote in part has no end mark, and does not spoil the next.
     pub(crate) fn note(&self, line: &str) {
         let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
-        file.write_all(format!("{line}\n").as_bytes()).expect("the ledger is written");
+        file.write_all(format!("\n{line}{END}\n").as_bytes()).expect("the ledger is written");
     }
 
     /// Every line of a file.
     pub(crate) fn lines(&self) -> Vec<String> {
-        std::fs::read_to_string(&self.0).unwrap_or_default().lines().map(str::to_owned).collect()
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        text.lines().filter_map(|line| line.strip_suffix(END)).map(str::to_owned).collect()
     }
 
     pub(crate) fn happened(&self, name: &str, key: &str) -> bool {

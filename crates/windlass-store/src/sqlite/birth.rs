@@ -3,7 +3,7 @@
 //! The row of a run, and its places in the indexes, are pages that only the first and the last commit of a run write. A run
 //! that is created while nobody else has anything to write is at first nothing but rows in the log, the first of which says
 //! who was born. Its row comes with the next group that is anything else than more records of the same run, and before
-//! anybody reads: so whoever looks never sees the difference, and the first step of a run is as fast as the next.
+//! anybody reads: so whoever looks never sees the difference, and the first step of a run writes no more than the next.
 //!
 //! There is at most one such run. Its number is the highest, and the log ends with a row of it. After a crash it is found by
 //! that, and its row is written before anything else.

@@ -127,3 +127,55 @@ fn w08_w09_a_backup_has_the_run_that_was_only_born() {
     let copy = SqliteStore::open(&copy).unwrap();
     assert_eq!(length(&copy, 2), 1);
 }
+
+/// Names the file to the process that is killed.
+const FILE: &str = "WINDLASS_TEST_BIRTHS";
+
+/// Creates one run after the other, and tells how long the journal of each is once that is acknowledged.
+fn live(path: &str) {
+    let store = lone(path.as_ref());
+    let told = |n: u8, commit: Commit, length: u64| {
+        super::commit(&store, commit).unwrap();
+        println!("acknowledged {n} {length}");
+    };
+    for n in 2..=u8::MAX {
+        told(n, born(n), 1);
+        (1..4).for_each(|seq| told(n, owner(n, seq, vec![append(json!(seq))]), seq + 1));
+        told(n, owner(n, 4, vec![finish()]), 4);
+    }
+}
+
+#[test]
+fn w08_a_killed_process_loses_no_run_that_was_only_born() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    if let Ok(path) = std::env::var(FILE) {
+        return live(&path);
+    }
+    let name = "sqlite::tests::births::w08_a_killed_process_loses_no_run_that_was_only_born";
+    for commits in [1, 2, 3, 4, 5, 6, 11, 17, 28, 140] {
+        let (_directory, path) = place();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([name, "--exact", "--nocapture"]).env(FILE, &path).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut told = lines.filter_map(|line| {
+            let mut words = line.split_once("acknowledged ")?.1.split(' ').map(|word| word.parse::<u64>().unwrap());
+            Some((words.next()? as u8, words.next()?))
+        });
+        let mut acknowledged: Vec<_> = told.by_ref().take(commits).collect();
+        assert_eq!(acknowledged.len(), commits, "it ended by itself");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        acknowledged.extend(told);
+        let store = SqliteStore::open(&path).unwrap();
+        for (n, records) in acknowledged {
+            assert!(
+                length(&store, n) as u64 >= records,
+                "run {n} of {records} records, killed after {commits} commits"
+            );
+        }
+        drop(store);
+        assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
+    }
+}
