@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// The waiting operations of a run.
 #[derive(Default)]
 pub(super) struct Parks {
-    open: BTreeMap<Path, Park>,
+    /// Apart from the map, which makes room for eleven at a time: most runs wait for one thing.
+    open: BTreeMap<Path, Box<Park>>,
     /// Whether the store knows of another set.
     changed: bool,
     /// Deadlines of bodies around the parks.
@@ -26,7 +27,7 @@ pub(super) struct Parks {
     /// Why reply keys are void.
     revoked: Option<String>,
     /// Answers to open waits, which may be asked for again.
-    answers: BTreeMap<Path, Recorded>,
+    answers: BTreeMap<Path, Box<Recorded>>,
 }
 
 impl Parks {
@@ -56,8 +57,8 @@ impl Machine {
     /// Shows that an operation waits.
     pub(crate) fn park(&mut self, park: Park) {
         let parks = self.parks.make();
-        if parks.open.get(&park.path) != Some(&park) {
-            parks.open.insert(park.path.clone(), park);
+        if parks.open.get(&park.path).is_none_or(|open| **open != park) {
+            parks.open.insert(park.path.clone(), Box::new(park));
             parks.changed = true;
         }
     }
@@ -91,18 +92,18 @@ impl Machine {
     pub(super) fn publish_parks(&mut self) {
         let Some(parks) = self.parks.get_mut() else { return };
         if std::mem::take(&mut parks.changed) {
-            self.outbox.parks(parks.open.values().cloned().collect());
+            self.outbox.parks(parks.open.values().map(|park| Park::clone(park)).collect());
         }
     }
 
     /// An open wait has its answer, for whoever else waits for it.
     pub(crate) fn answered_open(&mut self, path: Path, result: Recorded) {
-        self.parks.make().answers.insert(path, result);
+        self.parks.make().answers.insert(path, Box::new(result));
     }
 
     /// The answer to an open wait.
     pub(crate) fn open_answer(&self, path: &Path) -> Option<&Recorded> {
-        self.parks.get()?.answers.get(path)
+        self.parks.get()?.answers.get(path).map(|answer| &**answer)
     }
 
     /// Why the reply keys of this run are void.
@@ -181,7 +182,7 @@ impl Machine {
     }
 
     fn open_parks(&self) -> impl Iterator<Item = &Park> {
-        self.parks.get().into_iter().flat_map(|parks| parks.open.values())
+        self.parks.get().into_iter().flat_map(|parks| parks.open.values().map(|park| &**park))
     }
 
     /// Whether some operation would take this message at its next poll.
