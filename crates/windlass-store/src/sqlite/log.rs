@@ -14,6 +14,7 @@ mod segment;
 mod tails;
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use windlass_core::RunId;
 
 use super::blobs;
 use super::job::Records;
@@ -58,6 +59,8 @@ pub(super) struct End {
     pub(super) packed: i64,
     /// The highest number that was ever handed out for a run.
     pub(super) runs: i64,
+    /// No run in the file has a later id. Most runs that are created do, so nobody has to look whether they are there.
+    pub(super) newest: Option<RunId>,
     /// Where the journals end that the transaction added to, by the number of their run; nothing where the run's own row
     /// says it.
     pub(super) moved: Vec<(i64, Option<Tail>)>,
@@ -112,7 +115,8 @@ impl End {
     }
 
     /// The number of a new run: none that another one had.
-    pub(super) fn number(&mut self) -> i64 {
+    pub(super) fn number(&mut self, run: RunId) -> i64 {
+        self.newest = self.newest.max(Some(run));
         self.runs += 1;
         self.runs
     }

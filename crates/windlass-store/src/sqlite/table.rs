@@ -109,6 +109,9 @@ impl Table<'_> {
     pub(super) fn head(&mut self, run: RunId) -> Result<Option<&mut Head>, Trouble> {
         // Two look-ups, because the borrow checker does not see that the first one's miss ends its borrow.
         if !self.heads.contains_key(&run) {
+            if Some(run) > self.end.newest {
+                return Ok(None);
+            }
             let Some(head) = load(self.connection, self.tails, run)? else { return Ok(None) };
             self.heads.insert(run, head);
         }

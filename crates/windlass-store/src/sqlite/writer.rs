@@ -263,7 +263,7 @@ impl Writer {
             return Replies { replies: Vec::new(), failed: None, spent: Vec::new() };
         }
         let was_open = self.link.is_ok();
-        let mut spent = Vec::with_capacity(jobs.len());
+        let (mut spent, packed) = (Vec::with_capacity(jobs.len()), self.end.packed);
         let (replies, failed) = self.transact(jobs, &mut spent, lone);
         match &failed {
             Some(failure) if was_open => {
@@ -273,7 +273,9 @@ impl Writer {
             Some(_) => {}
             None => {
                 self.others.tails.publish(&mut self.end.moved);
-                self.others.tails.forget(self.end.packed);
+                if self.end.packed != packed {
+                    self.others.tails.forget(self.end.packed);
+                }
                 self.others.readers.nursery.tell(self.young.is_some());
                 self.forget_heads();
             }

@@ -3,6 +3,7 @@
 use parking_lot::RwLock;
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
+use windlass_core::RunId;
 
 use super::{End, unsigned};
 
@@ -65,6 +66,7 @@ impl Tails {
             tails.insert(row.get(1)?, Tail { position, end: unsigned(row.get(2)?) });
         }
         *self.0.write() = tails;
-        Ok(End { last, packed, runs, moved: Vec::new() })
+        let newest = connection.query_row("SELECT max(run) FROM runs", [], |row| row.get::<_, Option<[u8; 16]>>(0))?;
+        Ok(End { last, packed, runs, newest: newest.map(RunId::from_bytes), moved: Vec::new() })
     }
 }

@@ -113,7 +113,7 @@ impl Table<'_> {
     /// The head it returns has no journal yet. The row of a run that is only born comes later.
     fn insert(&mut self, row: &Row<'_>) -> Result<Head, Trouble> {
         let Row { epoch, state, session, turn, .. } = *row;
-        let id = self.end.number();
+        let id = self.end.number(row.run);
         if self.birth.is_none() {
             insert(self.connection, id, self.opening, row)?;
         }
