@@ -1,16 +1,20 @@
 //! What every request passes, in this order: who is meant, which page asks, who asks, how often; then its handler, within
 //! a time; then what is counted.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::Router;
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use tower::Service;
 
 use crate::access::Access;
 use crate::app::Shared;
@@ -28,47 +32,96 @@ pub(crate) struct Peer {
     pub(crate) guest: Arc<Guest>,
 }
 
-pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
-    let begun = Instant::now();
-    let busy = request.extensions().get::<Peer>().map(|peer| peer.guest.busy());
-    let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let origin = request.headers().get(header::ORIGIN).cloned();
-    let mut response = match admitted(&app, &mut request, begun) {
-        Err(refusal) => refusal.into_response(),
-        Ok(()) if is_preflight(&app, &method, origin.as_ref()) => preflight(),
-        Ok(()) => {
-            let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
-            let waits = route.as_ref().is_some_and(|route| WAITING.contains(&route.as_str()));
-            // Those that wait on purpose know how long; a second clock would only cost.
-            let handled = match waits {
-                true => Ok(handled.await),
-                false => tokio::time::timeout(app.options.limits.request, handled).await,
-            };
-            match handled {
-                Ok(Ok(response)) => response,
-                Ok(Err(panic)) => {
-                    let text = panic.downcast_ref::<String>().map(String::as_str);
-                    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
-                    tracing::error!(%method, "a handler panicked: {text}");
-                    Refusal::internal().into_response()
-                }
-                Err(_) => Refusal::unavailable("took_too_long", "the request took too long; ask again").into_response(),
-            }
+/// The API with what is before it. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Guarded {
+    app: Shared,
+    router: Router,
+    places: Arc<matchit::Router<Place>>,
+}
+
+/// A path of the API, as it is written in its description.
+struct Place {
+    path: String,
+    /// Whether its requests wait on purpose.
+    waits: bool,
+}
+
+impl Guarded {
+    /// `paths`: all that the router knows.
+    pub(crate) fn new<'a>(app: Shared, router: Router, paths: impl Iterator<Item = &'a String>) -> Self {
+        let mut places = matchit::Router::new();
+        for path in paths {
+            let place = Place { path: path.clone(), waits: WAITING.contains(&path.as_str()) };
+            let inserted = places.insert(path, place);
+            debug_assert!(inserted.is_ok(), "{path}: the router has taken it already");
         }
-    };
-    allow_origin(&app, origin.as_ref(), response.headers_mut());
-    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    if let Some(content) = response.headers().get(header::CONTENT_TYPE)
-        && content == "application/problem+json"
-    {
-        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        Self { app, router, places: Arc::new(places) }
     }
-    let route = route.as_ref().map_or("unmatched", |route| route.as_str());
-    app.metrics.request(known(&method), route, response.status().as_u16(), begun.elapsed());
-    match busy {
-        Some(busy) => busy.until_given(response),
-        None => response,
+
+    pub(crate) async fn answer(self, mut request: Request) -> Response {
+        let begun = Instant::now();
+        let Self { app, mut router, places } = self;
+        let busy = request.extensions().get::<Peer>().map(|peer| peer.guest.busy());
+        let method = request.method().clone();
+        let place = places.at(request.uri().path()).ok().map(|found| found.value);
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        let mut response = match admitted(&app, &mut request, begun) {
+            Err(refusal) => refusal.into_response(),
+            Ok(()) if is_preflight(&app, &method, origin.as_ref()) => preflight(),
+            Ok(()) => {
+                let handled = AssertUnwindSafe(router.call(request)).catch_unwind();
+                // Those that wait on purpose know how long; a second clock would only cost.
+                let handled = match place.is_some_and(|place| place.waits) {
+                    true => Ok(handled.await),
+                    false => tokio::time::timeout(app.options.limits.request, handled).await,
+                };
+                match handled {
+                    Ok(Ok(Ok(response))) => response,
+                    Ok(Ok(Err(never))) => match never {},
+                    Ok(Err(panic)) => {
+                        let text = panic.downcast_ref::<String>().map(String::as_str);
+                        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+                        tracing::error!(%method, "a handler panicked: {text}");
+                        Refusal::internal().into_response()
+                    }
+                    Err(_) => {
+                        Refusal::unavailable("took_too_long", "the request took too long; ask again").into_response()
+                    }
+                }
+            }
+        };
+        finish(&app, origin.as_ref(), response.headers_mut());
+        let place = place.map_or("unmatched", |place| place.path.as_str());
+        app.metrics.request(known(&method), place, response.status().as_u16(), begun.elapsed());
+        match busy {
+            Some(busy) => busy.until_given(response),
+            None => response,
+        }
+    }
+}
+
+impl Service<Request> for Guarded {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let guarded = self.clone();
+        Box::pin(async move { Ok(guarded.answer(request).await) })
+    }
+}
+
+/// Headers of every answer.
+fn finish(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    allow_origin(app, origin, headers);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if headers.get(header::CONTENT_TYPE).is_some_and(|content| content == "application/problem+json") {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
 }
 

@@ -38,6 +38,7 @@ pub use webhook::{BadWebhook, Webhook};
 
 use access::Tokens;
 use app::{App, Shared};
+use guard::Guarded;
 
 /// The API without a socket: for a program that has the file open itself, and for tests.
 ///
@@ -46,7 +47,7 @@ use app::{App, Shared};
 pub fn router(windlass: Windlass, options: Options) -> Result<Router, TokensError> {
     // Nobody ever says that it stops.
     let (_, stop) = watch::channel(false);
-    build(windlass, options, None, stop).map(|(router, _)| router)
+    build(windlass, options, None, stop).map(|(guarded, _)| Router::new().fallback_service(guarded))
 }
 
 /// The API, and what its requests share.
@@ -55,7 +56,7 @@ fn build(
     options: Options,
     bound: Option<SocketAddr>,
     stop: watch::Receiver<bool>,
-) -> Result<(Router, Shared), TokensError> {
+) -> Result<(Guarded, Shared), TokensError> {
     let tokens = Tokens::load(options.tokens.clone().or_else(|| beside(&windlass)))?;
     let app = Arc::new(App {
         tokens,
@@ -69,14 +70,11 @@ fn build(
         options,
     });
     let (router, api) = routes::all().split_for_parts();
+    let router =
+        router.fallback(routes::not_found).method_not_allowed_fallback(routes::wrong_method).with_state(app.clone());
+    let guarded = Guarded::new(app.clone(), router, api.paths.paths.keys());
     openapi::keep(api);
-    let guard = axum::middleware::from_fn_with_state(app.clone(), guard::guard);
-    let router = router
-        .fallback(routes::not_found)
-        .method_not_allowed_fallback(routes::wrong_method)
-        .layer(guard)
-        .with_state(app.clone());
-    Ok((router, app))
+    Ok((guarded, app))
 }
 
 /// Where the tokens of a database file are: `app.db-tokens`.

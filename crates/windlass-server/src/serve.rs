@@ -5,20 +5,20 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use windlass::Windlass;
 
 use crate::app::Shared;
 use crate::door::{Door, Seat};
-use crate::guard::Peer;
+use crate::guard::{Guarded, Peer};
 use crate::options::Options;
 use crate::timed::Timed;
 use crate::{build, webhook};
@@ -42,7 +42,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     let bound = listener.local_addr()?;
     let (stopping, stopped) = watch::channel(false);
-    let (router, app) = build(windlass.clone(), options, Some(bound), stopped).map_err(io::Error::other)?;
+    let (guarded, app) = build(windlass.clone(), options, Some(bound), stopped).map_err(io::Error::other)?;
     if !bound.ip().is_loopback() && app.tokens.is_empty() && !app.options.trusted {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
@@ -58,7 +58,7 @@ pub async fn serve(
     let telling = app.options.webhook.clone().map(|hook| tokio::spawn(webhook::tell(app.clone(), hook)));
     tokio::select! {
         biased;
-        () = accept(listener, router, &app, stop) => {}
+        () = accept(listener, guarded, &app, stop) => {}
         never = tick() => match never {},
     }
     tracing::info!("the server stops");
@@ -84,7 +84,7 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, bound.port())
 }
 
-async fn accept(listener: TcpListener, router: Router, app: &Shared, stop: impl Future<Output = ()>) {
+async fn accept(listener: TcpListener, guarded: Guarded, app: &Shared, stop: impl Future<Output = ()>) {
     let door = Door::new(app.options.limits.connections);
     let mut stop = std::pin::pin!(stop);
     loop {
@@ -99,8 +99,8 @@ async fn accept(listener: TcpListener, router: Router, app: &Shared, stop: impl 
         };
         match (accepted, room) {
             (Ok((stream, peer)), Some(room)) => {
-                let (router, app, seat) = (router.clone(), app.clone(), door.seat(room));
-                tokio::spawn(async move { connection(stream, peer, router, app, &seat).await });
+                let (guarded, app, seat) = (guarded.clone(), app.clone(), door.seat(room));
+                tokio::spawn(async move { connection(stream, peer, guarded, app, &seat).await });
             }
             (Err(error), _) => {
                 tracing::warn!("a connection cannot be accepted: {error}");
@@ -118,14 +118,14 @@ async fn tick() -> Infallible {
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, app: Shared, seat: &Seat) {
+async fn connection(stream: TcpStream, peer: SocketAddr, guarded: Guarded, app: Shared, seat: &Seat) {
     let _open = app.metrics.connections.one();
     // Answers are written whole; waiting for more to send would only delay them.
     drop(stream.set_nodelay(true));
     let limits = &app.options.limits;
     let io = TokioIo::new(Timed::new(stream, limits.write));
     let from = Peer { ip: peer.ip(), guest: seat.guest.clone() };
-    let service = FromPeer { router: TowerToHyperService::new(router), peer: from };
+    let service = FromPeer { guarded, peer: from };
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.head).half_close(true).max_buf_size(64 << 10);
     let mut serving = std::pin::pin!(builder.serve_connection(io, service));
@@ -151,18 +151,19 @@ async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, app: Sh
 
 /// Says of every request of a connection where it comes from.
 struct FromPeer {
-    router: TowerToHyperService<Router>,
+    guarded: Guarded,
     peer: Peer,
 }
 
 impl Service<Request<Incoming>> for FromPeer {
-    type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
-    type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
-    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+    type Response = Response;
+    type Error = Infallible;
+    type Future = <Guarded as tower::Service<Request<Body>>>::Future;
 
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let mut request = request.map(Body::new);
         request.extensions_mut().insert(self.peer.clone());
-        self.router.call(request)
+        tower::Service::call(&mut self.guarded.clone(), request)
     }
 }
 
