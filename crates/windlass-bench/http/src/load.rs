@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use windlass_bench::cpu;
@@ -206,14 +207,14 @@ impl Connection {
 
 /// Whether an answer is there to its end; an error if it is not the outcome of a call that went well.
 fn is_whole(answer: &[u8]) -> anyhow::Result<bool> {
-    let Some(head) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(false) };
+    let Some(head) = memmem::find(answer, b"\r\n\r\n") else { return Ok(false) };
     let (head, body) = (std::str::from_utf8(&answer[..head])?, &answer[head + 4..]);
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     let length: usize = length.context("an answer does not say how long it is")?.trim().parse()?;
     if body.len() < length {
         return Ok(false);
     }
-    let went_well = head.starts_with("HTTP/1.1 200") && body.windows(8).any(|eight| eight == b"\"value\":");
+    let went_well = head.starts_with("HTTP/1.1 200") && memmem::find(body, b"\"value\":").is_some();
     if !went_well || body.len() > length {
         bail!("a call was answered with {head}\n{}", String::from_utf8_lossy(body));
     }

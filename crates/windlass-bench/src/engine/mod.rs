@@ -67,7 +67,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         let levels = vec![1, 16, 64, 256, 1_024];
-        Self { rounds: 5, turn: Duration::from_secs(1), levels, warm_up: 400, firsts: 100 }
+        Self { rounds: 5, turn: Duration::from_secs(1), levels, warm_up: 400, firsts: 400 }
     }
 }
 
@@ -105,6 +105,8 @@ pub struct FirstRow {
     pub engine: String,
     /// From asking for a run to the answer of its first step, the median.
     pub first_p50_us: f64,
+    /// From entering the body to the answer of its first step, the median.
+    pub entered_p50_us: f64,
     /// From there to the answer of the next, the median.
     pub next_p50_us: f64,
 }
@@ -212,18 +214,24 @@ fn middle(rows: &[StepRow]) -> StepRow {
 
 /// Runs of a few steps one after another, from the moment each is asked for.
 fn first(engine: &mut dyn Engine, count: usize) -> anyhow::Result<FirstRow> {
-    let (mut first, mut next) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    let (mut first, mut entered, mut next) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..count {
         engine.prepare(1)?;
         let begin = Instant::now();
         for run in engine.take(1, 3)? {
             first.extend(run.first_answer().map(|answer| answer.saturating_duration_since(begin)));
+            entered.extend(run.laps().take(1));
             next.extend(run.laps().skip(1));
         }
     }
     ensure!(!first.is_empty() && !next.is_empty(), "{}: nothing was done", engine.name());
-    let (first, next) = (Sorted::new(first), Sorted::new(next));
-    Ok(FirstRow { engine: engine.name().to_owned(), first_p50_us: first.us(50.0), next_p50_us: next.us(50.0) })
+    let median = |times| Sorted::new(times).us(50.0);
+    Ok(FirstRow {
+        engine: engine.name().to_owned(),
+        first_p50_us: median(first),
+        entered_p50_us: median(entered),
+        next_p50_us: median(next),
+    })
 }
 
 #[cfg(test)]
