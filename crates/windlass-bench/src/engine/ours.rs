@@ -1,4 +1,6 @@
-//! Windlass on a database file, everything at its default: every commit is synced before anything rests on it.
+//! Windlass on a database file, everything at its default but one: every commit is synced before anything rests on it, and as
+//! many attempts may be in flight as there are runs. The default is for tools that have processes and sockets, and would have
+//! three of four runs wait for their turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +49,9 @@ impl Kind {
 /// The engine that is compared with the bare disk.
 pub const ONCE: &str = "windlass, once";
 
+/// Attempts in flight: more than there are runs.
+const ATTEMPTS: usize = 2_048;
+
 /// What all kinds share: one file.
 struct Opened {
     executor: Runtime,
@@ -70,7 +75,7 @@ struct Ours {
 pub fn engines() -> anyhow::Result<Vec<Box<dyn Engine>>> {
     let (executor, folder, marks) = (drive::threads()?, tempfile::tempdir()?, Marks::default());
     let kinds = [Kind::Idempotent, Kind::Once, Kind::Readonly];
-    let builder = Windlass::open(folder.path().join("bench.db"));
+    let builder = Windlass::open(folder.path().join("bench.db")).in_flight(ATTEMPTS);
     let builder = kinds.iter().fold(builder, |builder, &kind| builder.tool(tool(kind, &marks)));
     let windlass = executor.block_on(async { builder.await })?;
     let opened = Arc::new(Opened { executor, windlass, marks, _folder: folder });
