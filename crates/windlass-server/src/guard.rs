@@ -7,6 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::Instant;
 
 use axum::Router;
@@ -72,22 +73,13 @@ impl Guarded {
             Ok(()) => {
                 let handled = AssertUnwindSafe(router.call(request)).catch_unwind();
                 // Those that wait on purpose know how long; a second clock would only cost.
-                let handled = match place.is_some_and(|place| place.waits) {
-                    true => Ok(handled.await),
-                    false => tokio::time::timeout(app.options.limits.request, handled).await,
-                };
-                match handled {
-                    Ok(Ok(Ok(response))) => response,
-                    Ok(Ok(Err(never))) => match never {},
-                    Ok(Err(panic)) => {
-                        let text = panic.downcast_ref::<String>().map(String::as_str);
-                        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
-                        tracing::error!(%method, "a handler panicked: {text}");
-                        Refusal::internal().into_response()
-                    }
-                    Err(_) => {
-                        Refusal::unavailable("took_too_long", "the request took too long; ask again").into_response()
-                    }
+                match place.is_some_and(|place| place.waits) {
+                    true => whole(handled.await, &method),
+                    false => match tokio::time::timeout(app.options.limits.request, handled).await {
+                        Ok(handled) => whole(handled, &method),
+                        Err(_) => Refusal::unavailable("took_too_long", "the request took too long; ask again")
+                            .into_response(),
+                    },
                 }
             }
         };
@@ -113,6 +105,20 @@ impl Service<Request> for Guarded {
     fn call(&mut self, request: Request) -> Self::Future {
         let guarded = self.clone();
         Box::pin(async move { Ok(guarded.answer(request).await) })
+    }
+}
+
+/// The answer of a handler, also of one that panicked.
+fn whole(handled: thread::Result<Result<Response, Infallible>>, method: &Method) -> Response {
+    match handled {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+            tracing::error!(%method, "a handler panicked: {text}");
+            Refusal::internal().into_response()
+        }
     }
 }
 
