@@ -1,7 +1,9 @@
 //! What every request shares.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -47,17 +49,19 @@ impl App {
         }
     }
 
-    /// Waits for something at most so long, and no longer than the server runs.
+    /// Waits for something at most so long, and no longer than the server runs. Nobody is asked to tell when it stops: whoever
+    /// serves a connection is told, and polls what it waits for once more.
     pub(crate) async fn within<T>(&self, wait: Duration, what: impl Future<Output = T>) -> Option<T> {
         if wait.is_zero() {
             return None;
         }
-        tokio::select! {
-            biased;
-            done = what => Some(done),
-            () = tokio::time::sleep(wait) => None,
-            () = self.stopped() => None,
-        }
+        let mut what = pin!(what);
+        let done = poll_fn(|cx| match what.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if self.is_stopping() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        tokio::time::timeout(wait, done).await.ok().flatten()
     }
 }
 
