@@ -5,6 +5,7 @@ mod stop;
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use tokio::net::TcpListener;
 use windlass::Toolbox;
@@ -21,6 +22,10 @@ use crate::out::Out;
 use reload::Reloading;
 use stop::Stop;
 
+/// Together a second: longer than a process takes to be gone that was killed, also where there is much else to do.
+const LOOKS: u32 = 50;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
 /// Serves until it is asked to stop.
 pub(crate) async fn run(args: &ServeArgs, global: &Global, out: &Out) -> Result<()> {
     log::start(global)?;
@@ -30,7 +35,7 @@ pub(crate) async fn run(args: &ServeArgs, global: &Global, out: &Out) -> Result<
     }
     let stop = Stop::new(args.demo.is_some())?;
     let place = api::place(global)?;
-    refuse_second(&place.file)?;
+    refuse_second(&place.file).await?;
     let listener = listen(address(args, place.config.as_ref())?).await?;
     let toolbox = match &args.demo {
         Some(ledger) => demo::toolbox(ledger).map_err(|error| Failure::usage(error.to_string()))?,
@@ -65,16 +70,30 @@ fn unreachable(error: &std::io::Error) -> Failure {
 }
 
 /// One process has the file. Whoever has it says where it answers, so that nobody has to look for it.
-fn refuse_second(file: &Path) -> Result<()> {
-    let Ok(Some(holder)) = windlass::holder(file) else { return Ok(()) };
-    // One that answers nowhere may be about to let go of the file: opening it waits a moment, and says the rest.
-    let Some(address) = holder.address else { return Ok(()) };
-    let who = holder.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+async fn refuse_second(file: &Path) -> Result<()> {
+    let Some(mut server) = served(file) else { return Ok(()) };
+    tracing::info!(file = %file.display(), by = %server.1, "already served; it may have been killed, and be gone in a moment");
+    for _ in 0..LOOKS {
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        match served(file) {
+            Some(still) => server = still,
+            None => return Ok(()),
+        }
+    }
+    let (address, who) = server;
     let sentence = format!(
         "{} is already served at {address}, by {who}; use that, stop it, or name another --file",
         file.display()
     );
     Err(Failure::new(Exit::Unreachable, sentence))
+}
+
+/// Where the file is served, and by whom. One that answers nowhere may be about to let go of the file: opening it waits a
+/// moment, and says the rest.
+fn served(file: &Path) -> Option<(String, String)> {
+    let holder = windlass::holder(file).ok()??;
+    let who = holder.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+    Some((holder.address?, who))
 }
 
 fn address(args: &ServeArgs, config: Option<&Config>) -> Result<SocketAddr> {

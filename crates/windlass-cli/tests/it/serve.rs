@@ -1,6 +1,7 @@
 //! `windlass serve`
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -29,9 +30,9 @@ fn a_server_says_when_it_is_ready_and_where() {
 fn people_are_told_in_one_line() {
     let world = World::new();
     let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
-    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     has(&line, &["windlass serves", "windlass.db at http://127.0.0.1:"]);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -51,6 +52,26 @@ fn a_server_that_is_asked_to_stop_lets_go_in_good_order() {
     let shown = world.json(&["runs", "show", &run]);
     assert_eq!(shown["run"]["state"], "finished", "{shown}");
     assert_eq!(shown["run"]["epoch"], 1, "nobody had to take it over");
+}
+
+#[test]
+fn a_server_that_is_not_gone_yet_is_waited_for() {
+    let world = World::new();
+    // What one that was killed leaves for a moment: its lock, and where it answered.
+    let lock = std::fs::File::create(world.path("windlass.db-lock")).unwrap();
+    lock.lock().unwrap();
+    world.write("windlass.db-lock", "1 2026-01-01T00:00:00Z windlass\naddress http://127.0.0.1:1\n");
+    let mut command = world.command(&["-v", "serve", "--listen", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = said.find(|line| line.contains("already served"));
+    has(&waits.expect("it says that it waits"), &["gone in a moment"]);
+    drop(lock);
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    has(&line, &["windlass serves"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
