@@ -66,7 +66,9 @@ impl Tails {
             tails.insert(row.get(1)?, Tail { position, end: unsigned(row.get(2)?) });
         }
         *self.0.write() = tails;
-        let newest = connection.query_row("SELECT max(run) FROM runs", [], |row| row.get::<_, Option<[u8; 16]>>(0))?;
-        Ok(End { last, packed, runs, newest: newest.map(RunId::from_bytes), moved: Vec::new() })
+        let newest = connection.query_row("SELECT max(run) FROM runs", [], |row| row.get::<_, Option<Vec<u8>>>(0))?;
+        // After an id that nobody can read no other is known to be later.
+        let newest = newest.map(|id| RunId::from_bytes(id.try_into().unwrap_or([u8::MAX; 16])));
+        Ok(End { last, packed, runs, newest, moved: Vec::new() })
     }
 }

@@ -206,3 +206,19 @@ fn l13_whoever_finds_the_file_in_use_is_told_where_its_owner_answers() {
     block_on(store.close());
     assert!(store.announce(Some("http://127.0.0.1:7")).is_err());
 }
+
+#[test]
+fn w08_an_id_that_cannot_be_read_is_in_the_way_of_nobody_else() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, create(1)).unwrap();
+    commit(&store, create(9)).unwrap();
+    drop(store);
+    let connection = Connection::open(&path).unwrap();
+    connection.execute("UPDATE runs SET run = x'ff' WHERE run = ?1", [run(9).as_bytes()]).unwrap();
+    drop(connection);
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, create(5)).unwrap();
+    commit(&store, owner(1, 1, vec![append(Value::from(2))])).unwrap();
+    assert_eq!((length(&store, 1), length(&store, 5)), (2, 1));
+}
