@@ -10,6 +10,7 @@ pub(crate) mod history;
 mod intent;
 pub(crate) mod keep;
 mod labels;
+mod line;
 pub(crate) mod machine;
 pub(crate) mod origin;
 pub(crate) mod outbox;

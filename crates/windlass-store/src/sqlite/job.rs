@@ -127,16 +127,22 @@ pub(super) struct Text {
 }
 
 impl Text {
-    fn add(&mut self, value: &impl serde::Serialize) -> Result<(), StoreError> {
-        let line = encode(value)?;
+    /// Adds what `write` writes.
+    fn add(&mut self, write: impl FnOnce(&mut String) -> serde_json::Result<()>) -> Result<(), StoreError> {
+        let start = self.body.len();
+        write(&mut self.body).map_err(|error| unfit(&error))?;
+        let line = &self.body[start..];
+        within_limit(line)?;
         let take = |bytes: &[u8]| {
             let payload = Payload::new(bytes);
             let name = payload.id().to_string();
             self.payloads.push(payload);
             name
         };
-        let outlined = outline::outline(&line, take).map_err(|error| malformed(&error.to_string()))?;
-        self.body.push_str(outlined.as_deref().unwrap_or(&line));
+        if let Some(outlined) = outline::outline(line, take).map_err(|error| malformed(&error.to_string()))? {
+            self.body.truncate(start);
+            self.body.push_str(&outlined);
+        }
         Ok(())
     }
 
@@ -156,8 +162,11 @@ impl Records {
                 self.text.body.push('\n');
             }
             match record.has_secrets() {
-                true => self.text.add(&seal::seal(keys, run, record)?)?,
-                false => self.text.add(record)?,
+                true => {
+                    let sealed = seal::seal(keys, run, record)?;
+                    self.text.add(|line| sealed.write_line(line))?;
+                }
+                false => self.text.add(|line| record.write_line(line))?,
             }
             self.count += 1;
             self.at = Some(record.at);
@@ -317,7 +326,10 @@ impl Write {
                     _ => None,
                 };
                 let mut text = Text::default();
-                text.add(&message)?;
+                text.add(|line| {
+                    line.push_str(&serde_json::to_string(&message)?);
+                    Ok(())
+                })?;
                 self.mail.push(Letter { run, settles, dedupe, text });
             }
             _ => return Err(malformed("it holds a kind of change that this store does not know")),
@@ -332,12 +344,20 @@ pub(super) fn encode_list(list: &[impl serde::Serialize]) -> Result<Option<Strin
 }
 
 fn encode(value: &impl serde::Serialize) -> Result<String, StoreError> {
-    let text = serde_json::to_string(value).map_err(|error| malformed(&format!("it cannot be encoded: {error}")))?;
-    if text.len() > RECORD_BYTES {
-        let size = text.len();
-        return Err(malformed(&format!("it holds a record of {size} bytes, and the most is {RECORD_BYTES}")));
-    }
+    let text = serde_json::to_string(value).map_err(|error| unfit(&error))?;
+    within_limit(&text)?;
     Ok(text)
+}
+
+fn within_limit(text: &str) -> Result<(), StoreError> {
+    match text.len() {
+        ..=RECORD_BYTES => Ok(()),
+        size => Err(malformed(&format!("it holds a record of {size} bytes, and the most is {RECORD_BYTES}"))),
+    }
+}
+
+fn unfit(error: &serde_json::Error) -> StoreError {
+    malformed(&format!("it cannot be encoded: {error}"))
 }
 
 fn malformed(why: &str) -> StoreError {
