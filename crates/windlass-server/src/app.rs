@@ -1,7 +1,7 @@
 //! What every request shares.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -51,11 +51,10 @@ impl App {
 
     /// Waits for something at most so long, and no longer than the server runs. Nobody is asked to tell when it stops: whoever
     /// serves a connection is told, and polls what it waits for once more.
-    pub(crate) async fn within<T>(&self, wait: Duration, what: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn within<T>(&self, wait: Duration, mut what: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         if wait.is_zero() {
             return None;
         }
-        let mut what = pin!(what);
         let done = poll_fn(|cx| match what.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
             Poll::Pending if self.is_stopping() => Poll::Ready(None),

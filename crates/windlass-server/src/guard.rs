@@ -38,7 +38,7 @@ pub(crate) struct Peer {
 pub(crate) struct Guarded {
     app: Shared,
     router: Router,
-    places: Arc<matchit::Router<Place>>,
+    places: Arc<matchit::Router<Arc<Place>>>,
 }
 
 /// A path of the API, as it is written in its description.
@@ -54,42 +54,10 @@ impl Guarded {
         let mut places = matchit::Router::new();
         for path in paths {
             let place = Place { path: path.clone(), waits: WAITING.contains(&path.as_str()) };
-            let inserted = places.insert(path, place);
+            let inserted = places.insert(path, Arc::new(place));
             debug_assert!(inserted.is_ok(), "{path}: the router has taken it already");
         }
         Self { app, router, places: Arc::new(places) }
-    }
-
-    pub(crate) async fn answer(self, mut request: Request) -> Response {
-        let begun = Instant::now();
-        let Self { app, mut router, places } = self;
-        let busy = request.extensions().get::<Peer>().map(|peer| peer.guest.busy());
-        let method = request.method().clone();
-        let place = places.at(request.uri().path()).ok().map(|found| found.value);
-        let origin = request.headers().get(header::ORIGIN).cloned();
-        let mut response = match admitted(&app, &mut request, begun) {
-            Err(refusal) => refusal.into_response(),
-            Ok(()) if is_preflight(&app, &method, origin.as_ref()) => preflight(),
-            Ok(()) => {
-                let handled = AssertUnwindSafe(router.call(request)).catch_unwind();
-                // Those that wait on purpose know how long; a second clock would only cost.
-                match place.is_some_and(|place| place.waits) {
-                    true => whole(handled.await, &method),
-                    false => match tokio::time::timeout(app.options.limits.request, handled).await {
-                        Ok(handled) => whole(handled, &method),
-                        Err(_) => Refusal::unavailable("took_too_long", "the request took too long; ask again")
-                            .into_response(),
-                    },
-                }
-            }
-        };
-        finish(&app, origin.as_ref(), response.headers_mut());
-        let place = place.map_or("unmatched", |place| place.path.as_str());
-        app.metrics.request(known(&method), place, response.status().as_u16(), begun.elapsed());
-        match busy {
-            Some(busy) => busy.until_given(response),
-            None => response,
-        }
     }
 }
 
@@ -102,9 +70,42 @@ impl Service<Request> for Guarded {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        let guarded = self.clone();
-        Box::pin(async move { Ok(guarded.answer(request).await) })
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let (begun, app) = (Instant::now(), self.app.clone());
+        let busy = request.extensions().get::<Peer>().map(|peer| peer.guest.busy());
+        let method = request.method().clone();
+        let place = self.places.at(request.uri().path()).ok().map(|found| found.value.clone());
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        let mut handled = match admitted(&app, &mut request, begun) {
+            Err(refusal) => Err(refusal.into_response()),
+            Ok(()) if is_preflight(&app, &method, origin.as_ref()) => Err(preflight()),
+            Ok(()) => Ok(self.router.call(request)),
+        };
+        Box::pin(async move {
+            // What handles it is used where it lies: moving it would make every request larger by as much again.
+            let mut response = match &mut handled {
+                Err(answered) => std::mem::take(answered),
+                Ok(handled) => {
+                    let handled = AssertUnwindSafe(handled).catch_unwind();
+                    // Those that wait on purpose know how long; a second clock would only cost.
+                    match place.as_ref().is_some_and(|place| place.waits) {
+                        true => whole(handled.await, &method),
+                        false => match tokio::time::timeout(app.options.limits.request, handled).await {
+                            Ok(handled) => whole(handled, &method),
+                            Err(_) => Refusal::unavailable("took_too_long", "the request took too long; ask again")
+                                .into_response(),
+                        },
+                    }
+                }
+            };
+            finish(&app, origin.as_ref(), response.headers_mut());
+            let place = place.as_ref().map_or("unmatched", |place| place.path.as_str());
+            app.metrics.request(known(&method), place, response.status().as_u16(), begun.elapsed());
+            Ok(match busy {
+                Some(busy) => busy.until_given(response),
+                None => response,
+            })
+        })
     }
 }
 

@@ -90,17 +90,17 @@ impl Runtime {
         if let Some(key) = &how.key
             && let Some(run) = self.kernel.store.keyed(key.clone()).await?
         {
-            self.check_same(run, &work, how.session.as_ref()).await?;
-            self.look_after(run).await?;
+            Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
+            Box::pin(self.look_after(run)).await?;
             return Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Stored });
         }
         // A turn waits in the store, and what an argument refers to is the run's before it begins. Where nothing is driven,
         // all there is to do is to leave it for whoever does.
         let waits = || how.turn != Turn::No || !work.artifacts().is_empty();
         if !self.kernel.drives || (waits() && !self.is_in_vain(&work, &how)) {
-            let (run, existed) = self.begin(&work, &how).await?;
+            let (run, existed) = Box::pin(self.begin(&work, &how)).await?;
             if existed {
-                self.check_same(run, &work, how.session.as_ref()).await?;
+                Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
             }
             return Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Stored });
         }
@@ -291,12 +291,25 @@ impl Submitted {
                 self.standing = Standing::Driven(live, lenses);
                 completion.wait().await
             }
-            Standing::Stored => return Ok((self.run, self.runtime.attach(self.run).await?)),
+            Standing::Stored => return self.attached().await,
         };
         let Standing::Driven(_, lenses) = std::mem::replace(&mut self.standing, Standing::Stored) else {
-            return Ok((self.run, self.runtime.attach(self.run).await?));
+            return self.attached().await;
         };
-        self.ended(end, &lenses).await
+        match end {
+            end if self.runtime.goes_on(&end) => self.attached().await,
+            RunEnd::Unknown(error) => {
+                Box::pin(self.follow(error)).await?;
+                self.attached().await
+            }
+            end => self.ended(end, &lenses),
+        }
+    }
+
+    /// The outcomes as the store has them. Boxed, as all that is rare here: whoever waits for a call keeps room for what waiting
+    /// for it may take.
+    async fn attached(&mut self) -> Result<(RunId, Vec<Outcome>)> {
+        Ok((self.run, Box::pin(self.runtime.attach(self.run)).await?))
     }
 
     /// Drives the run to its end. If this is dropped, it goes on without.
@@ -306,25 +319,16 @@ impl Submitted {
         here.await
     }
 
-    async fn ended(&mut self, end: RunEnd, lenses: &[Lens]) -> Result<(RunId, Vec<Outcome>)> {
+    fn ended(&self, end: RunEnd, lenses: &[Lens]) -> Result<(RunId, Vec<Outcome>)> {
         let run = self.run;
-        match end {
-            end if self.runtime.goes_on(&end) => Ok((run, self.runtime.attach(run).await?)),
-            RunEnd::Unknown(error) => {
-                self.follow(error).await?;
-                Ok((self.run, self.runtime.attach(self.run).await?))
-            }
-            end => {
-                let told = finished(run, end)?;
-                let is_batch = matches!(self.work, Work::Batch { .. });
-                let rows = told.into_iter().zip(self.work.calls()).zip(lenses).zip(0u32..);
-                let outcomes = rows.map(|(((told, call), lens), index)| {
-                    let path = if is_batch { Path::root().child(index) } else { Path::root() };
-                    outcome(run, path, call.id.clone(), told, lens.clone())
-                });
-                Ok((run, outcomes.collect()))
-            }
-        }
+        let told = finished(run, end)?;
+        let is_batch = matches!(self.work, Work::Batch { .. });
+        let rows = told.into_iter().zip(self.work.calls()).zip(lenses).zip(0u32..);
+        let outcomes = rows.map(|(((told, call), lens), index)| {
+            let path = if is_batch { Path::root().child(index) } else { Path::root() };
+            outcome(run, path, call.id.clone(), told, lens.clone())
+        });
+        Ok((run, outcomes.collect()))
     }
 
     /// What its first commit was answered with, if not with success.

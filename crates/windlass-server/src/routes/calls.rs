@@ -1,5 +1,6 @@
 //! Making calls.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -46,14 +47,14 @@ pub(super) async fn call(
     let tool = request.tool.clone();
     let work = Work::Call(to_call(request.tool, request.args, request.call_id)?);
     let mut submitted = app.windlass.submit(work, how).await?;
-    match app.within(wait, submitted.outcomes()).await {
+    let told = app.within(wait, pin!(submitted.outcomes())).await;
+    match told {
         Some(Ok((run, mut outcomes))) => {
             app.metrics.outcomes(std::iter::once(tool.as_str()), &outcomes);
             let outcome = outcomes.pop().ok_or_else(Refusal::internal)?;
             Ok(ok(&CallAnswer { run, outcome: show::outcome(&outcome) }))
         }
-        Some(Err(error)) => unfinished(&app, &mut submitted, error).await,
-        None => accepted(&app, submitted.accepted().await?).await,
+        told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
     }
 }
 
@@ -83,13 +84,13 @@ pub(super) async fn batch(
     let calls = calls.collect::<Answer<Vec<ToolCall>>>()?;
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
     let mut submitted = app.windlass.submit(work, how).await?;
-    match app.within(wait, submitted.outcomes()).await {
+    let told = app.within(wait, pin!(submitted.outcomes())).await;
+    match told {
         Some(Ok((run, outcomes))) => {
             app.metrics.outcomes(tools.iter().map(String::as_str), &outcomes);
             Ok(ok(&BatchAnswer { run, outcomes: show::outcomes(&outcomes) }))
         }
-        Some(Err(error)) => unfinished(&app, &mut submitted, error).await,
-        None => accepted(&app, submitted.accepted().await?).await,
+        told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
     }
 }
 
@@ -122,12 +123,12 @@ pub(super) fn check_session(name: &str) -> Answer<()> {
     Ok(())
 }
 
-/// The run is in the store, and has no outcome for now: it is held, or somebody else goes on with it.
-async fn unfinished(app: &Shared, submitted: &mut Submitted, error: Error) -> Answer {
+/// The run has no outcome for now: it takes longer than it is waited for, is held, or somebody else goes on with it.
+async fn unfinished(app: &Shared, submitted: &mut Submitted, error: Option<Error>) -> Answer {
     match error {
-        Error::Held { run, .. } => accepted(app, run).await,
-        Error::Elsewhere { .. } => accepted(app, submitted.accepted().await?).await,
-        error => Err(error.into()),
+        Some(Error::Held { run, .. }) => accepted(app, run).await,
+        None | Some(Error::Elsewhere { .. }) => accepted(app, submitted.accepted().await?).await,
+        Some(error) => Err(error.into()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Looking at runs.
 
+use std::pin::pin;
+
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
@@ -228,7 +230,7 @@ pub(super) async fn outcome(
     let finished = matches!(state, windlass::RunState::Finished { .. });
     let attached = match finished {
         true => Some(app.windlass.attach(run).await),
-        false => app.within(wait, app.windlass.attach(run)).await,
+        false => app.within(wait, pin!(app.windlass.attach(run))).await,
     };
     match attached {
         Some(Ok(outcomes)) => Ok(ok(&OutcomeAnswer { run, outcomes: show::outcomes(&outcomes) })),
