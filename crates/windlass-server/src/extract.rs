@@ -1,5 +1,6 @@
 //! Reading requests: bodies, queries, places, keys. Whatever cannot be read is refused with a problem that says where.
 
+use std::pin::pin;
 use std::str::FromStr;
 
 use axum::body::{Body, Bytes};
@@ -78,10 +79,10 @@ impl FromRequest<Shared> for Document {
 async fn whole(headers: &HeaderMap, body: Body, limit: usize, time: std::time::Duration) -> Answer<Bytes> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {
-        linger(body).await;
+        Box::pin(linger(body)).await;
         return Err(too_large(limit));
     }
-    match tokio::time::timeout(time, collect(body, limit)).await {
+    match tokio::time::timeout(time, pin!(collect(body, limit))).await {
         Ok(read) => read,
         Err(_) => Err(Refusal::new(
             StatusCode::REQUEST_TIMEOUT,
@@ -104,7 +105,7 @@ async fn collect(body: Body, limit: usize) -> Answer<Bytes> {
         })?;
         let so_far = first.as_ref().map_or(all.len(), Bytes::len);
         if so_far + piece.len() > limit {
-            linger(Body::from_stream(stream)).await;
+            Box::pin(linger(Body::from_stream(stream))).await;
             return Err(too_large(limit));
         }
         // Most bodies come in one piece, which need not be copied.

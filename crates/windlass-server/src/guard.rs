@@ -27,7 +27,6 @@ use crate::refusal::{Answer, Refusal};
 const WAITING: [&str; 4] = ["/v1/calls", "/v1/batches", "/v1/runs/{run}/outcome", "/v1/artifacts"];
 
 /// Where a request comes from, and by which connection.
-#[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) ip: IpAddr,
     pub(crate) guest: Arc<Guest>,
@@ -70,16 +69,23 @@ impl Service<Request> for Guarded {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request) -> Self::Future {
+    fn call(&mut self, request: Request) -> Self::Future {
+        self.answer(request, None)
+    }
+}
+
+impl Guarded {
+    /// `peer`: where the request comes from, if it came over a connection.
+    pub(crate) fn answer(&self, mut request: Request, peer: Option<&Peer>) -> <Self as Service<Request>>::Future {
         let (begun, app) = (Instant::now(), self.app.clone());
-        let busy = request.extensions().get::<Peer>().map(|peer| peer.guest.busy());
+        let busy = peer.map(|peer| peer.guest.busy());
         let method = request.method().clone();
         let place = self.places.at(request.uri().path()).ok().map(|found| found.value.clone());
         let origin = request.headers().get(header::ORIGIN).cloned();
-        let mut handled = match admitted(&app, &mut request, begun) {
+        let mut handled = match admitted(&app, &mut request, peer, begun) {
             Err(refusal) => Err(refusal.into_response()),
             Ok(()) if is_preflight(&app, &method, origin.as_ref()) => Err(preflight()),
-            Ok(()) => Ok(self.router.call(request)),
+            Ok(()) => Ok(self.router.clone().call(request)),
         };
         Box::pin(async move {
             // What handles it is used where it lies: moving it would make every request larger by as much again.
@@ -133,12 +139,12 @@ fn finish(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
 }
 
 /// Whether the request may go on; notes who asks.
-fn admitted(app: &Shared, request: &mut Request, now: Instant) -> Answer<()> {
+fn admitted(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Instant) -> Answer<()> {
     if !app.options.trusted {
         check_host(app, request)?;
     }
     let access = Access::of(app, request.headers());
-    if let Some(client) = client(&access, request)
+    if let Some(client) = client(&access, peer)
         && let Err(wait) = app.rates.take(client, now)
     {
         let seconds = wait.as_secs_f64().ceil().max(1.0);
@@ -178,11 +184,11 @@ fn check_host(app: &Shared, request: &Request) -> Answer<()> {
 }
 
 /// Whose requests are counted; nobody's on the machine itself.
-fn client(access: &Access, request: &Request) -> Option<Client> {
+fn client(access: &Access, peer: Option<&Peer>) -> Option<Client> {
     match access {
         Access::Local => None,
         Access::Token(bearer) => Some(Client::Token(bearer.id.clone())),
-        Access::Nobody | Access::Void(_) => request.extensions().get::<Peer>().map(|peer| Client::Address(peer.ip)),
+        Access::Nobody | Access::Void(_) => peer.map(|peer| Client::Address(peer.ip)),
     }
 }
 

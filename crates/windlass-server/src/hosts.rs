@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 pub(crate) struct Hosts {
     /// Where the server listens; nothing where requests do not come over a socket.
     pub(crate) bound: Option<SocketAddr>,
-    /// In lower case, with or without a port.
-    pub(crate) names: Vec<String>,
+    /// In lower case, with or without a port. First of all the address: most requests say it.
+    names: Vec<String>,
     /// In lower case, without a slash at the end.
     pub(crate) origins: Vec<String>,
 }
@@ -16,11 +16,16 @@ pub(crate) struct Hosts {
 impl Hosts {
     pub(crate) fn new(bound: Option<SocketAddr>, names: &[String], origins: &[String]) -> Self {
         let lower = |text: &String| text.trim_end_matches('/').to_ascii_lowercase();
-        Self { bound, names: names.iter().map(lower).collect(), origins: origins.iter().map(lower).collect() }
+        let own = bound.iter().map(SocketAddr::to_string);
+        let names = own.chain(names.iter().map(lower)).collect();
+        Self { bound, names, origins: origins.iter().map(lower).collect() }
     }
 
     /// Whether a `Host` header means this server.
     pub(crate) fn is_ours(&self, host: &str) -> bool {
+        if self.names.iter().any(|allowed| allowed == host) {
+            return true;
+        }
         let host = host.to_ascii_lowercase();
         let Some((name, port)) = split(&host) else { return false };
         if self.names.iter().any(|allowed| *allowed == host || *allowed == name) {

@@ -161,9 +161,7 @@ impl Service<Request<Incoming>> for FromPeer {
     type Future = <Guarded as tower::Service<Request<Body>>>::Future;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(self.peer.clone());
-        tower::Service::call(&mut self.guarded.clone(), request)
+        self.guarded.answer(request.map(Body::new), Some(&self.peer))
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
+
 /// Characters at most by which a cut moves to keep a character and its marks together. Real text needs two or three; a
 /// text made of marks alone must not move it far.
 const MOST_MARKS: usize = 16;
@@ -39,6 +41,31 @@ pub fn cut(text: &str, budget: usize) -> Option<Cut<'_>> {
         omitted_lines: omitted.bytes().filter(|byte| *byte == b'\n').count(),
         total_bytes: text.len(),
     })
+}
+
+/// Whether a value is so small that its text is within a budget, however it is written. Quicker than writing it.
+pub(crate) fn surely_fits(value: &Value, budget: usize) -> bool {
+    take_room(value, &mut { budget })
+}
+
+/// Takes as much as the value may need at most, as JSON or as plain text; false if there is not so much.
+fn take_room(value: &Value, room: &mut usize) -> bool {
+    // A character is written as six at most, a number as less than thirty.
+    let text = |text: &str| 6 * text.len() + 4;
+    let own = match value {
+        Value::Null | Value::Bool(_) => 8,
+        Value::Number(_) => 32,
+        Value::String(string) => text(string),
+        Value::Array(list) => 2 + list.len(),
+        Value::Object(map) => 2 + map.keys().map(|key| text(key)).sum::<usize>(),
+    };
+    let Some(left) = room.checked_sub(own) else { return false };
+    *room = left;
+    match value {
+        Value::Array(list) => list.iter().all(|value| take_room(value, room)),
+        Value::Object(map) => map.values().all(|value| take_room(value, room)),
+        _ => true,
+    }
 }
 
 /// Cuts a text so that head, notice and tail together are at most `budget` bytes. `how` says how to read on from the end of
@@ -132,12 +159,25 @@ pub fn page(text: &str, offset: usize, limit: usize) -> Page {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn e10_what_fits_is_left_alone() {
         assert_eq!(cut("short", 5), None);
         assert_eq!(fit("short", 5, |_| String::new()), "short");
+    }
+
+    #[test]
+    fn e10_what_surely_fits_does_and_small_values_surely_do() {
+        let odd = "\u{0}\u{1f}\"\\ä\u{1f600}".repeat(5);
+        let numbers = json!([i64::MIN, u64::MAX, -1.797_693_134_862_315_7e308, 5e-324, 0.1, true, null, []]);
+        for value in [numbers, json!(odd), json!({ odd.clone(): { "": odd } }), json!([[[[]]], {}]), json!({})] {
+            let text = value.to_string();
+            assert!(!surely_fits(&value, text.len() - 1), "{text}");
+            assert!(surely_fits(&value, 6 * text.len() + 300), "{text}");
+        }
     }
 
     #[test]

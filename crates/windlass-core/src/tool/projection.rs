@@ -95,6 +95,7 @@ impl Lens {
                     _ => serde_json::to_value(content).unwrap_or_default(),
                 }
             }
+            None if budget::surely_fits(&output.value, self.budget) => output.value.clone(),
             None => match self.cut(&output.text(), place, true) {
                 Cow::Owned(cut) => Value::String(cut),
                 Cow::Borrowed(_) => output.value.clone(),
