@@ -310,7 +310,9 @@ mod tests {
         assert_eq!(tokens.create(request("local", &[Scope::Call]), None).err().unwrap().name(), "invalid_request");
 
         let text = fs::read_to_string(&path).unwrap();
-        assert!(!text.contains(&ada.secret) && !text.contains(ada.secret.rsplit('_').next().unwrap()), "{text}");
+        // What is secret may have underscores of its own.
+        let secret = ada.secret.strip_prefix(&format!("wlt1_{}_", ada.token.id)).unwrap();
+        assert!(!text.contains(secret), "{text}");
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
@@ -321,12 +323,11 @@ mod tests {
         let again = Tokens::load(Some(path.clone())).unwrap();
         assert_eq!(&*again.bearer(&ada.secret).unwrap().name, "ada");
         assert_eq!(again.bearer(&bot.secret).unwrap().scopes, [Scope::Call]);
-        let forged = format!("{}A", &ada.secret[..ada.secret.len() - 1]);
+        let other = if secret.starts_with('A') { 'B' } else { 'A' };
+        let forged = format!("wlt1_{}_{other}{}", ada.token.id, &secret[1..]);
         let mixed = ada.secret.replace(&ada.token.id, &bot.token.id);
         for void in [forged.as_str(), &mixed, "", "wlt1_", "wlt1__", &ada.token.id, "Bearer"] {
-            if void != ada.secret {
-                assert!(again.bearer(void).is_err(), "{void}");
-            }
+            assert!(again.bearer(void).is_err(), "{void}");
         }
         assert_eq!(again.revoke(&ada.token.id).unwrap_err().name(), "no_admin");
         again.revoke(&bot.token.id).unwrap();
