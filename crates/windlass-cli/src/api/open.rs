@@ -182,10 +182,19 @@ pub async fn open(global: &Global, how: Open) -> Result<Api> {
         return Api::remote(url, token);
     }
     let place = if how.needs_tools() { place(global)? } else { place_without_tools(global, how)? };
-    let began = Instant::now();
+    let (began, mut told) = (Instant::now(), false);
     loop {
         if let Some(address) = served(&place.file)? {
-            return Api::remote(&address, token);
+            let remote = Remote::new(&address)?;
+            // One that was killed has the file a moment longer, and answers no more.
+            if began.elapsed() >= PATIENCE || remote.answers().await {
+                return Ok(Api { way: Way::Remote(remote), token });
+            }
+            if !std::mem::replace(&mut told, true) {
+                warn(&format!("the server at {address} does not answer; looking whether it is gone in a moment"));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+            continue;
         }
         if how.needs_file() && !place.file.exists() {
             return Err(missing(&place.file));

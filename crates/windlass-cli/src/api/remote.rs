@@ -59,6 +59,15 @@ impl Remote {
         &self.url
     }
 
+    /// Whether anybody answers there at all, within the time that a connection may take.
+    pub(super) async fn answers(&self) -> bool {
+        let request = Request::get("/v1/health").body(Body::empty());
+        match request {
+            Ok(request) => matches!(tokio::time::timeout(CONNECT, self.send(request)).await, Ok(Ok(_))),
+            Err(_) => false,
+        }
+    }
+
     pub(super) async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>> {
         request.headers_mut().insert(header::HOST, self.authority.clone());
         let connected = tokio::time::timeout(CONNECT, TcpStream::connect((self.host.as_str(), self.port))).await;

@@ -75,6 +75,25 @@ fn a_server_that_is_not_gone_yet_is_waited_for() {
 }
 
 #[test]
+fn commands_do_not_turn_to_a_server_that_is_dead_and_not_gone_yet() {
+    let world = World::new();
+    world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
+    let lock = std::fs::File::create(world.path("windlass.db-lock")).unwrap();
+    lock.lock().unwrap();
+    world.write("windlass.db-lock", "1 2026-01-01T00:00:00Z windlass\naddress http://127.0.0.1:1\n");
+    let mut command = world.command(&["--json", "runs", "list"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = said.find(|line| line.contains("does not answer"));
+    has(&waits.expect("it says that it waits"), &["gone in a moment"]);
+    drop(lock);
+    let listed = child.wait_with_output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["runs"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
 fn a_second_interrupt_does_not_wait() {
     let world = World::new();
     let mut server = world.serve(&[]);
