@@ -64,6 +64,12 @@ impl Line<'_> {
         Ok(())
     }
 
+    fn some_text(&mut self, key: &str, text: Option<&str>) -> serde_json::Result<()> {
+        let Some(text) = text else { return Ok(()) };
+        self.put(key);
+        self.text(text)
+    }
+
     fn path(&mut self, path: &Path) {
         let Some((first, rest)) = path.positions().split_first() else { return self.put("/") };
         self.number(*first);
@@ -83,24 +89,15 @@ impl Line<'_> {
             self.put(",\"input\":");
             self.value(input)?;
         }
-        if let Some(call_id) = call_id {
-            self.put(",\"call_id\":");
-            self.text(call_id)?;
-        }
+        self.some_text(",\"call_id\":", call_id.as_deref())?;
         self.put(",\"effect\":");
         self.json(effect)?;
-        if let Some(version) = version {
-            self.put(",\"version\":");
-            self.text(version)?;
-        }
+        self.some_text(",\"version\":", version.as_deref())?;
         if let Some(limits) = limits {
             self.put(",\"limits\":");
             self.json(limits)?;
         }
-        if let Some(broken) = broken {
-            self.put(",\"broken\":");
-            self.text(broken)?;
-        }
+        self.some_text(",\"broken\":", broken.as_deref())?;
         if !secrets.is_empty() {
             self.put(",\"secrets\":");
             self.json(secrets)?;

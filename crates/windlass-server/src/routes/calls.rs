@@ -123,7 +123,7 @@ pub(super) fn check_session(name: &str) -> Answer<()> {
     Ok(())
 }
 
-/// The run has no outcome for now: it takes longer than it is waited for, is held, or somebody else goes on with it.
+/// The run has no outcome yet: it takes longer than it is waited for, is held, or somebody else goes on with it.
 async fn unfinished(app: &Shared, submitted: &mut Submitted, error: Option<Error>) -> Answer {
     match error {
         Some(Error::Held { run, .. }) => accepted(app, run).await,

@@ -142,6 +142,8 @@ impl Text {
         if let Some(outlined) = outline::outline(line, take).map_err(|error| malformed(&error.to_string()))? {
             self.body.truncate(start);
             self.body.push_str(&outlined);
+            // What waits to be written is counted by what it says, not by the room it once took.
+            self.body.shrink_to_fit();
         }
         Ok(())
     }

@@ -80,3 +80,11 @@ fn w09_a_purged_run_takes_its_large_values_with_it() {
     let report = crate::check_file(&path, |_, _| ()).unwrap();
     assert!(report.is_fine(), "{report}");
 }
+
+#[test]
+fn w08_a_commit_that_waits_keeps_no_room_for_what_lies_elsewhere() {
+    let change = append(json!("x".repeat(1 << 20)));
+    let write = super::super::job::Write::encode(owner(1, 0, vec![change]), &keys()).unwrap();
+    assert!(write.records.text.body.capacity() < 1 << 10, "{}", write.records.text.body.capacity());
+    assert_eq!(write.records.text.payloads.len(), 1);
+}
