@@ -23,9 +23,13 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     }
 }
 
+/// Most answers are not longer, so they need not be moved while they are written.
+const USUAL_BYTES: usize = 256;
+
 /// JSON as it is sent: with a line break at its end, for terminals.
 pub(crate) fn lines(body: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut bytes = serde_json::to_vec(body)?;
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
+    serde_json::to_writer(&mut bytes, body)?;
     bytes.push(b'\n');
     Ok(bytes)
 }

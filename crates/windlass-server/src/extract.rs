@@ -147,8 +147,8 @@ fn too_large(limit: usize) -> Refusal {
 /// A page elsewhere can send a form without asking, but no JSON.
 fn check_json(headers: &HeaderMap) -> Answer<()> {
     let value = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
-    let kind = value.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json")) {
+    let kind = value.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") || is_json_like(&kind.to_ascii_lowercase()) {
         return Ok(());
     }
     let said = value.map_or_else(|| "nothing".to_owned(), |value| format!("`{}`", shortened(value)));
@@ -158,6 +158,10 @@ fn check_json(headers: &HeaderMap) -> Answer<()> {
         "Send JSON",
         format!("the body should be `Content-Type: application/json`; the request says {said}"),
     ))
+}
+
+fn is_json_like(kind: &str) -> bool {
+    kind.starts_with("application/") && kind.ends_with("+json")
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {

@@ -22,6 +22,7 @@ pub(crate) mod running;
 mod stopwatch;
 pub(crate) mod wait;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -61,6 +62,11 @@ impl Outcome {
     /// tool's output budget is cut, and says how to read on ([`Runtime::read_output`](crate::Runtime::read_output)); `result`
     /// has all of it.
     pub fn for_model(&self) -> Value {
+        self.shown().into_owned()
+    }
+
+    /// The same without copying what the call returned, where that is what the model is shown.
+    pub fn shown(&self) -> Cow<'_, Value> {
         view::shown(self.result.as_deref().map_err(|error| &**error), &self.lens, &self.place())
     }
 

@@ -86,19 +86,19 @@ impl Lens {
     }
 
     /// What the model sees as one JSON value.
-    pub(crate) fn value(&self, output: &Output, place: &Place<'_>) -> Value {
+    pub(crate) fn value<'o>(&self, output: &'o Output, place: &Place<'_>) -> Cow<'o, Value> {
         match self.projected(output, place) {
             Some(content) => {
                 let mut content = self.bounded(content, place);
-                match content.as_mut_slice() {
+                Cow::Owned(match content.as_mut_slice() {
                     [Content::Text { text }] => Value::String(std::mem::take(text)),
                     _ => serde_json::to_value(content).unwrap_or_default(),
-                }
+                })
             }
-            None if budget::surely_fits(&output.value, self.budget) => output.value.clone(),
+            None if budget::surely_fits(&output.value, self.budget) => Cow::Borrowed(&output.value),
             None => match self.cut(&output.text(), place, true) {
-                Cow::Owned(cut) => Value::String(cut),
-                Cow::Borrowed(_) => output.value.clone(),
+                Cow::Owned(cut) => Cow::Owned(Value::String(cut)),
+                Cow::Borrowed(_) => Cow::Borrowed(&output.value),
             },
         }
     }

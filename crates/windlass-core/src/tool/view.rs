@@ -73,13 +73,13 @@ impl Failure {
 /// What the model sees of a result, as JSON that is well-formed whatever the result contains.
 pub fn for_model(result: Result<&Output, &ToolError>, open_world: bool) -> Value {
     match result {
-        Ok(output) => marked(output.value.clone(), open_world),
+        Ok(output) => marked(Cow::Borrowed(&output.value), open_world).into_owned(),
         Err(error) => json!({ "error": ErrorView::of(error) }),
     }
 }
 
-fn marked(value: Value, open_world: bool) -> Value {
-    if open_world { json!({ "untrusted": true, "result": value }) } else { value }
+fn marked(value: Cow<'_, Value>, open_world: bool) -> Cow<'_, Value> {
+    if open_world { Cow::Owned(json!({ "untrusted": true, "result": value })) } else { value }
 }
 
 /// An outcome as native content blocks: what a protocol that has such blocks hands to a model.
@@ -94,10 +94,10 @@ pub struct Projection {
 }
 
 /// The same as [`for_model`], through the tool's projector and within its budget.
-pub(crate) fn shown(result: Result<&Output, &ToolError>, lens: &Lens, place: &Place<'_>) -> Value {
+pub(crate) fn shown<'o>(result: Result<&'o Output, &ToolError>, lens: &Lens, place: &Place<'_>) -> Cow<'o, Value> {
     match result {
         Ok(output) => marked(lens.value(output, place), lens.open_world),
-        Err(_) => for_model(result, false),
+        Err(_) => Cow::Owned(for_model(result, false)),
     }
 }
 

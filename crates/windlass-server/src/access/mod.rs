@@ -3,7 +3,7 @@
 mod tokens;
 
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -15,6 +15,9 @@ pub(crate) use tokens::{Made, Tokens};
 use crate::app::Shared;
 use crate::refusal::Refusal;
 use crate::wire::Scope;
+
+/// Who asks where nobody says so.
+static LOCAL: LazyLock<Arc<str>> = LazyLock::new(|| "local".into());
 
 /// Who asks, as the guard found out.
 #[derive(Clone, Debug)]
@@ -65,7 +68,7 @@ impl Access {
     fn who(&self) -> Who {
         match self {
             Self::Token(bearer) => Who { name: bearer.name.clone(), approves: bearer.scopes.contains(&Scope::Approve) },
-            _ => Who { name: "local".into(), approves: true },
+            _ => Who { name: LOCAL.clone(), approves: true },
         }
     }
 }

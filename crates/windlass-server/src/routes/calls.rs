@@ -44,15 +44,15 @@ pub(super) async fn call(
 ) -> Answer {
     let wait = patience(request.wait_ms, WAIT_MS)?;
     let how = start(key, request.session)?;
-    let tool = request.tool.clone();
-    let work = Work::Call(to_call(request.tool, request.args, request.call_id)?);
+    let tool: Arc<str> = request.tool.into();
+    let work = Work::Call(to_call(tool.clone(), request.args, request.call_id)?);
     let mut submitted = app.windlass.submit(work, how).await?;
     let told = app.within(wait, pin!(submitted.outcomes())).await;
     match told {
         Some(Ok((run, mut outcomes))) => {
-            app.metrics.outcomes(std::iter::once(tool.as_str()), &outcomes);
+            app.metrics.outcomes(std::iter::once(&*tool), &outcomes);
             let outcome = outcomes.pop().ok_or_else(Refusal::internal)?;
-            Ok(ok(&CallAnswer { run, outcome: show::outcome(&outcome) }))
+            Ok(ok(&CallAnswer { run, outcome: show::outcome(outcome) }))
         }
         told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
     }
@@ -79,22 +79,23 @@ pub(super) async fn batch(
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
         return Err(Refusal::invalid(format!("a batch has 1 to {BATCH_CALLS} calls")));
     }
-    let tools: Vec<String> = request.calls.iter().map(|call| call.tool.clone()).collect();
-    let calls = request.calls.into_iter().map(|call| to_call(call.tool, call.args, call.call_id));
+    let tools: Vec<Arc<str>> = request.calls.iter().map(|call| call.tool.as_str().into()).collect();
+    let calls = request.calls.into_iter().zip(&tools);
+    let calls = calls.map(|(call, tool)| to_call(tool.clone(), call.args, call.call_id));
     let calls = calls.collect::<Answer<Vec<ToolCall>>>()?;
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
     let mut submitted = app.windlass.submit(work, how).await?;
     let told = app.within(wait, pin!(submitted.outcomes())).await;
     match told {
         Some(Ok((run, outcomes))) => {
-            app.metrics.outcomes(tools.iter().map(String::as_str), &outcomes);
-            Ok(ok(&BatchAnswer { run, outcomes: show::outcomes(&outcomes) }))
+            app.metrics.outcomes(tools.iter().map(|tool| &**tool), &outcomes);
+            Ok(ok(&BatchAnswer { run, outcomes: show::outcomes(outcomes) }))
         }
         told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
     }
 }
 
-fn to_call(tool: String, args: serde_json::Value, call_id: Option<String>) -> Answer<ToolCall> {
+fn to_call(tool: Arc<str>, args: serde_json::Value, call_id: Option<String>) -> Answer<ToolCall> {
     if tool.is_empty() || tool.chars().count() > ID_CHARS {
         return Err(Refusal::invalid(format!("the name of a tool has 1 to {ID_CHARS} characters")));
     }

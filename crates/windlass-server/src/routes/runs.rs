@@ -193,7 +193,7 @@ pub(super) async fn whole(app: &Shared, run: RunId) -> Answer<Run> {
     shown.sentence = Some(app.windlass.explain(run).await?.sentence);
     if let windlass::RunState::Finished { .. } = info.state {
         shown.outcomes = match app.windlass.attach(run).await {
-            Ok(outcomes) => Some(show::outcomes(&outcomes)),
+            Ok(outcomes) => Some(show::outcomes(outcomes)),
             Err(Error::Store(StoreError::JournalGone(_))) => None,
             Err(error) => return Err(error.into()),
         };
@@ -233,7 +233,7 @@ pub(super) async fn outcome(
         false => app.within(wait, pin!(app.windlass.attach(run))).await,
     };
     match attached {
-        Some(Ok(outcomes)) => Ok(ok(&OutcomeAnswer { run, outcomes: show::outcomes(&outcomes) })),
+        Some(Ok(outcomes)) => Ok(ok(&OutcomeAnswer { run, outcomes: show::outcomes(outcomes) })),
         Some(Err(Error::Held { .. } | Error::Elsewhere { .. })) | None => accepted(&app, run).await,
         Some(Err(error)) => Err(error.into()),
     }

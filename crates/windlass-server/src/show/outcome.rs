@@ -1,7 +1,9 @@
 //! What calls came to.
 
-use serde_json::Value;
-use windlass::{Outcome, ToolError};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use windlass::{Outcome, Output, ToolError};
 
 use crate::wire;
 
@@ -20,18 +22,20 @@ pub(crate) fn violation(violation: &windlass::tools::Violation) -> wire::Violati
     wire::Violation { pointer: violation.pointer.clone(), message: violation.message.clone() }
 }
 
-pub(crate) fn outcome(outcome: &Outcome) -> wire::Outcome {
-    let (value, content, error) = match &outcome.result {
-        Ok(output) => {
-            let blocks = output.content.iter().filter_map(|block| serde_json::to_value(block).ok());
-            (Some(output.value.clone()), blocks.collect(), None)
-        }
-        Err(error) => (None, Vec::new(), Some(failure(error))),
+pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
+    let shown = match outcome.shown() {
+        Cow::Owned(shown) if outcome.value().is_some_and(|value| *value != shown) => Some(shown),
+        _ => None,
     };
-    let shown = value.as_ref().and_then(|value: &Value| {
-        let shown = outcome.for_model();
-        (shown != *value).then_some(shown)
-    });
+    let (value, content, error) = match outcome.result {
+        Ok(output) => {
+            // Nobody else has it as a rule, and it may be large.
+            let Output { value, content, .. } = Arc::unwrap_or_clone(output);
+            let blocks = content.iter().filter_map(|block| serde_json::to_value(block).ok());
+            (Some(value), blocks.collect(), None)
+        }
+        Err(error) => (None, Vec::new(), Some(failure(&error))),
+    };
     let milliseconds = |nanos: u64| nanos as f64 / 1e6;
     let times = wire::Times {
         queued_ms: milliseconds(outcome.times.queued),
@@ -39,9 +43,9 @@ pub(crate) fn outcome(outcome: &Outcome) -> wire::Outcome {
         total_ms: milliseconds(outcome.times.total),
     };
     let call_id = outcome.id.as_deref().map(str::to_owned);
-    wire::Outcome { path: outcome.path.clone(), call_id, value, content, shown, error, times }
+    wire::Outcome { path: outcome.path, call_id, value, content, shown, error, times }
 }
 
-pub(crate) fn outcomes(outcomes: &[Outcome]) -> Vec<wire::Outcome> {
-    outcomes.iter().map(outcome).collect()
+pub(crate) fn outcomes(outcomes: Vec<Outcome>) -> Vec<wire::Outcome> {
+    outcomes.into_iter().map(outcome).collect()
 }
