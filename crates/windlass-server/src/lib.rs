@@ -1,6 +1,7 @@
 #![doc = include_str!("docs/crate.md")]
 
 mod access;
+mod alarm;
 mod answer;
 mod app;
 mod clients;

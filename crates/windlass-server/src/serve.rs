@@ -11,11 +11,12 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use windlass::Windlass;
 
+use crate::alarm::Alarm;
 use crate::app::Shared;
 use crate::door::{Door, Seat};
 use crate::guard::{Guarded, Peer};
@@ -126,8 +127,9 @@ async fn connection(stream: TcpStream, peer: SocketAddr, guarded: Guarded, app: 
     let io = TokioIo::new(Timed::new(stream, limits.write));
     let from = Peer { ip: peer.ip(), guest: seat.guest.clone() };
     let service = FromPeer { guarded, peer: from };
+    let alarm = Alarm::new(limits.head);
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.head).half_close(true).max_buf_size(64 << 10);
+    builder.timer(alarm.clone()).header_read_timeout(limits.head).half_close(true).max_buf_size(64 << 10);
     let mut serving = std::pin::pin!(builder.serve_connection(io, service));
     let leave = async {
         tokio::select! {
@@ -141,8 +143,13 @@ async fn connection(stream: TcpStream, peer: SocketAddr, guarded: Guarded, app: 
         served = serving.as_mut() => served,
         () = leave => {
             serving.as_mut().graceful_shutdown();
-            serving.await
+            tokio::select! {
+                biased;
+                served = serving.as_mut() => served,
+                never = alarm.ring() => match never {},
+            }
         }
+        never = alarm.ring() => match never {},
     };
     if let Err(error) = served {
         tracing::debug!(%peer, "a connection ended early: {error}");
