@@ -15,8 +15,8 @@ const CALLS: &str = "run --release --ignore-rust-version --manifest-path crates/
 const DURABLE: &str = "run --release --manifest-path crates/windlass-bench/durable-peers/Cargo.toml --";
 
 const HTTP: &str = "run --release -p windlass-bench-http --";
-/// Started by it, from the same folder.
-const BINARY: &str = "build --release -p windlass-cli";
+/// What it starts, from the same folder.
+const BINARIES: &str = "build --release -p windlass-cli -p windlass-bench-http";
 
 /// Parts that are about the disk, and whether a number follows.
 const DURABLE_PARTS: [(&str, bool); 5] =
@@ -25,7 +25,7 @@ const DURABLE_PARTS: [(&str, bool); 5] =
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let programs = all_invocations(args);
     if args.iter().any(|arg| arg == "--http") {
-        Cargo::new(BINARY).run()?;
+        Cargo::new(BINARIES).run()?;
     }
     if programs.len() == 1 || !args.iter().any(|arg| arg == "--json") {
         return programs.iter().try_for_each(Cargo::run);

@@ -14,9 +14,10 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use windlass_bench_http::{GO, STORY};
 
 use crate::report::FanOut;
-use crate::server::{GO, STORY, Server};
+use crate::server::Server;
 
 pub(crate) const READERS: usize = 1_000;
 /// Steps of the run.

@@ -12,7 +12,6 @@ use windlass::Windlass;
 use windlass_bench::drive;
 
 use crate::load::Turn;
-use crate::server;
 
 pub(crate) struct Library {
     executor: Runtime,
@@ -24,7 +23,7 @@ pub(crate) struct Library {
 impl Library {
     pub(crate) fn open() -> anyhow::Result<Self> {
         let (executor, folder) = (drive::threads()?, tempfile::tempdir()?);
-        let windlass = executor.block_on(server::open(folder.path()))?;
+        let windlass = executor.block_on(windlass_bench_http::open(folder.path()))?;
         Ok(Self { executor, windlass, calls: Arc::default(), _folder: folder })
     }
 

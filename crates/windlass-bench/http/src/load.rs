@@ -15,10 +15,11 @@ use tokio::net::TcpStream;
 use windlass_bench::cpu;
 use windlass_bench::measure::median;
 use windlass_bench::percentile::Sorted;
+use windlass_bench_http::{ONCE, READONLY};
 
 use crate::library::Library;
 use crate::report::CallRow;
-use crate::server::{ONCE, READONLY, Server};
+use crate::server::Server;
 
 const LEVELS: [usize; 3] = [1, 64, 256];
 /// How long each is measured in a round.

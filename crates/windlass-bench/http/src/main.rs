@@ -1,7 +1,7 @@
 //! What Windlass does over HTTP, and what its binary costs: `cargo xtask bench --http`.
 //!
-//! The server is a process of its own, this program started anew; whoever asks it is another. The library is measured in
-//! turn with it, on a file like its file, with as many calls at once: the ratio is what HTTP costs.
+//! The server is a process of its own; whoever asks it is another. The library is measured in turn with it, on a file like
+//! its file, with as many calls at once: the ratio is what HTTP costs.
 
 mod command;
 mod fan_out;
@@ -43,11 +43,6 @@ fn main() -> ExitCode {
 
 fn run() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, folder] = arguments.as_slice()
-        && mode == server::SERVE
-    {
-        return server::serve(folder.as_ref());
-    }
     let Some(options) = parse(arguments)? else {
         print!("{USAGE}");
         return Ok(());

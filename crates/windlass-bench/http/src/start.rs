@@ -30,7 +30,7 @@ http = { url = \"https://example.com/{args.id}\" }
 ";
 
 pub(crate) fn measure() -> anyhow::Result<Start> {
-    let binary = binary()?;
+    let binary = beside("windlass")?;
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("windlass.toml"), CONFIG)?;
     let mut times = Vec::with_capacity(STARTS);
@@ -49,10 +49,10 @@ pub(crate) fn measure() -> anyhow::Result<Start> {
     })
 }
 
-/// Beside this program, where cargo puts both.
-fn binary() -> anyhow::Result<PathBuf> {
+/// A program beside this one, where cargo puts them all.
+pub(crate) fn beside(name: &str) -> anyhow::Result<PathBuf> {
     let this = std::env::current_exe().context("this program cannot be found")?;
-    let binary = this.with_file_name("windlass");
+    let binary = this.with_file_name(name);
     ensure!(binary.exists(), "there is no {}; `cargo xtask bench --http` builds it", binary.display());
     Ok(binary)
 }
