@@ -110,6 +110,12 @@ impl Desk {
         !self.answering.load(Ordering::Acquire) && self.queue.is_idle()
     }
 
+    /// How many pages are in the write-ahead log.
+    #[cfg(test)]
+    pub(super) fn log_pages(&self) -> Option<i32> {
+        self.writer.lock().as_ref().and_then(Writer::log_pages)
+    }
+
     fn may_write_here(&self, writer: &Writer) -> bool {
         if self.answering.load(Ordering::Acquire) || !self.queue.is_idle() || !writer.is_at_rest() {
             return false;

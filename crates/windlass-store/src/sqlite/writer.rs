@@ -166,6 +166,12 @@ impl Writer {
         }
     }
 
+    /// How many pages are in the write-ahead log.
+    #[cfg(test)]
+    pub(super) fn log_pages(&self) -> Option<i32> {
+        self.link.as_ref().ok().map(|link| link.pages.load(Ordering::Relaxed))
+    }
+
     /// Whether the file is open.
     pub(super) fn is_open(&self) -> bool {
         self.link.is_ok()

@@ -64,6 +64,28 @@ fn w08_a_run_is_born_without_a_row_and_nobody_who_reads_notices() {
     assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
 }
 
+/// How the first step of a run compares with the next, on whatever disk: one commit each, of as many pages.
+#[test]
+fn w08_the_first_commit_of_a_run_writes_no_more_pages_than_the_next() {
+    let (_directory, path) = place();
+    let store = lone(&path);
+    let written = |what: Commit| {
+        let before = store.desk.log_pages().unwrap();
+        commit(&store, what).unwrap();
+        store.desk.log_pages().unwrap() - before
+    };
+    // A commit that fills a page of the log is no measure, so there are several of each.
+    let (mut first, mut next, mut last) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 2..8 {
+        first.push(written(born(n)));
+        next.push(written(owner(n, 1, vec![append(json!("second"))])));
+        last.push(written(owner(n, 2, vec![finish()])));
+    }
+    let least = |pages: &[i32]| pages.iter().copied().min();
+    assert_eq!((least(&first), least(&next)), (Some(1), Some(1)), "{first:?} {next:?}");
+    assert!(least(&last) > least(&next), "the row is written when the run ends: {last:?}");
+}
+
 #[test]
 fn w08_a_run_that_was_only_born_is_there_after_a_crash() {
     let (_directory, path) = place();
