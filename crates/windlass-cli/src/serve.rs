@@ -5,7 +5,6 @@ mod stop;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use windlass::Toolbox;
@@ -21,10 +20,6 @@ use crate::log;
 use crate::out::Out;
 use reload::Reloading;
 use stop::Stop;
-
-/// Together a second: longer than a process takes to be gone that was killed, also where there is much else to do.
-const LOOKS: u32 = 50;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Serves until it is asked to stop.
 pub(crate) async fn run(args: &ServeArgs, global: &Global, out: &Out) -> Result<()> {
@@ -69,31 +64,17 @@ fn unreachable(error: &std::io::Error) -> Failure {
     Failure::new(Exit::Unreachable, error.to_string())
 }
 
-/// One process has the file. Whoever has it says where it answers, so that nobody has to look for it.
+/// One process has the file. Whoever has it says where it answers, so that nobody has to look for it. One that answers
+/// nowhere may be about to let go of the file: opening it waits a moment, and says the rest.
 async fn refuse_second(file: &Path) -> Result<()> {
-    let Some(mut server) = served(file) else { return Ok(()) };
-    tracing::info!(file = %file.display(), by = %server.1, "already served; it may have been killed, and be gone in a moment");
-    for _ in 0..LOOKS {
-        tokio::time::sleep(BETWEEN_LOOKS).await;
-        match served(file) {
-            Some(still) => server = still,
-            None => return Ok(()),
-        }
-    }
-    let (address, who) = server;
+    let Some(server) = api::server(file).await? else { return Ok(()) };
+    let who = server.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
     let sentence = format!(
-        "{} is already served at {address}, by {who}; use that, stop it, or name another --file",
-        file.display()
+        "{} is already served at {}, by {who}; use that, stop it, or name another --file",
+        file.display(),
+        server.address
     );
     Err(Failure::new(Exit::Unreachable, sentence))
-}
-
-/// Where the file is served, and by whom. One that answers nowhere may be about to let go of the file: opening it waits a
-/// moment, and says the rest.
-fn served(file: &Path) -> Option<(String, String)> {
-    let holder = windlass::holder(file).ok()??;
-    let who = holder.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
-    Some((holder.address?, who))
 }
 
 fn address(args: &ServeArgs, config: Option<&Config>) -> Result<SocketAddr> {

@@ -19,7 +19,7 @@ pub use events::{Event, Events};
 pub use ids::{ambiguous, enough};
 pub use open::{
     Open, config_path, end_leftovers, launcher, misconfigured, open, place, place_with, place_without_tools, served,
-    unopened,
+    server, unopened,
 };
 
 use crate::exit::{Exit, Failure, Result};

@@ -1,7 +1,9 @@
 //! Finding out where requests go: to the server that was named, to the one that has the file open, or to a runtime in this
 //! process.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use windlass::{Builder, Error, OpenError, Toolbox, Windlass};
@@ -97,13 +99,16 @@ pub fn place_without_tools(global: &Global, how: Open) -> Result<Place> {
 
 /// Whether a server has the file that is meant without a config: it knows its own.
 fn is_served(global: &Global) -> bool {
-    served(&place_with(None, global).file).is_ok_and(|address| address.is_some())
+    served(&place_with(None, global).file).is_ok_and(|server| server.is_some())
 }
 
-/// Says once what is wrong with a config; a command may open the file again and again.
+/// Says something once; a command may open the file again and again.
 fn warn(sentence: &str) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| eprintln!("warning: {sentence}"));
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.insert(sentence.to_owned()) {
+        eprintln!("warning: {sentence}");
+    }
 }
 
 /// The file that is meant under this config.
@@ -182,19 +187,10 @@ pub async fn open(global: &Global, how: Open) -> Result<Api> {
         return Api::remote(url, token);
     }
     let place = if how.needs_tools() { place(global)? } else { place_without_tools(global, how)? };
-    let (began, mut told) = (Instant::now(), false);
+    let began = Instant::now();
     loop {
-        if let Some(address) = served(&place.file)? {
-            let remote = Remote::new(&address)?;
-            // One that was killed has the file a moment longer, and answers no more.
-            if began.elapsed() >= PATIENCE || remote.answers().await {
-                return Ok(Api { way: Way::Remote(remote), token });
-            }
-            if !std::mem::replace(&mut told, true) {
-                warn(&format!("the server at {address} does not answer; looking whether it is gone in a moment"));
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-            continue;
+        if let Some(server) = server(&place.file).await? {
+            return Api::remote(&server.address, token);
         }
         if how.needs_file() && !place.file.exists() {
             return Err(missing(&place.file));
@@ -256,11 +252,32 @@ fn here(windlass: Windlass, token: Option<String>) -> Result<Api> {
     Ok(Api { way: Way::Here { router, windlass }, token })
 }
 
-/// Where the server that has the file open answers.
-pub fn served(file: &Path) -> Result<Option<String>> {
+/// Who has a file open and answers.
+pub struct Server {
+    /// Where.
+    pub address: String,
+    /// The number of its process, where that is known.
+    pub pid: Option<u32>,
+}
+
+/// The server that has the file open. One that was killed has it a moment longer, and answers no more: that moment is waited for.
+pub async fn server(file: &Path) -> Result<Option<Server>> {
+    let began = Instant::now();
+    while let Some(server) = served(file)? {
+        if Remote::new(&server.address)?.answers().await || began.elapsed() >= PATIENCE {
+            return Ok(Some(server));
+        }
+        warn(&format!("the server at {} does not answer; looking whether it is gone in a moment", server.address));
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    Ok(None)
+}
+
+/// Who says that it has the file open and where it answers.
+pub fn served(file: &Path) -> Result<Option<Server>> {
     let holder =
         windlass::holder(file).map_err(|error| crate::input::unreadable(&file.display().to_string(), &error))?;
-    Ok(holder.and_then(|holder| holder.address))
+    Ok(holder.and_then(|holder| Some(Server { address: holder.address?, pid: holder.pid })))
 }
 
 fn missing(file: &Path) -> Failure {

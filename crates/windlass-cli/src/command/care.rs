@@ -227,7 +227,7 @@ async fn store(global: &Global, out: &Out) -> Vec<Finding> {
     };
     let url = match &global.server {
         Some(url) => Some(url.clone()),
-        None => api::served(&file).ok().flatten(),
+        None => api::served(&file).ok().flatten().map(|server| server.address),
     };
     let Some(url) = url else { return unserved(&file, out) };
     let api = match Api::remote(&url, global.token.clone()) {

@@ -61,10 +61,10 @@ fn a_server_that_is_not_gone_yet_is_waited_for() {
     let lock = std::fs::File::create(world.path("windlass.db-lock")).unwrap();
     lock.lock().unwrap();
     world.write("windlass.db-lock", "1 2026-01-01T00:00:00Z windlass\naddress http://127.0.0.1:1\n");
-    let mut command = world.command(&["-v", "serve", "--listen", "127.0.0.1:0"]);
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let waits = said.find(|line| line.contains("already served"));
+    let waits = said.find(|line| line.contains("does not answer"));
     has(&waits.expect("it says that it waits"), &["gone in a moment"]);
     drop(lock);
     let mut line = String::new();
