@@ -186,8 +186,7 @@ fn known(place: &Place, token: &str) -> Result<Known> {
     Ok(known)
 }
 
-/// What schemathesis is told. Backups are left out: they write wherever they are told to. A stream that says nothing for a
-/// second is left.
+/// What schemathesis is told. A stream that says nothing for a second is left.
 fn questions(token: &str, known: &Known) -> String {
     let Known { runs, items, keys } = known;
     let (runs, items, keys) = (json!(runs), json!(items), json!(keys));
@@ -222,10 +221,6 @@ sessions.values = ["desk"]
 "path.name" = {{ dictionary = "tools", probability = 0.7 }}
 "path.session" = {{ dictionary = "sessions", probability = 0.7 }}
 "body.tool" = {{ dictionary = "tools", probability = 0.7 }}
-
-[[operations]]
-include-path = "/v1/admin/backup"
-enabled = false
 
 [[operations]]
 include-path-regex = "/events$|/clients/.*/calls$"
