@@ -16,8 +16,10 @@ def shortened(wait):
 
 
 def kept_here(place):
-    # Whatever is asked for becomes one name.
-    return os.path.join(BACKUPS, place.replace("/", "_")) if isinstance(place, str) and place.startswith("/") else place
+    # Whatever is asked for becomes one name; what was asked for before may come again as it was sent.
+    if not isinstance(place, str) or not place.startswith("/") or os.path.dirname(place) == BACKUPS:
+        return place
+    return os.path.join(BACKUPS, place.replace("/", "_"))
 
 
 @schemathesis.hook
