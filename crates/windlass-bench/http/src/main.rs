@@ -1,7 +1,8 @@
 //! What Windlass does over HTTP, and what its binary costs: `cargo xtask bench --http`.
 //!
 //! The server is a process of its own; whoever asks it is another. The library is measured in turn with it, on a file like
-//! its file, with as many calls at once: the ratio is what HTTP costs.
+//! its file, with as many calls at once: the ratio is what HTTP costs. Each has the allocator it comes with: the server that of the
+//! binary, the library that of the system.
 
 mod command;
 mod fan_out;

@@ -1,7 +1,7 @@
 //! `windlass serve`
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -54,18 +54,29 @@ fn a_server_that_is_asked_to_stop_lets_go_in_good_order() {
     assert_eq!(shown["run"]["epoch"], 1, "nobody had to take it over");
 }
 
-#[test]
-fn a_server_that_is_not_gone_yet_is_waited_for() {
-    let world = World::new();
-    // What one that was killed leaves for a moment: its lock, and where it answered.
+/// What a server that was killed leaves for a moment: its lock, and where it answered.
+fn lock_of_a_killed_one(world: &World) -> std::fs::File {
     let lock = std::fs::File::create(world.path("windlass.db-lock")).unwrap();
     lock.lock().unwrap();
     world.write("windlass.db-lock", "1 2026-01-01T00:00:00Z windlass\naddress http://127.0.0.1:1\n");
-    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    lock
+}
+
+/// Returns what it says next: it may not find nobody listening.
+fn says_that_it_waits(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let waits = said.find(|line| line.contains("does not answer"));
     has(&waits.expect("it says that it waits"), &["gone in a moment"]);
+    said
+}
+
+#[test]
+fn a_server_that_is_not_gone_yet_is_waited_for() {
+    let world = World::new();
+    let lock = lock_of_a_killed_one(&world);
+    let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _said = says_that_it_waits(&mut child);
     drop(lock);
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -78,14 +89,10 @@ fn a_server_that_is_not_gone_yet_is_waited_for() {
 fn commands_do_not_turn_to_a_server_that_is_dead_and_not_gone_yet() {
     let world = World::new();
     world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
-    let lock = std::fs::File::create(world.path("windlass.db-lock")).unwrap();
-    lock.lock().unwrap();
-    world.write("windlass.db-lock", "1 2026-01-01T00:00:00Z windlass\naddress http://127.0.0.1:1\n");
+    let lock = lock_of_a_killed_one(&world);
     let mut command = world.command(&["--json", "runs", "list"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let waits = said.find(|line| line.contains("does not answer"));
-    has(&waits.expect("it says that it waits"), &["gone in a moment"]);
+    let _said = says_that_it_waits(&mut child);
     drop(lock);
     let listed = child.wait_with_output().unwrap();
     assert!(listed.status.success(), "{listed:?}");
