@@ -105,6 +105,8 @@ async fn e23_a_call_that_waits_for_a_client_is_not_asked_of_people_unless_there_
     let many = json!({"action": "answer", "filter": {}, "value": 1});
     let answered = world.client.post("/v1/inbox", many).await.is(200);
     assert_eq!(answered["results"].as_array().unwrap().len(), 1, "{answered}");
+    // Until it goes on, what was answered stands there.
+    world.run_in(&asked, "finished").await;
     let explained = world.client.get(&format!("/v1/runs/{run}/explain")).await.is(200);
     assert!(explained["sentence"].as_str().unwrap().contains("must answer \"screen\""), "{explained}");
     world.client.delete(&format!("/v1/clients/{}", client["client"].as_str().unwrap())).await.is(204);
