@@ -11,6 +11,7 @@ use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, Park, RunState};
 use windlass_core::store::Message;
 
+use super::birth::young;
 use super::job::{Phase, State};
 use super::keys::Keys;
 use super::log::{self, Row, Tails, unsigned};
@@ -162,11 +163,11 @@ fn check_runs(
         }
     }
     progress(report.runs, all);
-    // But for those of a run whose row is still to come: see `birth.rs`.
-    let pieces = number(
-        "SELECT (SELECT count(*) FROM segments) + (SELECT count(*) FROM log
-             WHERE run <= (SELECT max(runs, (SELECT coalesce(max(id), 0) FROM runs)) FROM file))",
-    )?;
+    let pieces = number(concat!(
+        "SELECT (SELECT count(*) FROM segments) + (SELECT count(*) FROM log WHERE run NOT IN (",
+        young!(),
+        "))"
+    ))?;
     if pieces != places {
         report.tell(format!("{pieces} pieces of journals are in the file, and the journals of its runs have {places}"));
     }

@@ -1,162 +1,289 @@
 //! Runs whose own row is not written yet.
 //!
 //! The row of a run, and its places in the indexes, are pages that only the first and the last commit of a run write. A run
-//! that is created while nobody else has anything to write is at first nothing but rows in the log, the first of which says
-//! who was born. Its row comes with the next group that is anything else than more records of the same run, and before
-//! anybody reads: so whoever looks never sees the difference, and the first step of a run writes no more than the next.
+//! that nothing but its id and its key lead to is at first nothing but rows in the log: the first one notes who was born, and the last
+//! one how it ended. Rows of runs come later, those of many that ended in one group, or when somebody needs one: because a
+//! commit says more of the run than that its journal grows or that it ended, or because somebody asks which runs there are.
+//! Whoever asks for one run is answered from memory. So nobody who looks sees the difference, the first and the last step of
+//! a run write no more than the ones in between, and most runs have their row written once, when it is complete.
 //!
-//! There is at most one such run. Its number is the highest, and the log ends with a row of it. After a crash it is found by
-//! that, and its row is written before anything else.
+//! After a crash such runs are found by what the log notes, behind the mark up to which it is packed, and their rows are
+//! written before anything else.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension};
-use serde::{Deserialize, Serialize};
-use windlass_core::run::state::RunState;
-use windlass_core::store::{Creation, Guard, StoreError, Turn};
+use rusqlite::{Connection, Row as SqlRow};
+use rustc_hash::FxHashMap;
+use windlass_core::run::state::{Ending, RunInfo, RunState};
+use windlass_core::store::{Creation, Guard, Turn};
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
-use super::desk::Desk;
 use super::job::{State, Write};
-use super::log::{Tail, unsigned};
+use super::log::{self, Tail, unsigned};
+use super::note;
+use super::read;
 use super::table::{self, Row};
 
-/// Runs that may be born like this say where: `log.birth`.
-pub(super) const DDL: &str = "ALTER TABLE log ADD COLUMN birth TEXT;";
+/// Runs that may be born like this say where: `log.note`.
+pub(super) const DDL: &str = "ALTER TABLE log ADD COLUMN note TEXT;";
+
+/// So many runs that ended wait for their rows before those are written. They share pages and a transaction then, and it
+/// takes a millisecond.
+pub(super) const MANY: usize = 256;
+
+/// So many that go on have none before they get them too: writing all of them at once must not take long.
+const MOST: usize = 4_096;
 
 /// What the row of such a run will say.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Birth {
-    run: RunId,
-    tool: Arc<str>,
-    at: Timestamp,
-    epoch: u64,
-    worker: u64,
-    /// The opening of the file during which it was born.
-    opening: i64,
+    pub(super) run: RunId,
+    pub(super) tool: Arc<str>,
+    pub(super) at: Timestamp,
+    pub(super) epoch: u64,
+    pub(super) worker: u64,
+    pub(super) key: Option<Arc<str>>,
+    pub(super) end: Option<End>,
+}
+
+/// How such a run ended, and when: with the last record of the commit that says so.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct End {
+    pub(super) at: Timestamp,
+    pub(super) ending: Ending,
 }
 
 impl Birth {
-    /// The run that a commit creates, if its row may come later: nothing but its id leads to it.
-    pub(super) fn of(write: &Write, opening: i64) -> Option<Self> {
+    /// The run that a commit creates, if its row may come later: nothing but its id and its key lead to it.
+    pub(super) fn of(write: &Write) -> Option<Self> {
         let Guard::Owner { run, epoch, .. } = write.guard else { return None };
-        let Creation { tool, at, worker, key, session, turn, parent, known } = write.create.as_ref()?;
-        let found_otherwise = key.is_some() || session.is_some() || *turn != Turn::No || parent.is_some();
-        if found_otherwise || !known || !write.is_plain() || write.records.is_empty() {
+        let Creation { tool, at, worker, key, session, turn, parent, known: _ } = write.create.as_ref()?;
+        let found_otherwise = session.is_some() || *turn != Turn::No || parent.is_some();
+        if found_otherwise || !write.is_plain() {
             return None;
         }
-        Some(Self { run, tool: tool.clone(), at: *at, epoch, worker: worker.number(), opening })
+        let (tool, key, end) = (tool.clone(), key.clone(), End::of(write));
+        Some(Self { run, tool, at: *at, epoch, worker: worker.number(), key, end })
     }
 
-    pub(super) fn text(&self) -> Result<String, StoreError> {
-        serde_json::to_string(self).map_err(|error| StoreError::Invalid(format!("it cannot be encoded: {error}")))
+    fn state(&self) -> RunState {
+        match self.end {
+            Some(End { ending, .. }) => RunState::Finished { ending },
+            None => RunState::Running,
+        }
     }
 
-    /// Writes the row.
-    fn write(&self, connection: &Connection, id: i64, tail: Tail) -> rusqlite::Result<()> {
+    /// Writes the row of a run that was born during this opening of the file, and whose journal ends there.
+    fn write(&self, connection: &Connection, opening: i64, id: i64, tail: Tail) -> rusqlite::Result<()> {
         let worker = WorkerId::from_number(self.worker);
-        let creation = Creation { tool: self.tool.clone(), at: self.at, worker, ..Creation::default() };
-        let state =
-            State::encode(&RunState::Running).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+        let (tool, key) = (self.tool.clone(), self.key.clone());
+        let creation = Creation { tool, at: self.at, worker, key, ..Creation::default() };
+        let state = State::encode(&self.state());
         let row = Row {
             run: self.run,
             epoch: self.epoch,
             creation: &creation,
-            state: &state,
+            state: &state.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?,
             session: None,
             turn: false,
             wake: None,
             tail,
-            ended: None,
+            ended: self.end.map(|end| end.at),
         };
-        table::insert(connection, id, self.opening, &row)
+        table::insert(connection, id, opening, &row)
+    }
+
+    /// What its row would tell.
+    pub(super) fn info(&self) -> RunInfo {
+        RunInfo {
+            run: self.run,
+            tool: self.tool.clone(),
+            created: self.at,
+            state: self.state(),
+            doubts: Vec::new(),
+            parks: Vec::new(),
+            epoch: self.epoch,
+            generation: 0,
+            session: None,
+            parent: None,
+            ended: self.end.map(|end| end.at),
+        }
     }
 }
 
-/// The run whose row is not written yet.
+impl End {
+    /// How the run of a plain commit ends with it, if it does.
+    pub(super) fn of(write: &Write) -> Option<Self> {
+        let ending = write.state.as_ref()?.ending?;
+        Some(Self { at: write.records.at?, ending })
+    }
+}
+
+/// The runs whose rows are not written yet, as the writer sees them, with what its transaction has changed.
+#[derive(Default)]
 pub(super) struct Young {
-    pub(super) id: i64,
-    pub(super) birth: Birth,
+    /// By the number of the run, so that rows are written in the order of their table.
+    runs: BTreeMap<i64, Birth>,
+    /// Those that have keys.
+    keys: FxHashMap<Arc<str>, RunId>,
+    /// How many of them have ended.
+    ended: usize,
+    changed: Vec<Changed>,
+}
+
+/// A run that has no row, with its number, or has one now.
+pub(super) enum Changed {
+    Young(i64, Birth),
+    Grown(Birth),
 }
 
 impl Young {
-    pub(super) fn is(&self, run: RunId) -> bool {
-        self.birth.run == run
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
     }
 
-    pub(super) fn run(&self) -> RunId {
-        self.birth.run
+    pub(super) fn has(&self, id: i64) -> bool {
+        self.runs.contains_key(&id)
     }
 
-    /// Writes its row, now that its journal ends there.
-    pub(super) fn write(&self, connection: &Connection, tail: Tail) -> rusqlite::Result<()> {
-        self.birth.write(connection, self.id, tail)
-    }
-}
-
-/// Tells those who read that a row is to be written first, and has it written.
-#[derive(Default)]
-pub(super) struct Nursery {
-    young: AtomicBool,
-    desk: OnceLock<Weak<Desk>>,
-}
-
-impl Nursery {
-    pub(super) fn open(&self, desk: &Arc<Desk>) {
-        // Set once, where the store is opened.
-        let _ = self.desk.set(Arc::downgrade(desk));
+    /// Whether it is time to write rows.
+    pub(super) fn are_many(&self) -> bool {
+        self.ended >= MANY || self.are_too_many()
     }
 
-    pub(super) fn tell(&self, young: bool) {
-        self.young.store(young, Ordering::Release);
+    /// Whether it is time to write those of runs that go on, too.
+    pub(super) fn are_too_many(&self) -> bool {
+        self.runs.len() >= MOST
     }
 
-    /// Returns when every run that was answered for has its row, or the file takes none.
-    pub(super) fn settle(&self) {
-        if self.young.load(Ordering::Acquire)
-            && let Some(desk) = self.desk.get().and_then(Weak::upgrade)
-        {
-            desk.settle();
+    pub(super) fn bear(&mut self, id: i64, birth: Birth) {
+        self.ended += usize::from(birth.end.is_some());
+        if let Some(key) = &birth.key {
+            self.keys.insert(key.clone(), birth.run);
         }
+        self.changed.push(Changed::Young(id, birth.clone()));
+        self.runs.insert(id, birth);
+    }
+
+    pub(super) fn keyed(&self, key: &str) -> Option<RunId> {
+        self.keys.get(key).copied()
+    }
+
+    pub(super) fn end(&mut self, id: i64, end: End) {
+        let Some(birth) = self.runs.get_mut(&id) else { return };
+        self.ended += usize::from(birth.end.is_none());
+        birth.end = Some(end);
+        self.changed.push(Changed::Young(id, birth.clone()));
+    }
+
+    /// The runs that have ended, or all of them.
+    pub(super) fn ids(&self, all: bool) -> Vec<i64> {
+        self.runs.iter().filter(|(_, birth)| all || birth.end.is_some()).map(|(id, _)| *id).collect()
+    }
+
+    pub(super) fn run(&self, id: i64) -> Option<RunId> {
+        self.runs.get(&id).map(|birth| birth.run)
+    }
+
+    /// Writes a row, now that the journal ends there. True if the run has ended.
+    pub(super) fn write(
+        &mut self,
+        connection: &Connection,
+        opening: i64,
+        id: i64,
+        tail: Tail,
+    ) -> rusqlite::Result<bool> {
+        let Some(birth) = self.runs.remove(&id) else { return Ok(false) };
+        let has_ended = birth.end.is_some();
+        self.ended -= usize::from(has_ended);
+        if let Some(key) = &birth.key {
+            self.keys.remove(key);
+        }
+        birth.write(connection, opening, id, tail)?;
+        self.changed.push(Changed::Grown(birth));
+        Ok(has_ended)
+    }
+
+    /// What to tell those who read, once it is committed.
+    pub(super) fn changed(&mut self) -> std::vec::Drain<'_, Changed> {
+        self.changed.drain(..)
+    }
+
+    /// Their rows are written when the file is opened again.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
     }
 }
 
-/// The row with which the log ends.
-const LAST: &str = "SELECT run, position, seq + count FROM log ORDER BY position DESC LIMIT 1";
+/// Selects the numbers of runs whose rows are still to come.
+macro_rules! young {
+    () => {
+        "SELECT run FROM log WHERE position > (SELECT packed FROM file) AND seq = 0 AND note IS NOT NULL
+             AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)"
+    };
+}
+pub(super) use young;
 
-/// The highest number of a run that has a row, or had one.
-const HIGHEST: &str = "SELECT max(runs, (SELECT coalesce(max(id), 0) FROM runs)) FROM file";
+/// Rows of the log whose run has none.
+const ROWLESS: &str = "SELECT run, position, seq, count, note, body FROM log
+    WHERE position > (SELECT packed FROM file) AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)
+    ORDER BY position";
 
-/// Writes the row of the run that had none when the file was last written to, if there is one.
+/// What the log says of a run that has no row.
+#[derive(Default)]
+struct Found {
+    birth: Option<Birth>,
+    ending: Option<Ending>,
+    /// When its last record up to there was written.
+    ended: Option<Timestamp>,
+    tail: Tail,
+}
+
+impl Found {
+    fn see(&mut self, row: &SqlRow<'_>) -> rusqlite::Result<()> {
+        let seq = unsigned(row.get(2)?);
+        self.tail = Tail { position: row.get(1)?, end: seq + unsigned(row.get(3)?) };
+        let Some(noted) = row.get_ref(4)?.as_str_or_null()?.and_then(note::read) else { return Ok(()) };
+        self.birth = self.birth.take().or(noted.birth);
+        if noted.ending.is_some() {
+            let last = row.get_ref(5)?.as_str()?.lines().last().unwrap_or_default();
+            self.ended = read::decode(last).ok().map(|log::At { at }| at);
+            self.ending = noted.ending;
+        }
+        Ok(())
+    }
+
+    /// Nothing without a birth: whoever looks through the file says what is wrong with it.
+    fn birth(self) -> Option<Birth> {
+        let birth = self.birth?;
+        let end = self.ending.map(|ending| End { at: self.ended.unwrap_or(birth.at), ending });
+        Some(Birth { end, ..birth })
+    }
+}
+
+/// Writes the rows of runs that had none when the file was last written to.
 pub(super) fn write_down(connection: &Connection) -> rusqlite::Result<()> {
-    let last = connection.query_row(LAST, [], |row| {
-        Ok((row.get::<_, i64>(0)?, Tail { position: row.get(1)?, end: unsigned(row.get(2)?) }))
-    });
-    let Some((id, tail)) = last.optional()? else { return Ok(()) };
-    let highest: i64 = connection.query_row(HIGHEST, [], |row| row.get(0))?;
-    if id <= highest {
+    let sql = "SELECT clean AND NOT copy, openings FROM file";
+    let (is_whole, opening) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // Whoever closes a file in good order leaves none; a copy of one says the same of itself, whatever was copied.
+    if is_whole {
         return Ok(());
     }
-    match birth(connection, tail.position)? {
-        Some(birth) => birth.write(connection, id, tail),
-        // Whoever looks through the file says what is wrong with it.
-        None => Ok(()),
+    let mut found: BTreeMap<i64, Found> = BTreeMap::new();
+    let mut statement = connection.prepare(ROWLESS)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        found.entry(row.get(0)?).or_default().see(row)?;
     }
-}
-
-/// What the first row of a journal says that ends there.
-fn birth(connection: &Connection, tail: i64) -> rusqlite::Result<Option<Birth>> {
-    let mut statement = connection.prepare("SELECT previous, birth FROM log WHERE position = ?1")?;
-    let mut place = tail;
-    loop {
-        let row = statement.query_row([place], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<String>>(1)?)));
-        match row.optional()? {
-            None => return Ok(None),
-            Some((_, Some(birth))) => return Ok(serde_json::from_str(&birth).ok()),
-            Some((0, None)) => return Ok(None),
-            Some((previous, None)) => place = previous,
+    drop(rows);
+    let transaction = connection.unchecked_transaction()?;
+    for (id, found) in found {
+        let tail = found.tail;
+        if let Some(birth) = found.birth() {
+            birth.write(&transaction, opening, id, tail)?;
         }
     }
+    transaction.commit()
 }

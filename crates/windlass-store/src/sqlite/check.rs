@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, ErrorCode};
 
+use super::birth::young;
 use super::fault::Fault;
 use super::place::Place;
 use super::schema;
@@ -41,9 +42,11 @@ const TAIL: [(&str, &str); 2] = [
 const WHOLE: [(&str, &str); 5] = [
     (
         "a record is of no run",
-        // But for a run whose row is still to come: see `birth.rs`.
-        "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)
-             AND run <= (SELECT max(runs, (SELECT coalesce(max(id), 0) FROM runs)) FROM file) LIMIT 1",
+        concat!(
+            "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) AND run NOT IN (",
+            young!(),
+            ") LIMIT 1"
+        ),
     ),
     (
         "a packed record is of no run",

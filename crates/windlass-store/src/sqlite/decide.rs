@@ -34,6 +34,24 @@ pub(super) struct Head {
 }
 
 impl Head {
+    /// Of a run that has no journal yet.
+    pub(super) fn new(id: i64, epoch: u64, phase: Phase) -> Self {
+        Self {
+            id,
+            epoch,
+            tail: Tail::default(),
+            mail: 0,
+            examined: 0,
+            phase,
+            doubts: Vec::new(),
+            generation: 0,
+            base: 0,
+            session: None,
+            turn: false,
+            summary: false,
+        }
+    }
+
     pub(super) fn journal(&self) -> Journal {
         Journal { run: self.id, session: self.session, tail: self.tail }
     }
@@ -165,8 +183,12 @@ mod tests {
 
     #[test]
     fn w03_a_run_is_due_when_its_time_has_come_or_mail_has() {
-        let state =
-            |phase, timer: Option<i64>| State { phase, body: String::new(), timer: timer.map(Timestamp::from_micros) };
+        let state = |phase, timer: Option<i64>| State {
+            phase,
+            body: String::new(),
+            timer: timer.map(Timestamp::from_micros),
+            ending: None,
+        };
         // (phase, timer, unread mail, wake)
         let table = [
             (Phase::Suspended, None, false, Some(NEVER)),

@@ -54,7 +54,7 @@ impl Desk {
             self.queue.take(&mut jobs);
             let (count, begun) = (jobs.len(), Instant::now());
             writer.prepare();
-            let mut replies = writer.write(&mut jobs, false);
+            let mut replies = writer.write(&mut jobs);
             self.queue.give_back(&mut replies.spent);
             lone = if count == 1 && begun.elapsed() < QUICK { lone + 1 } else { 0 };
             writer.look_after();
@@ -76,7 +76,7 @@ impl Desk {
             return Some(job);
         }
         // A panic must not leave a half-written group for the next one to commit.
-        let written = catch_unwind(AssertUnwindSafe(|| writer.write(&mut vec![job], true)));
+        let written = catch_unwind(AssertUnwindSafe(|| writer.write(&mut vec![job])));
         match written {
             Ok(replies) => {
                 writer.note();
@@ -91,7 +91,7 @@ impl Desk {
         None
     }
 
-    /// Has the row written of a run that has none yet.
+    /// Has the rows written of runs that have none yet.
     pub(super) fn settle(&self) {
         if let Some(writer) = self.writer.lock().as_mut() {
             writer.settle();

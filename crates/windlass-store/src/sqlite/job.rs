@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use windlass_core::run::record::Record;
-use windlass_core::run::state::{Doubt, RunState};
+use windlass_core::run::state::{Doubt, Ending, RunState};
 use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Tidied, Turn};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
@@ -88,6 +88,8 @@ pub(super) struct State {
     pub(super) body: String,
     /// When a suspended run is due, if it has a timer.
     pub(super) timer: Option<Timestamp>,
+    /// How a finished run ended.
+    pub(super) ending: Option<Ending>,
 }
 
 pub(super) struct Doubts {
@@ -210,14 +212,21 @@ impl Phase {
 
 impl State {
     pub(super) fn encode(state: &RunState) -> Result<Self, StoreError> {
-        let (phase, timer) = match state {
-            RunState::Queued => (Phase::Queued, None),
-            RunState::Running => (Phase::Running, None),
-            RunState::Suspended { wake } => (Phase::Suspended, *wake),
-            RunState::Held { .. } => (Phase::Held, None),
-            RunState::Finished { .. } => (Phase::Finished, None),
+        let (mut timer, mut ending) = (None, None);
+        let phase = match state {
+            RunState::Queued => Phase::Queued,
+            RunState::Running => Phase::Running,
+            RunState::Suspended { wake } => {
+                timer = *wake;
+                Phase::Suspended
+            }
+            RunState::Held { .. } => Phase::Held,
+            RunState::Finished { ending: how } => {
+                ending = Some(*how);
+                Phase::Finished
+            }
         };
-        Ok(Self { phase, body: encode(state)?, timer })
+        Ok(Self { phase, body: encode(state)?, timer, ending })
     }
 }
 
@@ -229,7 +238,7 @@ impl Write {
         self.records.text.bytes() + mail + starts
     }
 
-    /// Whether it says nothing but that records come, and perhaps whose first ones they are.
+    /// Whether it says nothing but that records come, and perhaps that they are the first or the last ones of their run.
     pub(super) fn is_plain(&self) -> bool {
         let Self {
             guard: _,
@@ -246,17 +255,16 @@ impl Write {
             refers,
         } = self;
         let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty());
-        let about_itself = *continues || state.is_some() || doubts.is_some() || parks.is_some();
+        let goes_on = state.as_ref().is_some_and(|state| state.ending.is_none());
+        let about_itself = *continues || goes_on || doubts.is_some() || parks.is_some();
         let about_mail = examined.is_some() || !consumed.is_empty();
-        records.text.payloads.is_empty() && !(about_others || about_itself || about_mail)
+        let appends = !records.is_empty() && records.text.payloads.is_empty();
+        appends && !(about_others || about_itself || about_mail)
     }
 
-    /// The run it adds to, if it does nothing else: then it is written by one statement.
-    pub(super) fn only_appends_to(&self) -> Option<RunId> {
-        match self.guard {
-            Guard::Owner { run, .. } if self.create.is_none() && self.is_plain() => Some(run),
-            _ => None,
-        }
+    /// Whether it adds to a journal and does nothing else.
+    pub(super) fn only_appends(&self) -> bool {
+        self.create.is_none() && self.state.is_none() && self.is_plain()
     }
 
     /// Encodes a commit. Fails if it could not be written whatever the file holds.

@@ -14,7 +14,9 @@ mod segment;
 mod tails;
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use serde::Deserialize;
 use windlass_core::RunId;
+use windlass_core::time::Timestamp;
 
 use super::blobs;
 use super::job::Records;
@@ -66,6 +68,12 @@ pub(super) struct End {
     pub(super) moved: Vec<(i64, Option<Tail>)>,
 }
 
+/// When a record was written, of all it says.
+#[derive(Deserialize)]
+pub(super) struct At {
+    pub(super) at: Timestamp,
+}
+
 /// A journal that is added to.
 pub(super) struct Journal {
     /// The number that stands for the run.
@@ -90,13 +98,13 @@ impl End {
         connection: &Connection,
         journal: &Journal,
         records: &Records,
-        birth: Option<&str>,
+        note: Option<&str>,
     ) -> rusqlite::Result<Tail> {
         let tail = self.after(journal.tail, records);
         if records.is_empty() {
             return Ok(tail);
         }
-        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body, birth)
+        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body, note)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         connection.prepare_cached(sql)?.execute(params![
             tail.position,
@@ -106,7 +114,7 @@ impl End {
             journal.tail.position,
             journal.session,
             records.text.body,
-            birth,
+            note,
         ])?;
         blobs::keep(connection, journal.run, &records.text.payloads)?;
         self.last = tail.position;

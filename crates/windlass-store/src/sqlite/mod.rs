@@ -21,6 +21,8 @@ mod list;
 mod lock;
 mod log;
 mod network;
+mod note;
+mod nursery;
 mod open;
 mod outline;
 mod pack;

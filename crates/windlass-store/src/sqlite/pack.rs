@@ -4,7 +4,7 @@
 //! writer only exchanges them, in one transaction with the mark that says how far it came. Runs with few rows keep them:
 //! there is nothing to gain.
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use rustc_hash::FxHashMap;
 
 use super::log::{Row, Segment, signed, unsigned};
@@ -36,6 +36,27 @@ struct Pile {
 /// Reads and compresses the part of the log between two positions.
 pub(super) fn prepare(place: &Place, packed: i64, upto: i64) -> Result<Packed, ReadError> {
     let connection = place.reader().map_err(ReadError::Fault)?;
+    // Most runs are short. What they said is not even read.
+    let mut rows_of = FxHashMap::<i64, usize>::default();
+    let mut statement = connection.prepare("SELECT run FROM log WHERE position > ?1 AND position <= ?2")?;
+    let mut rows = statement.query([packed, upto])?;
+    while let Some(row) = rows.next()? {
+        *rows_of.entry(row.get(0)?).or_default() += 1;
+    }
+    rows_of.retain(|_, rows| *rows >= WORTH_IT);
+    let mut segments = if rows_of.is_empty() { Vec::new() } else { compress(&connection, &rows_of, packed, upto)? };
+    // In the order the table is in.
+    segments.sort_by_key(Segment::place);
+    Ok(Packed { upto, segments })
+}
+
+/// The rows of these runs, so many each, as segments.
+fn compress(
+    connection: &Connection,
+    rows_of: &FxHashMap<i64, usize>,
+    packed: i64,
+    upto: i64,
+) -> Result<Vec<Segment>, ReadError> {
     let mut statement = connection.prepare(
         "SELECT position, run, seq, count, previous, session, body FROM log
          WHERE position > ?1 AND position <= ?2 ORDER BY position",
@@ -44,6 +65,9 @@ pub(super) fn prepare(place: &Place, packed: i64, upto: i64) -> Result<Packed, R
     let (mut piles, mut segments) = (FxHashMap::<i64, Pile>::default(), Vec::new());
     while let Some(row) = rows.next()? {
         let run = row.get(1)?;
+        if !rows_of.contains_key(&run) {
+            continue;
+        }
         let (previous, session) = (row.get(4)?, row.get(5)?);
         let pile = piles.entry(run).or_insert_with(|| Pile { session, previous, rows: Vec::new(), bytes: 0 });
         let body: String = row.get(6)?;
@@ -56,9 +80,7 @@ pub(super) fn prepare(place: &Place, packed: i64, upto: i64) -> Result<Packed, R
         }
     }
     segments.extend(piles.iter().filter_map(|(run, pile)| pack(*run, pile)));
-    // In the order the table is in.
-    segments.sort_by_key(Segment::place);
-    Ok(Packed { upto, segments })
+    Ok(segments)
 }
 
 fn pack(run: i64, pile: &Pile) -> Option<Segment> {
@@ -68,6 +90,7 @@ fn pack(run: i64, pile: &Pile) -> Option<Segment> {
 impl Table<'_> {
     /// Puts segments in the place of their rows, and sees to it that nobody needs to look through this part of the log.
     pub(super) fn pack(&mut self, packed: &Packed) -> Result<(), Trouble> {
+        self.raise_many(true)?;
         for segment in &packed.segments {
             self.exchange(segment)?;
         }

@@ -49,6 +49,8 @@ const PURGE: &str = "DELETE FROM runs WHERE id = ?1 AND summary = 2 RETURNING ru
 impl Table<'_> {
     /// Does a slice of what is to be done.
     pub(super) fn tidy(&mut self, chores: &Chores) -> Result<Tidied, Trouble> {
+        // A run may be in the way of others that it spawned.
+        self.raise_many(true)?;
         let (mut done, mut budget) = (Tidied::default(), Budget(SLICE));
         for id in &chores.going {
             done.summarized += usize::from(!budget.is_spent() && self.empty(*id, chores.now, &mut budget)?);
@@ -80,6 +82,7 @@ impl Table<'_> {
 
     /// Removes a slice of a run that somebody wants gone. What it frees is overwritten, also where that takes a write.
     pub(super) fn purge(&mut self, run: RunId, now: Timestamp) -> Result<Tidied, Trouble> {
+        self.raise(run)?;
         let head = self.head(run)?.ok_or(StoreError::NoSuchRun(run))?;
         let Head { id, phase, .. } = *head;
         if phase != Phase::Finished {

@@ -15,12 +15,12 @@ use windlass_core::store::{Due, Entry, Mail, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::{BadPath, Path, RunId};
 
-use super::birth::Nursery;
 use super::blobs;
 use super::decide::NEVER;
 use super::fault::Fault;
 use super::keys::Keys;
 use super::log::{self, Row, Tails, signed};
+use super::nursery::Nursery;
 use super::outline;
 use super::place::Place;
 use super::seal::{self, Closed};
@@ -105,9 +105,10 @@ impl Readers {
     }
 
     pub(super) fn info(&self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
-        self.with(|connection| {
+        self.glance(|connection| {
             let mut statement = connection.prepare_cached(infos!("WHERE run = ?1"))?;
-            statement.query_row([run.as_bytes()], |row| Ok(info(row))).optional()?.transpose()
+            let look = || statement.query_row([run.as_bytes()], |row| Ok(info(row))).optional()?.transpose();
+            either(look, || self.nursery.info(run))
         })
     }
 
@@ -116,8 +117,8 @@ impl Readers {
     }
 
     pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
-        self.with(|connection| {
-            let id = find(connection, run)?;
+        self.glance(|connection| {
+            let id = self.find(connection, run)?;
             let read = |view: &Connection, tail| records(view, (&self.keys, run), tail, from, limit);
             let found = self.at_tail(connection, run, id, read)?;
             match found.closed {
@@ -146,11 +147,13 @@ impl Readers {
                 .prepare_cached("SELECT tail, summary FROM runs WHERE id = ?1")?
                 .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
                 .optional()?;
-            let tail = match saved {
-                None => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
-                Some((saved, 0)) => known.map_or(saved, |tail| tail.position),
+            let tail = match (known, saved) {
                 // A part of a journal must not look like all of it.
-                Some(_) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
+                (_, Some((_, 1..))) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
+                // Also that of a run that has no row yet.
+                (Some(tail), _) => tail.position,
+                (None, Some((saved, _))) => saved,
+                (None, None) => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
             };
             if let Some(value) = read(&view, tail)? {
                 return Ok(value);
@@ -163,29 +166,30 @@ impl Readers {
     }
 
     pub(super) fn mail(&self, run: RunId, after: u64) -> Result<Vec<Mail>, StoreError> {
-        self.with(|connection| {
-            let id = find(connection, run)?;
+        self.glance(|connection| {
+            let id = self.find(connection, run)?;
             mail(connection, id, signed(after))
         })
     }
 
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {
-        self.with(|connection| {
-            let id = find(connection, run)?;
+        self.glance(|connection| {
+            let id = self.find(connection, run)?;
             self.at_tail(connection, run, id, |view, tail| contents(view, (&self.keys, run), id, tail))
         })
     }
 
     pub(super) fn keyed(&self, key: &str) -> Result<Option<RunId>, StoreError> {
-        self.with(|connection| {
+        self.glance(|connection| {
             let mut statement = connection.prepare_cached(table::KEYED)?;
-            Ok(statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()?)
+            let look = || Ok(statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()?);
+            either(look, || self.nursery.keyed(key))
         })
     }
 
     pub(super) fn told(&self, run: RunId, dedupe: &str) -> Result<bool, StoreError> {
-        self.with(|connection| {
-            let id = find(connection, run)?;
+        self.glance(|connection| {
+            let id = self.find(connection, run)?;
             Ok(connection.prepare_cached(table::KNOWN)?.exists(params![id, dedupe])?)
         })
     }
@@ -194,7 +198,11 @@ impl Readers {
     pub(super) fn due(&self, now: Timestamp, limit: usize, opening: i64) -> Result<Due, StoreError> {
         // Whatever the time is, it is not "never".
         let now = now.as_micros().min(NEVER - 1);
-        self.with(|connection| {
+        self.glance(|connection| {
+            // Runs that have no row yet are driven: only whose worker is gone is looked for.
+            if connection.prepare_cached(GONE)?.exists([now])? {
+                self.nursery.settle();
+            }
             // One view of the file, so that no run is on its way from one answer to another.
             let transaction = connection.transaction()?;
             let ids = |sql: &str, limit: i64, opening: Option<i64>| -> rusqlite::Result<Vec<RunId>> {
@@ -213,18 +221,30 @@ impl Readers {
     }
 
     pub(super) fn feed(&self, session: &str, after: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        self.with(|connection| {
+        self.glance(|connection| {
             // One view of the file, so that nothing is on its way into a segment.
             let view = connection.transaction()?;
             log::feed(&view, &self.keys, session, after, limit)
         })
     }
 
-    /// Reads on an idle connection, or on a new one. A connection that failed is not used again.
+    /// The number that stands for the run in the file.
+    fn find(&self, connection: &Connection, run: RunId) -> Result<i64, ReadError> {
+        let mut statement = connection.prepare_cached("SELECT id FROM runs WHERE run = ?1")?;
+        let look = || Ok(statement.query_row([run.as_bytes()], |row| row.get(0)).optional()?);
+        either(look, || self.nursery.number(run))?.ok_or(ReadError::Refused(StoreError::NoSuchRun(run)))
+    }
+
+    /// Reads once every run has its row.
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
+        self.nursery.settle();
+        self.glance(read)
+    }
+
+    /// Reads on an idle connection, or on a new one. A connection that failed is not used again.
+    fn glance<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
         let failed =
             |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display()));
-        self.nursery.settle();
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
@@ -243,11 +263,26 @@ impl Readers {
     }
 }
 
+/// What the file says of a run, or else what is known of one that has no row. That may have got its row in between, so a run
+/// is missing only if the file is asked twice.
+fn either<T>(
+    mut file: impl FnMut() -> Result<Option<T>, ReadError>,
+    young: impl FnOnce() -> Option<T>,
+) -> Result<Option<T>, ReadError> {
+    match file()?.or_else(young) {
+        Some(found) => Ok(Some(found)),
+        None => file(),
+    }
+}
+
 /// Queued and suspended runs whose time has come.
 const WOKEN: &str = "SELECT run FROM runs WHERE wake <= ?1 ORDER BY wake, run LIMIT ?2";
 
 /// When the next one's time comes.
 const NEXT: &str = "SELECT wake FROM runs WHERE wake > ?1 ORDER BY wake LIMIT 1";
+
+/// Whether some owner's lease is over.
+const GONE: &str = "SELECT 1 FROM workers WHERE until <= ?1 LIMIT 1";
 
 /// Running runs whose owner's lease is over: `CROSS JOIN` says that the few workers come first, and hardly ever is there one.
 const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs INDEXED BY runs_open
@@ -257,15 +292,6 @@ const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs INDEXED BY runs
 /// SQLite would rather walk all mail than look into the index of what is left.
 const MAIL: &str = "SELECT position, body FROM mail INDEXED BY mail_unread
     WHERE run = ?1 AND position > ?2 AND body IS NOT NULL ORDER BY position";
-
-/// The number that stands for the run in the file.
-fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
-    connection
-        .prepare_cached("SELECT id FROM runs WHERE run = ?1")?
-        .query_row([run.as_bytes()], |row| row.get(0))
-        .optional()?
-        .ok_or(ReadError::Refused(StoreError::NoSuchRun(run)))
-}
 
 /// Nothing if the journal does not end there in this view of the file.
 fn records(
@@ -392,6 +418,7 @@ mod tests {
         let expected = [
             (WOKEN, "SEARCH runs USING COVERING INDEX runs_due (wake<?)"),
             (NEXT, "SEARCH runs USING COVERING INDEX runs_due (wake>?)"),
+            (GONE, "SEARCH workers USING COVERING INDEX workers_by_lease (until<?)"),
             (
                 LEFT,
                 "SEARCH workers USING COVERING INDEX workers_by_lease (until<?); SEARCH runs USING INDEX runs_open (phase=?)",

@@ -3,7 +3,6 @@
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
-use serde::Deserialize;
 use windlass_core::store::{Cutoffs, Retention, Tidied};
 use windlass_core::time::Timestamp;
 
@@ -173,10 +172,6 @@ fn spare_pages(view: &Connection) -> rusqlite::Result<i64> {
 /// When a run ends that this commit finishes: when the last of its records was written. Nothing if that cannot be told:
 /// such a run is kept.
 pub(super) fn ended(connection: &Connection, head: &Head, write: &Write) -> Result<Option<Timestamp>, Trouble> {
-    #[derive(Deserialize)]
-    struct At {
-        at: Timestamp,
-    }
     if !write.finishes() || write.records.at.is_some() {
         return Ok(write.records.at.filter(|_| write.finishes()));
     }
@@ -185,7 +180,7 @@ pub(super) fn ended(connection: &Connection, head: &Head, write: &Write) -> Resu
         rows => rows.ok().flatten().unwrap_or_default(),
     };
     let last = rows.iter().flat_map(log::Row::lines).last();
-    Ok(last.and_then(|(_, line)| decode_line::<At>(connection, line).ok()).map(|last| last.at))
+    Ok(last.and_then(|(_, line)| decode_line::<log::At>(connection, line).ok()).map(|last| last.at))
 }
 
 #[cfg(test)]

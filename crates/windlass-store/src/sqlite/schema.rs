@@ -12,7 +12,7 @@ use super::{backup, birth, blobs, log, outline};
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 5;
+pub(super) const VERSION: i32 = 6;
 
 /// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
 ///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
@@ -171,10 +171,15 @@ CREATE VIEW journal AS
 ";
 
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
-const MIGRATIONS: [&[&str]; 4] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4];
+const MIGRATIONS: [&[&str]; 5] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5];
+
+/// Version 5 had at most one run without a row, and noted only its birth.
+const FROM_V5: &[&str] = &["DROP VIEW IF EXISTS run;
+     DROP VIEW IF EXISTS journal;
+     ALTER TABLE log RENAME COLUMN birth TO note;"];
 
 /// Version 4 wrote the row of every run with its first records.
-const FROM_V4: &[&str] = &[birth::DDL];
+const FROM_V4: &[&str] = &["ALTER TABLE log ADD COLUMN birth TEXT;"];
 
 /// Version 3 had SQLite hand out the numbers of runs, and an index of those that somebody drives.
 const FROM_V3: &[&str] = &[

@@ -13,12 +13,12 @@ use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError, Tidied};
 
-use super::birth::{Birth, Young};
+use super::birth::Young;
 use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
 use super::fault::{Failure, Fault};
-use super::job::{Job, Phase, Spent, Taken, Write};
+use super::job::{Job, Phase, Spent, Taken};
 use super::lock::FileLock;
 use super::log::{End, Tails};
 use super::open::{Opened, Options};
@@ -46,7 +46,7 @@ pub(super) struct Writer {
     heads: Heads,
     end: End,
     resting: Vec<RunId>,
-    young: Option<Young>,
+    young: Young,
     /// Prepares what is packed next.
     packer: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
@@ -152,7 +152,7 @@ impl Writer {
             heads: Heads::default(),
             end,
             resting: Vec::new(),
-            young: None,
+            young: Young::default(),
             packer: None,
             checkpoints: Checkpoints::default(),
             _lock: lock,
@@ -196,12 +196,9 @@ impl Writer {
         self.pack();
     }
 
-    /// Writes the row of a run that has none yet.
+    /// Writes the rows of runs that have none yet.
     pub(super) fn settle(&mut self) {
-        match self.young {
-            Some(_) => self.write(&mut Vec::new(), false).give(),
-            None => self.others.readers.nursery.tell(false),
-        }
+        self.write(&mut Vec::new()).give();
     }
 
     /// Closes in good order once everything is written.
@@ -263,14 +260,15 @@ impl Writer {
         self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
-    /// Writes a group. Its answers are to be given, if there are any. `lone`: whoever submits it does, alone.
-    pub(super) fn write(&mut self, jobs: &mut Vec<Job>, lone: bool) -> Replies {
-        if jobs.is_empty() && self.young.is_none() {
+    /// Writes a group, or the rows that are still to come if there is nothing else. Its answers are to be given, if there are
+    /// any.
+    pub(super) fn write(&mut self, jobs: &mut Vec<Job>) -> Replies {
+        if jobs.is_empty() && self.young.is_empty() {
             return Replies { replies: Vec::new(), failed: None, spent: Vec::new() };
         }
         let was_open = self.link.is_ok();
         let (mut spent, packed) = (Vec::with_capacity(jobs.len()), self.end.packed);
-        let (replies, failed) = self.transact(jobs, &mut spent, lone);
+        let (replies, failed) = self.transact(jobs, &mut spent);
         match &failed {
             Some(failure) if was_open => {
                 tracing::error!(error = %failure.told, jobs = replies.len(), "a group of commits failed");
@@ -282,7 +280,7 @@ impl Writer {
                 if self.end.packed != packed {
                     self.others.tails.forget(self.end.packed);
                 }
-                self.others.readers.nursery.tell(self.young.is_some());
+                self.others.readers.nursery.publish(&mut self.young);
                 self.forget_heads();
             }
         }
@@ -295,29 +293,27 @@ impl Writer {
                 self.heads.remove(&run);
             }
         }
-        // A run without a row could not be asked for again.
-        if self.heads.len() > HEADS && self.young.is_none() {
-            self.heads.clear();
+        if self.heads.len() > HEADS {
+            // A run without a row could not be asked for again.
+            self.heads.retain(|_, head| self.young.has(head.id));
         }
     }
 
     /// Does all jobs in one transaction. The answers count only if nothing failed.
-    fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut Spent, lone: bool) -> (Vec<Reply>, Option<Failure>) {
-        let birth = if lone { self.birth(jobs) } else { None };
+    fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut Spent) -> (Vec<Reply>, Option<Failure>) {
         // One statement is a transaction of its own.
-        let single = birth.is_some() || self.only_appends(jobs);
+        let single = self.is_single(jobs);
         let mut failed = self.begin(single).err();
-        if !single && failed.is_none() {
-            failed = self.raise().err();
+        if jobs.is_empty() || self.young.are_many() {
+            let all = jobs.is_empty() || self.young.are_too_many();
+            // A failure fails the group.
+            drop(self.one(&mut failed, |table| Ok(table.raise_many(all)?)));
         }
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
             replies.push(match job {
                 Job::Write(write, promise) => {
-                    let written = match &birth {
-                        Some(birth) => self.bear(&mut failed, &write, birth),
-                        None => self.one(&mut failed, |table| table.write(&write)),
-                    };
+                    let written = self.one(&mut failed, |table| table.write(&write));
                     spent.push(write);
                     Reply::Unit(promise, written)
                 }
@@ -328,7 +324,10 @@ impl Writer {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
                 }
                 Job::Blob(step, promise) => {
-                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
+                    let work = |table: &mut Table<'_>| {
+                        table.raise_many(true)?;
+                        blobs::work(table.connection, table.opening, &step)
+                    };
                     Reply::Blob(promise, self.one(&mut failed, work))
                 }
                 Job::Release(run, epoch, promise) => {
@@ -353,43 +352,14 @@ impl Writer {
         (replies, failed)
     }
 
-    /// The run that the only job creates, if its row may come later.
-    fn birth(&self, jobs: &[Job]) -> Option<Birth> {
+    /// Whether all there is to do is to add one row to the log.
+    fn is_single(&mut self, jobs: &[Job]) -> bool {
         match jobs {
-            [Job::Write(write, _)] if self.young.is_none() => Birth::of(write, self.opening),
-            _ => None,
-        }
-    }
-
-    /// Whether the only job is to add to one journal, and no row is to be written before that of another run.
-    fn only_appends(&self, jobs: &[Job]) -> bool {
-        match jobs {
-            [Job::Write(write, _)] => {
-                write.only_appends_to().is_some_and(|run| self.young.as_ref().is_none_or(|young| young.is(run)))
+            [Job::Write(write, _)] if !self.young.are_many() => {
+                self.table().is_some_and(|table| table.takes_note(write))
             }
             _ => false,
         }
-    }
-
-    /// Writes the first records of a run without a row.
-    fn bear(&mut self, failed: &mut Option<Failure>, write: &Write, birth: &Birth) -> Result<(), StoreError> {
-        let (text, before) = (birth.text()?, self.end.runs);
-        self.one(failed, |table| {
-            table.birth = Some(text);
-            table.write(write)
-        })?;
-        // It has no number if the same commit was written before.
-        if self.end.runs > before {
-            self.young = Some(Young { id: self.end.runs, birth: birth.clone() });
-        }
-        Ok(())
-    }
-
-    /// Writes the row of a run that has none yet, before anything else in the group.
-    fn raise(&mut self) -> Result<(), Failure> {
-        let (Some(young), Ok(link)) = (self.young.take(), &self.link) else { return Ok(()) };
-        let tail = self.heads.get(&young.run()).map(|head| head.tail).unwrap_or_default();
-        young.write(&link.connection, tail).map_err(|error| Failure::unknown(&error, &self.place.path))
     }
 
     /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written. A single
@@ -413,19 +383,24 @@ impl Writer {
         if let Some(failure) = failed {
             return Err(failure.told.clone());
         }
-        let Ok(link) = &self.link else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
-        let mut table = Table {
-            connection: &link.connection,
+        let Some(mut table) = self.table() else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
+        work(&mut table).map_err(|trouble| match trouble {
+            Trouble::Refused(error) => error,
+            Trouble::Sql(error) => failed.insert(Failure::unknown(&error, &self.place.path)).told.clone(),
+        })
+    }
+
+    /// The file, if it is open, with what is known of it.
+    fn table(&mut self) -> Option<Table<'_>> {
+        Some(Table {
+            connection: &self.link.as_ref().ok()?.connection,
             heads: &mut self.heads,
             end: &mut self.end,
             tails: &self.others.tails,
             resting: &mut self.resting,
             opening: self.opening,
-            birth: None,
-        };
-        work(&mut table).map_err(|trouble| match trouble {
-            Trouble::Refused(error) => error,
-            Trouble::Sql(error) => failed.insert(Failure::unknown(&error, &self.place.path)).told.clone(),
+            young: &mut self.young,
+            bears: !self.options.shared,
         })
     }
 
@@ -451,8 +426,8 @@ impl Writer {
     fn fail(&mut self, fault: Fault) {
         self.heads.clear();
         self.resting.clear();
-        // Its row is written when the file is opened again.
-        self.young = None;
+        // Their rows are written when the file is opened again.
+        self.young.clear();
         let link = std::mem::replace(&mut self.link, Err(Outage::new(fault))).ok();
         if let (Err(outage), Some(link)) = (&mut self.link, link) {
             outage.give_up(link);
@@ -486,6 +461,7 @@ impl Writer {
                 tracing::info!(path = %self.place.path.display(), "the file is open again");
                 // They may be connected to files that are not there any more.
                 self.others.readers.close();
+                self.others.readers.nursery.clear();
                 (self.link, self.end) = (Ok(link), end);
                 self.checkpoints = Checkpoints::default();
             }

@@ -64,6 +64,9 @@ impl Table<'_> {
     }
 
     fn keyed(&self, key: &str) -> rusqlite::Result<Option<RunId>> {
+        if let Some(young) = self.young.keyed(key) {
+            return Ok(Some(young));
+        }
         let mut statement = self.connection.prepare_cached(KEYED)?;
         statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()
     }
@@ -110,27 +113,12 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// The head it returns has no journal yet. The row of a run that is only born comes later.
+    /// The head it returns has no journal yet.
     fn insert(&mut self, row: &Row<'_>) -> Result<Head, Trouble> {
         let Row { epoch, state, session, turn, .. } = *row;
         let id = self.end.number(row.run);
-        if self.birth.is_none() {
-            insert(self.connection, id, self.opening, row)?;
-        }
-        Ok(Head {
-            id,
-            epoch,
-            tail: Tail::default(),
-            mail: 0,
-            examined: 0,
-            phase: state.phase,
-            doubts: Vec::new(),
-            generation: 0,
-            base: 0,
-            session,
-            turn,
-            summary: false,
-        })
+        insert(self.connection, id, self.opening, row)?;
+        Ok(Head { session, turn, ..Head::new(id, epoch, state.phase) })
     }
 
     /// The number that stands for the session of a new run.

@@ -32,7 +32,7 @@ pub(super) fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(),
             (Job::Write(Write::encode(commit, &keys()).unwrap().into(), promise), ticket)
         })
         .unzip();
-    writer.write(&mut jobs, false).give();
+    writer.write(&mut jobs).give();
     tickets.into_iter().map(block_on).collect()
 }
 
@@ -156,7 +156,7 @@ fn a_callback_that_panics_does_not_stop_the_writer() {
     let mut writer = writer(&path);
     let (promise, ticket) = Promise::pair();
     ticket.then(|_| panic!("not the store's fault"));
-    writer.write(&mut vec![Job::Write(Write::encode(create(1), &keys()).unwrap().into(), promise)], false).give();
+    writer.write(&mut vec![Job::Write(Write::encode(create(1), &keys()).unwrap().into(), promise)]).give();
     assert_eq!(group(&mut writer, vec![owner(1, 1, vec![finish()])]), [Ok(())]);
 }
 

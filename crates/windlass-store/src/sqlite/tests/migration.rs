@@ -88,12 +88,30 @@ fn w08_a_file_of_version_4_goes_on() {
     let connection = Connection::open(&path).unwrap();
     // What version 5 added.
     connection
-        .execute_batch("DROP VIEW run; DROP VIEW journal; ALTER TABLE log DROP COLUMN birth; PRAGMA user_version = 4;")
+        .execute_batch("DROP VIEW run; DROP VIEW journal; ALTER TABLE log DROP COLUMN note; PRAGMA user_version = 4;")
         .unwrap();
     drop(connection);
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create(1)).unwrap();
     assert_eq!(length(&store, 1), 1);
+}
+
+#[test]
+fn w08_a_file_of_version_5_goes_on_with_the_run_that_had_no_row() {
+    let (_directory, path) = place();
+    let store = SqliteStore::open(&path).unwrap();
+    commit(&store, create(1)).unwrap();
+    drop(store);
+    let connection = Connection::open(&path).unwrap();
+    // As version 5 called it, and left it when it was killed.
+    let older = "DROP VIEW run; DROP VIEW journal; ALTER TABLE log RENAME COLUMN note TO birth;
+                 DELETE FROM runs; UPDATE file SET clean = 0; PRAGMA user_version = 5;";
+    connection.execute_batch(older).unwrap();
+    let born = r#"{"run":"01010101-0101-0101-0101-010101010101","tool":"t","at":0,"epoch":1,"worker":0,"opening":1}"#;
+    assert_eq!(connection.execute("UPDATE log SET birth = ?1", [born]).unwrap(), 1);
+    drop(connection);
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!((length(&store, 1), block_on(store.list(Filter::Running, None, 9)).unwrap().len()), (1, 1));
 }
 
 /// What stands for the run in the file.

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::super::SqliteStore;
 use super::super::open::Options;
-use super::{commit, create, place};
+use super::{append, commit, create, finish, json, owner, place};
 
 /// Names the file to the process that looks into it.
 const FILE: &str = "WINDLASS_TEST_STRANGER";
@@ -48,5 +48,6 @@ fn w08_another_program_reads_a_file_only_if_it_is_shared() {
     commit(&store, create(2)).unwrap();
     assert_eq!(counted_elsewhere(&path), "2");
     commit(&store, create(3)).unwrap();
-    assert_eq!(counted_elsewhere(&path), "3");
+    commit(&store, owner(3, 1, vec![append(json!("last")), finish()])).unwrap();
+    assert_eq!(counted_elsewhere(&path), "3", "no row comes later");
 }
