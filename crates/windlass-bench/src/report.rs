@@ -120,11 +120,12 @@ fn steps_table(steps: &Steps) -> String {
     }
     if !steps.first.is_empty() {
         let (first, entered, next) = ("first step, µs", "in the body, µs", "next step, µs");
-        let _ = write!(table, "\n{:width$}  {first:>15}  {entered:>15}  {next:>15}\n", "engine");
+        let _ = write!(table, "\n{:width$}  {:>5}  {first:>15}  {entered:>15}  {next:>15}\n", "engine", "runs");
     }
     for row in &steps.first {
-        let [first, entered, next] = [row.first_p50_us, row.entered_p50_us, row.next_p50_us];
-        let _ = writeln!(table, "{:width$}  {first:>15.0}  {entered:>15.0}  {next:>15.0}", row.engine);
+        let first = row.first_p50_us.map_or_else(|| "-".to_owned(), |first| format!("{first:.0}"));
+        let (runs, entered, next) = (row.runs, row.entered_p50_us, row.next_p50_us);
+        let _ = writeln!(table, "{:width$}  {runs:>5}  {first:>15}  {entered:>15.0}  {next:>15.0}", row.engine);
     }
     if let Some(ratio) = steps.ratio((ours::ONCE, bare::SQLITE), 1) {
         let _ =
@@ -252,7 +253,7 @@ mod tests {
             cpu_us_per_step,
         };
         let engine = ours::ONCE.to_owned();
-        let first = FirstRow { engine, first_p50_us: 310.0, entered_p50_us: 305.0, next_p50_us: 300.0 };
+        let first = FirstRow { engine, runs: 1, first_p50_us: Some(310.0), entered_p50_us: 305.0, next_p50_us: 300.0 };
         let rows = vec![row(bare::SQLITE, 4_000.0, None), row(ours::ONCE, 3_000.0, Some(31.25))];
         let table = steps_table(&Steps { rows, first: vec![first] });
         let lines: Vec<_> = table.lines().collect();

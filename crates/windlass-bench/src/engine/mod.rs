@@ -45,6 +45,15 @@ pub trait Engine {
     /// When a run fails.
     fn take(&mut self, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>>;
 
+    /// Takes so many steps in each of so many runs, one run after another in each of several lanes; nothing if it cannot.
+    ///
+    /// # Errors
+    ///
+    /// When a run fails.
+    fn take_in_lanes(&mut self, _lanes: usize, _runs: usize, _steps: u32) -> Option<anyhow::Result<Vec<Run>>> {
+        None
+    }
+
     /// CPU time used so far, over all threads and processes that take part, where the system tells.
     fn cpu(&self) -> Option<Duration>;
 }
@@ -60,14 +69,14 @@ pub struct Plan {
     pub levels: Vec<usize>,
     /// Steps in all before anything counts, to warm up and to see how fast it goes.
     pub warm_up: usize,
-    /// Runs whose first step is looked at.
+    /// Runs whose first step is looked at, each number of runs at once by itself.
     pub firsts: usize,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let levels = vec![1, 16, 64, 256, 1_024];
-        Self { rounds: 5, turn: Duration::from_secs(1), levels, warm_up: 400, firsts: 400 }
+        Self { rounds: 5, turn: Duration::from_secs(1), levels, warm_up: 400, firsts: 800 }
     }
 }
 
@@ -76,6 +85,12 @@ const LEAST: u32 = 20;
 
 /// Steps a run takes at most, for engines that limit the length of a journal.
 const MOST: u32 = 20_000;
+
+/// Steps of a run whose first one is looked at.
+const FEW: u32 = 3;
+
+/// How many runs go on beside those whose first step is looked at, and theirs beside others.
+const LANES: [usize; 3] = [2, 16, 64];
 
 /// What an engine does with so many runs at once.
 #[derive(Debug, Clone, Serialize)]
@@ -103,8 +118,10 @@ pub struct StepRow {
 pub struct FirstRow {
     /// The engine.
     pub engine: String,
-    /// From asking for a run to the answer of its first step, the median.
-    pub first_p50_us: f64,
+    /// Runs at once.
+    pub runs: usize,
+    /// From asking for a run to the answer of its first step, the median; of lone runs.
+    pub first_p50_us: Option<f64>,
     /// From entering the body to the answer of its first step, the median.
     pub entered_p50_us: f64,
     /// From there to the answer of the next, the median.
@@ -147,6 +164,9 @@ pub fn measure(engines: &mut [Box<dyn Engine>], plan: &Plan) -> anyhow::Result<S
     }
     for engine in engines.iter_mut().filter(|engine| plan.firsts > 0 && engine.has_runs()) {
         steps.first.push(first(engine.as_mut(), plan.firsts)?);
+        for lanes in LANES {
+            steps.first.extend(first_in_lanes(engine.as_mut(), lanes, plan.firsts)?);
+        }
     }
     Ok(steps)
 }
@@ -218,7 +238,7 @@ fn first(engine: &mut dyn Engine, count: usize) -> anyhow::Result<FirstRow> {
     for _ in 0..count {
         engine.prepare(1)?;
         let begin = Instant::now();
-        for run in engine.take(1, 3)? {
+        for run in engine.take(1, FEW)? {
             first.extend(run.first_answer().map(|answer| answer.saturating_duration_since(begin)));
             entered.extend(run.laps().take(1));
             next.extend(run.laps().skip(1));
@@ -228,10 +248,26 @@ fn first(engine: &mut dyn Engine, count: usize) -> anyhow::Result<FirstRow> {
     let median = |times| Sorted::new(times).us(50.0);
     Ok(FirstRow {
         engine: engine.name().to_owned(),
-        first_p50_us: median(first),
+        runs: 1,
+        first_p50_us: Some(median(first)),
         entered_p50_us: median(entered),
         next_p50_us: median(next),
     })
+}
+
+/// The same while others begin, go on and end.
+fn first_in_lanes(engine: &mut dyn Engine, lanes: usize, count: usize) -> anyhow::Result<Option<FirstRow>> {
+    let Some(taken) = engine.take_in_lanes(lanes, count.div_ceil(lanes), FEW) else { return Ok(None) };
+    let taken = taken.with_context(|| format!("{} in {lanes} lanes", engine.name()))?;
+    let (entered, next): (Vec<_>, Vec<_>) = (
+        taken.iter().flat_map(|run| run.laps().take(1)).collect(),
+        taken.iter().flat_map(|run| run.laps().skip(1)).collect(),
+    );
+    ensure!(!entered.is_empty() && !next.is_empty(), "{}: nothing was done", engine.name());
+    let median = |times| Sorted::new(times).us(50.0);
+    let engine = engine.name().to_owned();
+    let (entered_p50_us, next_p50_us) = (median(entered), median(next));
+    Ok(Some(FirstRow { engine, runs: lanes, first_p50_us: None, entered_p50_us, next_p50_us }))
 }
 
 #[cfg(test)]
@@ -287,7 +323,7 @@ mod tests {
         let plan = Plan { rounds: 1, turn: Duration::from_millis(1), levels: vec![1, 3], warm_up: 3, firsts: 2 };
         let steps = measure(&mut crate::engines().unwrap(), &plan).unwrap();
         let at = |runs: usize| steps.rows.iter().filter(|row| row.runs == runs).count();
-        assert_eq!((at(1), at(3), steps.first.len()), (5, 4, 3));
+        assert_eq!((at(1), at(3), steps.first.len()), (5, 4, 3 * (1 + LANES.len())));
         assert!(steps.rows.iter().all(|row| row.steps_per_s > 0.0 && row.p99_us >= row.p50_us));
     }
 }

@@ -102,6 +102,39 @@ async fn body(mut ctx: Ctx, kind: Kind, steps: Count, marks: Marks) -> ToolResul
     Ok(sum)
 }
 
+impl Ours {
+    fn call(&self, steps: u32) -> ToolCall {
+        ToolCall::new(self.kind.tool(), json!({ "count": steps }))
+    }
+
+    /// Several lanes at once, each of so many runs one after another.
+    fn run_in_lanes(&self, lanes: usize, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>> {
+        let opened = &self.opened;
+        opened.executor.block_on(async {
+            let started = (0..lanes).map(|_| {
+                let (windlass, call) = (opened.windlass.clone(), self.call(steps));
+                opened.executor.spawn(async move {
+                    for _ in 0..runs {
+                        is_right(&windlass.call(call.clone()).await?, steps)?;
+                    }
+                    anyhow::Ok(())
+                })
+            });
+            for lane in started.collect::<Vec<_>>() {
+                lane.await.context("a run panicked")??;
+            }
+            anyhow::Ok(())
+        })?;
+        opened.marks.collect(lanes * runs, steps)
+    }
+}
+
+fn is_right(told: &Value, steps: u32) -> anyhow::Result<()> {
+    let sum = u64::from(steps) * u64::from(steps.saturating_sub(1)) / 2;
+    ensure!(told.as_u64() == Some(sum), "a run came to {told} instead of {sum}");
+    Ok(())
+}
+
 impl Engine for Ours {
     fn name(&self) -> &str {
         self.kind.engine()
@@ -112,29 +145,17 @@ impl Engine for Ours {
     }
 
     fn take(&mut self, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>> {
-        let opened = &self.opened;
-        let call = ToolCall::new(self.kind.tool(), json!({ "count": steps }));
-        let sum = u64::from(steps) * u64::from(steps.saturating_sub(1)) / 2;
-        let is_right = |told: &Value| {
-            ensure!(told.as_u64() == Some(sum), "a run came to {told} instead of {sum}");
-            Ok(())
-        };
         if runs == 1 {
             // Where it is asked for, as in the `main` of a program.
-            is_right(&opened.executor.block_on(opened.windlass.call(call))?)?;
+            let opened = &self.opened;
+            is_right(&opened.executor.block_on(opened.windlass.call(self.call(steps)))?, steps)?;
             return opened.marks.collect(runs, steps);
         }
-        opened.executor.block_on(async {
-            let started = (0..runs).map(|_| {
-                let (windlass, call) = (opened.windlass.clone(), call.clone());
-                opened.executor.spawn(async move { windlass.call(call).await })
-            });
-            for run in started.collect::<Vec<_>>() {
-                is_right(&run.await.context("a run panicked")??)?;
-            }
-            anyhow::Ok(())
-        })?;
-        opened.marks.collect(runs, steps)
+        self.run_in_lanes(runs, 1, steps)
+    }
+
+    fn take_in_lanes(&mut self, lanes: usize, runs: usize, steps: u32) -> Option<anyhow::Result<Vec<Run>>> {
+        Some(self.run_in_lanes(lanes, runs, steps))
     }
 
     fn cpu(&self) -> Option<Duration> {

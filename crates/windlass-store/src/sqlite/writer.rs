@@ -356,7 +356,7 @@ impl Writer {
     fn is_single(&mut self, jobs: &[Job]) -> bool {
         match jobs {
             [Job::Write(write, _)] if !self.young.are_many() => {
-                self.table().is_some_and(|table| table.takes_note(write))
+                write.only_appends() || self.table().is_some_and(|table| table.takes_note(write))
             }
             _ => false,
         }
