@@ -255,21 +255,20 @@ impl Found {
         Ok(())
     }
 
-    /// Nothing without a birth: whoever looks through the file says what is wrong with it.
-    fn birth(self) -> Option<Birth> {
+    /// Nothing without a birth.
+    fn birth(self) -> Option<(Birth, Tail)> {
         let birth = self.birth?;
         let end = self.ending.map(|ending| End { at: self.ended.unwrap_or(birth.at), ending });
-        Some(Birth { end, ..birth })
+        Some((Birth { end, ..birth }, self.tail))
     }
 }
 
-/// Writes the rows of runs that had none when the file was last written to.
-pub(super) fn write_down(connection: &Connection) -> rusqlite::Result<()> {
-    let sql = "SELECT clean AND NOT copy, openings FROM file";
-    let (is_whole, opening) = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+/// The runs that have no row in the file, by their numbers, and where their journals end. Of records without a birth, whoever
+/// looks through the file says what is wrong with them.
+pub(super) fn find(connection: &Connection) -> rusqlite::Result<Vec<(i64, Birth, Tail)>> {
     // Whoever closes a file in good order leaves none; a copy of one says the same of itself, whatever was copied.
-    if is_whole {
-        return Ok(());
+    if connection.query_row("SELECT clean AND NOT copy FROM file", [], |row| row.get(0))? {
+        return Ok(Vec::new());
     }
     let mut found: BTreeMap<i64, Found> = BTreeMap::new();
     let mut statement = connection.prepare(ROWLESS)?;
@@ -277,13 +276,20 @@ pub(super) fn write_down(connection: &Connection) -> rusqlite::Result<()> {
     while let Some(row) = rows.next()? {
         found.entry(row.get(0)?).or_default().see(row)?;
     }
-    drop(rows);
+    Ok(found.into_iter().filter_map(|(id, found)| found.birth().map(|(birth, tail)| (id, birth, tail))).collect())
+}
+
+/// Writes the rows of runs that had none when the file was last written to.
+pub(super) fn write_down(connection: &Connection) -> rusqlite::Result<()> {
+    let young = find(connection)?;
+    if young.is_empty() {
+        return Ok(());
+    }
+    // Whoever opened the file before wrote down those that were born earlier.
+    let opening = connection.query_row("SELECT openings FROM file", [], |row| row.get(0))?;
     let transaction = connection.unchecked_transaction()?;
-    for (id, found) in found {
-        let tail = found.tail;
-        if let Some(birth) = found.birth() {
-            birth.write(&transaction, opening, id, tail)?;
-        }
+    for (id, birth, tail) in young {
+        birth.write(&transaction, opening, id, tail)?;
     }
     transaction.commit()
 }

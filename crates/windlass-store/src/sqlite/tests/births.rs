@@ -145,7 +145,9 @@ fn w08_runs_without_a_row_are_there_after_a_crash_as_they_were() {
     let (crashed, before) = (crash(&path), told(&store));
     drop(store);
     assert_eq!(rows(&crashed), 0);
-    assert!(check_file(&crashed, |_, _| {}).unwrap().is_fine());
+    let report = check_file(&crashed, |_, _| {}).unwrap();
+    let records = before.iter().map(|(_, length)| *length as u64).sum();
+    assert_eq!((report.is_fine(), report.runs, report.records), (true, 7, records), "{report}");
     let store = SqliteStore::open(&crashed).unwrap();
     assert_eq!(told(&store), before);
     assert_eq!((state(&store, 11), state(&store, 12), state(&store, 20)), (DONE, RunState::Running, DONE));
