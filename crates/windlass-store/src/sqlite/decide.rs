@@ -52,6 +52,11 @@ impl Head {
         }
     }
 
+    /// Whether hardly anybody asks for it soon.
+    pub(super) fn is_at_rest(&self) -> bool {
+        matches!(self.phase, Phase::Finished | Phase::Suspended)
+    }
+
     pub(super) fn journal(&self) -> Journal {
         Journal { run: self.id, session: self.session, tail: self.tail }
     }

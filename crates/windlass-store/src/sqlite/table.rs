@@ -194,17 +194,23 @@ impl Table<'_> {
     /// Writes an owner's commit that leaves the row of its run alone, whether it has one or not.
     fn note(&mut self, owner: Owner, write: &Write, noted: Noted) -> Result<(), Trouble> {
         let text = noted.text()?;
-        if let Noted::Birth(birth) = noted {
-            let id = self.end.number(owner.run);
-            let phase = if write.finishes() { Phase::Finished } else { Phase::Running };
-            self.heads.insert(owner.run, Head::new(id, owner.epoch, phase));
-            self.young.bear(id, birth);
-        } else if let (Noted::End(end), Some(head)) = (noted, self.heads.get_mut(&owner.run)) {
-            head.phase = Phase::Finished;
-            self.young.end(head.id, end);
+        if let Noted::Birth(_) = noted {
+            let head = Head::new(self.end.number(owner.run), owner.epoch, Phase::Running);
+            self.heads.insert(owner.run, head);
         }
         let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
         head.tail = self.end.append(self.connection, &head.journal(), &write.records, text.as_deref())?;
+        match noted {
+            Noted::Birth(birth) => self.young.bear(head.id, birth),
+            Noted::End(end) => self.young.end(head.id, end),
+            Noted::Nothing => {}
+        }
+        if write.finishes() {
+            head.phase = Phase::Finished;
+        }
+        if head.is_at_rest() && !self.young.has(head.id) {
+            self.resting.push(owner.run);
+        }
         Ok(())
     }
 
@@ -231,7 +237,7 @@ impl Table<'_> {
                 next_turn(connection, head)?;
             }
         }
-        if matches!(head.phase, Phase::Finished | Phase::Suspended) {
+        if head.is_at_rest() {
             self.resting.push(owner.run);
         }
         Ok(())

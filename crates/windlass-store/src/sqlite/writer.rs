@@ -17,8 +17,9 @@ use super::birth::Young;
 use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
+use super::decide::Head;
 use super::fault::{Failure, Fault};
-use super::job::{Job, Phase, Spent, Taken};
+use super::job::{Job, Spent, Taken};
 use super::lock::FileLock;
 use super::log::{End, Tails};
 use super::open::{Opened, Options};
@@ -289,7 +290,7 @@ impl Writer {
 
     fn forget_heads(&mut self) {
         for run in self.resting.drain(..) {
-            if self.heads.get(&run).is_some_and(|head| matches!(head.phase, Phase::Finished | Phase::Suspended)) {
+            if self.heads.get(&run).is_some_and(Head::is_at_rest) {
                 self.heads.remove(&run);
             }
         }
