@@ -14,7 +14,7 @@ use windlass_core::store::Message;
 use super::birth::{self, Birth};
 use super::job::{Phase, State};
 use super::keys::Keys;
-use super::log::{self, Row, Tail, Tails, signed, unsigned};
+use super::log::{self, Journal, Row, Tails, signed, unsigned};
 use super::open;
 use super::read::{ReadError, decode, decode_line, text};
 use super::refusal::OpenError;
@@ -163,8 +163,8 @@ fn check_runs(
             progress(report.runs, all);
         }
     }
-    for (id, birth, tail) in young {
-        places += Checked::young(id, &birth, tail).check_journal((view, keys), &tails, report)?;
+    for (birth, journal) in young {
+        places += Checked::young(&birth, &journal).check_journal((view, keys), &tails, report)?;
         report.runs += 1;
     }
     progress(report.runs, all);
@@ -227,15 +227,15 @@ impl Checked {
     }
 
     /// A run whose row is still to come.
-    fn young(id: i64, birth: &Birth, tail: Tail) -> Self {
+    fn young(birth: &Birth, journal: &Journal) -> Self {
         let phase = if birth.end.is_some() { Phase::Finished } else { Phase::Running };
         Self {
-            id,
+            id: journal.run,
             run: birth.run,
             phase: phase as i64,
             summary: 0,
-            tail: tail.position,
-            length: signed(tail.end),
+            tail: journal.tail.position,
+            length: signed(journal.tail.end),
             ended: birth.end.map(|end| end.at.as_micros()),
             examined: 0,
             base: 0,

@@ -1,7 +1,7 @@
 //! Runs whose own row is not written yet.
 //!
 //! The row of a run, and its places in the indexes, are pages that only the first and the last commit of a run write. A run
-//! that nothing but its id and its key lead to is at first nothing but rows in the log: the first one notes who was born, and the last
+//! that is neither a turn nor a child is at first nothing but rows in the log: the first one notes who was born, and the last
 //! one how it ended. Rows of runs come later, those of many that ended in one group, or when somebody needs one: because a
 //! commit says more of the run than that its journal grows or that it ended, or because somebody asks which runs there are.
 //! Whoever asks for one run is answered from memory. So nobody who looks sees the difference, the first and the last step of
@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row as SqlRow};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 use rustc_hash::FxHashMap;
 use windlass_core::run::state::{Ending, RunInfo, RunState};
 use windlass_core::store::{Creation, Guard, Turn};
@@ -21,7 +21,7 @@ use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
 use super::job::{State, Write};
-use super::log::{self, Tail, unsigned};
+use super::log::{self, Journal, Tail, unsigned};
 use super::note;
 use super::read;
 use super::table::{self, Row};
@@ -45,6 +45,8 @@ pub(super) struct Birth {
     pub(super) epoch: u64,
     pub(super) worker: u64,
     pub(super) key: Option<Arc<str>>,
+    /// Its name, for whoever asks. The log has the number that stands for it.
+    pub(super) session: Option<Arc<str>>,
     pub(super) end: Option<End>,
 }
 
@@ -56,16 +58,15 @@ pub(super) struct End {
 }
 
 impl Birth {
-    /// The run that a commit creates, if its row may come later: nothing but its id and its key lead to it.
+    /// The run that a commit creates, if its row may come later: nobody waits for its turn or its end.
     pub(super) fn of(write: &Write) -> Option<Self> {
         let Guard::Owner { run, epoch, .. } = write.guard else { return None };
         let Creation { tool, at, worker, key, session, turn, parent, known: _ } = write.create.as_ref()?;
-        let found_otherwise = session.is_some() || *turn != Turn::No || parent.is_some();
-        if found_otherwise || !write.is_plain() {
+        if *turn != Turn::No || parent.is_some() || !write.is_plain() {
             return None;
         }
-        let (tool, key, end) = (tool.clone(), key.clone(), End::of(write));
-        Some(Self { run, tool, at: *at, epoch, worker: worker.number(), key, end })
+        let (tool, key, session, end) = (tool.clone(), key.clone(), session.clone(), End::of(write));
+        Some(Self { run, tool, at: *at, epoch, worker: worker.number(), key, session, end })
     }
 
     fn state(&self) -> RunState {
@@ -75,8 +76,8 @@ impl Birth {
         }
     }
 
-    /// Writes the row of a run that was born during this opening of the file, and whose journal ends there.
-    fn write(&self, connection: &Connection, opening: i64, id: i64, tail: Tail) -> rusqlite::Result<()> {
+    /// Writes the row of a run that was born during this opening of the file, and has this journal.
+    fn write(&self, connection: &Connection, opening: i64, journal: &Journal) -> rusqlite::Result<()> {
         let worker = WorkerId::from_number(self.worker);
         let (tool, key) = (self.tool.clone(), self.key.clone());
         let creation = Creation { tool, at: self.at, worker, key, ..Creation::default() };
@@ -86,13 +87,13 @@ impl Birth {
             epoch: self.epoch,
             creation: &creation,
             state: &state.map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?,
-            session: None,
+            session: journal.session,
             turn: false,
             wake: None,
-            tail,
+            tail: journal.tail,
             ended: self.end.map(|end| end.at),
         };
-        table::insert(connection, id, opening, &row)
+        table::insert(connection, journal.run, opening, &row)
     }
 
     /// What its row would tell.
@@ -106,7 +107,7 @@ impl Birth {
             parks: Vec::new(),
             epoch: self.epoch,
             generation: 0,
-            session: None,
+            session: self.session.clone(),
             parent: None,
             ended: self.end.map(|end| end.at),
         }
@@ -187,21 +188,15 @@ impl Young {
         self.runs.get(&id).map(|birth| birth.run)
     }
 
-    /// Writes a row, now that the journal ends there. True if the run has ended.
-    pub(super) fn write(
-        &mut self,
-        connection: &Connection,
-        opening: i64,
-        id: i64,
-        tail: Tail,
-    ) -> rusqlite::Result<bool> {
-        let Some(birth) = self.runs.remove(&id) else { return Ok(false) };
+    /// Writes the row of a run that has this journal now. True if it has ended.
+    pub(super) fn write(&mut self, connection: &Connection, opening: i64, journal: &Journal) -> rusqlite::Result<bool> {
+        let Some(birth) = self.runs.remove(&journal.run) else { return Ok(false) };
         let has_ended = birth.end.is_some();
         self.ended -= usize::from(has_ended);
         if let Some(key) = &birth.key {
             self.keys.remove(key);
         }
-        birth.write(connection, opening, id, tail)?;
+        birth.write(connection, opening, journal)?;
         self.changed.push(Changed::Grown(birth));
         Ok(has_ended)
     }
@@ -227,7 +222,7 @@ macro_rules! young {
 pub(super) use young;
 
 /// Rows of the log whose run has none.
-const ROWLESS: &str = "SELECT run, position, seq, count, note, body FROM log
+const ROWLESS: &str = "SELECT run, position, seq, count, note, body, session FROM log
     WHERE position > (SELECT packed FROM file) AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)
     ORDER BY position";
 
@@ -238,6 +233,7 @@ struct Found {
     ending: Option<Ending>,
     /// When its last record up to there was written.
     ended: Option<Timestamp>,
+    session: Option<i64>,
     tail: Tail,
 }
 
@@ -245,6 +241,7 @@ impl Found {
     fn see(&mut self, row: &SqlRow<'_>) -> rusqlite::Result<()> {
         let seq = unsigned(row.get(2)?);
         self.tail = Tail { position: row.get(1)?, end: seq + unsigned(row.get(3)?) };
+        self.session = row.get(6)?;
         let Some(noted) = row.get_ref(4)?.as_str_or_null()?.and_then(note::read) else { return Ok(()) };
         self.birth = self.birth.take().or(noted.birth);
         if noted.ending.is_some() {
@@ -256,16 +253,28 @@ impl Found {
     }
 
     /// Nothing without a birth.
-    fn birth(self) -> Option<(Birth, Tail)> {
+    fn birth(self, id: i64) -> Option<(Birth, Journal)> {
         let birth = self.birth?;
         let end = self.ending.map(|ending| End { at: self.ended.unwrap_or(birth.at), ending });
-        Some((Birth { end, ..birth }, self.tail))
+        Some((Birth { end, ..birth }, Journal { run: id, session: self.session, tail: self.tail }))
     }
 }
 
-/// The runs that have no row in the file, by their numbers, and where their journals end. Of records without a birth, whoever
-/// looks through the file says what is wrong with them.
-pub(super) fn find(connection: &Connection) -> rusqlite::Result<Vec<(i64, Birth, Tail)>> {
+/// The run whose journal has a row there, by what its first row notes.
+pub(super) fn run_at(view: &Connection, position: i64) -> rusqlite::Result<Option<RunId>> {
+    let mut statement = view.prepare_cached("SELECT previous, note FROM log WHERE position = ?1")?;
+    let (mut place, mut first) = (position, None);
+    while place != 0 {
+        let row = statement.query_row([place], |row| Ok((row.get(0)?, row.get::<_, Option<String>>(1)?))).optional()?;
+        let Some((previous, note)) = row else { return Ok(None) };
+        (place, first) = (previous, note);
+    }
+    Ok(first.as_deref().and_then(note::read).and_then(|noted| noted.birth).map(|birth| birth.run))
+}
+
+/// The runs that have no row in the file, in the order of their numbers. Of records without a birth, whoever looks through the
+/// file says what is wrong with them.
+pub(super) fn find(connection: &Connection) -> rusqlite::Result<Vec<(Birth, Journal)>> {
     // Whoever closes a file in good order leaves none; a copy of one says the same of itself, whatever was copied.
     if connection.query_row("SELECT clean AND NOT copy FROM file", [], |row| row.get(0))? {
         return Ok(Vec::new());
@@ -276,7 +285,7 @@ pub(super) fn find(connection: &Connection) -> rusqlite::Result<Vec<(i64, Birth,
     while let Some(row) = rows.next()? {
         found.entry(row.get(0)?).or_default().see(row)?;
     }
-    Ok(found.into_iter().filter_map(|(id, found)| found.birth().map(|(birth, tail)| (id, birth, tail))).collect())
+    Ok(found.into_iter().filter_map(|(id, found)| found.birth(id)).collect())
 }
 
 /// Writes the rows of runs that had none when the file was last written to.
@@ -288,8 +297,8 @@ pub(super) fn write_down(connection: &Connection) -> rusqlite::Result<()> {
     // Whoever opened the file before wrote down those that were born earlier.
     let opening = connection.query_row("SELECT openings FROM file", [], |row| row.get(0))?;
     let transaction = connection.unchecked_transaction()?;
-    for (id, birth, tail) in young {
-        birth.write(&transaction, opening, id, tail)?;
+    for (birth, journal) in young {
+        birth.write(&transaction, opening, &journal)?;
     }
     transaction.commit()
 }

@@ -18,7 +18,7 @@ use super::birth::Birth;
 /// What a note says.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Noted {
-    /// Without its end.
+    /// Without its end, and without its session, whose number the log has.
     pub(super) birth: Option<Birth>,
     pub(super) ending: Option<Ending>,
 }
@@ -98,6 +98,7 @@ fn list(list: &[Value]) -> Option<Noted> {
         epoch: epoch.as_u64()?,
         worker: u64::from_be_bytes(worker.try_into().ok()?),
         key: rest.first().and_then(Value::as_str).map(Into::into),
+        session: None,
         end: None,
     };
     let ending = match rest.get(1) {
@@ -120,7 +121,7 @@ struct Version5 {
 impl Version5 {
     fn birth(self) -> Birth {
         let Self { run, tool, at, epoch, worker } = self;
-        Birth { run, tool: tool.into(), at, epoch, worker, key: None, end: None }
+        Birth { run, tool: tool.into(), at, epoch, worker, key: None, session: None, end: None }
     }
 }
 
@@ -131,7 +132,8 @@ mod tests {
 
     fn born(tool: &str, key: Option<&str>, end: Option<End>) -> Birth {
         let (run, at) = (RunId::from_bytes([1; 16]), Timestamp::from_micros(7));
-        Birth { run, tool: tool.into(), at, epoch: 1, worker: u64::MAX, key: key.map(Into::into), end }
+        let (tool, key) = (tool.into(), key.map(Into::into));
+        Birth { run, tool, at, epoch: 1, worker: u64::MAX, key, session: None, end }
     }
 
     #[test]

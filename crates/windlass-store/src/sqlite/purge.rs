@@ -49,7 +49,7 @@ const PURGE: &str = "DELETE FROM runs WHERE id = ?1 AND summary = 2 RETURNING ru
 impl Table<'_> {
     /// Does a slice of what is to be done.
     pub(super) fn tidy(&mut self, chores: &Chores) -> Result<Tidied, Trouble> {
-        // A run may be in the way of others that it spawned.
+        // They may be of a session that goes with the last of its runs.
         self.raise_many(true)?;
         let (mut done, mut budget) = (Tidied::default(), Budget(SLICE));
         for id in &chores.going {
@@ -82,7 +82,8 @@ impl Table<'_> {
 
     /// Removes a slice of a run that somebody wants gone. What it frees is overwritten, also where that takes a write.
     pub(super) fn purge(&mut self, run: RunId, now: Timestamp) -> Result<Tidied, Trouble> {
-        self.raise(run)?;
+        // Others may be of its session, which goes with the last of them.
+        self.raise_many(true)?;
         let head = self.head(run)?.ok_or(StoreError::NoSuchRun(run))?;
         let Head { id, phase, .. } = *head;
         if phase != Phase::Finished {
@@ -188,6 +189,7 @@ impl Table<'_> {
         if let Some(session) = session {
             let sql = "DELETE FROM sessions WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM runs WHERE session = ?1)";
             connection.prepare_cached(sql)?.execute([session])?;
+            self.sessions.clear();
         }
         self.heads.remove(&RunId::from_bytes(run));
         Ok(true)

@@ -6,7 +6,7 @@ mod create;
 mod mail;
 mod raise;
 
-pub(super) use create::{KEYED, Row, insert};
+pub(super) use create::{KEYED, Row, Sessions, insert};
 pub(super) use mail::KNOWN;
 
 use std::borrow::Cow;
@@ -63,6 +63,7 @@ pub(super) struct Table<'a> {
     pub(super) young: &'a mut Young,
     /// Whether rows may come later.
     pub(super) bears: bool,
+    pub(super) sessions: &'a mut Sessions,
 }
 
 /// What an owner's commit says of its run that the log notes, instead of the run's own row.
@@ -176,7 +177,9 @@ impl Table<'_> {
 
     /// Whether a commit adds one row to the log and does nothing else.
     pub(super) fn takes_note(&self, write: &Write) -> bool {
-        matches!(write.guard, Guard::Owner { run, .. } if self.noted(run, write).is_some())
+        let session = write.create.as_ref().and_then(|creation| creation.session.as_deref());
+        let is_named = session.is_none_or(|name| self.sessions.get(name).is_some());
+        is_named && matches!(write.guard, Guard::Owner { run, .. } if self.noted(run, write).is_some())
     }
 
     /// What the log can note of an owner's commit; nothing if the row of its run has to say more.
@@ -194,9 +197,10 @@ impl Table<'_> {
     /// Writes an owner's commit that leaves the row of its run alone, whether it has one or not.
     fn note(&mut self, owner: Owner, write: &Write, noted: Noted) -> Result<(), Trouble> {
         let text = noted.text()?;
-        if let Noted::Birth(_) = noted {
+        if let Some(creation) = &write.create {
+            let session = self.session(creation)?;
             let head = Head::new(self.end.number(owner.run), owner.epoch, Phase::Running);
-            self.heads.insert(owner.run, head);
+            self.heads.insert(owner.run, Head { session, ..head });
         }
         let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
         head.tail = self.end.append(self.connection, &head.journal(), &write.records, text.as_deref())?;

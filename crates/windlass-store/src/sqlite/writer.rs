@@ -30,7 +30,7 @@ use super::read::Readers;
 use super::reopen::{Outage, PACE};
 use super::schema;
 use super::sentry::Sentry;
-use super::table::{Heads, Table, Trouble};
+use super::table::{Heads, Sessions, Table, Trouble};
 
 /// Unfinished runs the writer remembers. Beyond that it starts afresh and asks the file, a few microseconds a run.
 const HEADS: usize = 65_536;
@@ -48,6 +48,7 @@ pub(super) struct Writer {
     end: End,
     resting: Vec<RunId>,
     young: Young,
+    sessions: Sessions,
     /// Prepares what is packed next.
     packer: Option<JoinHandle<()>>,
     checkpoints: Checkpoints,
@@ -154,6 +155,7 @@ impl Writer {
             end,
             resting: Vec::new(),
             young: Young::default(),
+            sessions: Sessions::default(),
             packer: None,
             checkpoints: Checkpoints::default(),
             _lock: lock,
@@ -402,6 +404,7 @@ impl Writer {
             opening: self.opening,
             young: &mut self.young,
             bears: !self.options.shared,
+            sessions: &mut self.sessions,
         })
     }
 
@@ -429,6 +432,7 @@ impl Writer {
         self.resting.clear();
         // Their rows are written when the file is opened again.
         self.young.clear();
+        self.sessions.clear();
         let link = std::mem::replace(&mut self.link, Err(Outage::new(fault))).ok();
         if let (Err(outage), Some(link)) = (&mut self.link, link) {
             outage.give_up(link);

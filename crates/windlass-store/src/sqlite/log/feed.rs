@@ -5,13 +5,15 @@ use windlass_core::RunId;
 use windlass_core::store::Entry;
 
 use super::{Row, signed, unpack, unsigned};
+use crate::sqlite::birth;
 use crate::sqlite::keys::Keys;
 use crate::sqlite::read::{ReadError, decode_line, text};
 use crate::sqlite::seal;
 
+/// A run may have no row yet.
 pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.seq, log.count, runs.run, log.body
-    FROM log CROSS JOIN runs ON runs.id = log.run
-    WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2 AND runs.summary = 0
+    FROM log LEFT JOIN runs ON runs.id = log.run
+    WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2 AND coalesce(runs.summary, 0) = 0
     ORDER BY log.position LIMIT ?3";
 
 /// Segments of runs that went on at the same time overlap, so they come by where they begin.
@@ -35,7 +37,13 @@ pub(in crate::sqlite) fn feed(
     while let Some(row) = rows.next()? {
         let body = text(row, 4)?.to_owned();
         let found = Row { position: row.get(0)?, seq: unsigned(row.get(1)?), count: row.get(2)?, body };
-        page.add(RunId::from_bytes(row.get(3)?), &found)?;
+        let run = match row.get::<_, Option<_>>(3)? {
+            Some(run) => Some(RunId::from_bytes(run)),
+            None => birth::run_at(view, found.position)?,
+        };
+        if let Some(run) = run {
+            page.add(run, &found)?;
+        }
     }
     page.cut();
     let mut statement = view.prepare_cached(PACKED_FEED)?;

@@ -1,6 +1,9 @@
 //! Runs that come into being: by their owner, or for whoever takes them up.
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, params};
+use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 use windlass_core::run::state::RunState;
 use windlass_core::store::{Creation, StoreError, Turn};
@@ -122,8 +125,38 @@ impl Table<'_> {
     }
 
     /// The number that stands for the session of a new run.
-    fn session(&self, creation: &Creation) -> rusqlite::Result<Option<i64>> {
-        creation.session.as_deref().map(|name| intern(self.connection, name)).transpose()
+    pub(super) fn session(&mut self, creation: &Creation) -> rusqlite::Result<Option<i64>> {
+        let Some(name) = &creation.session else { return Ok(None) };
+        if let Some(number) = self.sessions.get(name) {
+            return Ok(Some(number));
+        }
+        let number = intern(self.connection, name)?;
+        self.sessions.remember(name, number);
+        Ok(Some(number))
+    }
+}
+
+/// The numbers of sessions that had runs lately.
+#[derive(Default)]
+pub(in crate::sqlite) struct Sessions(FxHashMap<Arc<str>, i64>);
+
+/// Beyond that it starts afresh and asks the file.
+const SESSIONS: usize = 4_096;
+
+impl Sessions {
+    pub(super) fn get(&self, name: &str) -> Option<i64> {
+        self.0.get(name).copied()
+    }
+
+    fn remember(&mut self, name: &Arc<str>, number: i64) {
+        if self.0.len() >= SESSIONS {
+            self.clear();
+        }
+        self.0.insert(name.clone(), number);
+    }
+
+    pub(in crate::sqlite) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 

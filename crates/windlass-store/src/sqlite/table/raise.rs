@@ -36,8 +36,9 @@ impl Table<'_> {
 
     fn write_row(&mut self, id: i64) -> rusqlite::Result<()> {
         let Some(run) = self.young.run(id) else { return Ok(()) };
-        let tail = self.heads.get(&run).map(|head| head.tail).unwrap_or_default();
-        if self.young.write(self.connection, self.opening, id, tail)? {
+        // What has no row is remembered.
+        let Some(head) = self.heads.get(&run) else { return Ok(()) };
+        if self.young.write(self.connection, self.opening, &head.journal())? {
             self.end.saved(id);
             self.resting.push(run);
         }

@@ -227,6 +227,44 @@ fn l12_a_key_is_taken_by_a_run_without_a_row_also_after_a_crash() {
 }
 
 #[test]
+fn l23_a_run_without_a_row_is_of_its_session() {
+    let (_directory, path) = place();
+    let store = lone(&path);
+    let of_session = |n: u8| {
+        let creation = Creation { tool: "t".into(), session: Some("s".into()), ..Creation::default() };
+        owner(n, 0, vec![Change::Create(creation), append(json!("first"))])
+    };
+    let feed = |store: &SqliteStore| {
+        let entries = block_on(store.feed("s".into(), 0, 99)).unwrap();
+        entries.iter().map(|entry| (entry.run, entry.seq)).collect::<Vec<_>>()
+    };
+    let told = |store: &SqliteStore| [2, 3].map(|n| block_on(store.info(run(n))).unwrap().unwrap());
+    commit(&store, of_session(2)).unwrap();
+    commit(&store, of_session(3)).unwrap();
+    commit(&store, end(2, 1)).unwrap();
+    let (fed, before) = (feed(&store), told(&store));
+    assert_eq!((&fed[..], rows(&path)), (&[(run(2), 0), (run(3), 0), (run(2), 1)][..], 0));
+    assert!(before.iter().all(|info| info.session.as_deref() == Some("s")));
+    let crashed = SqliteStore::open(crash(&path)).unwrap();
+    assert_eq!((feed(&crashed), told(&crashed)), (fed.clone(), before.clone()));
+    let listed = block_on(store.list(Filter::Session("s".into()), None, 9)).unwrap();
+    assert_eq!((feed(&store), &listed[..]), (fed, &before[..]));
+    // The session is there as long as one of its runs is, with a row or without.
+    commit(&store, of_session(4)).unwrap();
+    commit(&store, end(3, 1)).unwrap();
+    for n in [2, 3] {
+        block_on(store.purge(run(n), Timestamp::default())).unwrap();
+    }
+    assert_eq!(feed(&store), [(run(4), 0)]);
+    commit(&store, end(4, 1)).unwrap();
+    block_on(store.purge(run(4), Timestamp::default())).unwrap();
+    commit(&store, of_session(5)).unwrap();
+    assert_eq!(feed(&store), [(run(5), 0)], "it begins again when it is gone");
+    drop(store);
+    assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
+}
+
+#[test]
 fn w09_a_run_without_a_row_can_be_purged() {
     let (_directory, path) = place();
     let store = lone(&path);
