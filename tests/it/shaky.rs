@@ -1,5 +1,6 @@
 //! A store that fails where commits are not concerned: reads, claims, renewals.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,7 +9,8 @@ use futures_util::future::BoxFuture;
 use windlass::record::Record;
 use windlass::{Filter, RunId, RunInfo, Store, StoreError, Timestamp};
 use windlass_core::WorkerId;
-use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Mail};
+use windlass_core::spawn::Spawn;
+use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Mail, Promise};
 use windlass_core::testing::Sim;
 use windlass_core::time::Clock;
 
@@ -23,6 +25,8 @@ pub(crate) struct Shaky {
     pub(crate) renew: AtomicU32,
     /// Answers to claims take this long on their way.
     pub(crate) slow: parking_lot::Mutex<Option<(Sim, Duration)>>,
+    /// The next commits take this long on their way there.
+    pub(crate) slow_commits: parking_lot::Mutex<VecDeque<(Sim, Duration)>>,
     /// The next look at a run's row takes this long on its way there, and this long on its way back.
     pub(crate) slow_look: parking_lot::Mutex<Option<(Sim, [Duration; 2])>>,
     /// Until when leases were taken.
@@ -38,6 +42,7 @@ impl Shaky {
             claim: 0.into(),
             renew: 0.into(),
             slow: Default::default(),
+            slow_commits: Default::default(),
             slow_look: Default::default(),
             leases: Default::default(),
         })
@@ -52,7 +57,14 @@ impl Shaky {
 
 impl Store for Shaky {
     fn commit(&self, commit: Commit) -> Answer<()> {
-        self.inner.commit(commit)
+        let slow = self.slow_commits.lock().pop_front();
+        let Some((sim, time)) = slow else { return self.inner.commit(commit) };
+        let ((promise, ticket), inner, clock) = (Promise::pair(), self.inner.clone(), sim.clone());
+        sim.spawn(Box::pin(async move {
+            clock.sleep(time).await;
+            promise.answer(inner.commit(commit).get().await);
+        }));
+        Answer::Wait(ticket)
     }
 
     fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {

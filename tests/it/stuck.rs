@@ -535,3 +535,36 @@ fn attaching_to_a_run_that_is_in_the_store_and_not_yet_live_waits_for_its_end() 
         assert_eq!(value.unwrap(), Some(json!("done")), "{time:?}");
     }
 }
+
+/// Two take the run up in one process. The one whose claim is the older one hears of that only by its next commit, and until
+/// then takes what is written to the run for its own.
+#[test]
+fn l08_what_a_superseded_owner_was_told_is_not_lost() {
+    on_every_store(|world| {
+        let twice = Tool::durable_fn("twice", "waits twice", |mut ctx: Ctx, _: Value| async move {
+            let first: Value = ctx.wait("first").await?;
+            let second: Value = ctx.wait("second").await?;
+            Ok(json!([first, second]))
+        });
+        let (runtime, store) = shaky(&world, [twice], None);
+        let run = start(&world, &runtime, "twice");
+        // The claim that the answer causes takes long on its way back, and somebody is faster.
+        *store.slow.lock() = Some((world.sim.clone(), 30 * MOMENT));
+        let people = runtime.clone();
+        world.run(async move {
+            let key = people.inbox().await.unwrap()[0].key.clone().expect("it waits for an answer");
+            people.resolve(&key, ok(json!(1))).await.unwrap();
+        });
+        world.pass(MOMENT);
+        *store.slow.lock() = None;
+        let resume = runtime.clone();
+        world.run(async move { resume.resume(run).await }).unwrap();
+        world.pass(27 * MOMENT);
+        // What is written to the run is in its mailbox when the older one has begun, and not been refused yet.
+        store.slow_commits.lock().extend([5, 10].map(|moments| (world.sim.clone(), moments * MOMENT)));
+        let cancel = runtime.clone();
+        world.run(async move { cancel.cancel(run, "ada", "enough").await }).unwrap();
+        assert!(store.slow_commits.lock().is_empty(), "the older one is at work");
+        assert_eq!(ends(&world, &runtime, run).unwrap_err().kind(), "cancelled");
+    });
+}

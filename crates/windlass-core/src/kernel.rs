@@ -311,6 +311,10 @@ impl Kernel {
                 self.ended(id, end);
                 self.try_again_with_a_lease(id);
             }
+            RunEnd::Elsewhere => {
+                self.ended(id, end);
+                self.after_supersession(id);
+            }
             _ => self.ended(id, end),
         }
     }

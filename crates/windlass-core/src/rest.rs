@@ -117,6 +117,11 @@ impl Kernel {
         Ok(())
     }
 
+    /// Whether the run is driven here, or claimed for that.
+    fn is_taken(&self, run: RunId) -> bool {
+        self.rest.taking.lock().contains_key(&run) || self.live.lock().contains_key(&run)
+    }
+
     /// Whether the run is being taken up.
     pub(crate) fn is_waking(&self, run: RunId) -> bool {
         self.rest.waking.lock().contains_key(&run) || self.rest.taking.lock().contains_key(&run)
@@ -145,14 +150,27 @@ impl Kernel {
         if let Some(wake) = wake {
             self.set_alarm(wake);
         }
-        let (kernel, id, seen) = (self.clone(), run.id, run.with(|machine| machine.seen()));
+        self.wake_for_mail(run.id, run.with(|machine| machine.seen()));
+    }
+
+    /// A run was let go of because somebody else has it. Whoever wrote to it meanwhile may have told the wrong one; and if
+    /// the right one has suspended it by now, nobody else looks.
+    pub(crate) fn after_supersession(self: &Arc<Self>, run: RunId) {
+        if !self.closed.load(Ordering::Acquire) {
+            self.wake_for_mail(run, 0);
+        }
+    }
+
+    /// Takes up a run at rest if it has mail after that.
+    fn wake_for_mail(self: &Arc<Self>, run: RunId, seen: u64) {
+        let kernel = self.clone();
         self.spawn.spawn(Box::pin(async move {
-            match kernel.store.mail(id, seen).await {
+            match kernel.store.mail(run, seen).await {
                 Ok(mail) if mail.is_empty() => {}
-                Ok(_) => kernel.wake_up(id),
+                Ok(_) => kernel.wake_up(run),
                 Err(error) => {
-                    tracing::warn!(run = %id, "its mailbox cannot be read: {error}");
-                    kernel.wake_up(id);
+                    tracing::warn!(%run, "its mailbox cannot be read: {error}");
+                    kernel.wake_up(run);
                 }
             }
         }));
@@ -272,8 +290,8 @@ impl Kernel {
         }
         let how = match (self.store.info(run).await?.map(|info| info.state), how) {
             (Some(RunState::Queued | RunState::Suspended { .. }), _) => TakenUp::Woken,
-            // Somebody here may have taken it up since it was looked for.
-            (Some(RunState::Running), Some(how)) if !self.live.lock().contains_key(&run) => how,
+            // Somebody here may have taken it up since it was looked for, or be about to.
+            (Some(RunState::Running), Some(how)) if !self.is_taken(run) => how,
             _ => return Ok(()),
         };
         match self.take_up(run, how).await {
