@@ -117,11 +117,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether the run is driven here, or claimed for that.
-    fn is_taken(&self, run: RunId) -> bool {
-        self.rest.taking.lock().contains_key(&run) || self.live.lock().contains_key(&run)
-    }
-
     /// Whether the run is being taken up.
     pub(crate) fn is_waking(&self, run: RunId) -> bool {
         self.rest.waking.lock().contains_key(&run) || self.rest.taking.lock().contains_key(&run)
@@ -290,8 +285,11 @@ impl Kernel {
         }
         let how = match (self.store.info(run).await?.map(|info| info.state), how) {
             (Some(RunState::Queued | RunState::Suspended { .. }), _) => TakenUp::Woken,
-            // Somebody here may have taken it up since it was looked for, or be about to.
-            (Some(RunState::Running), Some(how)) if !self.is_taken(run) => how,
+            // Somebody here may be about to drive it since it was looked for, or drive it.
+            (Some(RunState::Running), Some(TakenUp::Found)) if self.rest.taking.lock().contains_key(&run) => {
+                return Ok(());
+            }
+            (Some(RunState::Running), Some(how)) if !self.live.lock().contains_key(&run) => how,
             _ => return Ok(()),
         };
         match self.take_up(run, how).await {

@@ -52,8 +52,10 @@ impl SqliteStore {
         let (target, readers) = (to.clone(), self.readers.clone());
         let copying = thread::Builder::new().name("windlass-backup".to_owned());
         let copying = copying.spawn(move || {
-            // For whoever looks into the copy with other programs; opening it would write their rows too.
-            readers.nursery.settle();
+            // For whoever looks into the copy with other programs: opening it writes rows that are missing, too.
+            if let Err(why) = readers.nursery.settle() {
+                tracing::warn!("a backup is made without the rows of the latest runs: {why}");
+            }
             promise.answer(Ok(back_up(&from, &target)));
         });
         Box::pin(async move {

@@ -175,7 +175,9 @@ impl Young {
     pub(super) fn end(&mut self, id: i64, end: End) {
         let Some(birth) = self.runs.get_mut(&id) else { return };
         self.ended += usize::from(birth.end.is_none());
-        birth.end = Some(end);
+        // It ends once, whatever is said of it later.
+        let at = birth.end.map_or(end.at, |first| first.at);
+        birth.end = Some(End { at, ..end });
         self.changed.push(Changed::Young(id, birth.clone()));
     }
 
@@ -246,7 +248,7 @@ impl Found {
         self.birth = self.birth.take().or(noted.birth);
         if noted.ending.is_some() {
             let last = row.get_ref(5)?.as_str()?.lines().last().unwrap_or_default();
-            self.ended = read::decode(last).ok().map(|log::At { at }| at);
+            self.ended = self.ended.or(read::decode(last).ok().map(|log::At { at }| at));
             self.ending = noted.ending;
         }
         Ok(())

@@ -75,27 +75,36 @@ impl Desk {
         if !self.may_write_here(writer) {
             return Some(job);
         }
-        // A panic must not leave a half-written group for the next one to commit.
-        let written = catch_unwind(AssertUnwindSafe(|| writer.write(&mut vec![job])));
-        match written {
+        match catch_unwind(AssertUnwindSafe(|| writer.write(&mut vec![job]))) {
             Ok(replies) => {
                 writer.note();
                 self.answer(desk, || replies.give());
             }
-            Err(_) => {
-                tracing::error!("the writer of the store panicked");
-                drop(desk.take());
-                self.queue.abandon();
-            }
+            Err(_) => self.panicked(desk),
         }
         None
     }
 
-    /// Has the rows written of runs that have none yet.
-    pub(super) fn settle(&self) {
-        if let Some(writer) = self.writer.lock().as_mut() {
-            writer.settle();
+    /// Has the rows written of runs that have none yet; says why that cannot be.
+    pub(super) fn settle(&self) -> Result<(), String> {
+        let mut desk = self.writer.lock();
+        let settled = desk.as_mut().map(|writer| catch_unwind(AssertUnwindSafe(|| writer.settle())));
+        match settled {
+            Some(Ok(true)) => return Ok(()),
+            Some(Err(_)) => self.panicked(desk),
+            Some(Ok(false)) | None => drop(desk),
         }
+        Err(self.queue.refusal().unwrap_or_else(|| "it is closed".to_owned()))
+    }
+
+    /// A panic must not leave a half-written group for the next one to commit.
+    fn panicked(&self, mut desk: MutexGuard<'_, Option<Writer>>) {
+        tracing::error!("the writer of the store panicked");
+        let writer = desk.take();
+        // Whoever is told that nothing comes any more may come back here.
+        drop(desk);
+        drop(writer);
+        self.queue.abandon();
     }
 
     /// Whether the next commit is written by whoever submits it.

@@ -94,8 +94,8 @@ impl Table<'_> {
         for segment in &packed.segments {
             self.exchange(segment)?;
         }
-        // A journal that is being removed ends where its removal has come to.
-        let sql = "UPDATE runs SET tail = ?2, length = ?3 WHERE id = ?1 AND summary = 0";
+        // A journal that is being removed ends where its removal has come to; and one that the same group added to, further on.
+        let sql = "UPDATE runs SET tail = ?2, length = ?3 WHERE id = ?1 AND summary = 0 AND tail < ?2";
         let mut save = self.connection.prepare_cached(sql)?;
         for (run, tail) in self.tails.upto(packed.upto) {
             save.execute(params![run, tail.position, signed(tail.end)])?;

@@ -1,8 +1,9 @@
 //! The read side: short statements on connections of their own.
 //!
 //! They block the thread that polls, for the fraction of a millisecond a read of some hundred records takes: less than
-//! moving it to another thread would cost. Readers never wait for the writer, nor it for them, and a reader that starts
-//! after a commit was answered sees it.
+//! moving it to another thread would cost. Whoever asks for one run or one session never waits for the writer, whoever asks
+//! which runs there are waits for the group under way; it waits for nobody. A reader that starts after a commit was answered
+//! sees it.
 
 use std::sync::Arc;
 
@@ -160,7 +161,9 @@ impl Readers {
             }
             drop(view);
             if self.tails.get(id) == known {
-                return Err(ReadError::Broken(tail));
+                // Removed just now.
+                let gone = saved.is_none().then_some(ReadError::Refused(StoreError::NoSuchRun(run)));
+                return Err(gone.unwrap_or(ReadError::Broken(tail)));
             }
         }
     }
@@ -199,9 +202,11 @@ impl Readers {
         // Whatever the time is, it is not "never".
         let now = now.as_micros().min(NEVER - 1);
         self.glance(|connection| {
-            // Runs that have no row yet are driven: only whose worker is gone is looked for.
-            if connection.prepare_cached(GONE)?.exists([now])? {
-                self.nursery.settle();
+            // Runs that have no row yet are driven, unless their worker is gone.
+            let gone =
+                connection.prepare_cached(GONE)?.query_map([now], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
+            if self.nursery.has_runs_of(&gone) {
+                self.nursery.settle().map_err(|why| ReadError::Refused(StoreError::Unavailable(why)))?;
             }
             // One view of the file, so that no run is on its way from one answer to another.
             let transaction = connection.transaction()?;
@@ -222,9 +227,10 @@ impl Readers {
 
     pub(super) fn feed(&self, session: &str, after: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.glance(|connection| {
+            let upto = self.nursery.last();
             // One view of the file, so that nothing is on its way into a segment.
             let view = connection.transaction()?;
-            log::feed(&view, &self.keys, session, after, limit)
+            log::feed(&view, (&self.keys, &self.nursery), session, (after, upto), limit)
         })
     }
 
@@ -237,7 +243,8 @@ impl Readers {
 
     /// Reads once every run has its row.
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
-        self.nursery.settle();
+        // Without them it would be wrong, not old.
+        self.nursery.settle().map_err(StoreError::Unavailable)?;
         self.glance(read)
     }
 
@@ -281,8 +288,8 @@ const WOKEN: &str = "SELECT run FROM runs WHERE wake <= ?1 ORDER BY wake, run LI
 /// When the next one's time comes.
 const NEXT: &str = "SELECT wake FROM runs WHERE wake > ?1 ORDER BY wake LIMIT 1";
 
-/// Whether some owner's lease is over.
-const GONE: &str = "SELECT 1 FROM workers WHERE until <= ?1 LIMIT 1";
+/// Owners whose lease is over.
+const GONE: &str = "SELECT id FROM workers WHERE until <= ?1";
 
 /// Running runs whose owner's lease is over: `CROSS JOIN` says that the few workers come first, and hardly ever is there one.
 const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs INDEXED BY runs_open
@@ -423,7 +430,7 @@ mod tests {
                 LEFT,
                 "SEARCH workers USING COVERING INDEX workers_by_lease (until<?); SEARCH runs USING INDEX runs_open (phase=?)",
             ),
-            (log::HOT_FEED, "SEARCH log USING INDEX log_by_session (session=? AND rowid>?)"),
+            (log::HOT_FEED, "SEARCH log USING INDEX log_by_session (session=? AND rowid>? AND rowid<?)"),
             (log::PACKED_FEED, "SEARCH segments USING INDEX segments_by_session (session=?)"),
             (MAIL, "SEARCH mail USING INDEX mail_unread (run=? AND position>?)"),
         ];

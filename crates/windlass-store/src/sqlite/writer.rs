@@ -17,7 +17,6 @@ use super::birth::Young;
 use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
-use super::decide::Head;
 use super::fault::{Failure, Fault};
 use super::job::{Job, Spent, Taken};
 use super::lock::FileLock;
@@ -142,6 +141,7 @@ impl Writer {
     pub(super) fn new(opened: Opened, options: Options, queue: Arc<Queue>, others: Others) -> rusqlite::Result<Self> {
         let Opened { lock, connection, place, opening, .. } = opened;
         let end = others.tails.rebuild(&connection)?;
+        others.readers.nursery.begin(end.last);
         let link = Ok(Link::new(connection, &place)?);
         Ok(Self {
             queue,
@@ -175,6 +175,12 @@ impl Writer {
         self.link.as_ref().ok().map(|link| link.pages.load(Ordering::Relaxed))
     }
 
+    /// Forgets what it knows of runs that have a row.
+    #[cfg(test)]
+    pub(super) fn forget(&mut self) {
+        self.heads.retain(|_, head| self.young.has(head.id));
+    }
+
     /// Whether the file is open.
     pub(super) fn is_open(&self) -> bool {
         self.link.is_ok()
@@ -199,9 +205,10 @@ impl Writer {
         self.pack();
     }
 
-    /// Writes the rows of runs that have none yet.
-    pub(super) fn settle(&mut self) {
+    /// Writes the rows of runs that have none yet. Whether all of them have.
+    pub(super) fn settle(&mut self) -> bool {
         self.write(&mut Vec::new()).give();
+        self.is_open()
     }
 
     /// Closes in good order once everything is written.
@@ -283,7 +290,7 @@ impl Writer {
                 if self.end.packed != packed {
                     self.others.tails.forget(self.end.packed);
                 }
-                self.others.readers.nursery.publish(&mut self.young);
+                self.others.readers.nursery.publish(&mut self.young, self.end.last);
                 self.forget_heads();
             }
         }
@@ -292,7 +299,7 @@ impl Writer {
 
     fn forget_heads(&mut self) {
         for run in self.resting.drain(..) {
-            if self.heads.get(&run).is_some_and(Head::is_at_rest) {
+            if self.heads.get(&run).is_some_and(|head| head.is_at_rest() && !self.young.has(head.id)) {
                 self.heads.remove(&run);
             }
         }
@@ -327,10 +334,7 @@ impl Writer {
                     Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
                 }
                 Job::Blob(step, promise) => {
-                    let work = |table: &mut Table<'_>| {
-                        table.raise_many(true)?;
-                        blobs::work(table.connection, table.opening, &step)
-                    };
+                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
                     Reply::Blob(promise, self.one(&mut failed, work))
                 }
                 Job::Release(run, epoch, promise) => {
@@ -466,7 +470,7 @@ impl Writer {
                 tracing::info!(path = %self.place.path.display(), "the file is open again");
                 // They may be connected to files that are not there any more.
                 self.others.readers.close();
-                self.others.readers.nursery.clear();
+                self.others.readers.nursery.begin(end.last);
                 (self.link, self.end) = (Ok(link), end);
                 self.checkpoints = Checkpoints::default();
             }

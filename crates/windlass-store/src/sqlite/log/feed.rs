@@ -7,14 +7,16 @@ use windlass_core::store::Entry;
 use super::{Row, signed, unpack, unsigned};
 use crate::sqlite::birth;
 use crate::sqlite::keys::Keys;
+use crate::sqlite::nursery::Nursery;
 use crate::sqlite::read::{ReadError, decode_line, text};
 use crate::sqlite::seal;
 
 /// A run may have no row yet.
-pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.seq, log.count, runs.run, log.body
+pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.seq, log.count, runs.run, log.body, log.run
     FROM log LEFT JOIN runs ON runs.id = log.run
-    WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2 AND coalesce(runs.summary, 0) = 0
-    ORDER BY log.position LIMIT ?3";
+    WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2 AND log.position <= ?3
+      AND coalesce(runs.summary, 0) = 0
+    ORDER BY log.position LIMIT ?4";
 
 /// Segments of runs that went on at the same time overlap, so they come by where they begin.
 pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.first, segments.seq, runs.run, segments.body
@@ -23,23 +25,27 @@ pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.first, segments
       AND runs.summary = 0
     ORDER BY segments.first";
 
-/// At most `limit` entries after a position.
+/// At most `limit` entries after a position and up to another.
 pub(in crate::sqlite) fn feed(
     view: &Connection,
-    keys: &Keys,
+    (keys, nursery): (&Keys, &Nursery),
     session: &str,
-    after: u64,
+    (after, upto): (u64, i64),
     limit: usize,
 ) -> Result<Vec<Entry>, ReadError> {
     let mut page = Page { view, keys, after: signed(after), limit, entries: Vec::new() };
     let mut statement = view.prepare_cached(HOT_FEED)?;
-    let mut rows = statement.query(params![session, page.after, i64::try_from(limit).unwrap_or(i64::MAX)])?;
+    let mut rows = statement.query(params![session, page.after, upto, i64::try_from(limit).unwrap_or(i64::MAX)])?;
     while let Some(row) = rows.next()? {
         let body = text(row, 4)?.to_owned();
         let found = Row { position: row.get(0)?, seq: unsigned(row.get(1)?), count: row.get(2)?, body };
         let run = match row.get::<_, Option<_>>(3)? {
             Some(run) => Some(RunId::from_bytes(run)),
-            None => birth::run_at(view, found.position)?,
+            None => match nursery.numbered(row.get(5)?) {
+                Some(run) => Some(run),
+                // It has got its row since this view was taken.
+                None => birth::run_at(view, found.position)?,
+            },
         };
         if let Some(run) = run {
             page.add(run, &found)?;

@@ -54,7 +54,7 @@ impl Tails {
     /// Looks through the end of the log as it is in the file.
     pub(in crate::sqlite) fn rebuild(&self, connection: &Connection) -> rusqlite::Result<End> {
         let sql = "SELECT packed, last, max(runs, (SELECT coalesce(max(id), 0) FROM runs)) FROM file";
-        let (packed, last, runs): (i64, i64, i64) =
+        let (packed, last, mut runs): (i64, i64, i64) =
             connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let mut statement =
             connection.prepare("SELECT position, run, seq + count FROM log WHERE position > ?1 ORDER BY position")?;
@@ -63,7 +63,10 @@ impl Tails {
         while let Some(row) = rows.next()? {
             let position = row.get(0)?;
             last = last.max(position);
-            tails.insert(row.get(1)?, Tail { position, end: unsigned(row.get(2)?) });
+            let run = row.get(1)?;
+            // Also of one that has no row, and cannot get one.
+            runs = runs.max(run);
+            tails.insert(run, Tail { position, end: unsigned(row.get(2)?) });
         }
         *self.0.write() = tails;
         let newest = connection.query_row("SELECT max(run) FROM runs", [], |row| row.get::<_, Option<Vec<u8>>>(0))?;

@@ -36,8 +36,8 @@ impl Table<'_> {
 
     fn write_row(&mut self, id: i64) -> rusqlite::Result<()> {
         let Some(run) = self.young.run(id) else { return Ok(()) };
-        // What has no row is remembered.
-        let Some(head) = self.heads.get(&run) else { return Ok(()) };
+        // What has no row is remembered. If it were not, the file would be opened again, and tell.
+        let head = self.heads.get(&run).ok_or(rusqlite::Error::QueryReturnedNoRows)?;
         if self.young.write(self.connection, self.opening, &head.journal())? {
             self.end.saved(id);
             self.resting.push(run);

@@ -247,6 +247,9 @@ fn l23_a_run_without_a_row_is_of_its_session() {
     assert!(before.iter().all(|info| info.session.as_deref() == Some("s")));
     let crashed = SqliteStore::open(crash(&path)).unwrap();
     assert_eq!((feed(&crashed), told(&crashed)), (fed.clone(), before.clone()));
+    // What is committed and not made known yet is of runs that nobody could ask for.
+    crashed.readers.nursery.begin(crashed.readers.nursery.last() - 1);
+    assert_eq!(feed(&crashed), fed[..2]);
     let listed = block_on(store.list(Filter::Session("s".into()), None, 9)).unwrap();
     assert_eq!((feed(&store), &listed[..]), (fed, &before[..]));
     // The session is there as long as one of its runs is, with a row or without.

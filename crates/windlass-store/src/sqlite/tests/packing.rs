@@ -1,9 +1,11 @@
 //! What is packed reads as it did before.
 
 use rusqlite::Connection;
-use windlass_core::store::Entry;
+use windlass_core::store::{Entry, Promise};
 
-use super::super::open;
+use super::super::job::{Job, Write};
+use super::super::place::Place;
+use super::super::{open, pack};
 use super::*;
 
 /// Packs whenever there is anything to pack.
@@ -141,4 +143,25 @@ fn a_person_can_read_what_is_in_the_file() {
     let session: String =
         reader.query_row("SELECT session FROM run WHERE state = 'running' LIMIT 1", [], |row| row.get(0)).unwrap();
     assert_eq!(session, "s");
+}
+
+/// The row of a run says where its journal ends, if it rests. What is packed was prepared before that.
+#[test]
+fn w09_a_run_that_comes_to_rest_in_the_group_that_packs_it_ends_where_it_does() {
+    for rest in [RunState::Suspended { wake: None }, RunState::Finished { ending: Ending::Ok }] {
+        let (_directory, path) = place();
+        let mut writer = group::writer(&path);
+        let mut commits = vec![create(1), cancel(1)];
+        commits.extend((1..10).map(|seq| owner(1, seq, vec![append(json!(seq))])));
+        assert!(group::group(&mut writer, commits).iter().all(Result::is_ok));
+        let packed = pack::prepare(&Place::of(path, &Options::default()), 0, 10).unwrap();
+        assert_eq!(packed.segments.len(), 1);
+        let write = Write::encode(owner(1, 10, vec![append(json!("rests")), Change::State(rest)]), &keys()).unwrap();
+        let ((promise, written), (done, exchanged)) = (Promise::pair(), Promise::pair());
+        writer.write(&mut vec![Job::Write(write.into(), promise), Job::Pack(packed, done)]).give();
+        assert_eq!((block_on(written), block_on(exchanged)), (Ok(()), Ok(())));
+        // Nothing of the run is in memory any more.
+        writer.forget();
+        assert_eq!(group::group(&mut writer, vec![owner(1, 11, vec![append(json!("goes on"))])]), [Ok(())]);
+    }
 }
