@@ -260,26 +260,54 @@ impl Kernel {
                 self.clock.sleep(limits::LOOK_AGAIN).await;
                 continue;
             }
-            let again = {
-                let mut waking = self.rest.waking.lock();
-                let again = waking.insert(run, None).flatten();
-                if again.is_none() {
-                    waking.remove(&run);
-                }
-                again
-            };
-            let Some(again) = again else {
-                // Nobody drives it here: whoever waits for it looks for themselves.
-                if !self.live.lock().contains_key(&run) {
-                    self.ended(run, &RunEnd::Elsewhere);
-                }
-                return;
-            };
-            how = again;
+            match self.woken(run) {
+                Some(again) => how = again,
+                None => return,
+            }
+        }
+    }
+
+    /// The run was taken up, or is not to be; returns whether and how somebody asked for that again meanwhile.
+    fn woken(&self, run: RunId) -> Option<Again> {
+        let again = {
+            let mut waking = self.rest.waking.lock();
+            let again = waking.insert(run, None).flatten();
+            if again.is_none() {
+                waking.remove(&run);
+            }
+            again
+        };
+        // Nobody drives it here: whoever waits for it looks for themselves.
+        if again.is_none() && !self.live.lock().contains_key(&run) {
+            self.ended(run, &RunEnd::Elsewhere);
+        }
+        again
+    }
+
+    /// Takes up a run that was found, unless somebody is at it: two owners in one process would be one too many.
+    async fn take_up_found(self: &Arc<Self>, run: RunId) {
+        match self.rest.waking.lock().entry(run) {
+            std::collections::btree_map::Entry::Occupied(_) => return,
+            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(None),
+        };
+        let how = Some(TakenUp::Found);
+        let again = match self.take_up_rested(run, how).await {
+            Ok(()) => self.woken(run),
+            Err(error) => {
+                tracing::warn!(%run, "the run cannot be taken up: {error}");
+                Some(how)
+            }
+        };
+        if let Some(how) = again {
+            let kernel = self.clone();
+            self.spawn.spawn(Box::pin(async move { kernel.waking(run, how).await }));
         }
     }
 
     async fn take_up_rested(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) -> Result<(), StoreError> {
+        if how == Some(TakenUp::Woken) {
+            self.until_let_go(run).await;
+        }
         if self.live.lock().contains_key(&run) || self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -302,6 +330,15 @@ impl Kernel {
                 | StoreError::Busy { .. },
             ) => Ok(()),
             taken => taken.map(|_| ()),
+        }
+    }
+
+    /// Whoever says that a run is nobody's was its owner. If it is driven here all the same, that is by somebody who was
+    /// superseded, and will hear of it.
+    async fn until_let_go(&self, run: RunId) {
+        let live = self.live.lock().get(&run).cloned();
+        if let Some(live) = live {
+            live.completion.wait().await;
         }
     }
 
@@ -357,12 +394,7 @@ impl Kernel {
             }
             for run in &fresh {
                 // One after the other, so that a thousand runs that are due together do not keep new calls waiting.
-                if !self.rest.waking.lock().contains_key(run)
-                    && let Err(error) = self.take_up_rested(*run, Some(TakenUp::Found)).await
-                {
-                    tracing::warn!(%run, "the run cannot be taken up: {error}");
-                    self.wake_up_as(*run, Some(TakenUp::Found));
-                }
+                self.take_up_found(*run).await;
             }
             before = fresh;
             self.room().await;
