@@ -11,7 +11,8 @@ use windlass_core::testing::Sim;
 use windlass_core::time::Clock;
 use windlass_core::{Error, Runtime};
 
-use crate::world::{Counter, World, on_every_store};
+use crate::shaky::Shaky;
+use crate::world::{Counter, World, on_every_store, tool};
 
 const LEASE: Duration = Duration::from_secs(30);
 const MOMENT: Duration = Duration::from_secs(1);
@@ -355,5 +356,45 @@ fn e19_recovery_takes_up_many_runs_at_a_bounded_rate_and_new_calls_go_first() {
         world.pass(3 * HOUR);
         let all = world.run(async move { runtime.list(windlass::Filter::Finished, None, 1_000).await }).unwrap();
         assert_eq!(all.len(), 301);
+    });
+}
+
+#[test]
+fn e18_a_run_that_two_find_at_once_has_one_owner() {
+    on_every_store(|world| {
+        let (looked, sim) = (Counter::default(), world.sim.clone());
+        let count = looked.clone();
+        let late = Tool::durable_fn("late", "sleeps, then looks for long", move |mut ctx: Ctx, _: Value| {
+            let (sim, count) = (sim.clone(), count.clone());
+            async move {
+                ctx.sleep(60 * MOMENT).await?;
+                let look = |_| {
+                    count.add();
+                    let sim = sim.clone();
+                    async move {
+                        sim.sleep(20 * MOMENT).await;
+                        Ok(())
+                    }
+                };
+                ctx.step("look", look).readonly().await
+            }
+        });
+        let store = Shaky::new(world.store.clone());
+        let mut config = world.config([late, tool("quick", |_| async { Ok(()) })]);
+        config.store = store.clone();
+        let runtime = Runtime::new(config);
+        let run = runtime.start(call("late")).unwrap();
+        world.pass(58 * MOMENT);
+        // Its time comes, and what its row says is long on its way to whoever looks.
+        *store.slow_look.lock() = Some((world.sim.clone(), [Duration::ZERO, 10 * MOMENT]));
+        world.pass(4 * MOMENT);
+        assert!(store.slow_look.lock().is_none(), "somebody looks");
+        // The end of a run in a session makes somebody look for others that are due.
+        let other = runtime.clone();
+        world.run(async move { other.start_with(call("quick"), Start::session("s")).await }).unwrap();
+        world.pass(60 * MOMENT);
+        let info = runtime.clone();
+        let info = world.run(async move { info.info(run).await }).unwrap().unwrap();
+        assert_eq!((looked.get(), info.state), (1, RunState::Finished { ending: Ending::Ok }));
     });
 }
