@@ -141,20 +141,7 @@ mod tests {
     }
 
     fn head(epoch: u64, seq: u64) -> Head {
-        Head {
-            id: 1,
-            epoch,
-            tail: Tail { position: 1, end: seq },
-            mail: 0,
-            examined: 0,
-            phase: Phase::Running,
-            doubts: Vec::new(),
-            generation: 0,
-            base: 0,
-            session: None,
-            turn: false,
-            summary: false,
-        }
+        Head { tail: Tail { position: 1, end: seq }, ..Head::new(1, epoch, Phase::Running) }
     }
 
     #[test]
