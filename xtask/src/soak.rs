@@ -2,7 +2,8 @@
 //!
 //! They are ordinary tests that do a little in every test run; environment variables make them do a lot. The kills by
 //! time come last and alone, because they compare how much is done in their first minute and in their last. Between them
-//! come the demo, again and again, and a server that is killed under load.
+//! come the demo, again and again, a server that is killed and stopped under load, terminals that share a file, and hostile
+//! commands. Small disks that fill and are freed need a user who may mount them; otherwise the tests say that they are skipped.
 
 use anyhow::{Result, ensure};
 
@@ -11,8 +12,11 @@ use crate::cargo::Cargo;
 
 const TESTS: &str = "test --release -p windlass-tests --test it --";
 const BINARY: &str = "test --release -p windlass-cli --test it --";
+const TOOLS: &str = "test --release -p windlass-tools --test it --";
 const DEMO: &str = "the_demo_proves_what_it_says";
 const SERVER: &str = "kills_by_time_under_load";
+const BESIDE: &str = "second_processes_by_time";
+const ATTACKS: &str = "outlives_hostile_commands";
 const FILTER: &str = "soak::";
 const KILLS: &str = "soak::load::";
 
@@ -20,6 +24,8 @@ const KILLS: &str = "soak::load::";
 const DEFAULT_SEEDS: u64 = 2_000;
 /// Stories of the simulator, a few milliseconds each.
 const DEFAULT_STORIES: u64 = 100_000;
+/// Small disks that fill and are freed, under one caller and under many; some five seconds each.
+const DEFAULT_DISKS: u64 = 40;
 /// Long enough for some thousand kills by time.
 const DEFAULT_MINUTES: u64 = 10;
 
@@ -33,12 +39,15 @@ struct Options {
     /// Of the simulator.
     stories: u64,
     demos: u64,
+    /// Disks that fill and are freed.
+    disks: u64,
     minutes: u64,
 }
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let options = parse(args)?;
-    for (tests, filter) in [(TESTS, FILTER), (BINARY, DEMO), (BINARY, SERVER)] {
+    let all = [(TESTS, FILTER), (BINARY, DEMO), (BINARY, SERVER), (BINARY, BESIDE), (TOOLS, ATTACKS)];
+    for (tests, filter) in all {
         let listed = Cargo::new(tests).args(["--list", filter]).output()?;
         // The test harness calls it a success when a filter matches nothing.
         ensure!(
@@ -53,21 +62,30 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn invocations(options: &Options) -> [Cargo; 4] {
+fn invocations(options: &Options) -> [Cargo; 7] {
     let stories = Cargo::new(TESTS)
         .args(["--nocapture", FILTER, "--skip", KILLS])
         .env("WINDLASS_SOAK_SEEDS", options.seeds.to_string())
-        .env("WINDLASS_SIM_SEEDS", options.stories.to_string());
+        .env("WINDLASS_SIM_SEEDS", options.stories.to_string())
+        .env("WINDLASS_SOAK_DISKS", options.disks.to_string());
     let for_minutes = |tests, filter: &str| {
         Cargo::new(tests).args(["--nocapture", filter]).env("WINDLASS_SOAK_MINUTES", options.minutes.to_string())
     };
     let demos = Cargo::new(BINARY).args(["--nocapture", DEMO]).env("WINDLASS_SOAK_DEMOS", options.demos.to_string());
-    [stories, demos, for_minutes(BINARY, SERVER), for_minutes(TESTS, KILLS)]
+    let [server, beside] = [SERVER, BESIDE].map(|filter| for_minutes(BINARY, filter));
+    // What the hostile commands are made of: a test is not built with the examples of its crate.
+    let probe = Cargo::new("build --release -p windlass-tools --examples --bins");
+    [stories, demos, server, beside, probe, for_minutes(TOOLS, ATTACKS), for_minutes(TESTS, KILLS)]
 }
 
 fn parse(args: &[String]) -> Result<Options, Misuse> {
-    let mut options =
-        Options { seeds: DEFAULT_SEEDS, stories: DEFAULT_STORIES, demos: DEFAULT_DEMOS, minutes: DEFAULT_MINUTES };
+    let mut options = Options {
+        seeds: DEFAULT_SEEDS,
+        stories: DEFAULT_STORIES,
+        demos: DEFAULT_DEMOS,
+        disks: DEFAULT_DISKS,
+        minutes: DEFAULT_MINUTES,
+    };
     let mut args = args.iter().map(String::as_str);
     while let Some(arg) = args.next() {
         let (flag, value) = match arg.split_once('=') {
@@ -78,6 +96,7 @@ fn parse(args: &[String]) -> Result<Options, Misuse> {
             "--seeds" => &mut options.seeds,
             "--stories" => &mut options.stories,
             "--demos" => &mut options.demos,
+            "--disks" => &mut options.disks,
             "--minutes" => &mut options.minutes,
             _ => return Err(Misuse(format!("`soak` takes no argument `{arg}`"))),
         };
@@ -102,9 +121,10 @@ mod tests {
     #[test]
     fn flags_are_read_in_both_spellings() {
         let (seeds, stories, minutes) = (DEFAULT_SEEDS, DEFAULT_STORIES, DEFAULT_MINUTES);
-        assert_eq!(parsed(""), Ok(Options { seeds, stories, demos: DEFAULT_DEMOS, minutes }));
-        let all = Options { seeds: 7, stories: 9, demos: 2, minutes: 3 };
-        assert_eq!(parsed("--minutes=3 --stories 9 --demos=2 --seeds 7"), Ok(all));
+        let (demos, disks) = (DEFAULT_DEMOS, DEFAULT_DISKS);
+        assert_eq!(parsed(""), Ok(Options { seeds, stories, demos, disks, minutes }));
+        let all = Options { seeds: 7, stories: 9, demos: 2, disks: 4, minutes: 3 };
+        assert_eq!(parsed("--minutes=3 --stories 9 --demos=2 --disks 4 --seeds 7"), Ok(all));
     }
 
     #[test]
@@ -117,10 +137,11 @@ mod tests {
 
     #[test]
     fn the_tests_are_told_by_environment() {
-        let [stories, demos, server, kills] = invocations(&Options { seeds: 7, stories: 9, demos: 2, minutes: 3 });
+        let [stories, demos, server, beside, probe, attacks, kills] =
+            invocations(&Options { seeds: 7, stories: 9, demos: 2, disks: 4, minutes: 3 });
         assert_eq!(
             stories.to_string(),
-            "WINDLASS_SOAK_SEEDS=7 WINDLASS_SIM_SEEDS=9 \
+            "WINDLASS_SOAK_SEEDS=7 WINDLASS_SIM_SEEDS=9 WINDLASS_SOAK_DISKS=4 \
              cargo test --release -p windlass-tests --test it -- --nocapture soak:: --skip soak::load::"
         );
         assert_eq!(
@@ -131,6 +152,15 @@ mod tests {
         assert_eq!(
             server.to_string(),
             "WINDLASS_SOAK_MINUTES=3 cargo test --release -p windlass-cli --test it -- --nocapture kills_by_time_under_load"
+        );
+        assert_eq!(probe.to_string(), "cargo build --release -p windlass-tools --examples --bins");
+        assert_eq!(
+            attacks.to_string(),
+            "WINDLASS_SOAK_MINUTES=3 cargo test --release -p windlass-tools --test it -- --nocapture outlives_hostile_commands"
+        );
+        assert_eq!(
+            beside.to_string(),
+            "WINDLASS_SOAK_MINUTES=3 cargo test --release -p windlass-cli --test it -- --nocapture second_processes_by_time"
         );
         assert_eq!(
             kills.to_string(),
