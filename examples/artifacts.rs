@@ -35,9 +35,9 @@ async fn main() -> windlass::Result<()> {
     let windlass = windlass.tool(report).tool(peek).await?;
 
     let report = in_session(&windlass, "ada", report::call(100_000u64).untyped()).await?;
-    let output = report.result.map_err(|error| windlass::Error::Refused(error.to_string()))?;
+    let output = report.result.map_err(|error| windlass::Error::Conflict(error.to_string()))?;
     let file = output.content.iter().find_map(Content::artifact);
-    let file = file.ok_or_else(|| windlass::Error::Refused("the report has no file".to_owned()))?;
+    let file = file.ok_or_else(|| windlass::Error::NotFound("the report has no file".to_owned()))?;
     println!("the outcome: {}", output.value);
     println!("mentions:    {:?}, {} bytes, {}", file.name.as_deref().unwrap_or("?"), file.size(), file.media_type);
 
@@ -64,5 +64,5 @@ async fn main() -> windlass::Result<()> {
 async fn in_session(windlass: &Windlass, session: &str, call: ToolCall) -> windlass::Result<Outcome> {
     let run = windlass.start_with(call, Start::session(session)).await?;
     let outcome = windlass.attach(run).await?.pop();
-    outcome.ok_or_else(|| windlass::Error::Refused("a run of one call has one outcome".to_owned()))
+    outcome.ok_or_else(|| windlass::Error::NotFound("a run of one call has one outcome".to_owned()))
 }

@@ -86,7 +86,7 @@ fn main() -> windlass::Result<()> {
     print("a trip, two crashes each", &trip().crashes(2).run());
     print("a question, with its answer", &question().run());
 
-    let folder = tempfile::tempdir().map_err(|error| windlass::Error::Refused(error.to_string()))?;
+    let folder = tempfile::tempdir().map_err(|error| windlass::Error::System(Box::new(error)))?;
     print("a charge, on SQLite", &charge().disk(fresh(folder.path().join("charge"))).run());
     print("a trip, on SQLite", &trip().disk(fresh(folder.path().join("trip"))).run());
     Ok(())

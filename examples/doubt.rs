@@ -77,7 +77,7 @@ async fn main() -> windlass::Result<()> {
 
 /// What recovery found to be in doubt; it is known once the file is open.
 async fn first_doubt(windlass: &Windlass) -> windlass::Result<(RunId, Doubt)> {
-    let nothing = || windlass::Error::Refused("nothing is in doubt".to_owned());
+    let nothing = || windlass::Error::NotFound("nothing is in doubt".to_owned());
     windlass.doubts().await?.into_iter().next().ok_or_else(nothing)
 }
 
@@ -88,5 +88,5 @@ fn charges_of(ledger: &Path, run: RunId) -> windlass::Result<Vec<String>> {
 }
 
 fn refused(error: std::io::Error) -> windlass::Error {
-    windlass::Error::Refused(error.to_string())
+    windlass::Error::System(Box::new(error))
 }

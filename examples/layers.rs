@@ -30,8 +30,9 @@ async fn main() -> windlass::Result<()> {
     let windlass = Windlass::in_memory().tool(greet).tool(delete_all).await?;
     show("everybody sees:", windlass.toolbox());
 
-    // A layer overlays the toolbox below it. It ends when it is dropped.
-    let layer = windlass.toolbox().layer();
+    // A layer overlays the toolbox below it. Calls made through it record its name: after a crash they go on through it.
+    let guest = windlass.layer("guest")?;
+    let layer = guest.toolbox();
     // The name is the same and the id is not: journals and calls by id never mistake one for the other.
     let formal = Tool::new("greet", "Greet somebody, formally.", |a: Value| async move {
         Ok(format!("Good day, {}.", a["name"].as_str().unwrap_or("stranger")))
@@ -40,10 +41,9 @@ async fn main() -> windlass::Result<()> {
     layer.hide("delete_all");
     // The tools of a source come and go together.
     layer.mount("calendar", [offered("list_events"), offered("add_event")])?;
-    show("the guest sees:", &layer);
+    show("the guest sees:", layer);
 
     // The same runtime, the same journal, another view.
-    let guest = windlass.with_toolbox(layer.clone());
     for (who, windlass) in [("everybody", &windlass), ("the guest", &guest)] {
         println!("{who}:");
         for (name, args) in [("greet", json!({"name": "Ada"})), ("delete_all", json!({})), ("add_event", json!({}))] {
@@ -56,7 +56,7 @@ async fn main() -> windlass::Result<()> {
     layer.unmount("calendar");
     // Taking the layer's own tool out shows the one below again.
     layer.remove("greet");
-    show("now the guest sees:", &layer);
+    show("now the guest sees:", layer);
     println!("  greet: {}", guest.call_json("greet", json!({"name": "Ada"})).await?.for_model());
     show("everybody still sees:", windlass.toolbox());
     windlass.shutdown().await

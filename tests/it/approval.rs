@@ -1,5 +1,6 @@
 //! People in the loop: approvals as grants that are consumed, and connections that are asked for once.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -305,5 +306,73 @@ fn e07_cancelling_a_call_that_waits_for_approval_ends_it() {
         assert_eq!(outcome(&world, &runtime, run).unwrap_err().kind(), "cancelled");
         assert_eq!(charged.get(), 0);
         assert!(inbox(&world, &runtime).is_empty());
+    });
+}
+
+#[test]
+fn w07_a_run_that_is_older_than_the_first_condition_on_history_has_its_history() {
+    on_every_store(|world| {
+        let paid = Counter::default();
+        let charge = Tool::new("charge", "charges", |_: Value| async { Ok(json!(1)) });
+        let here: Arc<OnceLock<Runtime>> = Arc::default();
+        let (counted, place) = (paid.clone(), here.clone());
+        // Brings the first tool in this process whose condition looks at history, while a run is under way.
+        let install = Tool::new("install", "brings a tool", move |_: Value| {
+            let counted = counted.clone();
+            let pay = Tool::new("pay", "pays", move |_: Value| {
+                let n = counted.add();
+                async move { Ok(n) }
+            });
+            let pay = pay.approval_when("history.exists(c, c.tool == 'charge')");
+            place.get().expect("there is a runtime").toolbox().insert(pay).expect("it fits");
+            async { Ok(()) }
+        });
+        let shopper = Tool::durable_fn("shopper", "charges and pays", |mut ctx: Ctx, _: Value| async move {
+            for call in [call(1), ToolCall::new("install", json!({})), ToolCall::new("pay", json!({}))] {
+                ctx.call(call).await?;
+            }
+            Ok(json!("done"))
+        });
+        let runtime = world.runtime([charge, install, shopper]);
+        let _ = here.set(runtime.clone());
+        let run = start(&world, &runtime, ToolCall::new("shopper", json!({})));
+        assert_eq!(paid.get(), 0, "it needs approval");
+        let item = inbox(&world, &runtime).remove(0);
+        decide(&world, &runtime, &item, true).unwrap();
+        assert_eq!(outcome(&world, &runtime, run).unwrap(), json!("done"));
+        assert_eq!(paid.get(), 1);
+    });
+}
+
+#[test]
+fn w07_a_call_that_begins_to_look_at_history_in_the_middle_of_a_run_sees_all_of_it() {
+    on_every_store(|world| {
+        let paid = Counter::default();
+        let counted = paid.clone();
+        let charge = Tool::new("charge", "charges", |_: Value| async { Ok(json!(1)) });
+        let pay = Tool::new("pay", "pays", move |_: Value| {
+            let n = counted.add();
+            async move { Ok(n) }
+        });
+        // Registered before any expression is made; the call itself brings the first, while the run is under way.
+        let shopper = Tool::durable_fn("shopper", "charges and pays", |mut ctx: Ctx, _: Value| async move {
+            for cents in [1, 2, 3] {
+                ctx.call(call(cents)).await?;
+            }
+            let condition = format!("history.filter(c, c.tool == 'charge').size() == {}", 3);
+            let asks = Policy { approval: Some(Approval::When(condition.as_str().into())), ..Policy::default() };
+            ctx.call(ToolCall::new("pay", json!({})).policy(asks.clone())).await?;
+            // Now it is collected as it goes.
+            ctx.call(call(4)).await?;
+            ctx.call(ToolCall::new("pay", json!({})).policy(asks)).await?;
+            Ok(json!("done"))
+        });
+        let runtime = world.runtime([charge, pay, shopper]);
+        let run = start(&world, &runtime, ToolCall::new("shopper", json!({})));
+        assert_eq!(paid.get(), 0, "three charges: the first payment needs approval");
+        let item = inbox(&world, &runtime).remove(0);
+        decide(&world, &runtime, &item, true).unwrap();
+        assert_eq!(outcome(&world, &runtime, run).unwrap(), json!("done"), "four charges: the second does not");
+        assert_eq!(paid.get(), 2);
     });
 }

@@ -106,7 +106,7 @@ fn huge_limits_mean_never_and_zero_limits_are_refused() {
 #[tokio::test]
 async fn a_runtime_without_room_for_an_attempt_is_refused() {
     let error = Windlass::in_memory().in_flight(0).await.err().expect("it can do nothing");
-    assert!(matches!(&error, Error::Refused(_)) && error.to_string().contains("use at least 1"), "{error}");
+    assert!(matches!(&error, Error::Invalid(_)) && error.to_string().contains("use at least 1"), "{error}");
 }
 
 #[tokio::test]

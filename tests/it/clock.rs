@@ -1,12 +1,16 @@
 //! A wall clock that went back between two processes, as one does that was set wrong: nothing is lost, nothing is stuck,
 //! nothing is early. Order comes from sequences and epochs, never from the time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use windlass::{Ctx, Filter, Resolution, RunId, RunState, Tool, ToolCall};
 use windlass_core::Runtime;
-use windlass_core::time::Clock;
+use windlass_core::testing::Sim;
+use windlass_core::time::{Clock, Timestamp};
 
 use crate::world::{Kind, World};
 
@@ -86,4 +90,44 @@ fn w03_w08_a_clock_that_went_back_between_two_openings_is_survived() {
     let again = runtime.clone();
     let left = world.run(async move { again.list(Filter::Running, None, 9).await }).expect("the store answers");
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// A clock on the wall that somebody sets, as a machine does that was asleep; what passes meanwhile is as ever.
+#[derive(Clone)]
+struct Set {
+    sim: Sim,
+    ahead: Arc<AtomicU64>,
+}
+
+impl Clock for Set {
+    fn now(&self) -> Timestamp {
+        self.sim.now() + Duration::from_secs(self.ahead.load(Ordering::Relaxed))
+    }
+
+    fn ticks(&self) -> u64 {
+        self.sim.ticks()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.sim.sleep(duration)
+    }
+}
+
+#[test]
+fn w03_what_is_overdue_after_a_jump_of_the_clock_goes_on_within_seconds() {
+    let world = World::new(Kind::Memory);
+    let ahead = Arc::new(AtomicU64::new(0));
+    let mut config = world.config(tools());
+    config.clock = Arc::new(Set { sim: world.sim.clone(), ahead: ahead.clone() });
+    let runtime = Runtime::new(config);
+    let waits = start(&runtime, "wait");
+    world.pass(MOMENT);
+    assert!(is_suspended(&world, &runtime, waits));
+    ahead.store(4 * HOUR.as_secs(), Ordering::Relaxed);
+    let before = world.sim.now();
+    let again = runtime.clone();
+    let outcomes = world.run(async move { again.attach(waits).await }).expect("the run ends");
+    assert_eq!(outcomes[0].result.as_ref().expect_err("nothing came").kind(), "timed_out");
+    let late = world.sim.now().since(before);
+    assert!(late <= 6 * MOMENT, "{late:?}");
 }

@@ -219,7 +219,7 @@ fn w12_a_run_that_nobody_drives_says_how_to_take_it_up() {
         drop(runtime);
         let world = world.restart();
         let runtime = world.runtime([hangs("look", Effect::Idempotent)]);
-        says(&explain(&world, &runtime, run), &["nobody here drives it", "take it up here with `recover` or `resume`"]);
+        says(&explain(&world, &runtime, run), &["it is not driven here", "`resume` takes it up here"]);
     });
 }
 

@@ -49,7 +49,7 @@ fn fork(world: &World, runtime: &Runtime, run: RunId, cut: Cut, change: Option<C
 
 fn refused(world: &World, runtime: &Runtime, run: RunId, cut: Cut, change: Option<Change>) -> String {
     match try_fork(world, runtime, run, cut, change) {
-        Err(Error::Refused(reason)) => reason,
+        Err(Error::Conflict(reason)) => reason,
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -497,7 +497,7 @@ fn w10_a_run_can_be_forked_at_every_point_and_a_fork_at_every_point_too() {
         for cut in places(original) {
             let forked = match try_fork(&world, &runtime, original, cut.clone(), None) {
                 Ok(forked) => forked,
-                Err(Error::Refused(why)) if why.contains("branch of the `first`") => continue,
+                Err(Error::Conflict(why)) if why.contains("branch of the `first`") => continue,
                 Err(error) => panic!("{cut}: {error}"),
             };
             assert_eq!(value(&world, &runtime, forked), expected, "{cut}");

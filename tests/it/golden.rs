@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::record::{Asked, DoubtCause, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
-use windlass::{Artifact, Content, Cut, Digest, Effect, Output, Settlement, Times, Timestamp, ToolError};
+use windlass::{Artifact, Content, Cut, Digest, Effect, Layers, Output, Settlement, Times, Timestamp, ToolError};
 use windlass_core::run::secrets::Places;
 use windlass_core::store::Message;
 
@@ -34,6 +34,9 @@ fn asked(kind: OpKind, name: &str) -> Asked {
     Asked {
         kind,
         name: name.into(),
+        called: None,
+        unresolved: false,
+        layers: Layers::default(),
         input: Some(Arc::new(json!({"to": "Zürich", "n": 0.1, "big": u64::MAX, "none": null}))),
         call_id: Some("call_7".into()),
         effect: Effect::Once,
@@ -114,6 +117,11 @@ fn records() -> Vec<Record> {
     records.push(record("2", None, Event::Doubted { attempt: 1, cause: DoubtCause::Unclear, over_by, said: None }));
     let (cause, said) = (DoubtCause::Unclear, Some("the line went dead".into()));
     records.push(record("2", None, Event::Doubted { attempt: 1, cause, over_by, said }));
+    let layers = ["guest".into(), "trial".into()].into_iter().collect();
+    let scoped = Asked { called: Some("book a trip".into()), layers, ..asked(OpKind::Call, "book") };
+    records.push(record("/", Some(scoped), Event::Accepted));
+    let unknown = Asked { unresolved: true, ..asked(OpKind::Call, "bok") };
+    records.push(record("/", Some(unknown), Event::Accepted));
     records
 }
 

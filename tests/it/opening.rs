@@ -1,10 +1,12 @@
-//! Files that this user may not touch.
+//! Files that this user may not touch, and what comes before the runs of those it may.
 
 #![cfg(unix)]
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use windlass::{SqliteStore, Windlass};
 
@@ -54,4 +56,33 @@ fn w08_the_runtime_says_what_the_store_says() {
         directory.display()
     );
     assert_eq!(error.to_string(), expected);
+}
+
+/// What a dead owner left is ended by the next owner, before it takes up a run: a process that is refused the file has
+/// touched nothing.
+#[test]
+fn w01_what_comes_before_the_runs_is_done_by_the_owner_alone() {
+    let executor = tokio::runtime::Runtime::new().expect("an executor");
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("app.db");
+    let times = Arc::new(AtomicU32::new(0));
+    let prepare = |result: Result<(), &'static str>| {
+        let times = times.clone();
+        move || {
+            times.fetch_add(1, Ordering::Relaxed);
+            result
+        }
+    };
+    executor.block_on(async {
+        let owner = Windlass::open(&path).before_runs(prepare(Ok(()))).await.expect("it opens");
+        assert_eq!(times.load(Ordering::Relaxed), 1);
+        let second = Windlass::open(&path).before_runs(prepare(Ok(()))).await;
+        assert!(second.is_err_and(|error| error.to_string().contains("has had it open")));
+        assert_eq!(times.load(Ordering::Relaxed), 1, "it is not the owner");
+        owner.shutdown().await.expect("it closes");
+        let failed = Windlass::open(&path).before_runs(prepare(Err("a command does not die"))).await;
+        assert!(failed.is_err_and(|error| error.to_string() == "a command does not die"));
+        let next = Windlass::open(&path).await.expect("what failed has let go of the file");
+        next.shutdown().await.expect("it closes");
+    });
 }

@@ -206,6 +206,50 @@ fn l06_an_atomic_body_answers_pending_and_the_call_survives_a_restart() {
 }
 
 #[test]
+fn e09_a_pending_call_keeps_its_key_until_it_is_answered_also_after_a_restart() {
+    on_every_store(|world| {
+        let by_account = || windlass::tools::spec::KeyExpression::parse("args.account").unwrap();
+        let (asked, sent) = (Counter::default(), Counter::default());
+        let tools = || {
+            let counted = sent.clone();
+            let send = Tool::new("send", "sends", move |_: Value| {
+                let n = counted.add();
+                async move { Ok(n) }
+            });
+            [office(&asked).key(by_account()), send.key(by_account())]
+        };
+        let on = |name: &str, account: &str| ToolCall::new(name, json!({"account": account}));
+        let mut config = world.config(tools());
+        // One attempt at a time: a pending call has no permit.
+        config.in_flight = 1;
+        let runtime = Runtime::new(config);
+        let run = runtime.start(on("office", "ann")).unwrap();
+        world.pass(MOMENT);
+        let same = runtime.start(on("send", "ann")).unwrap();
+        let other = runtime.start(on("send", "bob")).unwrap();
+        assert_eq!(outcome(&world, &runtime, other).unwrap(), json!(1), "another key is free, and so is the permit");
+        world.pass(MOMENT);
+        assert_eq!(sent.get(), 1, "the key is taken while the answer is pending");
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime(tools());
+        let again = runtime.clone();
+        world.run(async move { again.recover().await }).unwrap();
+        let next = runtime.start(on("send", "ann")).unwrap();
+        world.pass(MOMENT);
+        assert_eq!(sent.get(), 1, "a restart does not give it back");
+        let key = key(&world, &runtime);
+        resolve(&world, &runtime, &key, ok(json!("stamped")));
+        assert_eq!(outcome(&world, &runtime, run).unwrap(), json!("stamped"));
+        for waited in [same, next] {
+            outcome(&world, &runtime, waited).unwrap();
+        }
+        assert_eq!(sent.get(), 3, "whoever queued for it goes on when it is answered");
+        assert_eq!(asked.get(), 1);
+    });
+}
+
+#[test]
 fn l08_an_early_answer_is_kept() {
     on_every_store(|world| {
         let runtime_slot: Arc<std::sync::Mutex<Option<Runtime>>> = Arc::default();

@@ -1,5 +1,6 @@
 //! A little of everything that `cargo xtask soak` does at length.
 
+mod disk;
 mod load;
 
 use serde_json::{Value, json};

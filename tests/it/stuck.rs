@@ -536,19 +536,21 @@ fn attaching_to_a_run_that_is_in_the_store_and_not_yet_live_waits_for_its_end() 
     }
 }
 
-/// Two take the run up in one process. The one whose claim is the older one hears of that only by its next commit, and until
-/// then takes what is written to the run for its own.
+/// Two runtimes take the run up. The one whose claim is the older one hears of that only by its next commit, and until then
+/// takes what is written to the run for its own.
 #[test]
 fn l08_what_a_superseded_owner_was_told_is_not_lost() {
     on_every_store(|world| {
-        let twice = Tool::durable_fn("twice", "waits twice", |mut ctx: Ctx, _: Value| async move {
-            let first: Value = ctx.wait("first").await?;
-            let second: Value = ctx.wait("second").await?;
-            Ok(json!([first, second]))
-        });
-        let (runtime, store) = shaky(&world, [twice], None);
+        let twice = || {
+            Tool::durable_fn("twice", "waits twice", |mut ctx: Ctx, _: Value| async move {
+                let first: Value = ctx.wait("first").await?;
+                let second: Value = ctx.wait("second").await?;
+                Ok(json!([first, second]))
+            })
+        };
+        let (runtime, store) = shaky(&world, [twice()], None);
         let run = start(&world, &runtime, "twice");
-        // The claim that the answer causes takes long on its way back, and somebody is faster.
+        // The claim that the answer causes takes long on its way back, and another runtime is faster.
         *store.slow.lock() = Some((world.sim.clone(), 30 * MOMENT));
         let people = runtime.clone();
         world.run(async move {
@@ -557,8 +559,11 @@ fn l08_what_a_superseded_owner_was_told_is_not_lost() {
         });
         world.pass(MOMENT);
         *store.slow.lock() = None;
-        let resume = runtime.clone();
-        world.run(async move { resume.resume(run).await }).unwrap();
+        let mut config = world.config([twice()]);
+        config.store = store.clone();
+        config.seed = Some(2);
+        let other = Runtime::new(config);
+        world.run(async move { other.resume(run).await }).unwrap();
         world.pass(27 * MOMENT);
         // What is written to the run is in its mailbox when the older one has begun, and not been refused yet.
         store.slow_commits.lock().extend([5, 10].map(|moments| (world.sim.clone(), moments * MOMENT)));

@@ -84,7 +84,7 @@ fn w10_a_run_that_waits_arrives_held_and_goes_on_when_somebody_says_so() {
         there.run(async move { recovering.recover().await }).unwrap();
         assert!(matches!(state(&there, &target, run), RunState::Held { hold: Hold::Imported { missing: 0, .. } }));
         let again = import(&there, &target, &document.to_string());
-        assert!(matches!(&again, Err(Error::Refused(why)) if why.contains("already")), "{again:?}");
+        assert!(matches!(&again, Err(Error::Exists { run: there }) if *there == run), "{again:?}");
         // The key of the other store is void here; the inbox has another.
         let inbox = |world: &World, runtime: &Runtime| {
             let runtime = runtime.clone();
@@ -197,7 +197,7 @@ fn w10_all_generations_and_the_mail_travel_and_a_broken_import_is_completed() {
         let mut other = document.clone();
         other["journal"][0]["at"] = json!(1);
         let strange = import(&there, &target, &other.to_string());
-        assert!(matches!(&strange, Err(Error::Refused(why)) if why.contains("another document")), "{strange:?}");
+        assert!(matches!(&strange, Err(Error::Conflict(why)) if why.contains("another document")), "{strange:?}");
         let mut mailed = document.clone();
         mailed["mail"] = json!([{"type": "signal", "name": "end", "value": "bye"}]);
         import(&there, &target, &mailed.to_string()).unwrap();
@@ -229,11 +229,11 @@ fn w10_nonsense_is_refused_with_its_place() {
         let mut bad = good.clone();
         *bad.pointer_mut(pointer).unwrap() = value;
         let refused = import(&world, &runtime, &bad.to_string());
-        assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains(words)), "{pointer}: {refused:?}");
+        assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains(words)), "{pointer}: {refused:?}");
     }
     for (text, words) in [("", "not JSON"), ("[1, 2", "line 1 column"), ("{}", "windlass_run"), ("7", "windlass_run")] {
         let refused = import(&world, &runtime, text);
-        assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains(words)), "{text}: {refused:?}");
+        assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains(words)), "{text}: {refused:?}");
     }
     let listing = runtime.clone();
     assert_eq!(world.run(async move { listing.list(Filter::All, None, 9).await }).unwrap().len(), 1);
@@ -245,17 +245,8 @@ fn golden() -> Value {
     let runtime = world.runtime([]);
     let run: RunId = "00000000-0000-7000-8000-000000000001".parse().unwrap();
     let at = Timestamp::from_micros(1_790_000_000_123_456);
-    let asked = |kind, name: &str| Asked {
-        kind,
-        name: name.into(),
-        input: Some(std::sync::Arc::new(json!({"to": "Oslo"}))),
-        call_id: None,
-        effect: Effect::Readonly,
-        version: None,
-        limits: None,
-        broken: None,
-        secrets: windlass_core::run::secrets::Places::default(),
-    };
+    let input = || Some(std::sync::Arc::new(json!({"to": "Oslo"})));
+    let asked = |kind, name: &str| Asked::operation(kind, name.into(), input(), Effect::Readonly);
     let result = Ok(std::sync::Arc::new(Output::value(json!("seat 4"))));
     let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
     let record = |path: &str, asked, event| Record { path: path.parse().unwrap(), at, asked, event };
@@ -344,4 +335,93 @@ fn w10_a_document_with_nonsense_anywhere_is_refused_or_harmless() {
         }
     }
     assert!(taken > 0);
+}
+
+/// Lists in lists, so many levels in all, with the number in the innermost.
+fn nested(levels: usize) -> Value {
+    (1..levels).fold(json!(7), |inner, _| json!([inner]))
+}
+
+/// Returns what it was given, once in its output and once as the answer to a wait and as a signal.
+fn deep() -> [Tool; 2] {
+    let echo = Tool::new("echo", "", |args: Value| std::future::ready(Ok::<_, windlass::ToolError>(args)));
+    let body = Tool::durable_fn("deep", "", |mut ctx: Ctx, args: Value| async move {
+        let echoed: Value = ctx.call(ToolCall::new("echo", args)).await?;
+        let answered: Value = ctx.wait("answer").await?;
+        let told: Value = ctx.receive("news").await?;
+        Ok(if echoed == answered && answered == told { echoed } else { json!("something was lost") })
+    });
+    [echo, body.signal::<Value>("news")]
+}
+
+#[test]
+fn w10_a_value_at_the_depth_limit_is_read_back_from_wherever_it_was_kept() {
+    for (here, there) in [(Kind::Sqlite, Kind::Sqlite), (Kind::Memory, Kind::Memory), (Kind::Sqlite, Kind::Memory)] {
+        let (here, there) = (World::new(here), World::new(there));
+        let value = json!({"deep": nested(windlass::limits::VALUE_DEPTH - 1)});
+        let source = here.runtime(deep());
+        let run = source.start(ToolCall::new("deep", value.clone())).unwrap();
+        here.pass(MOMENT);
+        let (telling, told) = (source.clone(), value.clone());
+        here.run(async move {
+            telling.signal(run, "news", told.clone(), None).await?;
+            let key = telling.inbox().await?[0].key.clone().expect("it waits for an answer");
+            telling.resolve(&key, Resolution::Ok { value: told }).await
+        })
+        .unwrap();
+        here.pass(MOMENT);
+        // Once it waits for nothing any more, and once more after a restart.
+        assert_eq!(outcome(&here, &source, run), value);
+        drop(source);
+        let here = here.restart();
+        let source = here.runtime(deep());
+        assert_eq!(outcome(&here, &source, run), value);
+        let document = export(&here, &source, run).to_string();
+        let target = there.runtime(deep());
+        assert_eq!(import(&there, &target, &document).unwrap(), run);
+        assert_eq!(outcome(&there, &target, run), value);
+        let again = export(&there, &target, run).to_string();
+        assert!(again.contains("[[[[7]]]]"), "it can go on from there");
+        let forking = target.clone();
+        let forked = there.run(async move { forking.fork(run, windlass::Cut::Start, None).await }).unwrap();
+        assert!(export(&there, &target, forked).to_string().contains("[[[[7]]]]"), "the fork has it too");
+    }
+}
+
+#[test]
+fn w10_a_value_beyond_the_depth_limit_is_refused_where_it_comes_in() {
+    let world = World::new(Kind::Sqlite);
+    let most = windlass::limits::VALUE_DEPTH;
+    let grow = Tool::new("grow", "", |levels: Value| {
+        std::future::ready(Ok::<_, windlass::ToolError>(nested(levels["n"].as_u64().unwrap() as usize)))
+    });
+    let [_, body] = deep();
+    let steps = Tool::durable_fn("steps", "", |mut ctx: Ctx, args: Value| async move {
+        let input = nested(args["n"].as_u64().unwrap() as usize);
+        ctx.step("act", |_| async { Ok(1) }).input(&input).await
+    });
+    let runtime = world.runtime([grow, body, steps]);
+    let call = |tool: &str, n: usize| {
+        let runtime = runtime.clone();
+        let run = runtime.start(ToolCall::new(tool, json!({"n": n}))).unwrap();
+        world.run(async move { runtime.attach(run).await }).unwrap().remove(0)
+    };
+    assert_eq!(call("steps", most).value(), Some(&json!(1)));
+    let error = call("steps", most + 1).error().unwrap().to_string();
+    assert!(error.contains("its input is nested deeper than 128 levels"), "{error}");
+    assert_eq!(call("grow", most).value(), Some(&nested(most)));
+    let error = call("grow", most + 1).error().unwrap().to_string();
+    assert!(error.contains("the output of `grow` is nested deeper than 128 levels"), "{error}");
+    let run = runtime.start(ToolCall::new("deep", json!({}))).unwrap();
+    world.pass(MOMENT);
+    let (telling, value) = (runtime.clone(), nested(most + 1));
+    world.run(async move {
+        let refused = telling.signal(run, "news", value.clone(), None).await;
+        assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("the signal is nested")), "{refused:?}");
+        let by_hand = telling.finish_by_hand(run, Ok(Output::value(value.clone())), "ada", "r").await;
+        assert!(matches!(by_hand, Err(Error::Conflict(_))), "it is not held");
+        let change = windlass_core::Change::Input(value);
+        let forked = telling.fork(run, windlass::Cut::Start, Some(change)).await;
+        assert!(matches!(&forked, Err(Error::Invalid(why)) if why.contains("nested deeper")), "{forked:?}");
+    });
 }

@@ -328,17 +328,17 @@ fn l23_a_shutdown_ends_a_watch_and_says_where_to_go_on() {
         let runtime = world.runtime(tools());
         let run = runtime.start(call("job")).unwrap();
         world.pass(MOMENT);
-        let (last, after) = world.run(async move {
+        let (last, after, place) = world.run(async move {
             let mut watch = runtime.watch(run, Cursor::START).await.unwrap();
             runtime.shutdown(MOMENT).await.unwrap();
             let mut last = watch.next().await.unwrap();
             while last.is_ok() {
                 last = watch.next().await.unwrap();
             }
-            (last.unwrap_err().to_string(), watch.next().await.is_none())
+            (last.unwrap_err(), watch.next().await.is_none(), watch.cursor())
         });
-        assert!(last.contains("watch on from record"), "{last}");
-        assert!(after);
+        assert!(matches!(last, windlass::Error::Closed), "{last}");
+        assert!(after && place > Cursor::START, "{place:?}");
     });
 }
 

@@ -20,7 +20,7 @@ pub fn json(text: &str, what: &str) -> Result<Value> {
         None if text == "-" => (stdin_text()?, format!("{what} (standard input)")),
         None => (text.to_owned(), what.to_owned()),
     };
-    serde_json::from_str(&text).map_err(|error| not_json(&text, &from, &error))
+    windlass::read_json(text.as_bytes()).map_err(|error| not_json(&text, &from, &error))
 }
 
 /// The same where it may be left out.

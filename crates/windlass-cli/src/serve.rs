@@ -42,8 +42,7 @@ pub(crate) async fn run(args: &ServeArgs, global: &Global, out: &Out) -> Result<
     };
     let mut options = options(place.config.as_ref(), reloading.as_ref())?;
     options.limits.connections = files::connections(files);
-    api::end_leftovers(&place.file)?;
-    let windlass = place.builder(toolbox).await.map_err(|error| api::unopened(&error))?;
+    let windlass = api::driving(place.builder(toolbox), &place.file).await.map_err(|error| api::unopened(&error))?;
     if let Some(reloading) = &reloading {
         reloading.for_runs_of(&windlass);
     }

@@ -57,7 +57,8 @@ impl From<ArtifactError> for Error {
         match error {
             ArtifactError::Store(error) => Self::Store(error),
             ArtifactError::Missing(artifact) => Self::Store(StoreError::NoArtifact { artifact }),
-            other => Self::Refused(other.to_string()),
+            ArtifactError::TooLarge { .. } | ArtifactError::TooLargeToHold { .. } => Self::TooLarge(error.to_string()),
+            ArtifactError::Over => Self::Conflict(error.to_string()),
         }
     }
 }
@@ -137,6 +138,11 @@ impl ArtifactWriter {
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
+    }
+
+    /// Most bytes it may have: a caller that knows how many it will be need not begin.
+    pub fn limit(&self) -> u64 {
+        self.door.as_ref().map_or(0, |door| door.limit)
     }
 
     /// Adds bytes. Waits for the store whenever a piece is full, so a fast source is held back by a slow disk. After an

@@ -1,6 +1,9 @@
 //! What goes wrong between a caller and the runtime, as opposed to inside a tool.
 
+use std::time::Duration;
+
 use crate::id::RunId;
+use crate::path::Path;
 use crate::run::state::Hold;
 use crate::store::StoreError;
 use crate::tool::{RegisterError, ToolError};
@@ -51,8 +54,32 @@ pub enum Error {
     Closed,
     /// The store cannot be opened.
     Open(Box<dyn std::error::Error + Send + Sync>),
-    /// The request itself cannot be met.
-    Refused(String),
+    /// The request itself is at fault, and would be anywhere and any time: correct it.
+    Invalid(String),
+    /// The request asks for more than a limit allows: ask for less.
+    TooLarge(String),
+    /// What the request names does not exist here: look for what there is.
+    NotFound(String),
+    /// What the request is about is in no state for it, or another request came first: look at it again.
+    Conflict(String),
+    /// The attempt may still be running on a worker that was lost: wait, and ask again.
+    StillRunning {
+        /// Which run.
+        run: RunId,
+        /// Where its attempt was made.
+        path: Path,
+        /// For how long it may.
+        wait: Duration,
+    },
+    /// A run of this id is here already, and its id is its own: fork it for another one.
+    Exists {
+        /// Which run.
+        run: RunId,
+    },
+    /// This runtime drives no runs: ask one that does.
+    NotDriving(String),
+    /// The system refused something beside the store, such as a file of a backup or a thread: mend that.
+    System(Box<dyn std::error::Error + Send + Sync>),
     /// A tool cannot be registered.
     Register(RegisterError),
     /// The store failed before anything was attempted.
@@ -81,7 +108,18 @@ impl std::fmt::Display for Error {
             }
             Self::Closed => f.write_str("this runtime is shut down; it takes no new calls"),
             Self::Open(error) => write!(f, "{error}"),
-            Self::Refused(reason) => f.write_str(reason),
+            Self::Invalid(why) | Self::TooLarge(why) | Self::NotFound(why) => f.write_str(why),
+            Self::Conflict(why) | Self::NotDriving(why) => f.write_str(why),
+            Self::StillRunning { run, path, wait } => write!(
+                f,
+                "the attempt at {path} of run {run} may still be running on a worker that was lost; \"it did not \
+                 happen\" can be said in {wait:?}"
+            ),
+            Self::Exists { run } => write!(
+                f,
+                "there is a run {run} here already, and a run is imported once; fork it if you want another one"
+            ),
+            Self::System(error) => write!(f, "{error}"),
             Self::Register(error) => write!(f, "{error}"),
             Self::Store(error) => write!(f, "{error}"),
         }
@@ -93,7 +131,7 @@ impl std::error::Error for Error {
         match self {
             Self::Unknown { source, .. } => Some(source),
             Self::Register(error) => Some(error),
-            Self::Open(error) => Some(&**error),
+            Self::Open(error) | Self::System(error) => Some(&**error),
             Self::Store(error) => Some(error),
             _ => None,
         }

@@ -5,8 +5,41 @@ use std::time::Duration;
 /// Largest arguments of one call, in bytes of JSON. Models write a few kilobytes; a file's content belongs in an artifact.
 pub const ARGUMENT_BYTES: usize = 1 << 20;
 
-/// Deepest nesting of a JSON value; what the JSON parser itself accepts. Keeps validation and drops off deep stacks.
+/// Deepest nesting of a JSON value: of arguments, outputs, signals and answers. What is taken at this depth can be read back from
+/// wherever it is kept. Keeps validation and drops off deep stacks.
 pub const VALUE_DEPTH: usize = 128;
+
+/// Deepest nesting of a document, request or answer that has values in it.
+pub const DOCUMENT_DEPTH: usize = VALUE_DEPTH + 64;
+
+/// Steps it may take to check a value against a schema, whatever its size, and so many more for each of its bytes. A step is
+/// one look of one subschema at one value, some tens of nanoseconds: arguments of a few kilobytes hold a thread up for a tenth of a
+/// second at most, the largest there are for a second or two. Ordinary ones take hundreds.
+pub const CHECK_STEPS: u64 = 1_000_000;
+
+/// See [`CHECK_STEPS`]: one pattern may look at all of the text there is.
+pub const CHECK_STEPS_PER_BYTE: u64 = 32;
+
+/// Steps up to which a value that does not fit is told in what: what collects the reasons keeps all of them at once.
+pub const EXPLAINED_STEPS: u64 = 200_000;
+
+/// Schemas within one another, along values and references, that may look at a value: each takes stack.
+pub const CHECK_DEPTH: usize = 1_000;
+
+/// Longest path through a schema and its references: compiling it takes stack for each.
+pub const SCHEMA_PATH: usize = 1_000;
+
+/// What one schema may take in memory once it is compiled, as it is estimated: twenty thousand subschemas.
+pub const SCHEMA_BYTES: usize = 64 << 20;
+
+/// What a subschema is estimated to take, beside its pattern; measured with properties that have two keywords.
+pub const SUBSCHEMA_BYTES: usize = 3 << 10;
+
+/// Largest pattern of a schema, compiled: enough for a class of characters that is repeated thousands of times.
+pub const PATTERN_BYTES: usize = 4 << 20;
+
+/// Ways that are tried to match a pattern that looks around or refers back before it counts as not matched.
+pub const BACKTRACKS: usize = 10_000;
 
 /// Most calls in one batch. A model emits tens; more than this is a loop gone wrong.
 pub const BATCH_CALLS: usize = 4_096;
@@ -62,8 +95,9 @@ pub const TAKE_UP_PAUSE: Duration = Duration::from_millis(1);
 /// Most such pauses in a row while all attempts there may be are under way: runs that were left must get on too.
 pub const TAKE_UP_PATIENCE: usize = 100;
 
-/// Longest time the alarm of suspended runs sleeps without a look at the wall clock, which may have jumped meanwhile.
-pub const ALARM_LOOK: Duration = Duration::from_secs(60);
+/// Longest time the alarm of suspended runs sleeps without a look at the wall clock, which may have jumped meanwhile: what is
+/// overdue then is late by no more than that, and a look costs a microsecond.
+pub const ALARM_LOOK: Duration = Duration::from_secs(5);
 
 /// When suspended runs are looked for again after the store could not say which are due.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -77,11 +111,25 @@ pub const TIDY_PAUSE: Duration = Duration::from_millis(5);
 /// Records a watcher reads from the store at a time: enough to catch up quickly, few enough to hold.
 pub const WATCH_PAGE: usize = 256;
 
+/// Records of its first page, which tells how large they are: a watcher that never takes the second one costs little.
+pub const WATCH_FIRST_PAGE: usize = 8;
+
+/// Bytes of records a watcher holds until they are taken, or one record. Doubled with each page that is taken, up to
+/// [`WATCH_BYTES_MOST`]: a thousand watchers that take nothing fit into memory, and one that does need not ask the store for every
+/// few records.
+pub const WATCH_BYTES: usize = 32 << 10;
+
+/// See [`WATCH_BYTES`].
+pub const WATCH_BYTES_MOST: usize = 256 << 10;
+
 /// What attempts and bodies say while they run is kept this far for a watcher that is busy; then the oldest is forgotten.
 pub const LIVE_KEPT: usize = 64;
 
 /// Runs of a session whose past a watcher remembers; what it forgot it reads again.
 pub const STORIES_KEPT: usize = 256;
+
+/// Bytes of arguments it remembers with them; beyond that the largest of the others is forgotten first.
+pub const STORIES_BYTES: usize = 1 << 20;
 
 /// Most activities in one trace: more than a person reads.
 pub const TRACE_ACTIVITIES: usize = 10_000;

@@ -34,14 +34,14 @@ impl Runtime {
             Event::Finished(finished) if record.path == *path => Some(finished.answer()),
             _ => None,
         });
-        let refused = |problem: String| Error::Refused(format!("run {run} has no output at {path}: {problem}"));
+        let why = |problem: &str| format!("run {run} has no output at {path}: {problem}");
         match finished {
             Some(Ok(output)) => Ok(output),
-            Some(Err(error)) => Err(refused(format!("it ended with an error ({})", error.kind()))),
+            Some(Err(error)) => Err(Error::Conflict(why(&format!("it ended with an error ({})", error.kind())))),
             None if journal.iter().any(|record| record.path == *path) => {
-                Err(refused("it has not ended yet; attach to the run and read then".to_owned()))
+                Err(Error::Conflict(why("it has not ended yet; attach to the run and read then")))
             }
-            None => Err(refused("nothing was asked for there; the run's journal lists its paths".to_owned())),
+            None => Err(Error::NotFound(why("nothing was asked for there; the run's journal lists its paths"))),
         }
     }
 }

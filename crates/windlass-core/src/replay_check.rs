@@ -10,7 +10,6 @@ use futures_util::future::BoxFuture;
 use crate::activity::watchers::Watchers;
 use crate::admit::{Keys, Permits};
 use crate::call::Reach;
-use crate::call::plan::Scope;
 use crate::id::{Mint, RunId, WorkerId};
 use crate::kernel::Kernel;
 use crate::path::Path;
@@ -25,7 +24,6 @@ use crate::store::{
     Stored, Swept, Upload,
 };
 use crate::time::Timestamp;
-use crate::tool::Toolbox;
 use crate::worker::Lease;
 
 /// How often a body that wakes itself is polled; one that does it more often waits for something that is no operation.
@@ -70,8 +68,8 @@ impl Checks {
 }
 
 /// Checks one journal, the one of the run's latest generation.
-pub(crate) fn check(kernel: &Kernel, toolbox: Toolbox, info: RunInfo, journal: Vec<Record>) -> Check {
-    let kernel = Arc::new(aside(kernel, toolbox));
+pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>) -> Check {
+    let kernel = Arc::new(aside(kernel));
     let base = (kernel.clock.now(), kernel.clock.ticks());
     let seq = journal.len() as u64;
     let claimed = Claimed {
@@ -87,11 +85,15 @@ pub(crate) fn check(kernel: &Kernel, toolbox: Toolbox, info: RunInfo, journal: V
         session: info.session.clone(),
         parent: None,
         sealed: None,
+        damaged: None,
     };
     let mut machine = Machine::claimed(info.run, claimed, base.0, TakenUp::Woken);
     machine.check_only();
     let run = Run::new(kernel.clone(), info.run, base, (info.session, false), machine);
-    let scope = Scope { toolbox: kernel.toolbox.clone(), held: None };
+    let scope = match kernel.scope_of(&run) {
+        Ok(scope) => scope,
+        Err(hold) => return Check::Held(hold),
+    };
     let Some(mut root) = kernel.root_of(&run, scope) else {
         let problem = "the journal does not say what the run is".to_owned();
         return Check::Held(Hold::Undecodable { path: Path::root(), problem });
@@ -111,13 +113,13 @@ pub(crate) fn check(kernel: &Kernel, toolbox: Toolbox, info: RunInfo, journal: V
 }
 
 /// A kernel with the same rules, out of which nothing leads.
-fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
+fn aside(kernel: &Kernel) -> Kernel {
     let watchers = Arc::new(Watchers::new(kernel.clock.clone()));
     Kernel {
         store: Arc::new(Nowhere),
         clock: kernel.clock.clone(),
         spawn: Arc::new(Nobody),
-        toolbox,
+        toolbox: kernel.toolbox.clone(),
         permits: Permits::new(1),
         keys: Arc::new(Keys::default()),
         kept: Default::default(),
@@ -133,9 +135,7 @@ fn aside(kernel: &Kernel, toolbox: Toolbox) -> Kernel {
         lease: Lease::new(None),
         sessions: Default::default(),
         loops: Default::default(),
-        live: Default::default(),
-        letters: Default::default(),
-        queued: Default::default(),
+        roster: Default::default(),
         rest: Default::default(),
         suspend_after: kernel.suspend_after,
         tidy_every: None,

@@ -1,7 +1,6 @@
 //! Runs at rest: in the store and nowhere else. They are taken up again when somebody writes to them or their time
 //! comes; whoever waits for their end waits here. A run at rest that nobody waits for costs this process nothing.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,27 +15,21 @@ use serde_json::Value;
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
+use crate::roster::Cause;
 use crate::run::Run;
 use crate::run::drive::{Completion, RunEnd};
-use crate::run::machine::TakenUp;
 use crate::run::state::RunState;
 use crate::store::{Change, Commit, Guard, Message, StoreError};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
+use crate::troubles::Troubles;
 
 #[derive(Default)]
 pub(crate) struct Rest {
-    /// Whoever waits for the end of a run, however often it is suspended until then.
-    waiting: Mutex<BTreeMap<RunId, Arc<Completion>>>,
-    /// Runs that are being taken up, and whether and how somebody asked for that again meanwhile.
-    waking: Mutex<BTreeMap<RunId, Option<Again>>>,
-    /// Runs that are claimed, or about to be, and not driven yet; how often.
-    taking: Mutex<BTreeMap<RunId, usize>>,
     alarm: Mutex<Alarm>,
+    /// What was told of a store that fails: every run meets that.
+    troubles: Troubles,
 }
-
-/// How a run is to be taken up once more; see [`Kernel::wake_up_as`].
-type Again = Option<TakenUp>;
 
 /// When the next suspended run is due.
 #[derive(Default)]
@@ -47,7 +40,7 @@ struct Alarm {
     running: bool,
 }
 
-/// Waits for the end of a run at rest.
+/// Waits for the end of a run, however often it rests until then.
 struct Outlasting<'k> {
     kernel: &'k Kernel,
     run: RunId,
@@ -56,49 +49,15 @@ struct Outlasting<'k> {
 
 impl Drop for Outlasting<'_> {
     fn drop(&mut self) {
-        let mut waiting = self.kernel.rest.waiting.lock();
-        // The map's and this one: nobody else waits.
-        if waiting.get(&self.run).is_some_and(|other| Arc::ptr_eq(other, &self.completion))
-            && Arc::strong_count(&self.completion) == 2
-        {
-            waiting.remove(&self.run);
-        }
-    }
-}
-
-/// Held while a run is claimed and not driven yet: to everybody else it looks like somebody else's.
-pub(crate) struct Taking<'k> {
-    kernel: &'k Kernel,
-    run: RunId,
-}
-
-impl Drop for Taking<'_> {
-    fn drop(&mut self) {
-        {
-            let mut taking = self.kernel.rest.taking.lock();
-            match taking.get_mut(&self.run) {
-                Some(count) if *count > 1 => *count -= 1,
-                _ => drop(taking.remove(&self.run)),
-            }
-        }
-        // Nobody drives it here: whoever waits for it looks for themselves.
-        if !self.kernel.live.lock().contains_key(&self.run) {
-            self.kernel.ended(self.run, &RunEnd::Elsewhere);
-        }
+        self.kernel.roster.unwait(self.run, &self.completion);
     }
 }
 
 impl Kernel {
-    /// The run is being taken up until the guard is dropped.
-    pub(crate) fn taking(&self, run: RunId) -> Taking<'_> {
-        *self.rest.taking.lock().entry(run).or_default() += 1;
-        Taking { kernel: self, run }
-    }
-
     /// Waits until a run at rest has ended or is held, however often it is taken up until then, or until this runtime has
     /// nothing more to do with it.
     pub(crate) async fn outlast(self: &Arc<Self>, run: RunId) -> Result<(), StoreError> {
-        let completion = self.rest.waiting.lock().entry(run).or_default().clone();
+        let completion = self.roster.wait(run);
         let waits = Outlasting { kernel: self, run, completion };
         // It may have ended before anybody was known to wait.
         let info = self.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
@@ -117,27 +76,13 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether the run is being taken up.
-    pub(crate) fn is_waking(&self, run: RunId) -> bool {
-        self.rest.waking.lock().contains_key(&run) || self.rest.taking.lock().contains_key(&run)
-    }
-
     /// This runtime has nothing more to do with any run.
     pub(crate) fn forget_all(&self) {
-        let waiting = std::mem::take(&mut *self.rest.waiting.lock());
-        waiting.into_values().for_each(|completion| completion.complete(RunEnd::Elsewhere));
+        self.roster.clear().into_iter().for_each(|told| self.tell(told, &RunEnd::Elsewhere));
         if let Some(task) = self.rest.alarm.lock().task.take() {
             task.wake();
         }
         self.reach.watchers.over();
-    }
-
-    /// Tells whoever waits how a run ended.
-    pub(crate) fn ended(&self, run: RunId, end: &RunEnd) {
-        let waiting = self.rest.waiting.lock().remove(&run);
-        if let Some(completion) = waiting {
-            completion.complete(end.clone());
-        }
     }
 
     /// A run was suspended: nothing that came for it meanwhile may be lost.
@@ -145,70 +90,21 @@ impl Kernel {
         if let Some(wake) = wake {
             self.set_alarm(wake);
         }
-        self.wake_for_mail(run.id, run.with(|machine| machine.seen()));
-    }
-
-    /// A run was let go of because somebody else has it. Whoever wrote to it meanwhile may have told the wrong one; and if
-    /// the right one has suspended it by now, nobody else looks.
-    pub(crate) fn after_supersession(self: &Arc<Self>, run: RunId) {
-        if !self.closed.load(Ordering::Acquire) {
-            self.wake_for_mail(run, 0);
-        }
-    }
-
-    /// Takes up a run at rest if it has mail after that.
-    fn wake_for_mail(self: &Arc<Self>, run: RunId, seen: u64) {
-        let kernel = self.clone();
+        let (kernel, id, seen) = (self.clone(), run.id, run.with(|machine| machine.seen()));
         self.spawn.spawn(Box::pin(async move {
-            match kernel.store.mail(run, seen).await {
+            match kernel.store.mail(id, seen).await {
                 Ok(mail) if mail.is_empty() => {}
-                Ok(_) => kernel.wake_up(run),
+                Ok(_) => kernel.nudge(id),
                 Err(error) => {
-                    tracing::warn!(%run, "its mailbox cannot be read: {error}");
-                    kernel.wake_up(run);
+                    kernel.troubled(Some(id), "a mailbox cannot be read", &error);
+                    kernel.nudge(id);
                 }
             }
         }));
     }
 
-    /// Takes up a run at rest. Mail that comes while that happens is seen.
-    pub(crate) fn wake_up(self: &Arc<Self>, run: RunId) {
-        self.wake_up_as(run, None);
-    }
-
-    /// The same for a run that is known to be nobody's, whatever its row says.
-    pub(crate) fn wake_up_as(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) {
-        if self.closed.load(Ordering::Acquire) || !self.drives {
-            return;
-        }
-        let again = match self.rest.waking.lock().entry(run) {
-            std::collections::btree_map::Entry::Occupied(mut entry) => {
-                // Whoever knows that the run is nobody's may not be overruled by whoever does not.
-                let known = entry.get().flatten();
-                entry.insert(Some(how.or(known)));
-                true
-            }
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(None);
-                false
-            }
-        };
-        if !again {
-            let kernel = self.clone();
-            self.spawn.spawn(Box::pin(async move { kernel.waking(run, how).await }));
-        }
-    }
-
-    /// Somebody wrote to the run.
-    pub(crate) fn nudge(self: &Arc<Self>, run: RunId) {
-        match self.notify(run) {
-            Some(live) => self.spawn.spawn(Box::pin(async move { live.run.look_for_mail().await })),
-            None => self.wake_up(run),
-        }
-    }
-
     /// Writes to a run for another one. The mailbox takes it once. The inner result is what the other one is told.
-    pub(crate) async fn tell(
+    pub(crate) async fn write_to(
         self: &Arc<Self>,
         run: RunId,
         message: Message,
@@ -242,103 +138,31 @@ impl Kernel {
         let Some(info) = self.store.info(run).await? else {
             return Ok(Err(ToolError::rejected("run_over", format!("there is no run {run}"))));
         };
-        let Some(tool) = self.toolbox.by_id(&info.tool) else {
+        let Some(tool) = self.toolbox.recorded(&info.tool, &self.layers_of(run).await?) else {
             let message = format!("the tool `{}` of run {run} is not registered here", info.tool);
             return Ok(Err(ToolError::unavailable(message)));
         };
         Ok(tool.channels().check_signal(&tool.spec().name, name, value))
     }
 
-    async fn waking(self: &Arc<Self>, run: RunId, how: Again) {
-        let mut how = how;
-        loop {
-            if let Err(error) = self.take_up_rested(run, how).await {
-                tracing::warn!(%run, "the run cannot be taken up yet: {error}");
-                // It may have been claimed all the same, for nobody who knows of it.
-                how = how.or(Some(TakenUp::Woken));
-                // Whoever woke it will not do so again.
-                self.clock.sleep(limits::LOOK_AGAIN).await;
-                continue;
-            }
-            match self.woken(run) {
-                Some(again) => how = again,
-                None => return,
-            }
+    /// Warns that the store failed, once per cause for all runs that meet it. Returns the text that names the trouble.
+    pub(crate) fn troubled(&self, run: Option<RunId>, what: &str, error: &StoreError) -> String {
+        let trouble = format!("{what}: {error}");
+        let now = std::time::Duration::from_nanos(self.clock.ticks());
+        match (self.rest.troubles.met(&trouble, now), run) {
+            (Some(untold), Some(run)) => tracing::warn!(%run, untold, "{trouble}"),
+            (Some(untold), None) => tracing::warn!(untold, "{trouble}"),
+            (None, _) => {}
         }
+        trouble
     }
 
-    /// The run was taken up, or is not to be; returns whether and how somebody asked for that again meanwhile.
-    fn woken(&self, run: RunId) -> Option<Again> {
-        let again = {
-            let mut waking = self.rest.waking.lock();
-            let again = waking.insert(run, None).flatten();
-            if again.is_none() {
-                waking.remove(&run);
-            }
-            again
-        };
-        // Nobody drives it here: whoever waits for it looks for themselves.
-        if again.is_none() && !self.live.lock().contains_key(&run) {
-            self.ended(run, &RunEnd::Elsewhere);
-        }
-        again
-    }
-
-    /// Takes up a run that was found, unless somebody is at it: two owners in one process would be one too many.
-    async fn take_up_found(self: &Arc<Self>, run: RunId) {
-        match self.rest.waking.lock().entry(run) {
-            std::collections::btree_map::Entry::Occupied(_) => return,
-            std::collections::btree_map::Entry::Vacant(entry) => entry.insert(None),
-        };
-        let how = Some(TakenUp::Found);
-        let again = match self.take_up_rested(run, how).await {
-            Ok(()) => self.woken(run),
-            Err(error) => {
-                tracing::warn!(%run, "the run cannot be taken up: {error}");
-                Some(how)
-            }
-        };
-        if let Some(how) = again {
-            let kernel = self.clone();
-            self.spawn.spawn(Box::pin(async move { kernel.waking(run, how).await }));
-        }
-    }
-
-    async fn take_up_rested(self: &Arc<Self>, run: RunId, how: Option<TakenUp>) -> Result<(), StoreError> {
-        if how == Some(TakenUp::Woken) {
-            self.until_let_go(run).await;
-        }
-        if self.live.lock().contains_key(&run) || self.closed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let how = match (self.store.info(run).await?.map(|info| info.state), how) {
-            (Some(RunState::Queued | RunState::Suspended { .. }), _) => TakenUp::Woken,
-            // Somebody here may be about to drive it since it was looked for, or drive it.
-            (Some(RunState::Running), Some(TakenUp::Found)) if self.rest.taking.lock().contains_key(&run) => {
-                return Ok(());
-            }
-            (Some(RunState::Running), Some(how)) if !self.live.lock().contains_key(&run) => how,
-            _ => return Ok(()),
-        };
-        match self.take_up(run, how).await {
-            // Somebody else was faster, or it is not its turn yet.
-            Err(
-                StoreError::Finished(_)
-                | StoreError::NoSuchRun(_)
-                | StoreError::Stale { .. }
-                | StoreError::Leased { .. }
-                | StoreError::Busy { .. },
-            ) => Ok(()),
-            taken => taken.map(|_| ()),
-        }
-    }
-
-    /// Whoever says that a run is nobody's was its owner. If it is driven here all the same, that is by somebody who was
-    /// superseded, and will hear of it.
-    async fn until_let_go(&self, run: RunId) {
-        let live = self.live.lock().get(&run).cloned();
-        if let Some(live) = live {
-            live.completion.wait().await;
+    /// Logs the end of a trouble, if its beginning was logged.
+    pub(crate) fn trouble_over(&self, trouble: Option<String>) {
+        if let Some(trouble) = trouble
+            && let Some(untold) = self.rest.troubles.over(&trouble)
+        {
+            tracing::warn!(untold, "recovered from: {trouble}");
         }
     }
 
@@ -375,6 +199,12 @@ impl Kernel {
         }
     }
 
+    /// Has every run taken up that is due.
+    pub(crate) fn look_for_due(self: &Arc<Self>) {
+        let kernel = self.clone();
+        self.spawn.spawn(Box::pin(async move { kernel.take_up_due().await }));
+    }
+
     /// Takes up every run that is due, a bounded number at a time, and sets the alarm for the next.
     pub(crate) async fn take_up_due(self: &Arc<Self>) {
         let mut before = Vec::new();
@@ -382,7 +212,7 @@ impl Kernel {
             let due = match self.store.due(self.clock.now(), limits::TAKEN_UP_AT_ONCE).await {
                 Ok(due) => due,
                 Err(error) => {
-                    tracing::warn!("suspended runs cannot be looked for: {error}");
+                    self.troubled(None, "suspended runs cannot be looked for", &error);
                     return self.set_alarm(self.clock.now() + limits::LOOK_AGAIN);
                 }
             };
@@ -394,9 +224,10 @@ impl Kernel {
             }
             for run in &fresh {
                 // One after the other, so that a thousand runs that are due together do not keep new calls waiting.
-                self.take_up_found(*run).await;
+                // An error is tried again by the task that met it.
+                drop(self.take_up(*run, Cause::Left).await);
             }
-            before = fresh;
+            before = due.runs;
             self.room().await;
         }
     }

@@ -5,6 +5,7 @@ mod forks;
 mod looking;
 mod people;
 mod recovery;
+mod said;
 mod submit;
 mod tidying;
 
@@ -19,14 +20,16 @@ use crate::admit::{Keys, Permits};
 use crate::call::execute::Told;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
+use crate::driver::Live;
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
-use crate::kernel::{Kernel, Live};
+use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
 use crate::policy::Policy;
+use crate::roster::Stage;
 use crate::run::drive::RunEnd;
-use crate::run::machine::{Machine, Stop, TakenUp};
+use crate::run::machine::Machine;
 use crate::run::record::{Event, OpKind, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
@@ -35,7 +38,8 @@ use crate::store::{Counts, Filter, Store, StoreError, Turn};
 use crate::time::Clock;
 use crate::tool::projection::Lens;
 use crate::tool::spec::Background;
-use crate::tool::{Output, Tool, ToolError, Toolbox, from_output};
+use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
+use crate::value::size;
 use crate::watchdog::{Stuck, Watchdog};
 use crate::worker::Lease;
 
@@ -170,9 +174,7 @@ impl Runtime {
             locale: config.locale,
             watchdog: Default::default(),
             mint,
-            live: Default::default(),
-            queued: Default::default(),
-            letters: Default::default(),
+            roster: Default::default(),
             rest: Default::default(),
             suspend_after: config.suspend_after,
             tidy_every: config.tidy_every,
@@ -190,10 +192,20 @@ impl Runtime {
         &self.toolbox
     }
 
-    /// The same runtime, resolving calls in another toolbox: usually a [`layer`](Toolbox::layer) of this one's.
+    /// The same runtime through the layer of this name, on top of the layers it has; see [`Toolbox::layer`].
+    pub fn layer(&self, name: &str) -> std::result::Result<Self, RegisterError> {
+        Ok(Self { kernel: self.kernel.clone(), toolbox: self.toolbox.layer(name)? })
+    }
+
+    /// The same through a layer of its own; see [`Toolbox::unnamed_layer`].
     #[must_use]
-    pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
-        Self { kernel: self.kernel.clone(), toolbox }
+    pub fn unnamed_layer(&self) -> Self {
+        Self { kernel: self.kernel.clone(), toolbox: self.toolbox.unnamed_layer() }
+    }
+
+    /// The same through layers that must be there already.
+    pub fn in_layers(&self, layers: &Layers) -> std::result::Result<Self, NoLayer> {
+        Ok(Self { kernel: self.kernel.clone(), toolbox: self.toolbox.with_layers(layers)? })
     }
 
     /// Makes one call and waits for its outcome, which is durable by then. Dropping the future after its first poll
@@ -239,17 +251,8 @@ impl Runtime {
     /// it, and may not have answered yet: [`attach`](Runtime::attach) waits for its end.
     pub fn start(&self, call: ToolCall) -> Result<RunId> {
         self.background(&call)?;
-        let (mut drive, _) = self.kernel.start_call(&self.toolbox, call, &Start::default())?;
-        let run = drive.run.id;
-        drive.accept();
-        // A store that is overloaded says so at once: then nothing was accepted.
-        if let Some(Stop::Reload(error)) = drive.run.with(|machine| machine.stop().cloned())
-            && matches!(*error, StoreError::Unavailable(_))
-        {
-            return Err((*error).into());
-        }
-        self.kernel.detach(drive);
-        Ok(run)
+        let (drive, _) = self.kernel.start_call(&self.toolbox, call, &Start::default())?;
+        Ok(self.kernel.accept(drive)?.run.id)
     }
 
     /// Starts one call for whoever takes it up: under a key, in a session, as a turn. Durable when it returns. With a key
@@ -262,11 +265,12 @@ impl Runtime {
 
     /// The tool a call in the background names, if it may run there.
     fn background(&self, call: &ToolCall) -> Result<Option<Arc<Tool>>> {
-        let tool = resolve(&self.toolbox.snapshot(), &call.tool).cloned();
+        let toolbox = self.toolbox.with_layers(&call.layers).ok();
+        let tool = toolbox.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
         match &tool {
             Some(tool) if tool.spec().guards.background == Background::Never => {
                 let name = &tool.spec().name;
-                Err(Error::Refused(format!("`{name}` does not run in the background: call it and wait")))
+                Err(Error::Invalid(format!("`{name}` does not run in the background: call it and wait")))
             }
             _ => Ok(tool),
         }
@@ -278,20 +282,21 @@ impl Runtime {
         // The owner under which nobody here was seen to drive it, and how often.
         let mut undriven: Option<(u64, u32)> = None;
         loop {
-            let turn = self.kernel.queued.lock().get(&run).cloned();
-            if let Some(turn) = turn {
-                turn.wait().await;
-            }
-            if let Some(live) = self.live(run) {
-                match live.completion.wait().await {
+            match self.kernel.roster.stage(run) {
+                Stage::Queued(settled) | Stage::Taking(settled) => {
+                    settled.wait().await;
+                    continue;
+                }
+                Stage::Live(live) => match live.completion.wait().await {
                     RunEnd::Finished(_) => {}
-                    // Somebody else may have it by now, perhaps in this very process.
+                    // Another owner may have it by now, perhaps in this very process.
                     RunEnd::Elsewhere if !self.kernel.closed.load(Ordering::Acquire) => {}
                     // It is taken up again once the store answers, and its end is known then.
                     RunEnd::Unknown(_) if !self.kernel.closed.load(Ordering::Acquire) => continue,
                     end if end.is_rest() => {}
                     end => return finished(run, end).map(|_| Vec::new()),
-                }
+                },
+                Stage::Resting => {}
             }
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             match info.state {
@@ -302,20 +307,22 @@ impl Runtime {
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.live(run).is_some() => {}
                 _ if self.kernel.closed.load(Ordering::Acquire) => return Err(Error::Elsewhere { run }),
-                RunState::Running if !self.kernel.is_waking(run) => match self.kernel.lease.look() {
-                    // Another worker drives it.
-                    Some(look) => self.kernel.clock.sleep(look).await,
-                    // It may have ended since it was read, or be about to be known here, on a thread that stands still
-                    // for a moment. If it runs on, nobody here did that.
-                    None => match undriven {
-                        Some((epoch, LOOKS)) if epoch == info.epoch => return Err(Error::Elsewhere { run }),
-                        Some((epoch, looks)) if epoch == info.epoch => {
-                            undriven = Some((epoch, looks + 1));
-                            self.kernel.clock.sleep(LOOK_PAUSE).await;
-                        }
-                        _ => undriven = Some((info.epoch, 1)),
-                    },
-                },
+                RunState::Running if matches!(self.kernel.roster.stage(run), Stage::Resting) => {
+                    match self.kernel.lease.look() {
+                        // Another worker drives it.
+                        Some(look) => self.kernel.clock.sleep(look).await,
+                        // It may have ended since it was read, or be about to be known here, on a thread that stands still
+                        // for a moment. If it runs on, nobody here did that.
+                        None => match undriven {
+                            Some((epoch, LOOKS)) if epoch == info.epoch => return Err(Error::Elsewhere { run }),
+                            Some((epoch, looks)) if epoch == info.epoch => {
+                                undriven = Some((epoch, looks + 1));
+                                self.kernel.clock.sleep(LOOK_PAUSE).await;
+                            }
+                            _ => undriven = Some((info.epoch, 1)),
+                        },
+                    }
+                }
                 RunState::Running | RunState::Suspended { .. } | RunState::Queued => self.kernel.outlast(run).await?,
             }
         }
@@ -332,7 +339,7 @@ impl Runtime {
                 let first = journal.iter().find(|first| first.path == record.path).unwrap_or(record);
                 let told = Told { result: finished.answer(), at: record.at, times: finished.took(record.at, first.at) };
                 let asked = asked_at(&record.path);
-                let tool = asked.and_then(|asked| self.toolbox.by_id(&asked.name));
+                let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
                 let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
                 let own = asked.and_then(|asked| asked.limits.as_deref());
                 let lens = Lens::of(tool.as_ref(), &args, (own, &self.kernel.policy));
@@ -344,13 +351,8 @@ impl Runtime {
         found
     }
 
-    /// Whether this process drives the run, or is about to.
-    fn drives(&self, run: RunId) -> bool {
-        self.live(run).is_some() || self.kernel.queued.lock().contains_key(&run)
-    }
-
     fn live(&self, run: RunId) -> Option<Live> {
-        self.kernel.live.lock().get(&run).cloned()
+        self.kernel.roster.live(run)
     }
 
     /// Takes up one run again: a held one whose cause is gone, or one that another owner left. Deaths before this no
@@ -360,11 +362,17 @@ impl Runtime {
             return Ok(());
         }
         if !self.kernel.drives {
-            return Err(Error::Refused(format!("this runtime drives no runs; resume run {run} where runs are driven")));
+            return Err(Error::NotDriving(format!(
+                "this runtime drives no runs; resume run {run} where runs are driven"
+            )));
+        }
+        if self.kernel.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
         }
         self.refuse_half_imported(run).await?;
-        let live = self.kernel.take_up(run, TakenUp::Resumed).await?;
-        live.run.flush().await;
+        if let Some(live) = self.kernel.resume(run).await? {
+            live.run.flush().await;
+        }
         Ok(())
     }
 
@@ -379,24 +387,18 @@ impl Runtime {
     ) -> Result<()> {
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         if !matches!(info.state, RunState::Held { .. }) {
-            return Err(Error::Refused(format!("run {run} is not held; only a held run is finished by hand")));
+            return Err(Error::Conflict(format!("run {run} is not held; only a held run is finished by hand")));
         }
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
         if let Ok(output) = &result {
-            output.clone().plain("a person").map_err(|error| Error::Refused(error.to_string()))?;
+            output.clone().plain("a person").map_err(|error| Error::Invalid(error.to_string()))?;
+            size::shallow(&output.value, "the outcome").map_err(Error::Invalid)?;
         }
         let result = result.map(Arc::new).map_err(Arc::new);
-        let run = self.kernel.finish_by_hand(run, result, settled).await?;
-        run.flush().await;
-        let stop = run.with(|machine| machine.stop().cloned());
-        match stop {
-            Some(Stop::Reload(source)) => Err(Error::Unknown { run: run.id, source: *source }),
-            Some(Stop::Lost | Stop::Lapsed) => Err(Error::Elsewhere { run: run.id }),
-            _ => {
-                // Whoever waits behind it, such as the next turn of its session, waits no longer.
-                self.kernel.after(&run, &RunEnd::Finished(Vec::new()));
-                Ok(())
-            }
+        match self.kernel.finish_by_hand(run, result, settled).await? {
+            Some(RunEnd::Finished(_)) => Ok(()),
+            Some(RunEnd::Unknown(source)) => Err(Error::Unknown { run, source }),
+            _ => Err(Error::Elsewhere { run }),
         }
     }
 
@@ -449,8 +451,7 @@ impl Runtime {
             patience -= nap;
         }
         let mut failed = None;
-        let live: Vec<Live> = kernel.live.lock().values().cloned().collect();
-        for Live { run, completion } in live {
+        for Live { run, completion } in kernel.roster.all_live() {
             run.with(Machine::release);
             completion.wait().await;
             run.flush().await;
@@ -489,7 +490,7 @@ fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, lens: Lens)
     Outcome { run, path, id, result: told.result, times: told.times, lens }
 }
 
-/// Decodes an outcome: its value, or the whole of it where `T` is [`Output`](crate::tool::Output).
+/// Decodes an outcome: its value, or the whole of it where `T` is [`Output`].
 pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
     match &outcome.result {
         Ok(output) => {

@@ -17,6 +17,7 @@ use crate::run::refs::strip;
 use crate::run::state::{Doubt, Hold, Park, RunState};
 use crate::store::{Change, Commit, Creation, Guard, Message, StoreError};
 use crate::time::Timestamp;
+use crate::value::read_json;
 
 /// The only version there is.
 const VERSION: u64 = 1;
@@ -73,15 +74,15 @@ pub(crate) async fn export(kernel: &Kernel, run: RunId) -> Result<Value> {
             journal,
             mail: mail.into_iter().map(|mail| mail.message).collect(),
         };
-        let unwritable = |error| Error::Refused(format!("run {run} cannot be written as JSON: {error}"));
+        let unwritable = |error| Error::Conflict(format!("run {run} cannot be written as JSON: {error}"));
         return serde_json::to_value(&document).map_err(unwritable);
     }
-    Err(Error::Refused(format!("run {run} is being written all the time; export it once it waits or has ended")))
+    Err(Error::Conflict(format!("run {run} is being written all the time; export it once it waits or has ended")))
 }
 
 /// Puts a document's run into the store, generation by generation.
 pub(crate) async fn import(kernel: &Kernel, text: &str) -> Result<RunId> {
-    let document = Document::read(text).map_err(Error::Refused)?;
+    let document = Document::read(text).map_err(Error::Invalid)?;
     let (run, store) = (document.run, &kernel.store);
     let generations = document.generations();
     let (epoch, mut seq) = match store.info(run).await? {
@@ -90,16 +91,14 @@ pub(crate) async fn import(kernel: &Kernel, text: &str) -> Result<RunId> {
         Some(info) if is_broken_off(&info.state) => {
             let there = store.journal(run, 0).await?;
             if !document.continues(&there) {
-                return Err(Error::Refused(format!(
+                return Err(Error::Conflict(format!(
                     "an import of run {run} broke off here, and it was of another document; import that one again"
                 )));
             }
             (info.epoch, there.len() as u64)
         }
         Some(_) => {
-            return Err(Error::Refused(format!(
-                "there is a run {run} here already, and a run is imported once; fork it if you want another one"
-            )));
+            return Err(Error::Exists { run });
         }
     };
     let last = generations.len().saturating_sub(1);
@@ -123,7 +122,7 @@ fn is_broken_off(state: &RunState) -> bool {
 
 impl Document {
     fn read(text: &str) -> std::result::Result<Self, String> {
-        let json: Value = serde_json::from_str(text).map_err(|error| format!("the document is not JSON: {error}"))?;
+        let json: Value = read_json(text.as_bytes()).map_err(|error| format!("the document is not JSON: {error}"))?;
         match json.get("windlass_run") {
             None => return Err("the document is no exported run: it has no field \"windlass_run\"".to_owned()),
             Some(version) if *version != VERSION => {
@@ -135,7 +134,7 @@ impl Document {
         }
         // Read from the text once more, because only the text has places.
         let mut document: Self =
-            serde_json::from_str(text).map_err(|error| format!("the document cannot be read: {error}"))?;
+            read_json(text.as_bytes()).map_err(|error| format!("the document cannot be read: {error}"))?;
         document.check()?;
         document.strip_references();
         Ok(document)

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::driver::Live;
 use crate::id::RunId;
-use crate::kernel::{Kernel, Live};
-use crate::run::machine::TakenUp;
+use crate::kernel::Kernel;
+use crate::roster::Cause;
 use crate::store::StoreError;
 use crate::time::Clock;
 
@@ -46,7 +47,7 @@ impl Kernel {
         // Apart from each other: however much there is to look at, the lease does not wait for it.
         self.every(look, |kernel| async move {
             if let Err(error) = kernel.renew().await {
-                tracing::warn!("the lease was not renewed: {error}");
+                kernel.troubled(None, "the lease was not renewed", &error);
             }
         });
         self.every(look, |kernel| async move { kernel.look_around().await });
@@ -70,15 +71,15 @@ impl Kernel {
         }));
     }
 
-    /// A run was let go of because its lease was over. If nobody else takes it, nobody drives it: once there is a lease
-    /// again, this worker tries.
-    pub(crate) fn try_again_with_a_lease(self: &Arc<Self>, run: RunId) {
-        let (Some(look), kernel) = (self.lease.look(), self.clone()) else { return };
+    /// A run was let go of because its lease was over, and the caller may take it up again: once there is a lease, unless
+    /// another worker has it by then.
+    pub(crate) fn take_up_with_a_lease(self: &Arc<Self>, run: RunId) {
+        let (look, kernel) = (self.lease.look().unwrap_or_default(), self.clone());
         self.spawn.spawn(Box::pin(async move {
             while kernel.lease.is_over(&*kernel.clock) && !kernel.closed.load(Ordering::Acquire) {
                 kernel.clock.sleep(look).await;
             }
-            kernel.wake_up_as(run, Some(TakenUp::Reloaded));
+            kernel.taking_up(run, Cause::Reload);
         }));
     }
 
@@ -94,8 +95,7 @@ impl Kernel {
 
     /// What others wrote meanwhile: mail for runs of this worker, runs that are due, runs whose worker is gone.
     async fn look_around(self: &Arc<Self>) {
-        let live: Vec<Live> = self.live.lock().values().cloned().collect();
-        for Live { run, .. } in live {
+        for Live { run, .. } in self.roster.all_live() {
             run.look_for_mail().await;
         }
         self.take_up_due().await;

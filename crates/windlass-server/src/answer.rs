@@ -1,17 +1,17 @@
 //! Answers that are JSON.
 
-use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::given::Pieces;
 use crate::refusal::Refusal;
 
 /// A status and a body.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     match lines(body) {
-        Ok(bytes) => {
-            let mut response = Response::new(Body::from(bytes));
+        Ok(pieces) => {
+            let mut response = Response::new(pieces.into_body());
             *response.status_mut() = status;
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
@@ -23,15 +23,12 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     }
 }
 
-/// Most answers are not longer, so they need not be moved while they are written.
-const USUAL_BYTES: usize = 256;
-
 /// JSON as it is sent: with a line break at its end, for terminals.
-pub(crate) fn lines(body: &impl Serialize) -> serde_json::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(USUAL_BYTES);
-    serde_json::to_writer(&mut bytes, body)?;
-    bytes.push(b'\n');
-    Ok(bytes)
+pub(crate) fn lines(body: &impl Serialize) -> serde_json::Result<Pieces> {
+    let mut pieces = Pieces::new();
+    serde_json::to_writer(&mut pieces, body)?;
+    std::io::Write::write_all(&mut pieces, b"\n").map_err(serde_json::Error::io)?;
+    Ok(pieces)
 }
 
 /// It went well.

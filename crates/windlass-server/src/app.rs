@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::rate::Rates;
 use crate::refusal::{Answer, Refusal};
+use crate::shares::Shares;
 
 /// Longest time a request waits on purpose.
 const LONGEST_WAIT: Duration = Duration::from_millis(300_000);
@@ -28,6 +29,12 @@ pub(crate) struct App {
     pub(crate) clients: Clients,
     pub(crate) metrics: Metrics,
     pub(crate) rates: Rates,
+    /// Bytes on their way to clients, and on their way in.
+    pub(crate) bytes: Arc<Shares>,
+    /// Requests under way.
+    pub(crate) requests: Arc<Shares>,
+    /// Event streams that are open.
+    pub(crate) streams: Arc<Shares>,
     /// True once the server stops.
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) started: Instant,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -11,11 +12,12 @@ use tokio::sync::broadcast;
 use windlass::tools::encode_output;
 use windlass::{
     Atomic, Blocked, Call, Effect, Error, Filter, Hold, Output, Reply, RunId, RunInfo, RunState, Schemas, StoreError,
-    Tool, ToolResult, ToolSpec, Windlass,
+    Tool, ToolResult, ToolSpec, Toolbox, Windlass,
 };
 
 use crate::app::Shared;
-use crate::refusal::{Answer, Refusal};
+use crate::options::Limits;
+use crate::refusal::{Answer, Refusal, troubled};
 use crate::show::{Item, What};
 use crate::sse::{Next, Source, event};
 use crate::wire::{ClientAnswer, ClientCall, ClientRequest, ClientTool, EndReason, InboxKind, Time};
@@ -41,7 +43,11 @@ struct Client {
     /// Who brought it.
     owner: Arc<str>,
     tools: Arc<BTreeSet<Arc<str>>>,
+    /// Where they are mounted: the runtime's own, or the layer that the client's token is bound to.
+    toolbox: Toolbox,
     calls: broadcast::Sender<ClientCall>,
+    /// What the schemas of its tools take in memory, roughly.
+    schema_bytes: usize,
 }
 
 /// A tool that a client has.
@@ -77,6 +83,7 @@ impl Clients {
     pub(crate) fn register(
         &self,
         windlass: &Windlass,
+        limits: &Limits,
         request: ClientRequest,
         owner: &Arc<str>,
         key: Option<&str>,
@@ -85,7 +92,16 @@ impl Clients {
             return Err(Refusal::invalid(format!("a client brings 1 to {TOOLS} tools")));
         }
         let id = name(owner, key)?;
+        let schema_bytes = schema_bytes(limits, &request.tools)?;
         let mut clients = self.0.lock();
+        let others = clients.iter().filter(|(other, _)| **other != id).map(|(_, client)| client.schema_bytes);
+        if others.sum::<usize>() + schema_bytes > limits.all_schema_bytes {
+            let most = limits.all_schema_bytes;
+            let why = format!(
+                "the schemas of all clients would take more than {most} bytes of memory; take some clients away first"
+            );
+            return Err(Refusal::conflict("too_many", why));
+        }
         if clients.len() >= CLIENTS && !clients.contains_key(&id) {
             let why = format!("{CLIENTS} clients have brought tools already; take some away first");
             return Err(Refusal::conflict("too_many", why));
@@ -105,15 +121,17 @@ impl Clients {
         let mounted = windlass.toolbox().mount(&source(&id), tools);
         mounted.map_err(|error| Refusal::invalid(error.to_string()))?;
         let listed = names.iter().map(ToString::to_string).collect();
-        clients.insert(id.clone(), Client { owner: owner.clone(), tools: Arc::new(names), calls });
+        let toolbox = windlass.toolbox().clone();
+        let client = Client { owner: owner.clone(), tools: Arc::new(names), toolbox, calls, schema_bytes };
+        clients.insert(id.clone(), client);
         Ok(ClientAnswer { client: id, tools: listed })
     }
 
     /// Takes a client and its tools away. Its calls wait until their deadline for one that brings the tools again.
-    pub(crate) fn remove(&self, windlass: &Windlass, id: &str, who: &str) -> Answer<()> {
-        self.find(id, who)?;
+    pub(crate) fn remove(&self, id: &str, who: &str) -> Answer<()> {
+        let client = self.find(id, who)?;
         self.0.lock().remove(id);
-        windlass.toolbox().unmount(&source(id));
+        client.toolbox.unmount(&source(id));
         Ok(())
     }
 
@@ -153,6 +171,28 @@ impl Clients {
             look: true,
         })
     }
+}
+
+/// What the schemas of tools take in memory, roughly, for as long as their client has them: many times their text.
+fn schema_bytes(limits: &Limits, tools: &[ClientTool]) -> Answer<usize> {
+    let (mut bytes, most) = (0usize, limits.schema_bytes);
+    for tool in tools {
+        let input = tool.input_schema.clone().unwrap_or(serde_json::Value::Bool(true));
+        let schemas = Schemas { input, output: tool.output_schema.clone() };
+        bytes = bytes.saturating_add(schemas.compiled_bytes());
+        if bytes > most {
+            let name = crate::extract::shortened(&tool.name);
+            let why = format!(
+                "with those of `{name}` the schemas of this client take more than {most} bytes of memory; use fewer \
+                 subschemas, or simpler patterns"
+            );
+            let title = "The schemas are too large";
+            return Err(
+                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "schemas_too_large", title, why).with("limit", most)
+            );
+        }
+    }
+    Ok(bytes)
 }
 
 /// A random name, or the one that belongs to a key.
@@ -254,7 +294,7 @@ impl Source for Calls {
                 match pending(&self.app.windlass, &self.client.tools).await {
                     Ok(calls) => self.waiting = calls,
                     Err(error) => {
-                        tracing::warn!("the calls of a client cannot be read: {error}");
+                        troubled(&format_args!("the calls of a client cannot be read: {error}"));
                         return Next::Over(EndReason::Failed);
                     }
                 }
@@ -329,7 +369,7 @@ async fn pending(windlass: &Windlass, tools: &BTreeSet<Arc<str>>) -> windlass::R
             }
             let paths: Vec<_> = items.iter().map(|item| item.park.path.clone()).collect();
             let asked = match windlass.asked_calls(info.run, &paths).await {
-                Err(error @ Error::Store(StoreError::Sealed { .. })) => {
+                Err(error @ Error::Store(StoreError::Sealed { .. } | StoreError::Damaged { .. })) => {
                     tracing::warn!("no client can be given a call: {error}");
                     continue;
                 }

@@ -1,15 +1,10 @@
 //! The door: so many connections are inside at once, and whoever comes then waits, where it costs nothing. A connection that
 //! nobody uses makes room for one that somebody may use: whoever has been idle longest is asked to leave.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::response::Response;
-use hyper::body::{Body as _, Frame, SizeHint};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -114,16 +109,6 @@ impl Drop for Seat {
 
 pub(crate) struct Busy(Arc<Guest>);
 
-impl Busy {
-    /// Keeps the connection busy until the answer is given, where that takes a while.
-    pub(crate) fn until_given(self, response: Response) -> Response {
-        match response.body().size_hint().exact() {
-            Some(_) => response,
-            None => response.map(|body| Body::new(Given { body, _busy: self })),
-        }
-    }
-}
-
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.idle_since.store(millis(self.0.opened), Ordering::Relaxed);
@@ -134,35 +119,13 @@ fn millis(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(BUSY - 1)
 }
 
-/// A body that is given piece by piece.
-struct Given {
-    body: Body,
-    _busy: Busy,
-}
-
-impl hyper::body::Body for Given {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::body::{Body, Bytes};
+    use axum::response::Response;
+
     use super::*;
+    use crate::given::until_given;
 
     async fn seated(door: &Arc<Door>) -> Seat {
         let room = door.room().await.unwrap();
@@ -201,7 +164,7 @@ mod tests {
         let busy = seat.guest.busy();
         assert!(!has_room(&door).await && !is_asked(&seat));
         let streaming = Response::new(Body::from_stream(futures_util::stream::pending::<Result<Bytes, axum::Error>>()));
-        let streaming = busy.until_given(streaming);
+        let streaming = until_given(busy, streaming);
         assert!(!has_room(&door).await && !is_asked(&seat), "a stream is open");
         drop(streaming);
         assert!(!has_room(&door).await && is_asked(&seat), "it is, and does not leave");

@@ -12,12 +12,17 @@ use serde::de::DeserializeOwned;
 use windlass::RunId;
 
 use crate::app::Shared;
+use crate::given::PIECE;
+use crate::guard::{Asker, too_much_held};
 use crate::near::near;
 use crate::refusal::{Answer, Refusal};
+use crate::shares::Share;
 
 /// How much of a body that is too large is still taken in, so that whoever sends it gets to read the answer.
 const LINGER_BYTES: usize = 128 << 20;
 const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
+/// A sender that pauses for so long is answered sooner.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Longest idempotency key.
 const KEY_CHARS: usize = 255;
@@ -30,8 +35,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
 
     async fn from_request(request: Request, app: &Shared) -> Answer<Self> {
         let (parts, body) = request.into_parts();
-        let limit = app.options.limits.body_bytes;
-        let bytes = whole(&parts.headers, body, limit, app.options.limits.body).await?;
+        let (bytes, _held) = whole(app, &parts, body, app.options.limits.body_bytes).await?;
         if bytes.is_empty() {
             let why = "the request has no body; send JSON, `{}` at least";
             return Err(Refusal::bad_request("malformed_json", why));
@@ -49,8 +53,7 @@ impl<T: DeserializeOwned + Default> FromRequest<Shared> for MaybeJson<T> {
 
     async fn from_request(request: Request, app: &Shared) -> Answer<Self> {
         let (parts, body) = request.into_parts();
-        let limit = app.options.limits.body_bytes;
-        let bytes = whole(&parts.headers, body, limit, app.options.limits.body).await?;
+        let (bytes, _held) = whole(app, &parts, body, app.options.limits.body_bytes).await?;
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
@@ -67,22 +70,33 @@ impl FromRequest<Shared> for Document {
 
     async fn from_request(request: Request, app: &Shared) -> Answer<Self> {
         let (parts, body) = request.into_parts();
-        let limits = &app.options.limits;
-        let bytes = whole(&parts.headers, body, limits.import_bytes, limits.body).await?;
+        let (bytes, _held) = whole(app, &parts, body, app.options.limits.import_bytes).await?;
         check_json(&parts.headers)?;
         let text = String::from_utf8(bytes.into());
         text.map(Self).map_err(|_| Refusal::bad_request("malformed_json", "the document is not UTF-8"))
     }
 }
 
+/// How long the body of a request says that it is.
+pub(crate) fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok())
+}
+
 /// Takes in a body, within its limits.
-async fn whole(headers: &HeaderMap, body: Body, limit: usize, time: std::time::Duration) -> Answer<Bytes> {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limit as u64) {
-        Box::pin(linger(body)).await;
+async fn whole(app: &Shared, parts: &Parts, body: Body, limit: usize) -> Answer<(Bytes, Option<Share>)> {
+    let length = announced(&parts.headers);
+    if length.is_some_and(|length| length > limit as u64) {
+        Box::pin(linger(&parts.headers, body)).await;
         return Err(too_large(limit));
     }
-    match tokio::time::timeout(time, pin!(collect(body, limit))).await {
+    // One that does not say how long it is may be as long as it may be.
+    let most = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
+    let room = || match parts.extensions.get::<Asker>() {
+        Some(Asker(Some(client))) => app.bytes.take(client, most).map(Some).ok_or_else(|| too_much_held(app)),
+        _ => Ok(None),
+    };
+    let time = app.options.limits.body;
+    match tokio::time::timeout(time, pin!(collect(body, limit, room))).await {
         Ok(read) => read,
         Err(_) => Err(Refusal::new(
             StatusCode::REQUEST_TIMEOUT,
@@ -94,10 +108,12 @@ async fn whole(headers: &HeaderMap, body: Body, limit: usize, time: std::time::D
     }
 }
 
-async fn collect(body: Body, limit: usize) -> Answer<Bytes> {
+/// `room`: taken once there is more than one piece of it.
+async fn collect(body: Body, limit: usize, room: impl Fn() -> Answer<Option<Share>>) -> Answer<(Bytes, Option<Share>)> {
     let mut stream = body.into_data_stream();
     let mut first: Option<Bytes> = None;
     let mut all: Vec<u8> = Vec::new();
+    let mut held = None;
     while let Some(piece) = stream.next().await {
         let piece = piece.map_err(|error| {
             Refusal::bad_request("broken_body", format!("the body broke off: {error}"))
@@ -105,8 +121,17 @@ async fn collect(body: Body, limit: usize) -> Answer<Bytes> {
         })?;
         let so_far = first.as_ref().map_or(all.len(), Bytes::len);
         if so_far + piece.len() > limit {
-            Box::pin(linger(Body::from_stream(stream))).await;
+            Box::pin(take_rest(stream)).await;
             return Err(too_large(limit));
+        }
+        if held.is_none() && so_far + piece.len() > PIECE {
+            match room() {
+                Ok(taken) => held = taken,
+                Err(refusal) => {
+                    Box::pin(take_rest(stream)).await;
+                    return Err(refusal.header(header::CONNECTION, "close"));
+                }
+            }
         }
         // Most bodies come in one piece, which need not be copied.
         match first.take() {
@@ -118,15 +143,23 @@ async fn collect(body: Body, limit: usize) -> Answer<Bytes> {
             }
         }
     }
-    Ok(first.unwrap_or_else(|| all.into()))
+    Ok((first.unwrap_or_else(|| all.into()), held))
 }
 
-/// Takes in the rest of a body that is not wanted: a connection that is cut in the middle of it loses the answer too.
-async fn linger(body: Body) {
-    let mut stream = body.into_data_stream();
+/// Takes in a body that is not wanted, unless its sender waits to be told that it is.
+pub(crate) async fn linger(headers: &HeaderMap, body: Body) {
+    let waits = headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    if !waits {
+        take_rest(body.into_data_stream()).await;
+    }
+}
+
+/// Takes in what is on its way of a body that is not wanted: a connection that is cut in the middle of it loses the answer
+/// too. A sender that pauses can read it.
+async fn take_rest(mut stream: axum::body::BodyDataStream) {
     let mut taken = 0;
     let drain = async {
-        while let Some(Ok(piece)) = stream.next().await {
+        while let Ok(Some(Ok(piece))) = tokio::time::timeout(PAUSE, stream.next()).await {
             taken += piece.len();
             if taken > LINGER_BYTES {
                 return;
@@ -169,7 +202,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
     if let Some(b'[') = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
         return Err(Refusal::invalid("the body is a list, and should be an object"));
     }
-    serde_json::from_slice(bytes).map_err(|error| {
+    windlass::read_json(bytes).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
         let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
@@ -180,6 +213,14 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
         };
         refusal.with("line", line).with("column", column)
     })
+}
+
+impl FromRequestParts<Shared> for Asker {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Answer<Self> {
+        Ok(parts.extensions.get::<Self>().cloned().unwrap_or(Self(None)))
+    }
 }
 
 /// What stands behind the question mark.

@@ -18,10 +18,14 @@ use futures_util::FutureExt;
 use tower::Service;
 
 use crate::access::Access;
+use crate::answer::located;
 use crate::app::Shared;
 use crate::door::Guest;
+use crate::given::{self, PIECE};
 use crate::rate::Client;
 use crate::refusal::{Answer, Refusal};
+use crate::shares::Share;
+use crate::wire::Accepted;
 
 /// Routes that answer within a time of their own: what a call is waited for, or an artifact takes to arrive.
 const WAITING: [&str; 4] = ["/v1/calls", "/v1/batches", "/v1/runs/{run}/outcome", "/v1/artifacts"];
@@ -31,6 +35,18 @@ pub(crate) struct Peer {
     pub(crate) ip: IpAddr,
     pub(crate) guest: Arc<Guest>,
 }
+
+/// Whose share a request is counted against; nothing where it comes from this very process.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker(pub(crate) Option<Client>);
+
+/// Bytes that an answer takes while it is given, where that is not its length.
+#[derive(Clone, Copy)]
+pub(crate) struct Takes(pub(crate) usize);
+
+/// What is answered instead of what is too large to be held now.
+#[derive(Clone)]
+pub(crate) struct Instead(pub(crate) Accepted);
 
 /// The API with what is before it. Cheap to clone.
 #[derive(Clone)]
@@ -82,10 +98,10 @@ impl Guarded {
         let method = request.method().clone();
         let place = self.places.at(request.uri().path()).ok().map(|found| found.value.clone());
         let origin = request.headers().get(header::ORIGIN).cloned();
-        let mut handled = match admitted(&app, &mut request, peer, begun) {
-            Err(refusal) => Err(refusal.into_response()),
-            Ok(()) if is_preflight(&app, &method, origin.as_ref()) => Err(preflight()),
-            Ok(()) => Ok(self.router.clone().call(request)),
+        let (mut handled, admitted) = match admitted(&app, &mut request, peer, begun) {
+            Err(refusal) => (Err(refusal.into_response()), None),
+            Ok(admitted) if is_preflight(&app, &method, origin.as_ref()) => (Err(preflight()), Some(admitted)),
+            Ok(admitted) => (Ok(self.router.clone().call(request)), Some(admitted)),
         };
         Box::pin(async move {
             // What handles it is used where it lies: moving it would make every request larger by as much again.
@@ -104,13 +120,12 @@ impl Guarded {
                     }
                 }
             };
+            let (client, request) = admitted.map_or((None, None), |admitted| (admitted.client, admitted.request));
+            let bytes = held(&app, client.as_ref(), &mut response);
             finish(&app, origin.as_ref(), response.headers_mut());
             let place = place.as_ref().map_or("unmatched", |place| place.path.as_str());
             app.metrics.request(known(&method), place, response.status().as_u16(), begun.elapsed());
-            Ok(match busy {
-                Some(busy) => busy.until_given(response),
-                None => response,
-            })
+            Ok(given::until_given((busy, request, bytes), response))
         })
     }
 }
@@ -138,8 +153,42 @@ fn finish(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     }
 }
 
+/// Takes room for an answer that is not given at once. Where there is none it is dropped, and another one given.
+fn held(app: &Shared, client: Option<&Client>, response: &mut Response) -> Option<Share> {
+    let takes = response.extensions().get::<Takes>().map(|takes| takes.0);
+    let size = takes.or_else(|| given::size(response).and_then(|size| usize::try_from(size).ok())).unwrap_or(0);
+    if size <= PIECE {
+        return None;
+    }
+    let taken = app.bytes.take(client?, size);
+    if taken.is_none() {
+        let instead = response.extensions().get::<Instead>().cloned();
+        *response = match instead {
+            Some(Instead(accepted)) => located(StatusCode::ACCEPTED, &format!("/v1/runs/{}", accepted.run), &accepted),
+            None => too_much_held(app).into_response(),
+        };
+    }
+    taken
+}
+
+/// Why there is no room.
+pub(crate) fn too_much_held(app: &Shared) -> Refusal {
+    let why = format!(
+        "more than {} bytes would be on their way between this client and the server, or too many in all; take what was \
+         answered already, then ask again",
+        app.bytes.each()
+    );
+    Refusal::unavailable("too_much_in_flight", why).with("limit", app.bytes.each())
+}
+
+/// A request that may go on.
+struct Admitted {
+    client: Option<Client>,
+    request: Option<Share>,
+}
+
 /// Whether the request may go on; notes who asks.
-fn admitted(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Instant) -> Answer<()> {
+fn admitted(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Instant) -> Answer<Admitted> {
     if !app.options.trusted {
         check_host(app, request)?;
     }
@@ -156,15 +205,33 @@ fn admitted(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Insta
         )
         .header(header::RETRY_AFTER, &format!("{seconds}")));
     }
+    let client = holder(&access, peer);
+    let under_way = client.as_ref().map(|client| app.requests.take(client, 1).ok_or_else(|| too_many_at_once(app)));
     request.extensions_mut().insert(access);
-    Ok(())
+    request.extensions_mut().insert(Asker(client.clone()));
+    Ok(Admitted { client, request: under_way.transpose()? })
+}
+
+fn too_many_at_once(app: &Shared) -> Refusal {
+    let most = app.requests.each();
+    let why =
+        format!("{most} requests of this client are under way, which is as many as it may have; let some end first");
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_at_once", "Too many requests", why)
+        .with("limit", most)
+        .header(header::RETRY_AFTER, "1")
 }
 
 fn check_host(app: &Shared, request: &Request) -> Answer<()> {
     let headers = request.headers();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-    if app.hosts.bound.is_some() && !host.is_some_and(|host| app.hosts.is_ours(host)) {
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(Refusal::bad_request("several_hosts", "the request has more than one `Host`; send one"));
+    }
+    let said = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    // A proxy in between may go by either, so both must mean this server.
+    let target = request.uri().authority().map(|authority| authority.as_str());
+    let host = target.or(said);
+    let ours = |host: &str| app.hosts.is_ours(host);
+    if app.hosts.bound.is_some() && !(host.is_some_and(ours) && said.is_none_or(ours)) {
         return Err(Refusal::new(
             StatusCode::MISDIRECTED_REQUEST,
             "wrong_host",
@@ -190,6 +257,11 @@ fn client(access: &Access, peer: Option<&Peer>) -> Option<Client> {
         Access::Token(bearer) => Some(Client::Token(bearer.id.clone())),
         Access::Nobody | Access::Void(_) => peer.map(|peer| Client::Address(peer.ip)),
     }
+}
+
+/// Whose share is taken of what there is: also on the machine itself it is one program's of several.
+fn holder(access: &Access, peer: Option<&Peer>) -> Option<Client> {
+    client(access, peer).or_else(|| peer.map(|peer| Client::Address(peer.ip)))
 }
 
 fn is_preflight(app: &Shared, method: &Method, origin: Option<&HeaderValue>) -> bool {

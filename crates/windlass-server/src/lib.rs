@@ -7,6 +7,7 @@ mod app;
 mod clients;
 mod door;
 mod extract;
+mod given;
 mod guard;
 mod hosts;
 mod metrics;
@@ -17,6 +18,7 @@ mod rate;
 mod refusal;
 mod routes;
 mod serve;
+mod shares;
 mod show;
 mod sse;
 mod timed;
@@ -65,6 +67,9 @@ fn build(
         clients: clients::Clients::default(),
         metrics: metrics::Metrics::default(),
         rates: rate::Rates::new(options.limits.per_second),
+        bytes: shares::Shares::new(options.limits.held_bytes, options.limits.all_held_bytes),
+        requests: shares::Shares::new(options.limits.requests_at_once(), usize::MAX),
+        streams: shares::Shares::new(options.limits.streams_at_once(), usize::MAX),
         stop,
         started: Instant::now(),
         windlass,

@@ -110,7 +110,7 @@ impl Metrics {
     }
 
     /// Everything as text.
-    pub(crate) fn text(&self, counts: Option<Counts>, healthy: bool, tools: usize) -> String {
+    pub(crate) fn text(&self, counts: Option<Counts>, healthy: bool, tools: usize, held_bytes: usize) -> String {
         let mut out = String::new();
         if let Some(counts) = counts {
             head(&mut out, "windlass_runs", "gauge", "Runs by state; finished ones as long as they are kept.");
@@ -152,6 +152,7 @@ impl Metrics {
         let gauges = [
             ("windlass_http_streams", "Event streams that are open.", self.streams.get()),
             ("windlass_http_connections", "Connections that are open.", self.connections.get()),
+            ("windlass_http_held_bytes", "Bytes of large answers and bodies on their way.", held_bytes as i64),
         ];
         for (name, help, value) in gauges {
             head(&mut out, name, "gauge", help);

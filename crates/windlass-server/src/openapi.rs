@@ -12,7 +12,6 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::answer::lines;
 use crate::wire::Problem;
 
 /// What every request may be refused with.
@@ -160,7 +159,11 @@ static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
 
 /// Keeps the description as text. It is the same for every server of a process.
 pub(crate) fn keep(api: OpenApi) {
-    DOCUMENT.get_or_init(|| lines(&complete(api)).map(Bytes::from).unwrap_or_default());
+    DOCUMENT.get_or_init(|| {
+        let mut text = serde_json::to_vec(&complete(api)).unwrap_or_default();
+        text.push(b'\n');
+        text.into()
+    });
 }
 
 pub(crate) fn document() -> Bytes {

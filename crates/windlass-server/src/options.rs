@@ -49,8 +49,18 @@ pub struct Limits {
     pub request: Duration,
     /// How long a client may take nothing of what it is sent before its connection is cut.
     pub write: Duration,
-    /// Most connections at once.
+    /// Most connections at once. Three quarters of them one client may have requests on, a quarter event streams: a client
+    /// is a token, or an address without one.
     pub connections: usize,
+    /// Most bytes of answers and events that are on their way to one client, and of bodies that arrive from it. What is in
+    /// one piece ([`ONE_PIECE`](Self::ONE_PIECE)) is not counted.
+    pub held_bytes: usize,
+    /// The same of all clients.
+    pub all_held_bytes: usize,
+    /// Most memory that the schemas of tools take which one client brings, as it is estimated.
+    pub schema_bytes: usize,
+    /// The same of all clients.
+    pub all_schema_bytes: usize,
     /// Most requests a second by one token, or from one address without one; not of `local`. Twice as many may come at
     /// once.
     pub per_second: u32,
@@ -64,6 +74,21 @@ pub struct Limits {
     pub attempts: Duration,
 }
 
+impl Limits {
+    /// Bytes that go to a connection at a time.
+    pub const ONE_PIECE: usize = crate::given::PIECE;
+
+    /// Most requests of one client that are under way, so that there is room for others.
+    pub(crate) fn requests_at_once(&self) -> usize {
+        (self.connections - self.connections / 4).max(1)
+    }
+
+    /// Most event streams of one client, so that there is room for its other requests.
+    pub(crate) fn streams_at_once(&self) -> usize {
+        (self.connections / 4).max(1)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -74,6 +99,10 @@ impl Default for Limits {
             request: Duration::from_secs(60),
             write: Duration::from_secs(60),
             connections: 4_096,
+            held_bytes: 64 << 20,
+            all_held_bytes: 256 << 20,
+            schema_bytes: 32 << 20,
+            all_schema_bytes: 128 << 20,
             per_second: 1_000,
             heartbeat: Duration::from_secs(15),
             slow: Duration::from_secs(30),

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 /// Buckets that are kept; beyond that the full ones go, which say nothing.
 const KEPT: usize = 10_000;
 
-/// Who asks.
+/// Who asks, as what they hold is counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
     /// The bearer of a token.

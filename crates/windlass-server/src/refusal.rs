@@ -1,8 +1,11 @@
 //! Why a request is refused: every problem the API knows, and how errors of the kernel become one.
 
-use axum::body::Body;
+use std::sync::LazyLock;
+use std::time::Instant;
+
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use windlass::troubles::Troubles;
 use windlass::{Error, StoreError};
 
 use crate::answer::lines;
@@ -16,6 +19,16 @@ pub(crate) struct Refusal(Box<Inner>);
 struct Inner {
     problem: Problem,
     headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// Says in the log what the store does not do. Every request meets it, so it is told once, and then now and then.
+pub(crate) fn troubled(problem: &dyn std::fmt::Display) {
+    static TOLD: Troubles = Troubles::new();
+    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let problem = problem.to_string();
+    if let Some(untold) = TOLD.met(&problem, FIRST.elapsed()) {
+        tracing::error!(untold, "{problem}");
+    }
 }
 
 /// What handlers return.
@@ -78,7 +91,7 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Inner { problem, headers } = *self.0;
         let body = lines(&problem).unwrap_or_default();
-        let mut response = Response::new(Body::from(body));
+        let mut response = Response::new(body.into_body());
         *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         for (name, value) in headers {
@@ -99,18 +112,24 @@ impl From<Error> for Refusal {
             }
             Error::Tool(error) => Self::invalid(windlass::activity::Failure::of(&error).message),
             Error::Held { run, .. } => Self::conflict("held", text).with("run", run.to_string()),
-            Error::Unknown { run, .. } => {
+            Error::Unknown { run, source } => {
                 let detail = format!(
                     "whether the store took it is not known yet; ask for run {run}, or ask again with the same \
                      Idempotency-Key"
                 );
-                tracing::warn!(%run, "{text}");
+                troubled(&source);
                 Self::unavailable("unknown_outcome", detail).with("run", run.to_string())
             }
             Error::Elsewhere { run } => Self::unavailable("shutting_down", text).with("run", run.to_string()),
             Error::Closed => Self::unavailable("shutting_down", text),
-            Error::Register(_) => Self::invalid(text),
-            Error::Refused(_) => Self::conflict("refused", text),
+            Error::Register(_) | Error::Invalid(_) => Self::invalid(text),
+            Error::TooLarge(_) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The request is too large", text)
+            }
+            Error::NotFound(_) => Self::not_found(text),
+            Error::StillRunning { run, .. } => Self::conflict("too_early", text).with("run", run.to_string()),
+            Error::Exists { run } => Self::conflict("exists", text).with("run", run.to_string()),
+            Error::Conflict(_) | Error::NotDriving(_) | Error::System(_) => Self::conflict("refused", text),
             other => {
                 tracing::error!("{other}");
                 Self::internal()
@@ -132,6 +151,12 @@ impl From<StoreError> for Refusal {
             StoreError::Unfinished(_) => Self::conflict("unfinished", text),
             StoreError::Doubted(_) => Self::conflict("doubted", text),
             StoreError::Sealed { .. } => Self::conflict("sealed", text),
+            StoreError::Damaged { run, place } => {
+                tracing::error!("{text}");
+                let refusal =
+                    Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", "What is stored is damaged", text);
+                run.into_iter().fold(refusal.with("place", place), |refusal, run| refusal.with("run", run.to_string()))
+            }
             StoreError::Busy { .. } | StoreError::Leased { .. } | StoreError::Duplicate { .. } => {
                 Self::conflict("busy", text)
             }
@@ -139,9 +164,40 @@ impl From<StoreError> for Refusal {
             StoreError::Invalid(_) => Self::invalid(text),
             // What the store says of its file is for whoever looks after it: health has it too.
             error => {
-                tracing::error!("{error}");
+                troubled(&error);
                 Self::unavailable("store_unavailable", "the store does not answer; see /v1/health, and ask again")
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn l23_every_kind_of_error_has_its_status_and_name() {
+        let run = windlass::RunId::from_bytes([1; 16]);
+        let (why, path) = (|| "why".to_owned(), windlass::Path::root());
+        for (error, status, name) in [
+            (Error::Invalid(why()), 422, "invalid_request"),
+            (Error::TooLarge(why()), 413, "too_large"),
+            (Error::NotFound(why()), 404, "not_found"),
+            (Error::Conflict(why()), 409, "refused"),
+            (Error::StillRunning { run, path, wait: Duration::from_secs(5) }, 409, "too_early"),
+            (Error::Exists { run }, 409, "exists"),
+            (Error::NotDriving(why()), 409, "refused"),
+            (Error::System(why().into()), 409, "refused"),
+            (Error::Closed, 503, "shutting_down"),
+            (Error::Elsewhere { run }, 503, "shutting_down"),
+            (Error::KeyReused { run, what: why() }, 422, "key_reused"),
+            (Error::Decode { run, problem: why() }, 500, "internal"),
+        ] {
+            let text = error.to_string();
+            let refusal = Refusal::from(error);
+            assert_eq!((refusal.0.problem.status, refusal.name()), (status, name), "{text}");
         }
     }
 }

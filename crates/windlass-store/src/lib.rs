@@ -9,5 +9,6 @@
 mod sqlite;
 
 pub use sqlite::{
-    BackupError, Durability, Health, Holder, OpenError, Options, Report, SqliteStore, check_file, holder,
+    BackupError, Claim, Durability, Health, Holder, OpenError, Options, Report, SqliteStore, check_file, claim,
+    forbidden, holder,
 };

@@ -41,6 +41,9 @@ mod linux {
             ["eat", bytes] => json!(eat(bytes.parse().unwrap())),
             ["bomb", count] => bomb(count.parse().unwrap()),
             ["threads", count] => threads(count.parse().unwrap()),
+            ["deep", count] => deep(count.parse().unwrap()),
+            ["shut"] => shut(),
+            ["wide", count] => wide(count.parse().unwrap()),
             ["tree", folder] => tree(folder),
             ["leaf", folder, name] => leaf(folder, name),
             ["host", launcher, folder] => host(launcher, folder),
@@ -211,6 +214,40 @@ mod linux {
         }
         std::thread::park();
         json!("survived")
+    }
+
+    /// Folders in folders, so many; says where they begin.
+    fn deep(count: usize) -> Value {
+        let folder = std::env::temp_dir();
+        std::env::set_current_dir(&folder).unwrap();
+        for _ in 0..count {
+            fs::create_dir("d").unwrap();
+            std::env::set_current_dir("d").unwrap();
+        }
+        json!(folder)
+    }
+
+    /// A folder that its owner may not look into, with something in it; and one in which nothing can be removed.
+    fn shut() -> Value {
+        let folder = std::env::temp_dir();
+        for (name, mode) in [("closed", 0o000), ("fixed", 0o555)] {
+            let path = folder.join(name).join("inner");
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("file"), "x").unwrap();
+            for path in [&path, path.parent().unwrap()] {
+                File::open(path).unwrap().set_permissions(fs::Permissions::from_mode(mode)).unwrap();
+            }
+        }
+        json!(folder)
+    }
+
+    /// So many files in one folder.
+    fn wide(count: usize) -> Value {
+        let folder = std::env::temp_dir();
+        for number in 0..count {
+            File::create(folder.join(number.to_string())).unwrap();
+        }
+        json!(folder)
     }
 
     /// A process with children and grandchildren, each of which says who it is in a file.

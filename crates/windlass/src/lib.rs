@@ -30,16 +30,19 @@ pub use windlass_core::time::{Times, Timestamp};
 pub use windlass_core::tool::budget::Page;
 pub use windlass_core::tool::view::Projection;
 pub use windlass_core::tool::{
-    Artifact, Atomic, Body, Content, Data, Durable, Effect, Output, Reconciled, RegisterError, Reply, Schemas, Tool,
-    ToolError, ToolResult, ToolSpec, Toolbox,
+    Artifact, Atomic, Body, Content, Data, Durable, Effect, Layers, NoLayer, Output, Reconciled, RegisterError, Reply,
+    Schemas, Tool, ToolError, ToolResult, ToolSpec, Toolbox,
 };
+pub use windlass_core::troubles;
 pub use windlass_core::{
     About, ArtifactError, ArtifactReader, ArtifactWriter, AskedCall, Awaited, Change, Check, Checks, Comparison,
     Counted, Cut, Departure, Difference, Differs, Digest, Error, Path, Question, Resolved, Result, RunId, Start, Stuck,
-    Submitted, ToolId, Work, limits, tool as tools,
+    Submitted, ToolId, Work, limits, read_json, tool as tools,
 };
 pub use windlass_macros::tool;
-pub use windlass_store::{Durability, Health, Holder, Report, SqliteStore, check_file, holder};
+pub use windlass_store::{
+    Claim, Durability, Health, Holder, Report, SqliteStore, check_file, claim, forbidden, holder,
+};
 
 use windlass_core::Runtime;
 
@@ -150,10 +153,41 @@ impl Windlass {
         self.runtime.toolbox()
     }
 
-    /// The same runtime, resolving calls in another toolbox, usually a layer: `windlass.with_toolbox(windlass.toolbox().layer())`.
+    /// The same runtime through the layer of this name, on top of the layers it has. What is called through it sees its
+    /// [`toolbox`](Windlass::toolbox), and so does everything below such a call, whenever it goes on: the layer's name is
+    /// recorded with the call. A run is held while its layer is not registered, so register the layers that runs need
+    /// before they are recovered: on the toolbox that is handed to [`Builder::toolbox`].
+    ///
+    /// # Errors
+    ///
+    /// When the name is not 1 to 64 of the characters `a-z`, `A-Z`, `0-9`, `_`, `-`, `.`.
+    pub fn layer(&self, name: &str) -> std::result::Result<Self, RegisterError> {
+        Ok(self.with(self.runtime.layer(name)?))
+    }
+
+    /// The same through a layer of its own without a name, which ends with the last handle to it. Runs that were called
+    /// through it are held after a restart.
     #[must_use]
-    pub fn with_toolbox(&self, toolbox: Toolbox) -> Self {
-        Self { runtime: self.runtime.with_toolbox(toolbox), watch: self.watch.clone(), file: self.file.clone() }
+    pub fn unnamed_layer(&self) -> Self {
+        self.with(self.runtime.unnamed_layer())
+    }
+
+    /// The same through layers that are registered.
+    ///
+    /// # Errors
+    ///
+    /// When one of them is not.
+    pub fn in_layers(&self, layers: &Layers) -> std::result::Result<Self, NoLayer> {
+        Ok(self.with(self.runtime.in_layers(layers)?))
+    }
+
+    fn with(&self, runtime: Runtime) -> Self {
+        Self { runtime, watch: self.watch.clone(), file: self.file.clone() }
+    }
+
+    /// The layers that a run was called through.
+    pub async fn layers_of(&self, run: RunId) -> Result<Layers> {
+        self.runtime.layers_of(run).await
     }
 
     /// Everything that waits for somebody to settle whether it happened.
@@ -175,6 +209,12 @@ impl Windlass {
     /// What counts as the answer to a question that a person is, or was, asked; nothing if it is still open.
     pub async fn counted(&self, question: &Question) -> Result<Option<Counted>> {
         self.runtime.counted(question).await
+    }
+
+    /// What became of the wait or the pending call at this place of a run, if it is over or answered: what an answer to it would
+    /// be told.
+    pub async fn resolved(&self, run: RunId, generation: u32, path: &Path) -> Result<Option<Resolved>> {
+        self.runtime.resolved(run, generation, path).await
     }
 
     /// The calls that stand at these paths of a run; nothing where none does.
@@ -227,7 +267,7 @@ impl Windlass {
 
     async fn decide(&self, item: &Awaited, granted: bool, by: &str, reason: &str) -> Result<()> {
         let Blocked::Approval { digest, .. } = &item.park.on else {
-            return Err(Error::Refused(format!("{} does not wait for approval", item.park.operation)));
+            return Err(Error::Conflict(format!("{} does not wait for approval", item.park.operation)));
         };
         self.runtime.decide(item.run, &item.park.path, digest, granted, (by, reason)).await
     }
@@ -324,6 +364,13 @@ impl Windlass {
         self.file.as_ref().map_or(Health::Fine, |file| file.health())
     }
 
+    /// Checks the whole database file while work goes on, blocking its thread for as long as reading the file takes; nothing where
+    /// the store is no file. [`health`](Self::health) tells what it found, and no longer what was found before.
+    pub fn check(&self) -> Result<Option<Report>> {
+        let checked = self.file.as_ref().map(|file| file.check(|_, _| {}));
+        checked.transpose().map_err(|error| Error::System(Box::new(error)))
+    }
+
     /// The database file, its links followed; nothing where the store is no file.
     pub fn file(&self) -> Option<&std::path::Path> {
         self.file.as_ref().map(|file| file.path())
@@ -332,7 +379,7 @@ impl Windlass {
     /// Says beside the database file where this process answers, for whoever finds the file in use; see [`holder`].
     pub fn announce(&self, address: Option<&str>) -> Result<()> {
         match &self.file {
-            Some(file) => file.announce(address).map_err(|error| Error::Refused(error.to_string())),
+            Some(file) => file.announce(address).map_err(|error| Error::System(Box::new(error))),
             None => Ok(()),
         }
     }
@@ -425,9 +472,9 @@ impl Windlass {
     pub async fn backup(&self, to: impl AsRef<std::path::Path>) -> Result<()> {
         let Some(file) = &self.file else {
             let why = "only a database file can be backed up; this runtime keeps its runs elsewhere";
-            return Err(Error::Refused(why.to_owned()));
+            return Err(Error::Invalid(why.to_owned()));
         };
-        file.backup(to).await.map_err(|error| Error::Refused(error.to_string()))
+        file.backup(to).await.map_err(|error| Error::System(Box::new(error)))
     }
 
     /// Where the keys are that secrets in the database file are sealed with, if there were any secrets yet. They are in no

@@ -15,7 +15,7 @@ use windlass_store::{Durability, Options, SqliteStore};
 
 use crate::executor::{self, TokioClock, TokioSpawn};
 use crate::watch::Watch;
-use crate::{MemoryStore, Middleware, Store, Toolbox, Windlass};
+use crate::{MemoryStore, Middleware, RegisterError, Store, Toolbox, Windlass};
 
 pub use windlass_store::OpenError;
 
@@ -27,6 +27,7 @@ pub struct Builder {
     shared: bool,
     retention: Retention,
     tools: Vec<Tool>,
+    layers: Vec<(String, Fill)>,
     toolbox: Toolbox,
     connections: Vec<String>,
     policy: Policy,
@@ -39,7 +40,14 @@ pub struct Builder {
     lease: Option<Duration>,
     artifact_bytes: u64,
     drives: bool,
+    before_runs: Option<Before>,
 }
+
+/// Says what a layer adds and hides.
+type Fill = Box<dyn FnOnce(&Toolbox) -> std::result::Result<(), RegisterError> + Send>;
+
+/// What happens between owning the store and taking up its runs.
+type Before = Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
 
 enum Source {
     File(PathBuf),
@@ -67,6 +75,7 @@ impl Builder {
             shared: false,
             retention: Retention::default(),
             tools: Vec::new(),
+            layers: Vec::new(),
             toolbox: Toolbox::new(),
             connections: Vec::new(),
             policy: Policy::default(),
@@ -79,6 +88,7 @@ impl Builder {
             lease: None,
             artifact_bytes: limits::ARTIFACT_BYTES,
             drives: true,
+            before_runs: None,
         }
     }
 
@@ -91,6 +101,17 @@ impl Builder {
     /// Uses a toolbox made elsewhere; tools of this builder are added to it.
     pub fn toolbox(mut self, toolbox: Toolbox) -> Self {
         self.toolbox = toolbox;
+        self
+    }
+
+    /// Registers a layer, with what it adds to the tools below it or hides of them; see [`Windlass::layer`]. Runs that were
+    /// called through it are recovered with it. What is refused is refused when the builder is awaited.
+    pub fn layer(
+        mut self,
+        name: &str,
+        fill: impl FnOnce(&Toolbox) -> std::result::Result<(), RegisterError> + Send + 'static,
+    ) -> Self {
+        self.layers.push((name.to_owned(), Box::new(fill)));
         self
     }
 
@@ -178,6 +199,17 @@ impl Builder {
         self
     }
 
+    /// Does something when this process owns the store, and before any of its runs is taken up: a file that another process
+    /// has open is refused before this is called. The place for ending what a dead owner left behind, such as the commands
+    /// that still run. If it fails, the store is not opened, and the error is [`Error::Open`].
+    pub fn before_runs<E>(mut self, prepare: impl FnOnce() -> std::result::Result<(), E> + Send + 'static) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.before_runs = Some(Box::new(|| prepare().map_err(Into::into)));
+        self
+    }
+
     /// The language people are told things in, such as `de-CH`; English unless set.
     pub fn locale(mut self, locale: impl Into<String>) -> Self {
         self.locale = locale.into();
@@ -186,15 +218,18 @@ impl Builder {
 
     async fn open(self) -> Result<Windlass> {
         if self.in_flight == 0 {
-            return Err(Error::Refused("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
+            return Err(Error::Invalid("in_flight(0) would never let an attempt start; use at least 1".to_owned()));
         }
-        self.policy.check().map_err(|problem| Error::Refused(problem.to_string()))?;
+        self.policy.check().map_err(|problem| Error::Invalid(problem.to_string()))?;
         if self.lease.is_some_and(|lease| lease < limits::SHORTEST_LEASE) {
             let least = limits::SHORTEST_LEASE;
-            return Err(Error::Refused(format!("a lease shorter than {least:?} ends between two renewals; use more")));
+            return Err(Error::Invalid(format!("a lease shorter than {least:?} ends between two renewals; use more")));
         }
         for tool in self.tools {
             self.toolbox.insert(tool)?;
+        }
+        for (name, fill) in self.layers {
+            fill(&self.toolbox.layer(&name)?)?;
         }
         let mut file = None;
         let store: Arc<dyn Store> = match self.source {
@@ -211,6 +246,9 @@ impl Builder {
                 opened
             }
         };
+        if let Some(prepare) = self.before_runs {
+            prepare().map_err(Error::Open)?;
+        }
         let mut config = Config::new(store, Arc::new(TokioClock::new()), Arc::new(TokioSpawn::current()));
         config.toolbox = self.toolbox;
         config.in_flight = self.in_flight;
@@ -226,7 +264,7 @@ impl Builder {
         config.tidy_every = Some(limits::TIDY_EVERY);
         let runtime = Runtime::new(config);
         let watch = Watch::start(&runtime, self.watchdog)
-            .map_err(|error| Error::Refused(format!("the watchdog's thread cannot be started: {error}")))?;
+            .map_err(|error| Error::System(format!("the watchdog's thread cannot be started: {error}").into()))?;
         runtime.recover().await?;
         Ok(Windlass { runtime, watch: Arc::new(watch), file })
     }

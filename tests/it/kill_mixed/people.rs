@@ -82,7 +82,7 @@ impl People {
             _ => Settlement::DidNotHappen,
         };
         let told = self.windlass.settle(run, &doubt.path, settlement, "ada", "as the books say").await;
-        let late = |text: String| ["in doubt", "finished"].iter().any(|word| text.contains(word));
+        let late = |text: String| ["in doubt", "already", "finished"].iter().any(|word| text.contains(word));
         assert!(told.as_ref().err().is_none_or(|error| late(error.to_string())), "{told:?}");
         true
     }

@@ -18,8 +18,8 @@ use windlass_server::wire::Problem;
 pub use events::{Event, Events};
 pub use ids::{ambiguous, enough};
 pub use open::{
-    Open, config_path, end_leftovers, launcher, misconfigured, open, place, place_with, place_without_tools, served,
-    server, unopened,
+    Open, config_path, driving, launcher, misconfigured, open, place, place_with, place_without_tools, served, server,
+    unknown_tool, unopened,
 };
 
 use crate::exit::{Exit, Failure, Result};
@@ -117,7 +117,7 @@ impl Api {
     /// All of an answer, as JSON.
     pub async fn read<T: DeserializeOwned>(&self, answer: Answer) -> Result<T> {
         let bytes = bytes(answer.body).await?;
-        serde_json::from_slice(&bytes).map_err(|error| {
+        windlass::read_json(&bytes).map_err(|error| {
             let what = "the server answered something this program does not understand";
             Failure::new(Exit::Unreachable, format!("{what}: {error}; is it another version of windlass?"))
         })

@@ -15,7 +15,7 @@ use super::{Api, Way};
 use crate::args::Global;
 use crate::config::{self, Config};
 use crate::exit::{Exit, Failure, Result};
-use crate::style::counted;
+use crate::style::{counted, plain};
 
 /// Another command has the file open for a moment only, and a server that starts announces itself soon.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -163,14 +163,26 @@ impl Place {
 
 /// How command tools start this program anew, and where they keep account of what runs.
 pub fn launcher(file: &Path) -> Launcher {
-    Launcher::this_program([crate::LAUNCH]).records(records(file))
+    Launcher::this_program([crate::LAUNCH]).records(records(file)).keep(config::of_database(file))
 }
 
-/// Where the commands that run for a file are recorded.
+/// Where the commands that run for a file are recorded: in one place, whichever of its names is used.
 fn records(file: &Path) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
+    let mut name = resolved(file).into_os_string();
     name.push("-commands");
     PathBuf::from(name)
+}
+
+/// The file with its links followed; one that is not there yet below its folder.
+fn resolved(file: &Path) -> PathBuf {
+    if let Ok(found) = file.canonicalize() {
+        return found;
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (folder.canonicalize(), file.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => file.to_owned(),
+    }
 }
 
 impl Api {
@@ -180,8 +192,8 @@ impl Api {
     }
 }
 
-/// The API of what the options name.
-pub async fn open(global: &Global, how: Open) -> Result<Api> {
+/// The API of what the options name. A file is not made for the sake of a `tool` that is not there.
+pub async fn open(global: &Global, how: Open, tool: Option<&str>) -> Result<Api> {
     let token = global.token.clone();
     if let Some(url) = &global.server {
         return Api::remote(url, token);
@@ -206,14 +218,19 @@ pub async fn open(global: &Global, how: Open) -> Result<Api> {
                 Toolbox::new()
             }
         };
+        if let Some(name) = tool
+            && !place.file.exists()
+            && windlass::forbidden(&place.file).is_none()
+            && windlass::tools::called(&toolbox, name).is_none()
+        {
+            let tools = toolbox.tools();
+            return Err(unknown_tool(name, None, tools.iter().map(|tool| &*tool.spec().name)));
+        }
         let builder = match how {
             Open::Tools if !place.file.exists() => place.in_memory(toolbox),
             _ => place.builder(toolbox),
         };
-        let builder = if how == Open::Drive { builder } else { builder.idle() };
-        if how == Open::Drive {
-            end_leftovers(&place.file)?;
-        }
+        let builder = if how == Open::Drive { driving(builder, &place.file) } else { builder.idle() };
         match builder.await {
             Ok(windlass) => return here(windlass, token),
             Err(error) if is_in_use(&error) && began.elapsed() < PATIENCE => tokio::time::sleep(LOOK_AGAIN).await,
@@ -222,16 +239,17 @@ pub async fn open(global: &Global, how: Open) -> Result<Api> {
     }
 }
 
-/// Nothing may be settled as not having happened while it still happens: commands that a dead process left are killed
-/// before the file is opened.
-pub fn end_leftovers(file: &Path) -> Result<()> {
+/// A runtime that drives the runs of a file. Nothing may be settled as not having happened while it still happens, so the
+/// commands that a dead process left are killed first: by the process that has the file, since a command whose owner
+/// lives is no leftover.
+pub fn driving(builder: Builder, file: &Path) -> Builder {
     let folder = records(file);
-    let found = windlass_tools::process::kill_leftovers(&folder).map_err(|error| {
-        Failure::new(
-            Exit::Unreachable,
-            format!("commands of an earlier process cannot be ended: {error} ({})", folder.display()),
-        )
-    })?;
+    builder.before_runs(move || end_leftovers(&folder))
+}
+
+fn end_leftovers(folder: &Path) -> std::result::Result<(), String> {
+    let found = windlass_tools::process::kill_leftovers(folder)
+        .map_err(|error| format!("commands of an earlier process cannot be ended: {error} ({})", folder.display()))?;
     for group in &found.killed {
         tracing::warn!("killed process group {group}, which an earlier process had left running");
     }
@@ -278,6 +296,18 @@ pub fn served(file: &Path) -> Result<Option<Server>> {
     let holder =
         windlass::holder(file).map_err(|error| crate::input::unreadable(&file.display().to_string(), &error))?;
     Ok(holder.and_then(|holder| Some(Server { address: holder.address?, pid: holder.pid })))
+}
+
+/// What to say of a tool that is not there, with the one that may be meant.
+pub fn unknown_tool<'n>(name: &str, layer: Option<&str>, known: impl IntoIterator<Item = &'n str>) -> Failure {
+    let meant = match config::nearest(name, known) {
+        Some(near) => format!("did you mean `{}`?", plain(near)),
+        None => {
+            let layer = layer.map(|layer| format!(" --layer {}", plain(layer))).unwrap_or_default();
+            format!("`windlass tools list{layer}` shows which there are")
+        }
+    };
+    Failure::new(Exit::NotFound, format!("there is no tool `{}`; {meant}", plain(name)))
 }
 
 fn missing(file: &Path) -> Failure {

@@ -30,9 +30,16 @@ pub struct Cli {
 /// Reads what was typed. `--wait 5s` is taken for `--wait=5s` where it means nothing else: `--wait` alone is an option too, so
 /// what follows it may be the tool.
 pub fn read(typed: Vec<OsString>) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(&typed).or_else(|wrong| {
+    let read = Cli::try_parse_from(&typed).or_else(|wrong| {
         let joined = joined(typed).ok_or(()).and_then(|typed| Cli::try_parse_from(typed).map_err(drop));
         joined.map_err(|()| wrong)
+    });
+    read.map(|mut cli| {
+        // A variable that is set to nothing is not set.
+        for word in [&mut cli.global.server, &mut cli.global.token] {
+            *word = word.take().filter(|word| !word.is_empty());
+        }
+        cli
     })
 }
 
@@ -193,6 +200,9 @@ pub struct CallArgs {
     /// The session the run belongs to
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
+    /// The layer the call is made through
+    #[arg(long, value_name = "LAYER")]
+    pub layer: Option<String>,
 }
 
 /// `windlass resolve`
@@ -231,6 +241,9 @@ pub enum ToolsCommand {
         /// Only those with this tag
         #[arg(long)]
         tag: Option<String>,
+        /// As this layer shows them
+        #[arg(long, value_name = "LAYER")]
+        layer: Option<String>,
         /// As models are told of them (implies --json)
         #[arg(long, value_enum)]
         format: Option<ToolFormat>,
@@ -250,6 +263,9 @@ pub enum ToolsCommand {
         /// The session the call would belong to
         #[arg(long, value_name = "SESSION")]
         session: Option<String>,
+        /// The layer the call would be made through
+        #[arg(long, value_name = "LAYER")]
+        layer: Option<String>,
     },
 }
 
@@ -275,13 +291,17 @@ pub enum TokenCommand {
         /// How long it is valid, such as 30d [default: for ever]
         #[arg(long, value_name = "TIME")]
         expires: Option<Span>,
+        /// See and call tools through this layer only
+        #[arg(long, value_name = "LAYER")]
+        layer: Option<String>,
     },
     /// Every token, without its secret
     List,
     /// Make a token void
     Revoke {
-        /// Its id
-        id: String,
+        /// Its name or its id; a beginning will do
+        #[arg(value_name = "TOKEN")]
+        which: String,
     },
 }
 

@@ -31,6 +31,7 @@ pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
         tool: args.tool.clone(),
         args: input::json(&args.args, "--args")?,
         session: args.session.clone(),
+        layer: args.layer.clone(),
         call_id: None,
         wait_ms: Some(millis(first)),
     };
@@ -42,15 +43,21 @@ pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
             return detached(&accepted, api, out);
         }
         let left = |began: Instant| within.map(|within| within.saturating_sub(began.elapsed()));
-        return patience(accepted.run, began, left, api, out).await;
+        let outcomes = patience(accepted.run, began, left, api, out).await?;
+        return ended(accepted.run, &outcomes, args, api, out).await;
     }
     let answer: CallAnswer = api.read(answer).await?;
-    let unavailable = answer.outcome.error.as_ref().is_some_and(|error| error.kind == "unavailable");
-    let unknown = if unavailable { tools::unknown(&args.tool, api).await } else { None };
+    ended(answer.run, &[answer.outcome], args, api, out).await
+}
+
+async fn ended(run: RunId, outcomes: &[Outcome], args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
+    let is_unavailable = |outcome: &Outcome| outcome.error.as_ref().is_some_and(|error| error.kind == "unavailable");
+    let layer = args.layer.as_deref();
+    let unknown = if outcomes.iter().any(is_unavailable) { tools::unknown(&args.tool, layer, api).await } else { None };
     match unknown {
         // It says more than the outcome, which programs are told all the same.
         Some(failure) if !out.json => Err(failure),
-        unknown => told(answer.run, &[answer.outcome], out).and(unknown.map_or(Ok(()), Err)),
+        unknown => told(run, outcomes, out).and(unknown.map_or(Ok(()), Err)),
     }
 }
 
@@ -72,7 +79,7 @@ async fn patience(
     left: impl Fn(Instant) -> Option<Duration>,
     api: &Api,
     out: &Out,
-) -> Result<()> {
+) -> Result<Vec<Outcome>> {
     let mut said = String::new();
     let mut asked = None;
     loop {
@@ -81,7 +88,7 @@ async fn patience(
         let waits = millis(wait).to_string();
         let path = format!("/v1/runs/{run}/outcome{}", query(&[("wait_ms", Some(&waits))]));
         let found: Run = match outcome(&path, api).await? {
-            Some(answer) => return told(run, &answer.outcomes, out),
+            Some(answer) => return Ok(answer.outcomes),
             None => api.get(&format!("/v1/runs/{run}")).await?,
         };
         let sentence = found.sentence.clone().unwrap_or_default();
@@ -99,11 +106,17 @@ async fn patience(
         if left(began).is_some_and(|left| left.is_zero()) {
             return Err(later(Exit::TimedOut, &sentence, run));
         }
-        if sentence != said && found.state == State::Suspended {
+        let gist = gist(&sentence);
+        if gist != said && found.state == State::Suspended {
             out.aside(&plain(&sentence));
-            said = sentence;
+            said = gist;
         }
     }
+}
+
+/// A sentence without its numbers: that time passes is nothing new.
+fn gist(sentence: &str) -> String {
+    sentence.chars().filter(|c| !c.is_ascii_digit()).collect::<String>().replace(" ms", " s")
 }
 
 fn look(began: Instant, api: &Api) -> Duration {

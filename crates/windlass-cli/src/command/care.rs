@@ -27,7 +27,7 @@ pub(super) async fn check(args: &CheckArgs, global: &Global, out: &Out) -> Resul
     if !path.exists() {
         return Err(Failure::new(Exit::NotFound, format!("there is no config file {}", path.display())));
     }
-    let report = config::check(&path).await;
+    let report = config::check(&path, global.file.as_deref()).await;
     if out.json {
         out.document(&report.json())?;
     } else {
@@ -76,11 +76,8 @@ pub(super) fn restore(args: &RestoreArgs, global: &Global, out: &Out) -> Result<
     if !from.exists() {
         return Err(Failure::new(Exit::NotFound, format!("there is no backup {}", from.display())));
     }
-    if let Ok(Some(holder)) = windlass::holder(&file) {
-        let who = holder.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
-        let why = format!("{who} has {} open; stop it first", file.display());
-        return Err(Failure::new(Exit::Refused, why));
-    }
+    // Until the backup stands where it should: a process that opened the file meanwhile would write to what is put aside.
+    let _claim = claimed(&file)?;
     let mut progress = Progress::new("checking runs", out);
     let report = windlass::check_file(from, |done, of| progress.tell(done, of))
         .map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))?;
@@ -102,6 +99,16 @@ pub(super) fn restore(args: &RestoreArgs, global: &Global, out: &Out) -> Result<
     out.aside("what unfinished runs may have done after the backup is in doubt, and reply keys are void");
     missing.into_iter().for_each(|sentence| out.aside(&sentence));
     Ok(())
+}
+
+fn claimed(file: &Path) -> Result<windlass::Claim> {
+    windlass::claim(file).map_err(|error| match error {
+        windlass::OpenError::InUse { pid, .. } => {
+            let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+            Failure::new(Exit::Refused, format!("{who} has {} open; stop it first", file.display()))
+        }
+        error => Failure::new(Exit::Unreachable, error.to_string()),
+    })
 }
 
 /// What a database consists of beside itself.
@@ -206,7 +213,7 @@ async fn config_finding(global: &Global) -> Vec<Finding> {
     let Some(path) = api::config_path(global) else {
         return vec![finding("config", true, "there is none, and none is needed")];
     };
-    let report = config::check(&path).await;
+    let report = config::check(&path, global.file.as_deref()).await;
     let (errors, warnings) = report.problems.count();
     let (tools, warnings) = (counted(report.tools.len(), "tool"), counted(warnings, "warning"));
     if report.is_usable() {
@@ -257,6 +264,10 @@ async fn checked(api: &Api) -> Finding {
 
 fn unserved(file: &Path, out: &Out) -> Vec<Finding> {
     let name = file.display();
+    if let Some(problem) = windlass::forbidden(file) {
+        let advice = "let this user read and write the file and its directory, or name another --file";
+        return vec![finding("file", false, format!("{name}: {problem}; {advice}"))];
+    }
     if !file.exists() {
         return vec![finding("file", true, format!("{name} is not there yet; `windlass serve` makes it"))];
     }

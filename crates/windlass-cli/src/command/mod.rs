@@ -38,7 +38,11 @@ pub async fn run(cli: Cli) -> Result<()> {
 
 /// Commands that ask one question, or say one thing.
 async fn with_api(command: Command, global: &Global, out: &Out) -> Result<()> {
-    let api = api::open(global, how(&command)).await?;
+    let tool = match &command {
+        Command::Call(args) => Some(args.tool.as_str()),
+        _ => None,
+    };
+    let api = api::open(global, how(&command), tool).await?;
     let done = tokio::select! {
         done = ask(command, &api, out) => done,
         interrupted = crate::interrupt::wait() => Err(interrupted),
@@ -75,9 +79,13 @@ async fn ask(command: Command, api: &Api, out: &Out) -> Result<()> {
         Command::Resolve(args) => runs::resolve(&args, api, out).await,
         Command::Signal(args) => runs::signal(&args, api, out).await,
         Command::Tools { command } => match command {
-            ToolsCommand::List { tag, format } => tools::list(tag.as_deref(), format, api, out).await,
+            ToolsCommand::List { tag, layer, format } => {
+                tools::list((tag.as_deref(), layer.as_deref()), format, api, out).await
+            }
             ToolsCommand::Show { name } => tools::show(&name, api, out).await,
-            ToolsCommand::Try { name, args, session } => tools::check(&name, &args, session, api, out).await,
+            ToolsCommand::Try { name, args, session, layer } => {
+                tools::check(&name, &args, (session, layer), api, out).await
+            }
         },
         Command::Token { command } => tokens::run(command, api, out).await,
         Command::Gc => care::gc(api, out).await,

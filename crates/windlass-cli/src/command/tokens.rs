@@ -1,6 +1,6 @@
 //! `windlass token`
 
-use windlass_server::wire::{Scope, TokenCreated, TokenList, TokenRequest};
+use windlass_server::wire::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};
 
 use super::say;
 use crate::api::{Api, ambiguous, escaped};
@@ -12,16 +12,16 @@ use crate::style::{Tint, plain, table};
 /// Makes, lists and voids tokens.
 pub(super) async fn run(command: TokenCommand, api: &Api, out: &Out) -> Result<()> {
     match command {
-        TokenCommand::Create { name, scope, expires } => {
+        TokenCommand::Create { name, scope, expires, layer } => {
             let scopes = scope.into_iter().map(scope_of).collect();
             let expires = expires.map(|span| {
                 let micros = i64::try_from(span.0.as_micros()).unwrap_or(i64::MAX);
                 windlass::Timestamp::from_micros(say::now().as_micros().saturating_add(micros)).into()
             });
-            create(TokenRequest { name, scopes, expires }, api, out).await
+            create(TokenRequest { name, scopes, expires, layer }, api, out).await
         }
         TokenCommand::List => list(api, out).await,
-        TokenCommand::Revoke { id } => revoke(&id, api, out).await,
+        TokenCommand::Revoke { which } => revoke(&which, api, out).await,
     }
 }
 
@@ -74,22 +74,34 @@ async fn list(api: &Api, out: &Out) -> Result<()> {
     out.lines(&table(&rows, &out.style))
 }
 
-async fn revoke(typed: &str, api: &Api, out: &Out) -> Result<()> {
-    let list: TokenList = api.get("/v1/tokens").await?;
-    let ids = list.tokens.iter().map(|token| &token.id);
-    let found: Vec<String> = ids.filter(|id| id.starts_with(typed)).cloned().collect();
-    let id = match found.as_slice() {
-        [id] => id,
+/// The token of this name or id, or the only one whose name or id begins so. What is voided by mistake cannot be brought back, so a
+/// name that is also the beginning of another token's id is not taken for either.
+fn meant<'t>(tokens: &'t [TokenView], typed: &str) -> Result<&'t TokenView> {
+    let fits = |how: &dyn Fn(&TokenView) -> bool| tokens.iter().filter(|token| how(token)).collect::<Vec<_>>();
+    let mut found = fits(&|token| token.name == typed || token.id.starts_with(typed));
+    if found.is_empty() {
+        found = fits(&|token| token.name.starts_with(typed));
+    }
+    match found.as_slice() {
+        [token] => Ok(token),
         [] => {
             let why = format!("there is no token `{}`; `windlass token list` shows them", plain(typed));
-            return Err(Failure::new(Exit::NotFound, why));
+            Err(Failure::new(Exit::NotFound, why))
         }
-        many => return Err(ambiguous(typed, many, "token")),
-    };
+        many => {
+            let many: Vec<String> = many.iter().map(|token| format!("{}  {}", token.id, plain(&token.name))).collect();
+            Err(ambiguous(typed, &many, "token"))
+        }
+    }
+}
+
+async fn revoke(typed: &str, api: &Api, out: &Out) -> Result<()> {
+    let list: TokenList = api.get("/v1/tokens").await?;
+    let TokenView { id, name, .. } = meant(&list.tokens, typed)?;
     api.delete(&format!("/v1/tokens/{}", escaped(id))).await?;
     if out.json {
         out.document(&serde_json::json!({ "id": id, "ok": true }))
     } else {
-        out.line(&format!("{id}  revoked"))
+        out.line(&format!("{id}  {}  revoked", plain(name)))
     }
 }

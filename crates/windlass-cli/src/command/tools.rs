@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use windlass_server::wire::{CheckAnswer, CheckRequest, ToolList, ToolView, Verdict};
 
 use super::say;
-use crate::api::{Api, escaped, query};
+use crate::api::{Api, escaped, query, unknown_tool};
 use crate::args::ToolFormat;
 use crate::exit::{Exit, Failure, Result};
 use crate::input;
@@ -12,12 +12,17 @@ use crate::out::Out;
 use crate::style::{Tint, plain, table};
 
 /// Every tool.
-pub(super) async fn list(tag: Option<&str>, format: Option<ToolFormat>, api: &Api, out: &Out) -> Result<()> {
+pub(super) async fn list(
+    (tag, layer): (Option<&str>, Option<&str>),
+    format: Option<ToolFormat>,
+    api: &Api,
+    out: &Out,
+) -> Result<()> {
     let word = format.map(|format| match format {
         ToolFormat::Openai => "openai",
         ToolFormat::Anthropic => "anthropic",
     });
-    let path = format!("/v1/tools{}", query(&[("format", word), ("tag", tag)]));
+    let path = format!("/v1/tools{}", query(&[("format", word), ("tag", tag), ("layer", layer)]));
     if out.json || format.is_some() {
         return out.document(&api.get::<Value>(&path).await?);
     }
@@ -34,7 +39,7 @@ pub(super) async fn list(tag: Option<&str>, format: Option<ToolFormat>, api: &Ap
             (Tint::Bold, plain(&tool.name)),
             (Tint::Plain, effect(tool)),
             (Tint::Park, asks),
-            (Tint::Plain, plain(first)),
+            tool.unavailable.as_ref().map_or_else(|| (Tint::Plain, plain(first)), |why| (Tint::Bad, plain(why))),
         ]);
     }
     out.lines(&table(&rows, &out.style))
@@ -42,23 +47,19 @@ pub(super) async fn list(tag: Option<&str>, format: Option<ToolFormat>, api: &Ap
 
 /// What to say of a tool that is not there, with the one that may be meant; nothing if it is there. Whoever may call may not be
 /// allowed to look: then what was told must do.
-pub(super) async fn unknown(name: &str, api: &Api) -> Option<Failure> {
-    let known: ToolList = api.get("/v1/tools").await.ok()?;
+pub(super) async fn unknown(name: &str, layer: Option<&str>, api: &Api) -> Option<Failure> {
+    let known: ToolList = api.get(&format!("/v1/tools{}", query(&[("layer", layer)]))).await.ok()?;
     let names: Vec<&str> = known.tools.iter().map(|tool| tool.name.as_str()).collect();
-    if names.contains(&name) {
+    if names.iter().any(|known| *known == name || windlass::tools::model_name(known) == name) {
         return None;
     }
-    let meant = match crate::config::nearest(name, names) {
-        Some(near) => format!("did you mean `{}`?", plain(near)),
-        None => "`windlass tools list` shows which there are".to_owned(),
-    };
-    Some(Failure::new(Exit::NotFound, format!("there is no tool `{}`; {meant}", plain(name))))
+    Some(unknown_tool(name, layer, names))
 }
 
 /// The answer about a tool, or what is known of the tool that is not there.
 async fn of_tool<T>(asked: Result<T>, name: &str, api: &Api) -> Result<T> {
     match asked {
-        Err(failure) if failure.exit == Exit::NotFound => Err(unknown(name, api).await.unwrap_or(failure)),
+        Err(failure) if failure.exit == Exit::NotFound => Err(unknown(name, None, api).await.unwrap_or(failure)),
         asked => asked,
     }
 }
@@ -101,12 +102,18 @@ pub(super) async fn show(name: &str, api: &Api, out: &Out) -> Result<()> {
 }
 
 /// What would become of a call.
-pub(super) async fn check(name: &str, args: &str, session: Option<String>, api: &Api, out: &Out) -> Result<()> {
+pub(super) async fn check(
+    name: &str,
+    args: &str,
+    (session, layer): (Option<String>, Option<String>),
+    api: &Api,
+    out: &Out,
+) -> Result<()> {
     let Value::Object(args) = input::json(args, "--args")? else {
         return Err(Failure::usage("--args is no JSON object: write {\"name\": value}"));
     };
     let path = format!("/v1/tools/{}/check", escaped(name));
-    let answer = api.post(&path, &CheckRequest { args, session }, None).await;
+    let answer = api.post(&path, &CheckRequest { args, session, layer }, None).await;
     let answer: CheckAnswer = of_tool(answer, name, api).await?;
     if out.json {
         out.document(&answer)?;
@@ -119,6 +126,7 @@ pub(super) async fn check(name: &str, args: &str, session: Option<String>, api: 
 fn verdict(answer: &CheckAnswer, out: &Out) -> Vec<String> {
     let (tint, word) = match answer.verdict {
         Verdict::Runs => (Tint::Good, "would run"),
+        Verdict::NeedsConnection => (Tint::Park, "would wait for a connection"),
         Verdict::NeedsApproval => (Tint::Park, "would wait for approval"),
         Verdict::Refused => (Tint::Bad, "would be refused"),
     };

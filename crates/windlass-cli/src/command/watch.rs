@@ -42,7 +42,7 @@ struct Watcher<'a> {
 impl Watcher<'_> {
     async fn follow(&mut self, global: &Global) -> Result<()> {
         loop {
-            let ended = match api::open(global, Open::Look).await {
+            let ended = match api::open(global, Open::Look, None).await {
                 Ok(api) => {
                     let ended = self.connected(&api).await;
                     api.close().await?;
@@ -115,7 +115,7 @@ impl Watcher<'_> {
         if !event.id.is_empty() {
             self.last = Some(event.id.clone());
         }
-        let Ok(activity) = serde_json::from_str::<Activity>(&event.data) else { return Ok(()) };
+        let Ok(activity) = windlass::read_json::<Activity>(event.data.as_bytes()) else { return Ok(()) };
         if activity.kind == "run_finished" && Some(activity.run) == self.run {
             self.over = Some(activity.detail.get("ending").is_some_and(|ending| ending == "ok"));
         }

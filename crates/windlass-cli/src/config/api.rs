@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use windlass::{Effect, Policy, Tool};
 use windlass_tools::net::{Client, HeaderMap, Method, Outgoing, Url};
-use windlass_tools::openapi::{self, Deprecated, Options};
+use windlass_tools::openapi::{self, Deprecated, Imported, LeftOut, Options};
 use windlass_tools::secret::{Secrets, Text};
 
-use super::Tools;
 use super::near::{listed, nearest};
 use super::outside::Outside;
 use super::problem::Problem;
@@ -16,6 +15,11 @@ use super::read;
 use super::tool::effect;
 use super::tree::Span;
 use super::view::View;
+use super::{Made, MadeTool, Tools};
+use crate::style::counted;
+
+/// Operations that a warning names; of more it says how many.
+const MOST_NAMED: usize = 10;
 
 /// A document to be read, and what is to become of it.
 #[derive(Clone)]
@@ -111,11 +115,12 @@ impl Api {
         }
     }
 
-    /// Reads the document and makes its tools.
-    pub(super) async fn tools(&self, secrets: &Secrets, client: &Client) -> Result<Vec<Tool>, Vec<Problem>> {
-        let text = self.text(client).await.map_err(|problem| vec![self.problem("unreadable", problem)])?;
+    /// Reads the document and makes its tools; operations that cannot be tools are warnings.
+    pub(super) async fn tools(&self, secrets: &Secrets, client: &Client, made: &mut Made) -> Result<(), Vec<Problem>> {
         let of_document = |bad: openapi::Problem| self.problem("bad_document", bad.to_string());
+        let text = self.text(client).await.map_err(|problem| vec![self.problem("unreadable", problem)])?;
         let document = openapi::parse(&text).map_err(|bad| vec![of_document(bad)])?;
+        drop(text);
         let options = Options {
             secrets: secrets.clone(),
             security: self.security.clone(),
@@ -127,15 +132,39 @@ impl Api {
             prefix: self.prefix.clone(),
             ..Options::new(client.clone())
         };
-        let found = openapi::tools(&document, &options);
+        let found = openapi::tools(document, &options);
         let found = found.map_err(|bad| bad.into_iter().map(of_document).collect::<Vec<_>>())?;
-        if found.is_empty() {
+        if found.tools.is_empty() {
             let problem = self.problem("no_tools", "no operation is left to be a tool".to_owned());
             return Err(vec![
                 problem.help("look at `include` and `exclude`; deprecated operations are left out unless set"),
             ]);
         }
-        self.governed(found)
+        made.warnings.extend(self.left_out(&found.left_out));
+        self.add(self.governed(found.tools)?, &mut made.tools)
+    }
+
+    /// A warning for each reason.
+    fn left_out(&self, left_out: &[LeftOut]) -> Vec<Problem> {
+        let mut by_reason: Vec<(&str, Vec<&LeftOut>)> = Vec::new();
+        for one in left_out {
+            let reason = one.problem.message.as_str();
+            match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, same)) => same.push(one),
+                None => by_reason.push((reason, vec![one])),
+            }
+        }
+        let warning = |(reason, same): (&str, Vec<&LeftOut>)| {
+            let named: Vec<&str> = same.iter().take(MOST_NAMED).map(|one| one.operation.as_str()).collect();
+            let more = same.len() - named.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let (what, operations) = (counted(same.len(), "operation"), named.join("`, `"));
+            let pointer = same.first().map(|one| one.problem.pointer.as_str()).unwrap_or_default();
+            let message = format!("[{}]: {what} left out, `{operations}`{more}: {reason} ({pointer})", self.path);
+            let warning = Problem::warning("left_out", &self.at, message);
+            warning.help("name what is not wanted in `exclude`, and this is not said again")
+        };
+        by_reason.into_iter().map(warning).collect()
     }
 
     async fn text(&self, client: &Client) -> Result<String, String> {
@@ -154,8 +183,8 @@ impl Api {
     }
 
     /// Tools with what the section says about all of them, and about single ones.
-    fn governed(&self, tools: Vec<Tool>) -> Result<Vec<Tool>, Vec<Problem>> {
-        let names: Vec<String> = tools.iter().map(|tool| tool.spec().name.to_string()).collect();
+    fn governed(&self, tools: Vec<Imported>) -> Result<Vec<Imported>, Vec<Problem>> {
+        let names: Vec<String> = tools.iter().map(|imported| imported.tool.spec().name.to_string()).collect();
         let mut problems = Vec::new();
         let mut effects = BTreeMap::new();
         for (name, effect, at) in &self.effects {
@@ -173,31 +202,34 @@ impl Api {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let govern = |tool: Tool| {
-            let effect = effects.get(&*tool.spec().name).copied();
-            tool.policy(self.policy.clone()).with(|spec| {
+        let govern = |mut imported: Imported| {
+            let effect = effects.get(&*imported.tool.spec().name).copied();
+            imported.tool = imported.tool.policy(self.policy.clone()).with(|spec| {
                 spec.effect = effect.unwrap_or(spec.effect);
                 spec.about.tags.extend(self.tags.iter().cloned());
-            })
+            });
+            imported
         };
         Ok(tools.into_iter().map(govern).collect())
     }
 
     /// Adds tools to those there are, unless another has the name.
-    pub(super) fn add(&self, found: Vec<Tool>, tools: &mut Tools, problems: &mut Vec<Problem>) {
-        for tool in found {
+    fn add(&self, found: Vec<Imported>, tools: &mut Tools) -> Result<(), Vec<Problem>> {
+        let mut problems = Vec::new();
+        for Imported { tool, revision, .. } in found {
             let name = tool.spec().name.clone();
             let names = |known: &Tool| {
                 known.spec().name == name || known.spec().aliases.iter().any(|alias| alias.as_str() == &*name)
             };
-            match tools.iter().find(|(_, known)| names(known)) {
-                Some((from, _)) => {
+            match tools.iter().find(|known| names(&known.tool)) {
+                Some(MadeTool { from, .. }) => {
                     let problem = format!("the document makes a tool `{name}`, which [{from}] has already");
                     problems.push(self.problem("name_taken", problem).help("set another `prefix`"));
                 }
-                None => tools.push((self.path.clone(), tool)),
+                None => tools.push(MadeTool { from: self.path.clone(), tool, revision: Some(revision) }),
             }
         }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
     fn problem(&self, code: &'static str, problem: String) -> Problem {

@@ -4,7 +4,7 @@ use serde_json::Value;
 use windlass::{Effect, Schemas, Tool, ToolSpec};
 use windlass_tools::http::{HappenedWhen, Request};
 use windlass_tools::net::Client;
-use windlass_tools::sandbox::Launcher;
+use windlass_tools::sandbox::{Kept, Launcher};
 use windlass_tools::secret::Secrets;
 
 use super::command::Program;
@@ -38,6 +38,24 @@ enum Asking {
 }
 
 impl Plan {
+    /// Keeps these files from its commands. Says so where one is given to them.
+    pub(super) fn keep(&mut self, files: &[Kept]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if let Doing::Command(program) = &mut self.doing {
+            problems.extend(program.keep(files));
+        }
+        if let Some(Asking::Command(program)) = &mut self.asking {
+            problems.extend(program.keep(files));
+        }
+        problems
+    }
+
+    /// Whether it runs a command in a sandbox.
+    pub(super) fn is_confined(&self) -> bool {
+        let doing = matches!(&self.doing, Doing::Command(program) if program.is_confined());
+        doing || matches!(&self.asking, Some(Asking::Command(program)) if program.is_confined())
+    }
+
     pub(super) fn tool(&self, secrets: &Secrets, client: &Client, launcher: &Launcher) -> Tool {
         let (spec, schemas) = (self.spec.clone(), self.schemas.clone());
         let tool = match &self.doing {

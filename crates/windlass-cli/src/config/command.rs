@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use windlass_tools::command::{Command, Exit, Output, PATH};
-use windlass_tools::sandbox::{Launcher, Level, Sandbox};
+use windlass_tools::sandbox::{Kept, Launcher, Level, Sandbox};
 use windlass_tools::secret::{Secrets, Text};
 
 use super::input;
+use super::kept::{self, Given};
 use super::outside::Outside;
 use super::problem::Problem;
 use super::table_bodies;
@@ -23,9 +24,11 @@ pub(super) struct Program {
     dir: Option<PathBuf>,
     env: BTreeMap<String, Text>,
     sandbox: Sandbox,
+    /// What of that the file names; what must not be in it is known when the tool is made.
+    given: Vec<Given>,
     output: Output,
     exits: BTreeMap<i32, Exit>,
-    on_signal: Exit,
+    on_signal: Option<Exit>,
     max_output: Option<usize>,
 }
 
@@ -51,13 +54,14 @@ impl Program {
             dir: view.text("dir").map(|dir| outside.path(dir)),
             env,
             sandbox,
+            given: given(view, outside),
             output: match view.text("output_as") {
                 Some("json") => Output::Json,
                 Some("text") => Output::Text,
                 _ => Output::Auto,
             },
             exits: exits.filter_map(|entry| Some((entry.key.parse().ok()?, exit(entry.node.text()?)?))).collect(),
-            on_signal: view.text("on_signal").and_then(exit).unwrap_or(Exit::Failed),
+            on_signal: view.text("on_signal").and_then(exit),
             max_output: view.size("max_output").and_then(|size| usize::try_from(size).ok()),
         };
         let command = view.get("command")?;
@@ -74,7 +78,8 @@ impl Program {
         outside: &Outside,
         problems: &mut Vec<Problem>,
     ) -> Option<Self> {
-        let mut asking = Self { exits: BTreeMap::new(), on_signal: Exit::Failed, ..self.clone() };
+        // What it is given is told once.
+        let mut asking = Self { exits: BTreeMap::new(), on_signal: None, given: Vec::new(), ..self.clone() };
         asking.with_words(command, path, schema, outside, problems).then_some(asking)
     }
 
@@ -85,11 +90,23 @@ impl Program {
             dir: None,
             env: BTreeMap::new(),
             sandbox: Sandbox::default(),
+            given: Vec::new(),
             output: Output::Json,
             exits: BTreeMap::new(),
-            on_signal: Exit::Failed,
+            on_signal: None,
             max_output: None,
         }
+    }
+
+    /// Whether anything is kept from it.
+    pub(super) fn is_confined(&self) -> bool {
+        self.sandbox.level != Level::Off
+    }
+
+    /// Keeps these files from it. Says so where it is given one.
+    pub(super) fn keep(&mut self, files: &[Kept]) -> Vec<Problem> {
+        self.sandbox.kept = files.to_vec();
+        kept::reached(&self.given, &self.sandbox)
     }
 
     pub(super) fn command(&self, secrets: &Secrets, launcher: &Launcher) -> Command {
@@ -183,6 +200,21 @@ fn folder_exists(program: &Program, view: &View<'_>, problems: &mut Vec<Problem>
     program.sandbox.write.iter().for_each(|path| warn("write", &sandbox, path));
 }
 
+/// The paths that a tool gives to its command, each with its place.
+fn given(view: &View<'_>, outside: &Outside) -> Vec<Given> {
+    let sandbox = view.below("sandbox", &table_bodies::SANDBOX);
+    let given = |view: &View<'_>, key: &'static str, path: &str, may_write| Given {
+        key: view.path_of(key),
+        path: outside.path(path),
+        may_write,
+        at: view.place(key),
+    };
+    let dir = view.text("dir").map(|dir| given(view, "dir", dir, true));
+    let writes = sandbox.texts("write").into_iter().map(|path| given(&sandbox, "write", path, true));
+    let reads = sandbox.texts("read").into_iter().map(|path| given(&sandbox, "read", path, false));
+    dir.into_iter().chain(writes).chain(reads).collect()
+}
+
 fn sandbox(view: &View<'_>, outside: &Outside) -> Sandbox {
     let view = view.below("sandbox", &table_bodies::SANDBOX);
     let usual = match view.text("level") {
@@ -195,6 +227,7 @@ fn sandbox(view: &View<'_>, outside: &Outside) -> Sandbox {
         level: usual.level,
         read: paths(view.texts("read")),
         write: paths(view.texts("write")),
+        kept: Vec::new(),
         network: view.flag("network").unwrap_or(usual.network),
         metadata: view.flag("metadata").unwrap_or(usual.metadata),
         memory: view.size("memory").or(usual.memory),

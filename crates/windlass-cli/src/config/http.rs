@@ -61,7 +61,7 @@ impl Checker<'_, '_> {
         self.problems.push(Problem::error("bad_request", &node.span, problem));
     }
 
-    /// An address that the rules of [net] forbid would fail every call.
+    /// An address that the rules of `[net]` forbid would fail every call.
     fn reachable(&mut self, node: &Node) {
         let Some(Ok(address)) = node.text().map(str::parse::<Address>) else { return };
         if let Err(problem) = self.outside.net.allows(address.base()) {

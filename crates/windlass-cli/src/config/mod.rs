@@ -1,8 +1,8 @@
 //! The config file `windlass.toml`: tools without Rust, and everything a server has to know.
 //!
 //! [`load`] reads a file and checks it as a whole: all problems come at once, each with its place. [`check`] does the same for
-//! people who only want to know. [`schema`] is for editors, and [`Reload`] takes up a changed file while runs go on. All of them
-//! read one table of keys, `table.rs`, which is also where every key is documented.
+//! people who only want to know. [`schema`](fn@schema) is for editors, and [`Reload`] takes up a changed file while runs go on. All
+//! of them read one table of keys, `table.rs`, which is also where every key is documented.
 
 mod api;
 mod body;
@@ -10,7 +10,9 @@ mod command;
 mod forms;
 mod http;
 mod input;
+mod kept;
 mod keys;
+mod layer;
 mod near;
 mod outside;
 mod problem;
@@ -35,11 +37,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use windlass::{Builder, Policy, Retention, Tool, Toolbox, Windlass};
-use windlass_tools::sandbox::Launcher;
+use windlass_tools::sandbox::{Launcher, Sandbox};
 use windlass_tools::secret::Secrets;
 
 use api::Api;
 use body::Plan;
+pub use kept::of_database;
 pub(crate) use near::nearest;
 pub use outside::Webhook;
 use outside::{Net, Outside};
@@ -61,8 +64,24 @@ const LARGEST: u64 = 4 << 20;
 /// What a file says of its runs, and not of its tools.
 const SETTINGS: [&str; 3] = ["store", "retention", "limits"];
 
-/// Tools, each with the section of the file it comes from.
-pub(crate) type Tools = Vec<(String, Tool)>;
+pub(crate) type Tools = Vec<MadeTool>;
+
+/// A tool of a file.
+pub(crate) struct MadeTool {
+    /// The section of the file it comes from.
+    pub(crate) from: String,
+    pub(crate) tool: Tool,
+    /// What tells its operation from how it was, if it has one.
+    pub(crate) revision: Option<u64>,
+}
+
+/// What a file and the documents it names make.
+#[derive(Default)]
+pub(crate) struct Made {
+    pub(crate) tools: Tools,
+    /// What they could not make.
+    pub(crate) warnings: Vec<Problem>,
+}
 
 /// A file that was read and checked.
 #[derive(Clone)]
@@ -86,6 +105,7 @@ pub struct Config {
     net: Net,
     plans: Vec<Plan>,
     apis: Vec<Api>,
+    layers: layer::Layers,
     tree: Arc<Table>,
     source: Arc<Source>,
     warnings: Vec<Problem>,
@@ -174,7 +194,13 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
     }
     let plans = tools.iter().filter_map(|(name, view)| body::plan(name, view, &mut outside, problems)).collect();
     let apis = root.each("openapi", &table_bodies::OPENAPI);
+    let named: Vec<&str> = tools.iter().map(|(name, _)| *name).collect();
+    let prefix = |(name, view): &(&str, View<'_>)| view.text("prefix").map_or(format!("{name}_"), str::to_owned);
+    let prefixes: Vec<String> = apis.iter().map(prefix).collect();
     let apis = apis.iter().filter_map(|(name, view)| api::read(name, view, &mut outside, problems)).collect();
+    let layers = root.each("layer", &table::LAYER);
+    let layers = layers.iter().map(|(name, view)| ((*name).to_owned(), layer::read(view, &named, &prefixes, problems)));
+    let layers = layers.collect();
     let webhook = outside.webhook(&root, problems);
     outside.unused(&root, problems);
     Config {
@@ -189,6 +215,7 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
         net: outside.net,
         plans,
         apis,
+        layers,
         tree: tree.clone(),
         source,
         warnings: Vec::new(),
@@ -212,11 +239,16 @@ impl Config {
         Problems::new(self.source.clone(), self.warnings.clone())
     }
 
+    /// The same, and what its documents could not make.
+    pub(crate) fn warnings_with(&self, made: Vec<Problem>) -> Problems {
+        self.warnings().and(Problems::new(self.source.clone(), made))
+    }
+
     /// A toolbox with the tools of the file, mounted as [`SOURCE`]. Documents named by address are fetched. Problems of a
     /// document are told where the file names it.
     pub async fn toolbox(&self, launcher: &Launcher) -> Result<Toolbox, Problems> {
         let toolbox = Toolbox::new();
-        self.mount(&toolbox, self.tools(launcher).await?)?;
+        self.mount(&toolbox, self.tools(launcher).await?.tools, None)?;
         Ok(toolbox)
     }
 
@@ -248,29 +280,47 @@ impl Config {
     }
 
     /// Makes the tools anew.
-    pub(crate) async fn tools(&self, launcher: &Launcher) -> Result<Tools, Problems> {
-        let mut problems = Vec::new();
-        let mut tools: Tools = Vec::new();
+    pub(crate) async fn tools(&self, launcher: &Launcher) -> Result<Made, Problems> {
+        let mut made = Made::default();
+        let (plans, mut problems) = self.kept_apart(launcher);
         match self.net.client() {
             Ok(client) => {
-                for plan in &self.plans {
-                    tools.push((format!("tool.{}", plan.spec.name), plan.tool(&self.secrets, &client, launcher)));
+                for plan in &plans {
+                    let (from, tool) =
+                        (format!("tool.{}", plan.spec.name), plan.tool(&self.secrets, &client, launcher));
+                    made.tools.push(MadeTool { from, tool, revision: None });
                 }
                 for api in &self.apis {
-                    match api.tools(&self.secrets, &client).await {
-                        Ok(found) => api.add(found, &mut tools, &mut problems),
-                        Err(found) => problems.extend(found),
-                    }
+                    problems.extend(api.tools(&self.secrets, &client, &mut made).await.err().into_iter().flatten());
                 }
             }
             Err(problem) => problems.push(problem),
         }
-        if problems.is_empty() { Ok(tools) } else { Err(self.refused(problems)) }
+        if problems.is_empty() {
+            return Ok(made);
+        }
+        problems.extend(made.warnings);
+        Err(self.refused(problems))
     }
 
-    /// Replaces the tools of the file in a toolbox, all at once.
-    pub(crate) fn mount(&self, toolbox: &Toolbox, tools: Tools) -> Result<(), Problems> {
-        let mounted = toolbox.mount(SOURCE, tools.into_iter().map(|(_, tool)| tool));
+    /// What the file plans, with what this process lives by kept from it.
+    fn kept_apart(&self, launcher: &Launcher) -> (Vec<Plan>, Vec<Problem>) {
+        let files = [self.kept(), launcher.kept().to_vec()].concat();
+        let mut plans = self.plans.clone();
+        let mut problems: Vec<Problem> = plans.iter_mut().flat_map(|plan| plan.keep(&files)).collect();
+        if plans.iter().any(Plan::is_confined) {
+            problems.extend(kept::reached_by_all(&Sandbox { kept: files, ..Sandbox::default() }));
+        }
+        (plans, problems)
+    }
+
+    /// Replaces the tools of the file in a toolbox, all at once, and its layers; `before` is the file as it counted.
+    pub(crate) fn mount(&self, toolbox: &Toolbox, tools: Tools, before: Option<&Self>) -> Result<(), Problems> {
+        let none = layer::Layers::new();
+        let before = before.map_or(&none, |before| &before.layers);
+        let mounted = layer::around(toolbox, before, &self.layers, || {
+            toolbox.mount(SOURCE, tools.into_iter().map(|made| made.tool))
+        });
         mounted.map_err(|refused| self.refused(vec![Problem::of_file("refused", refused.to_string())]))
     }
 

@@ -63,6 +63,11 @@ impl Net {
         Client::new(options).map_err(|problem| Problem::error("bad_value", &self.at, format!("[net]: {problem}")))
     }
 
+    /// Files with certificates that are believed.
+    pub(super) fn authorities(&self) -> &[PathBuf] {
+        &self.authorities
+    }
+
     /// Whether requests to an address could ever be sent.
     pub(super) fn allows(&self, url: &Url) -> Result<(), String> {
         self.rules.allows(url)

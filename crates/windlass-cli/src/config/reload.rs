@@ -5,11 +5,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use windlass::{Filter, Hold, RunState, Tool, Toolbox, Windlass};
+use windlass::{Filter, Hold, RunState, Toolbox, Windlass};
 use windlass_tools::sandbox::Launcher;
 
 use super::problem::Problems;
-use super::{Config, Tools, load};
+use super::{Config, MadeTool, Tools, load};
 
 /// How often a watched file is looked at: soon enough for a person who has just saved it, and cheap enough to do for ever.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -31,8 +31,9 @@ pub struct Reload {
     config: Config,
     toolbox: Toolbox,
     launcher: Launcher,
-    /// What each tool was made of, by name.
-    tools: BTreeMap<String, String>,
+    /// What tells each tool from how it was, by name.
+    tools: BTreeMap<String, u64>,
+    warnings: Problems,
     seen: Vec<Stamp>,
 }
 
@@ -65,10 +66,15 @@ impl Reload {
     /// Puts the tools of a loaded file into a toolbox, to be replaced when the file changes.
     pub async fn new(config: Config, toolbox: Toolbox, launcher: Launcher) -> Result<Self, Problems> {
         let seen = stamps(&config);
-        let tools = config.tools(&launcher).await?;
-        let prints = fingerprints(&config, &tools);
-        config.mount(&toolbox, tools)?;
-        Ok(Self { config, toolbox, launcher, tools: prints, seen })
+        let made = config.tools(&launcher).await?;
+        let (tools, warnings) = (fingerprints(&config, &made.tools), config.warnings_with(made.warnings));
+        config.mount(&toolbox, made.tools, None)?;
+        Ok(Self { config, toolbox, launcher, tools, warnings, seen })
+    }
+
+    /// What is probably not meant, in the file as it counts now and in its documents.
+    pub fn warnings(&self) -> &Problems {
+        &self.warnings
     }
 
     /// The file as it counts now.
@@ -89,21 +95,22 @@ impl Reload {
             }
         }
         let config = read?;
-        let tools = config.tools(&self.launcher).await?;
-        let new = fingerprints(&config, &tools);
-        config.mount(&self.toolbox, tools)?;
+        let made = config.tools(&self.launcher).await?;
+        let (new, warnings) = (fingerprints(&config, &made.tools), config.warnings_with(made.warnings));
+        config.mount(&self.toolbox, made.tools, Some(&self.config))?;
+        self.warnings = warnings;
         let old = std::mem::replace(&mut self.tools, new);
         let before = std::mem::replace(&mut self.config, config);
-        let absent = |names: &BTreeMap<String, String>, other: &BTreeMap<String, String>| {
+        let absent = |names: &BTreeMap<String, u64>, other: &BTreeMap<String, u64>| {
             names.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
         };
-        let differs = |(name, print): &(&String, &String)| old.get(*name).is_some_and(|old| old != *print);
+        let differs = |(name, print): &(&String, &u64)| old.get(*name).is_some_and(|old| old != *print);
         Ok(Change {
             added: absent(&self.tools, &old),
             removed: absent(&old, &self.tools),
             changed: self.tools.iter().filter(differs).map(|(name, _)| name.clone()).collect(),
             after_restart: RESTART.iter().flat_map(|section| before.changed_keys(&self.config, section)).collect(),
-            warnings: self.config.warnings(),
+            warnings: self.warnings.clone(),
         })
     }
 
@@ -124,16 +131,23 @@ impl Reload {
     }
 }
 
-/// Lets runs go on that were held because a tool was missing that is there now: after a reload that brought tools. Says how many.
+/// Lets runs go on that were held because a tool or a layer was missing that is there now: after a reload. Says how many.
 /// Dropping the future leaves the rest held.
 pub async fn wake(windlass: &Windlass) -> windlass::Result<usize> {
-    let tools = windlass.toolbox().snapshot();
     let (mut woken, mut after) = (0, None);
     loop {
         let page = windlass.list(Filter::Held, after, PAGE).await?;
         for info in &page {
-            let RunState::Held { hold: Hold::ToolMissing { tool, .. } } = &info.state else { continue };
-            if tools.by_name(tool).or_else(|| tools.by_id(tool)).is_some() {
+            let is_there = match &info.state {
+                RunState::Held { hold: Hold::ToolMissing { tool, .. } } => {
+                    windlass.toolbox().recorded(tool, &windlass.layers_of(info.run).await?).is_some()
+                }
+                RunState::Held { hold: Hold::LayerMissing { layer, .. } } => {
+                    windlass.toolbox().layer_names().iter().any(|name| **name == **layer)
+                }
+                _ => false,
+            };
+            if is_there {
                 windlass.resume(info.run).await?;
                 woken += 1;
             }
@@ -145,12 +159,16 @@ pub async fn wake(windlass: &Windlass) -> windlass::Result<usize> {
     }
 }
 
-/// What each tool is made of: its section of the file, and what came of it.
-fn fingerprints(config: &Config, tools: &Tools) -> BTreeMap<String, String> {
-    let print = |(from, tool): &(String, Tool)| {
-        let schemas = tool.contract().map(|contract| (contract.input().to_string(), contract.output().cloned()));
-        let print = format!("{} {:?} {schemas:?}", config.section(from), tool.spec());
-        (tool.spec().name.to_string(), print)
+/// What tells each tool from how it was: its section of the file, and what came of it. The schemas of an operation are not
+/// made for this: a document may have thousands.
+fn fingerprints(config: &Config, tools: &Tools) -> BTreeMap<String, u64> {
+    let print = |MadeTool { from, tool, revision }: &MadeTool| {
+        let mut hasher = DefaultHasher::new();
+        format!("{} {:?} {revision:?}", config.section(from), tool.spec()).hash(&mut hasher);
+        if revision.is_none() {
+            tool.contract().ok().map(|contract| (contract.input(), contract.output())).hash(&mut hasher);
+        }
+        (tool.spec().name.to_string(), hasher.finish())
     };
     tools.iter().map(print).collect()
 }

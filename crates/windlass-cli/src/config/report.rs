@@ -9,7 +9,7 @@ use windlass::{Effect, Toolbox};
 use windlass_tools::sandbox::Launcher;
 
 use super::problem::Problems;
-use super::{Tools, load};
+use super::{MadeTool, Tools, load, of_database};
 use crate::style::counted;
 
 /// What is to be known about a file.
@@ -37,31 +37,35 @@ pub struct Found {
 }
 
 /// Reads a file and everything it refers to, starts nothing, and tells what was found. Documents named by address are fetched.
-pub async fn check(path: &Path) -> Report {
+/// `file` is the database, where it is not the one the config names.
+pub async fn check(path: &Path, file: Option<&Path>) -> Report {
     let config = match load(path) {
         Ok(config) => config,
         Err(problems) => return Report { tools: Vec::new(), problems },
     };
     // Nothing is started, so this launcher is never asked.
+    let launcher = Launcher::new(["windlass"]).keep(file.map(of_database).unwrap_or_default());
     let mut tools = Vec::new();
-    let made = match config.tools(&Launcher::new(["windlass"])).await {
+    let mut warnings = Vec::new();
+    let made = match config.tools(&launcher).await {
         Ok(made) => {
-            tools = found(&made);
-            config.mount(&Toolbox::new(), made)
+            tools = found(&made.tools);
+            warnings = made.warnings;
+            config.mount(&Toolbox::new(), made.tools, None)
         }
         Err(problems) => Err(problems),
     };
     // All that a server would refuse, at once.
     let refused: Vec<Problems> = [made.err(), config.hook().err()].into_iter().flatten().collect();
     match refused.into_iter().reduce(Problems::and) {
-        None => Report { tools, problems: config.warnings() },
+        None => Report { tools, problems: config.warnings_with(warnings) },
         Some(problems) => Report { tools: Vec::new(), problems },
     }
 }
 
 fn found(tools: &Tools) -> Vec<Found> {
-    let one = |(from, tool): &(String, windlass::Tool)| {
-        let spec = tool.spec();
+    let one = |made: &MadeTool| {
+        let spec = made.tool.spec();
         Found {
             name: spec.name.to_string(),
             description: spec.about.description.clone(),
@@ -71,7 +75,7 @@ fn found(tools: &Tools) -> Vec<Found> {
                 Approval::Always => "always".to_owned(),
                 Approval::When(condition) => condition.source().to_owned(),
             },
-            from: from.clone(),
+            from: made.from.clone(),
         }
     };
     let mut found: Vec<Found> = tools.iter().map(one).collect();

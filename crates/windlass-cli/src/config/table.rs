@@ -46,7 +46,7 @@ pub(crate) static DEFERRAL: [Choice; 3] = [
     Choice { word: "always", doc: "always a stub" },
 ];
 
-/// What governs calls, for all tools in [policy] and for one in [tool.NAME].
+/// What governs calls, for all tools in `[policy]` and for one in `[tool.NAME]`.
 pub(crate) static POLICY_KEYS: [Key; 13] = [
     key("timeout", Kind::Text(&DURATION), "Longest one attempt may run. One minute unless set."),
     key(
@@ -114,10 +114,24 @@ pub(crate) static ROOT: Section = Section {
         key("net", Kind::Table(&NET), "What tools may reach over the network."),
         key("tool", Kind::Map(&TOOL_NAME, &Kind::Table(&TOOL)), "A tool: [tool.NAME]. Models call it by NAME."),
         key(
+            "layer",
+            Kind::Map(&TOOL_NAME, &Kind::Table(&LAYER)),
+            "A view of the tools: [layer.NAME]. Calls are made through it with `layer` in a request, `--layer` or a token that \
+             is bound to it; it counts for everything below such a call too, also after a restart.",
+        ),
+        key(
             "openapi",
             Kind::Map(&TOOL_NAME, &Kind::Table(&OPENAPI)),
             "Tools from an OpenAPI document, one for each operation: [openapi.NAME]. Each tool is called NAME_operation.",
         ),
+    ],
+    shared: &[],
+};
+
+pub(crate) static LAYER: Section = Section {
+    keys: &[
+        key("hide", Kind::List(&Kind::Text(&TOOL_NAME)), "The tools that do not show; all others do. Or `only`."),
+        key("only", Kind::List(&Kind::Text(&TOOL_NAME)), "The tools that show; no others do. Or `hide`."),
     ],
     shared: &[],
 };

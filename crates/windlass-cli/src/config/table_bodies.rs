@@ -54,9 +54,14 @@ pub(crate) static COMMAND_KEYS: [Key; 7] = [
         "exits",
         Kind::Map(&EXIT_CODE, &EXIT),
         "What exit codes of a command mean: { 3 = \"unavailable\" }. Unless set: 64 and 65 invalid_arguments, 69 unavailable, \
-         75 retry, 77 denied, others failed.",
+         75 retry, 77 denied, 130 to 159 as on_signal says, others failed.",
     ),
-    key("on_signal", Kind::Choice(&EXITS), "What it means if a command is ended by a signal. \"failed\" unless set."),
+    key(
+        "on_signal",
+        Kind::Choice(&EXITS),
+        "What it means if a command is ended by a signal, or by one of the codes 130 to 159, which stand for one. Unless set: \
+         in_doubt if it acts once; otherwise it is repeated, or has failed if it did it to itself, as with SIGSEGV.",
+    ),
     key("max_output", Kind::Text(&SIZE), "Most a command may print. 4 MiB unless set."),
 ];
 

@@ -308,6 +308,7 @@ async fn start(api: &Api) -> Result<RunId> {
         tool: "book_trip".to_owned(),
         args: json!({"customer": "Ada", "to": "Oslo"}),
         session: None,
+        layer: None,
         call_id: None,
         wait_ms: Some(0),
     };

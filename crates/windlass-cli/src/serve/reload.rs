@@ -30,6 +30,7 @@ impl Reloading {
     pub(super) async fn start(config: &Config, toolbox: &Toolbox, launcher: Launcher) -> Result<Self> {
         let reload = Reload::new(config.clone(), toolbox.clone(), launcher).await;
         let reload = reload.map_err(|problems| api::misconfigured(&problems))?;
+        warned(reload.warnings());
         let reloading = Self {
             reload: Arc::new(Mutex::new(reload)),
             toolbox: toolbox.clone(),
@@ -96,10 +97,18 @@ fn told(change: &std::result::Result<Change, Problems>) {
             let words = words(change);
             let what = if words.is_empty() { "nothing changed".to_owned() } else { words.join("; ") };
             tracing::warn!("the config was read anew: {what}");
+            warned(&change.warnings);
         }
         Err(problems) => {
             tracing::error!("the config cannot be used, and the old one counts:\n{}", problems.render(false));
         }
+    }
+}
+
+/// What can be used but is probably not meant.
+fn warned(warnings: &Problems) {
+    if !warnings.is_empty() {
+        tracing::warn!("{} about the config:\n{warnings}", counted(warnings.count().1, "warning"));
     }
 }
 

@@ -95,7 +95,7 @@ impl Axis {
                 tick += step;
             }
             while tick < piece.to {
-                put(self.column(tick), &tick_words(tick - start));
+                put(self.column(tick), &tick_words(tick - start, step));
                 tick += step;
             }
         }
@@ -143,17 +143,82 @@ fn step(piece: &Piece) -> Option<i64> {
     steps.find(|step| *step as f64 >= least)
 }
 
-/// A tick in as few characters as say it.
-fn tick_words(micros: i64) -> String {
-    let seconds = micros / 1_000_000;
-    match micros {
-        0 => "0".to_owned(),
-        _ if micros % 1_000 != 0 => format!("{:.2}ms", micros as f64 / 1e3),
-        _ if micros < 1_000_000 => format!("{}ms", micros / 1_000),
-        _ if micros % 1_000_000 != 0 => format!("{:.1}s", micros as f64 / 1e6),
-        _ if seconds < 60 => format!("{seconds}s"),
-        _ if seconds < 3_600 => format!("{}:{:02}", seconds / 60, seconds % 60),
-        _ if seconds < 86_400 => format!("{}h{:02}", seconds / 3_600, seconds / 60 % 60),
-        _ => format!("{}d", seconds / 86_400),
+/// A tick in as few characters as tell it from the next one, which is a step away.
+fn tick_words(micros: i64, step: i64) -> String {
+    const SECOND: i64 = 1_000_000;
+    const DAY: i64 = 86_400 * SECOND;
+    if micros == 0 {
+        return "0".to_owned();
+    }
+    if micros < SECOND {
+        return match step % 1_000 {
+            0 => format!("{}ms", micros / 1_000),
+            _ => format!("{:.2}ms", micros as f64 / 1e3),
+        };
+    }
+    let (days, seconds) = (micros / DAY, micros % DAY / SECOND);
+    let (hours, minutes, seconds) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    let day = if days > 0 { format!("{days}d") } else { String::new() };
+    if days > 0 && step % DAY == 0 {
+        return day;
+    }
+    if step >= 60 * SECOND && (days > 0 || hours > 0) {
+        return format!("{day}{hours}h{minutes:02}");
+    }
+    let part = fraction(micros % SECOND, step);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}{part}s"),
+        (0, 0, _) => format!("{minutes}:{seconds:02}{part}"),
+        _ => format!("{day}{}{hours}:{minutes:02}:{seconds:02}{part}", if days > 0 { " " } else { "" }),
+    }
+}
+
+/// As much of a second as a step changes: `.25`.
+fn fraction(micros: i64, step: i64) -> String {
+    let digits = (0..6).find(|digits| step % 10_i64.pow(6 - digits) == 0).unwrap_or(6);
+    let text = format!("{micros:06}");
+    if digits == 0 { String::new() } else { format!(".{}", &text[..digits as usize]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l23_neighbouring_ticks_read_differently() {
+        const SECOND: i64 = 1_000_000;
+        const DAY: i64 = 86_400 * SECOND;
+        for (micros, step, expected) in [
+            (0, 10, "0"),
+            (250, 50, "0.25ms"),
+            (20_000, 5_000, "20ms"),
+            (SECOND, 500_000, "1.0s"),
+            (1_500_000, 500_000, "1.5s"),
+            (1_020_000, 20_000, "1.02s"),
+            (1_000_050, 50, "1.00005s"),
+            (3 * SECOND, SECOND, "3s"),
+            (90 * SECOND, 30 * SECOND, "1:30"),
+            (61 * SECOND + 200_000, 100_000, "1:01.2"),
+            (3_600 * SECOND, 900 * SECOND, "1h00"),
+            (3_630 * SECOND, 30 * SECOND, "1:00:30"),
+            (2 * DAY, DAY, "2d"),
+            (DAY + 21_600 * SECOND, 21_600 * SECOND, "1d6h00"),
+            (3 * DAY + 5 * SECOND, 5 * SECOND, "3d 0:00:05"),
+        ] {
+            assert_eq!(tick_words(micros, step), expected, "{micros} {step}");
+        }
+        // Wherever a stretch begins, and however long it is.
+        for start in [0, 999_990, SECOND, 59 * SECOND, 3_599 * SECOND, DAY, 400 * DAY] {
+            for length in (1..15).map(|power| 10_i64.pow(power)) {
+                let piece = Piece { from: start, to: start + length, left: 0.0, right: 100.0, squeezed: false };
+                let Some(step) = step(&piece) else { continue };
+                let first = start.div_euclid(step) * step;
+                let words: Vec<String> = (0..10).map(|n| tick_words(first + n * step, step)).collect();
+                let mut known = words.clone();
+                known.sort();
+                known.dedup();
+                assert_eq!(known.len(), words.len(), "{start} {length}: {words:?}");
+            }
+        }
     }
 }

@@ -206,3 +206,43 @@ fn w01_why_an_attempt_is_in_doubt_is_said_with_its_own_words() {
     assert_eq!(cause("timed_out", ""), "it ran out of time");
     assert_eq!(cause("unclear", "the line went dead"), "it could not tell itself: the line went dead");
 }
+
+/// The same trace in one picture: what `runs show` draws.
+fn of_trace(activities: Vec<Activity>, now: i64) -> Tree {
+    let trace = serde_json::from_value(
+        json!({"run": RUN, "tool": "trip", "activities": activities, "children": [], "cut": false}),
+    );
+    Tree::of_trace(&trace.unwrap(), time(now))
+}
+
+#[test]
+fn l23_an_attempt_that_was_stamped_before_its_call_is_drawn_as_running() {
+    // The call was accepted by a later look at the clock than the one its attempt was announced with.
+    let tree = of_trace(
+        vec![
+            at("/", 0, "run_started", json!({"what": "call of tool `trip`"})),
+            call("/", 0, "trip", json!({})),
+            call("0", 12, "charge", json!({"cents": 900})),
+            at("0", 11, "attempt_started", json!({"attempt": 1})),
+        ],
+        2_000,
+    );
+    let charge = tree.rows.last().unwrap();
+    assert_eq!((charge.name.as_str(), charge.sign.1), ("charge", '●'));
+    let last = charge.spans.last().map(|span| (span.to, span.phase));
+    assert_eq!(last, Some((2_000_000, Phase::Running)), "{:?}", charge.spans);
+    assert!(charge.spans.iter().all(|span| span.from <= span.to), "{:?}", charge.spans);
+}
+
+#[test]
+fn l23_a_signal_is_shown_by_its_name() {
+    let sent = json!({"operation": "signal", "name": format!("news to run {CHILD}")});
+    let heard = json!({"operation": "receive", "name": "news"});
+    let all = [
+        call("/", 0, "trip", json!({})),
+        at("0", 1, "operation_started", sent),
+        at("1", 2, "operation_started", heard),
+    ];
+    let names: Vec<String> = tree(&all, 10).rows.into_iter().map(|row| row.name).collect();
+    assert_eq!(names, ["trip".to_owned(), format!("sends news to run {CHILD}"), "signal news".to_owned()]);
+}

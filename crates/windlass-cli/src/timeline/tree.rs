@@ -96,14 +96,20 @@ impl Tree {
     pub fn of_trace(trace: &Trace, now: Time) -> Self {
         let mut all = Vec::new();
         flatten(trace, &mut all);
-        // A child is told of after what started it: the order of time is the order of cause here.
-        all.sort_by_key(|activity| activity.at);
-        Self::of(all, now)
+        // A child is told of after what started it: between runs the order of time is the order of cause.
+        all.sort_by_key(|(at, _)| *at);
+        Self::of(all.into_iter().map(|(_, activity)| activity), now)
     }
 }
 
-fn flatten<'a>(trace: &'a Trace, all: &mut Vec<&'a Activity>) {
-    all.extend(&trace.activities);
+/// Each with the time it counts from. Within a run its order is that of the records, whatever their times say: they are taken by
+/// more than one look at the clock.
+fn flatten<'a>(trace: &'a Trace, all: &mut Vec<(Time, &'a Activity)>) {
+    let mut latest = None;
+    all.extend(trace.activities.iter().map(|activity| {
+        latest = latest.max(Some(activity.at));
+        (latest.unwrap_or(activity.at), activity)
+    }));
     trace.children.iter().for_each(|child| flatten(child, all));
 }
 
@@ -255,7 +261,8 @@ impl Teller {
         let Some(node) = self.node(place) else { return };
         node.announced |= announced;
         if node.changes.last().is_none_or(|(_, last)| *last != phase) {
-            node.changes.push((at, phase));
+            let earlier = node.changes.last().map_or(at, |(earlier, _)| *earlier);
+            node.changes.push((at.max(earlier), phase));
         }
     }
 

@@ -19,6 +19,8 @@ pub(super) fn named(operation: &str, name: &str) -> String {
         "wait" => format!("wait for {name}"),
         "first" => format!("first of {name}"),
         "answer" => format!("answer to the wait at {name}"),
+        "signal" => format!("sends {name}"),
+        "cancel" => format!("cancels run {name}"),
         "receive" => format!("signal {name}"),
         "join" => format!("end of run {name}"),
         _ => name.to_owned(),

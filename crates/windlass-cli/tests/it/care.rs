@@ -133,3 +133,54 @@ fn e26_secrets_are_sealed_and_everybody_says_where_the_key_is() {
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn w08_a_doctor_says_where_this_user_may_not_write() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    let world = World::new();
+    let allow = |name: &str, mode: u32| {
+        std::fs::set_permissions(world.path(name), Permissions::from_mode(mode)).unwrap();
+    };
+    // Root may write everywhere, and has to become another user first.
+    let is_root = Command::new("sh").args(["-c", "test $(id -u) = 0"]).status().unwrap().success();
+    let doctor = |args: &[&str]| {
+        let own = world.command(&[args, &["doctor"]].concat());
+        if !is_root {
+            return own;
+        }
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid=65534", "--clear-groups", "--"]).arg(own.get_program()).args(own.get_args());
+        other.current_dir(world.path(""));
+        other
+    };
+    let said = |args: &[&str]| {
+        let output = doctor(args).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    allow("", 0o777);
+    if is_root && !said(&[]).1.contains("file") {
+        return eprintln!("skipped: this machine has no other user who can run the program");
+    }
+    has(&said(&[]).1, &["✓ file", "is not there yet"]);
+    allow("", 0o555);
+    let (code, text) = said(&[]);
+    has(&text, &["✗ file", "this user may not create files in"]);
+    assert_eq!(code, Some(1));
+    allow("", 0o777);
+    let (code, text) = said(&["--file", "nowhere/app.db"]);
+    has(&text, &["✗ file", "nowhere", "does not exist"]);
+    assert_eq!(code, Some(1));
+    world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
+    for name in ["windlass.db", "windlass.db-lock"] {
+        allow(name, 0o444);
+    }
+    if is_root {
+        let (code, text) = said(&[]);
+        has(&text, &["✗ file", "this user may not write"]);
+        assert_eq!(code, Some(1));
+    }
+}

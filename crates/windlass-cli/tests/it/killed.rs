@@ -40,10 +40,10 @@ const CLIENTS: u64 = 12;
 const KILLS: usize = 24;
 
 /// Numbers that look like chance and are the same in every run of the test.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
@@ -175,6 +175,27 @@ impl Load {
         self.server = self.world.serve_at(&self.address, &[]);
     }
 
+    /// A second process on the file of a living server asks the server, or is told who has the file.
+    fn beside(&self, dice: &mut Dice) {
+        let (args, code): (&[&str], i32) = match dice.below(4) {
+            0 => (&["serve", "--listen", "127.0.0.1:0"], 5),
+            1 => (&["inbox"], 0),
+            2 => (&["tools", "list"], 0),
+            _ => (&["runs", "list", "--limit", "3"], 0),
+        };
+        let done = tokio::task::block_in_place(|| self.world.run(args));
+        assert_eq!(done.code, code, "{args:?}: {done:?}");
+    }
+
+    /// The server stands still for a while; it goes on, or is killed as it stands.
+    async fn stands_still(&mut self, time: Duration, dice: &mut Dice) {
+        self.server.signal("STOP");
+        tokio::time::sleep(time).await;
+        if dice.below(2) == 0 {
+            self.server.signal("CONT");
+        }
+    }
+
     /// Waits until so many more requests were accepted.
     async fn accepts(&mut self, count: u64) {
         for _ in 0..count {
@@ -274,7 +295,7 @@ async fn w01_l12_a_server_that_is_killed_under_load_loses_nothing_and_doubles_no
 }
 
 /// The same for as long as `cargo xtask soak` asks for, at moments that nobody chose; otherwise a few kills at once after one
-/// another.
+/// another. Between them other processes come to the file, and the server is stopped and goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn w01_l12_kills_by_time_under_load() {
     let minutes: u64 = std::env::var("WINDLASS_SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -285,6 +306,14 @@ async fn w01_l12_kills_by_time_under_load() {
         match minutes {
             0 => load.accepts(dice.below(CLIENTS)).await,
             _ => tokio::time::sleep(Duration::from_millis(dice.below(1_500))).await,
+        }
+        match dice.below(3) {
+            0 => load.beside(&mut dice),
+            1 => {
+                let most = if minutes == 0 { 1 } else { 500 };
+                load.stands_still(Duration::from_millis(dice.below(most)), &mut dice).await;
+            }
+            _ => {}
         }
         load.kill();
         kills += 1;

@@ -104,3 +104,69 @@ fn help_says_what_exit_codes_mean() {
     has(&world.ok(&["--version"]), &["windlass "]);
     assert!(!world.ok(&["--help"]).contains("sandbox-launch"));
 }
+
+#[test]
+fn e26_a_token_is_revoked_by_its_name() {
+    let world = World::new();
+    let create = |name: &str| world.ok(&["-q", "token", "create", name, "--scope", "admin"]);
+    for name in ["root", "ada", "adam", "adele"] {
+        create(name);
+    }
+    let names = || {
+        let list = world.json(&["token", "list"]);
+        let tokens = list["tokens"].as_array().unwrap().clone();
+        let mut names: Vec<String> = tokens.iter().map(|token| token["name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    let several = world.fails(2, &["token", "revoke", "ad"]);
+    has(&several, &["several tokens", "ada", "adam", "adele"]);
+    for token in world.json(&["token", "list"])["tokens"].as_array().unwrap() {
+        let (id, is_named) = (token["id"].as_str().unwrap(), token["name"] != "root");
+        assert_eq!(several.contains(id), is_named, "{several}");
+    }
+    assert_eq!(names(), ["ada", "adam", "adele", "root"], "what is not clear is not done");
+    has(&world.ok(&["token", "revoke", "ada"]), &["ada  revoked"]);
+    has(&world.ok(&["token", "revoke", "adel"]), &["adele  revoked"]);
+    assert_eq!(names(), ["adam", "root"]);
+    has(&world.fails(3, &["token", "revoke", "eve"]), &["there is no token `eve`", "windlass token list"]);
+}
+
+#[test]
+fn e26_an_empty_token_is_none() {
+    let world = World::new();
+    world.ok(&["token", "create", "root", "--scope", "admin"]);
+    for (variable, args) in [("WINDLASS_TOKEN", &["runs", "list"][..]), ("WINDLASS_SERVER", &["runs", "list"])] {
+        let done = world.command(args).env(variable, "").output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{variable}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+    world.ok(&["--token", "", "runs", "list"]);
+    let server = world.serve(&[]);
+    has(&world.fails(4, &["--token", "", "runs", "list"]), &["this needs a token"]);
+    drop(server);
+}
+
+#[test]
+fn a_tool_that_is_not_there_leaves_no_file() {
+    let world = World::new();
+    let files = || {
+        let found = std::fs::read_dir(world.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+        found.filter(|name| name.to_string_lossy().contains("windlass.db")).count()
+    };
+    for args in [
+        &["call", "ecoh"][..],
+        &["call", "ecoh", "--detach"],
+        &["--json", "call", "ecoh"],
+        &["tools", "show", "ecoh"],
+        &["tools", "try", "ecoh"],
+    ] {
+        has(&world.fails(3, args), &["there is no tool `ecoh`", "did you mean `echo`?"]);
+        assert_eq!(files(), 0, "{args:?}");
+    }
+    world.ok(&["tools", "list"]);
+    assert_eq!(files(), 0);
+    // A file that is there keeps what was asked for.
+    world.ok(&["call", "echo", "--args", r#"{"text": "ahoy"}"#]);
+    has(&world.fails(3, &["call", "ecoh"]), &["did you mean `echo`?"]);
+    assert_eq!(world.json(&["runs", "list"])["runs"].as_array().map(Vec::len), Some(2));
+}

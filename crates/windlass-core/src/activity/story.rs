@@ -56,6 +56,7 @@ pub(crate) struct Cancelled {
 pub(crate) struct Telling<'a> {
     pub(crate) run: RunId,
     pub(crate) parent: Option<&'a (RunId, Path)>,
+    /// The runtime's own: a call says through which layers its tool is found.
     pub(crate) toolbox: &'a Toolbox,
     pub(crate) locale: &'a str,
 }
@@ -126,6 +127,15 @@ impl Story {
     }
 }
 
+/// What an operation is called: a signal by its own name and whom it is for.
+fn name(asked: &Asked) -> Arc<str> {
+    let signal = asked.input.as_deref().and_then(|input| input["name"].as_str());
+    match (asked.kind, signal) {
+        (OpKind::Signal, Some(signal)) => format!("{signal} to run {}", asked.name).into(),
+        _ => asked.name.clone(),
+    }
+}
+
 /// When the operation of this first record was asked for: one that never waited says so with its end.
 fn began(record: &Record) -> Timestamp {
     match &record.event {
@@ -153,7 +163,7 @@ impl Telling<'_> {
             OpKind::Call => said.push((at, self.call_started(asked))),
             // Said with what came of them, which is in the same record.
             OpKind::Emit | OpKind::Spawn | OpKind::Version => {}
-            operation => said.push((at, Happening::OperationStarted { operation, name: asked.name.clone() })),
+            operation => said.push((at, Happening::OperationStarted { operation, name: name(asked) })),
         }
         said
     }
@@ -217,7 +227,7 @@ impl Telling<'_> {
         let answer = finished.answer();
         let failure = answer.as_ref().err().map(|error| Failure::of(error));
         let times = finished.took(record.at, open.since);
-        let (name, attempts) = (open.asked.name.clone(), finished.attempts);
+        let (name, attempts) = (name(&open.asked), finished.attempts);
         match (open.asked.kind, &answer) {
             (OpKind::Call, _) => {
                 let phase = if failure.is_none() { Phase::End } else { Phase::Failure };
@@ -247,7 +257,7 @@ impl Telling<'_> {
     }
 
     fn tool(&self, asked: &Asked) -> Option<Arc<Tool>> {
-        self.toolbox.by_id(&asked.name)
+        self.toolbox.recorded(&asked.name, &asked.layers)
     }
 }
 

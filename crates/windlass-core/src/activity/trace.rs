@@ -13,7 +13,6 @@ use crate::limits::{CALL_DEPTH, TRACE_ACTIVITIES, WATCH_PAGE};
 use crate::path::Path;
 use crate::run::state::RunInfo;
 use crate::store::{Filter, StoreError};
-use crate::tool::Toolbox;
 
 /// Everything recorded about a run, and below it about the runs it started.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -61,13 +60,12 @@ impl Trace {
 /// Collects the tree, within a budget.
 pub(crate) struct Tracer<'a> {
     pub(crate) kernel: &'a Kernel,
-    pub(crate) toolbox: &'a Toolbox,
     left: usize,
 }
 
 impl<'a> Tracer<'a> {
-    pub(crate) fn new(kernel: &'a Kernel, toolbox: &'a Toolbox) -> Self {
-        Self { kernel, toolbox, left: TRACE_ACTIVITIES }
+    pub(crate) fn new(kernel: &'a Kernel) -> Self {
+        Self { kernel, left: TRACE_ACTIVITIES }
     }
 
     pub(crate) async fn trace(&mut self, run: RunId) -> Result<Trace> {
@@ -102,7 +100,7 @@ impl<'a> Tracer<'a> {
         let telling = Telling {
             run: info.run,
             parent: info.parent.as_deref(),
-            toolbox: self.toolbox,
+            toolbox: &self.kernel.toolbox,
             locale: &self.kernel.locale,
         };
         let (mut all, mut seq) = (Vec::new(), 0);

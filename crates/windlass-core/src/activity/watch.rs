@@ -14,27 +14,31 @@ use super::{Activity, Cursor, Happening, Position, Story, Telling};
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::kernel::Kernel;
-use crate::limits::{STORIES_KEPT, WATCH_PAGE};
+use crate::limits::{STORIES_BYTES, STORIES_KEPT, WATCH_BYTES, WATCH_BYTES_MOST, WATCH_FIRST_PAGE, WATCH_PAGE};
 use crate::path::Path;
 use crate::run::record::{Event, Record};
 use crate::run::state::RunState;
 use crate::store::StoreError;
-use crate::tool::Toolbox;
+use crate::value::size;
 
 /// Activities of a run or of a session, as they happen.
 ///
-/// Only what is durable is shown, except for what is [live](Position::Live). A watch pulls from the store, a page at a time:
-/// one that is slow costs nobody anything, and one that is dropped is gone. It is woken by what this process does. Where
+/// Only what is durable is shown, except for what is [live](Position::Live). A watch pulls from the store, a page of few bytes
+/// ([`limits::WATCH_BYTES`](crate::limits::WATCH_BYTES)) at a time: one that is slow costs little, and one that is
+/// dropped is gone. It is woken by what this process does. Where
 /// another one may drive the run, say how often to look: [`look_every`](Watch::look_every). It keeps the store open until it
 /// is dropped or the runtime is shut down.
 pub struct Watch {
     kernel: Arc<Kernel>,
-    toolbox: Toolbox,
     ear: Ear,
     whom: Whom,
     /// Runs whose past is known.
     stories: BTreeMap<RunId, Known>,
     page: VecDeque<Read>,
+    /// Records the next page has at most: as many as the last ones were of a size to be held.
+    reads: usize,
+    /// Bytes of them that are held.
+    holds: usize,
     ready: VecDeque<(Option<Cursor>, Activity)>,
     /// The first record that was not read.
     unread: u64,
@@ -52,6 +56,14 @@ struct Known {
     parent: Option<Box<(RunId, Path)>>,
     /// The first record that is not in the story.
     next: u64,
+    /// The arguments in the story have no more bytes.
+    bytes: usize,
+}
+
+impl Known {
+    fn measured(&self) -> usize {
+        self.story.open().values().filter_map(|open| open.asked.input.as_deref()).map(size::of).sum()
+    }
 }
 
 /// A record with its place in the stream.
@@ -63,16 +75,17 @@ struct Read {
 }
 
 impl Watch {
-    pub(crate) fn new(kernel: Arc<Kernel>, toolbox: Toolbox, whom: Whom, from: Cursor) -> Self {
+    pub(crate) fn new(kernel: Arc<Kernel>, whom: Whom, from: Cursor) -> Self {
         // Before anything is read: what comes later is heard.
         let ear = kernel.reach.watchers.listen(whom.clone());
         Self {
             kernel,
-            toolbox,
             ear,
             whom,
             stories: BTreeMap::new(),
             page: VecDeque::new(),
+            reads: WATCH_FIRST_PAGE,
+            holds: WATCH_BYTES,
             ready: VecDeque::new(),
             unread: from.record,
             cursor: from,
@@ -119,10 +132,7 @@ impl Watch {
                 Err(error) if !self.kernel.closed.load(Ordering::Acquire) => return Some(Err(error)),
                 Ok(false) | Err(_) => {
                     self.over = true;
-                    return Some(Err(Error::Refused(format!(
-                        "this runtime is shut down; watch on from record {}, index {} where the store is open next",
-                        self.cursor.record, self.cursor.index
-                    ))));
+                    return Some(Err(Error::Closed));
                 }
             }
         }
@@ -146,9 +156,15 @@ impl Watch {
             self.ready.extend(said.into_iter().map(|live| (None, shown(live, known.parent.clone()))));
         }
         let locale = &self.kernel.locale;
-        let telling = Telling { run, parent: known.parent.as_deref(), toolbox: &self.toolbox, locale };
+        let telling = Telling { run, parent: known.parent.as_deref(), toolbox: &self.kernel.toolbox, locale };
         let activities = known.story.activities(read.seq, &read.record, &telling);
         known.next = read.seq + 1;
+        let asked = read.record.asked.as_ref().and_then(|asked| asked.input.as_deref());
+        known.bytes = match known.story.open().is_empty() {
+            true => 0,
+            false => known.bytes.saturating_add(asked.map_or(0, size::of)),
+        };
+        self.forget_all_but(run);
         for (activity, index) in activities.into_iter().zip(0u32..) {
             let place = Cursor { record: read.place, index };
             if place >= self.cursor {
@@ -165,7 +181,7 @@ impl Watch {
     /// Reads the next page; false if there is nothing new.
     async fn refill(&mut self) -> Result<bool> {
         self.ear.clear();
-        self.page = self.read().await?;
+        self.fill().await?;
         if !self.page.is_empty() {
             return Ok(true);
         }
@@ -189,7 +205,7 @@ impl Watch {
         match info.state {
             // Read again: whatever it was when it ended is in the store now.
             RunState::Finished { .. } => {
-                self.page = self.read().await?;
+                self.fill().await?;
                 self.over = self.page.is_empty();
                 Ok(true)
             }
@@ -204,16 +220,39 @@ impl Watch {
         }
     }
 
+    /// Reads a page and keeps of it what may be held; the rest is read again when this is taken.
+    async fn fill(&mut self) -> Result<()> {
+        let mut page = self.read().await?;
+        let (mut bytes, most) = (0usize, self.holds);
+        let fits = |read: &&Read| {
+            bytes = bytes.saturating_add(bytes_of(&read.record));
+            bytes <= most
+        };
+        // One is read whatever its size: what it says is told before anything is waited for.
+        let held = page.iter().take_while(fits).count().max(1);
+        if held < page.len() {
+            page.truncate(held);
+            page.shrink_to_fit();
+            // As many again, for as long as more of them may be held.
+            self.reads = if most < WATCH_BYTES_MOST { held * 2 } else { held + 1 }.min(WATCH_PAGE);
+        } else if page.len() == self.reads {
+            self.reads = (self.reads * 2).min(WATCH_PAGE);
+        }
+        self.holds = (most * 2).min(WATCH_BYTES_MOST);
+        self.page = page;
+        Ok(())
+    }
+
     async fn read(&self) -> Result<VecDeque<Read>> {
-        let store = &self.kernel.store;
+        let (store, most) = (&self.kernel.store, self.reads);
         Ok(match &self.whom {
             Whom::Run(run) => {
-                let page = store.page(*run, self.unread, WATCH_PAGE).await?;
+                let page = store.page(*run, self.unread, most).await?;
                 let read = |(record, seq)| Read { place: seq, run: *run, seq, record };
                 page.into_iter().zip(self.unread..).map(read).collect()
             }
             Whom::Session(session) => {
-                let page = store.feed(session.clone(), self.unread.saturating_sub(1), WATCH_PAGE).await?;
+                let page = store.feed(session.clone(), self.unread.saturating_sub(1), most).await?;
                 let read = |entry: crate::store::Entry| Read {
                     place: entry.position,
                     run: entry.run,
@@ -236,7 +275,7 @@ impl Watch {
         }
         let store = &self.kernel.store;
         let info = store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-        let mut known = Known { story: Story::default(), parent: info.parent, next: 0 };
+        let mut known = Known { story: Story::default(), parent: info.parent, next: 0, bytes: 0 };
         while known.next < seq {
             let page = store.page(run, known.next, WATCH_PAGE).await?;
             let left = usize::try_from(seq - known.next).unwrap_or(usize::MAX);
@@ -247,8 +286,24 @@ impl Watch {
             page[..past].iter().for_each(|record| drop(known.story.note(record)));
             known.next += past as u64;
         }
+        known.bytes = known.measured();
         self.stories.insert(run, known);
         Ok(())
+    }
+
+    /// Forgets the largest stories until the rest may be kept. That of `run`, which is being told, stays.
+    fn forget_all_but(&mut self, run: RunId) {
+        while self.stories.values().map(|known| known.bytes).sum::<usize>() > STORIES_BYTES {
+            let others = self.stories.iter_mut().filter(|(other, _)| **other != run);
+            let largest = others.max_by_key(|(_, known)| known.bytes).filter(|(_, known)| known.bytes > 0);
+            let Some((largest, known)) = largest else { return };
+            let (largest, exact) = (*largest, known.measured());
+            if exact < known.bytes {
+                known.bytes = exact;
+            } else {
+                self.stories.remove(&largest);
+            }
+        }
     }
 
     /// Until something happened, or it is time to look.
@@ -261,6 +316,11 @@ impl Watch {
         })
         .await;
     }
+}
+
+/// How large a record is, as text.
+fn bytes_of(record: &Record) -> usize {
+    serde_json::to_vec(record).map_or(usize::MAX, |text| text.len())
 }
 
 fn shown(live: Live, parent: Option<Box<(RunId, Path)>>) -> Activity {

@@ -4,20 +4,23 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use serde_json::Value;
+
 use super::child::CallFuture;
 use super::execute::Told;
 use super::operation::Operation;
 use super::plan::{Ready, Scope};
 use super::wait::{Sleeper, Wait, Woken};
-use crate::policy::{Facts, Resolved, Session, Unattended};
+use crate::policy::{Facts, Need, PastCall, Resolved, Session, Unattended};
 use crate::run::parks::Answer;
+use crate::run::recall::Recalling;
 use crate::run::record::{Event, Grant};
 use crate::run::replay::Decision;
 use crate::run::spent::Earlier;
 use crate::run::state::Blocked;
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
-use crate::tool::ToolError;
+use crate::tool::{Tool, ToolError};
 use crate::value::digest::Encoder;
 
 /// A call that must be connected, or approved, first.
@@ -39,36 +42,80 @@ enum Stage {
     Ask,
     Connect,
     Approve,
+    Recall(Recalling),
     Waiting(Wait),
     Through(CallFuture),
     Over,
 }
 
-/// Whether anything stands in the way of a call.
-pub(crate) fn is_guarded(run: &Run, ready: &Ready) -> bool {
-    missing_connection(run, ready).is_some() || need(run, ready).is_some()
+/// The circumstances in which leave is asked for.
+pub(crate) struct Around<'a> {
+    pub(crate) connections: &'a [String],
+    pub(crate) session: Session<'a>,
+    pub(crate) history: Option<&'a [PastCall]>,
 }
 
-fn missing_connection(run: &Run, ready: &Ready) -> Option<Arc<str>> {
-    let provider = ready.tool.spec().guards.connection.as_ref()?;
-    let connected = run.kernel.connections.iter().any(|connected| connected == &**provider);
-    (!connected).then(|| provider.clone())
+/// A call lacks something: a person is asked for it, or the call is refused in an unattended runtime.
+pub(crate) enum Lacks<T> {
+    Asks(T),
+    Refused(ToolError),
 }
 
-/// Why the call needs approval, if it does.
-fn need(run: &Run, ready: &Ready) -> Option<String> {
-    let policy = ready.policy();
+impl<T> Lacks<T> {
+    fn of(what: T, policy: &Resolved, around: &Around<'_>, refuse: impl FnOnce(T) -> ToolError) -> Self {
+        match policy.unattended == Unattended::Deny && !around.session.attended {
+            true => Self::Refused(refuse(what)),
+            false => Self::Asks(what),
+        }
+    }
+}
+
+/// The connection a call lacks, if it lacks one. Calls and dry runs ask this and [`approval`], in this order, and nothing
+/// else: so a dry run tells what the call would do.
+pub(crate) fn connection(tool: &Tool, policy: &Resolved, around: &Around<'_>) -> Option<Lacks<Arc<str>>> {
+    let provider = tool.spec().guards.connection.as_ref()?;
+    let connected = around.connections.iter().any(|connected| connected == &**provider);
+    let refuse = |provider: Arc<str>| ToolError::ConnectionRequired { provider: provider.to_string() };
+    (!connected).then(|| Lacks::of(provider.clone(), policy, around, refuse))
+}
+
+/// The approval a call lacks, if it lacks one.
+pub(crate) fn approval(tool: &Tool, args: &Value, policy: &Resolved, around: &Around<'_>) -> Option<Lacks<Need>> {
     if policy.demands.is_empty() {
         return None;
     }
-    let past = policy.uses_history().then(|| run.with(|machine| machine.past_calls().to_vec()));
-    let facts = Facts {
-        args: &ready.call.args,
-        tool: Some(ready.tool.spec()),
-        session: Session { id: run.session.as_deref(), attended: run.kernel.attended },
-        history: past.as_deref(),
-    };
-    policy.approval(&facts).map(|need| need.to_string())
+    let facts = Facts { args, tool: Some(tool.spec()), session: around.session, history: around.history };
+    let need = policy.approval(&facts)?;
+    Some(Lacks::of(need, policy, around, |why| {
+        let tool = &tool.spec().name;
+        ToolError::denied(format!("this call of `{tool}` needs approval, and nobody attends to it: {why}"))
+    }))
+}
+
+/// Whether anything stands in the way of a call.
+pub(crate) fn is_guarded(run: &Run, ready: &Ready) -> bool {
+    lacks_connection(run, ready).is_some() || must_recall(run, ready) || lacks_approval(run, ready).is_some()
+}
+
+fn lacks_connection(run: &Run, ready: &Ready) -> Option<Lacks<Arc<str>>> {
+    connection(&ready.tool, ready.policy(), &around(run, None))
+}
+
+/// Whether the history of the run must be read before anything can be said of the call.
+fn must_recall(run: &Run, ready: &Ready) -> bool {
+    ready.policy().uses_history() && run.with(|machine| machine.must_recall())
+}
+
+fn lacks_approval(run: &Run, ready: &Ready) -> Option<Lacks<Need>> {
+    let policy = ready.policy();
+    let uses_history = policy.uses_history();
+    let past = uses_history.then(|| run.with(|machine| machine.past_calls().map(<[_]>::to_vec))).flatten();
+    approval(&ready.tool, &ready.call.args, policy, &around(run, past.as_deref()))
+}
+
+fn around<'a>(run: &'a Run, history: Option<&'a [PastCall]>) -> Around<'a> {
+    let session = Session { id: run.session.as_deref(), attended: run.kernel.attended };
+    Around { connections: &run.kernel.connections, session, history }
 }
 
 /// Says which call with which arguments a decision is about.
@@ -126,6 +173,15 @@ impl Guarded {
                 },
                 Stage::Connect => self.connect(),
                 Stage::Approve => self.approve(),
+                Stage::Recall(mut recalling) => match recalling.poll(cx, &self.run, &mut self.registration) {
+                    Poll::Ready(()) => Stage::Approve,
+                    Poll::Pending => {
+                        self.stage = Stage::Recall(recalling);
+                        self.run.pump();
+                        self.awake.set(&self.run, true);
+                        return Poll::Pending;
+                    }
+                },
                 Stage::Waiting(mut wait) => match self.wait(cx, &mut wait) {
                     Poll::Ready(stage) => stage,
                     Poll::Pending => {
@@ -178,28 +234,30 @@ impl Guarded {
 
     fn connect(&mut self) -> Stage {
         let Some(ready) = &self.ready else { return Stage::Over };
-        let Some(provider) = missing_connection(&self.run, ready) else { return Stage::Approve };
-        if self.nobody_attends(ready.policy()) {
-            return self.refuse(ToolError::ConnectionRequired { provider: provider.to_string() });
+        match lacks_connection(&self.run, ready) {
+            None => Stage::Approve,
+            Some(Lacks::Refused(error)) => self.refuse(error),
+            Some(Lacks::Asks(provider)) => {
+                let within = ready.policy().approval_within;
+                self.park(Blocked::Connection { provider }, within)
+            }
         }
-        let within = ready.policy().approval_within;
-        self.park(Blocked::Connection { provider }, within)
     }
 
     fn approve(&mut self) -> Stage {
         let Some(ready) = &self.ready else { return Stage::Over };
-        let Some(why) = need(&self.run, ready) else { return self.through() };
-        let tool = ready.tool.spec().name.clone();
-        if self.nobody_attends(ready.policy()) {
-            let reason = format!("this call of `{tool}` needs approval, and nobody attends to it: {why}");
-            return self.refuse(ToolError::denied(reason));
+        if must_recall(&self.run, ready) {
+            return Stage::Recall(Recalling::default());
         }
-        let (digest, within) = (digest(ready), ready.policy().approval_within);
-        self.park(Blocked::Approval { tool, digest, why }, within)
-    }
-
-    fn nobody_attends(&self, policy: &Resolved) -> bool {
-        policy.unattended == Unattended::Deny && !self.run.kernel.attended
+        match lacks_approval(&self.run, ready) {
+            None => self.through(),
+            Some(Lacks::Refused(error)) => self.refuse(error),
+            Some(Lacks::Asks(need)) => {
+                let (tool, why) = (ready.tool.spec().name.clone(), need.to_string());
+                let (digest, within) = (digest(ready), ready.policy().approval_within);
+                self.park(Blocked::Approval { tool, digest, why }, within)
+            }
+        }
     }
 
     fn park(&mut self, on: Blocked, within: std::time::Duration) -> Stage {

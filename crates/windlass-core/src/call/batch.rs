@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::child::CallFuture;
 use super::execute::Told;
 use super::operation::{Operation, Written};
-use super::plan::{Place, Scope, asked, plan, resolve};
+use super::plan::{Place, Scope, asked, plan, plan_in, tool_at};
 use super::request::ToolCall;
 use super::rules::{Session, session_of};
 use crate::path::Path;
@@ -60,6 +60,8 @@ impl Barrier {
 
 struct Slot {
     call: Option<ToolCall>,
+    /// The scope of a call that adds layers; all others have the batch's own.
+    scope: Option<Box<Scope>>,
     tool: Option<Arc<Tool>>,
     exclusive: bool,
     open: bool,
@@ -103,13 +105,22 @@ impl Batch {
     pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, calls: Vec<ToolCall>, stop_on_failure: bool) -> Self {
         let snapshot = scope.toolbox.snapshot();
         let written = if path.is_root() { Written::WhenPending } else { Written::No };
-        let slots = calls
-            .into_iter()
-            .map(|call| {
+        let slots = (0u32..)
+            .zip(calls)
+            .map(|(index, call)| {
                 let call = call.bounded();
-                let tool = resolve(&snapshot, &call.tool).cloned();
+                let path = path.child(index);
+                let (own, tool) = match scope.of_call(&call) {
+                    Ok(None) => (None, tool_at(&run, &path, &snapshot, &call).cloned()),
+                    Ok(Some(own)) => {
+                        let tool = tool_at(&run, &path, &own.toolbox.snapshot(), &call).cloned();
+                        (Some(Box::new(own)), tool)
+                    }
+                    // It is refused, or held, when its turn comes.
+                    Err(_) => (None, None),
+                };
                 let exclusive = tool.as_ref().is_some_and(|tool| session_of(tool) == Session::Exclusive);
-                Slot { call: Some(call), tool, exclusive, open: false, told: None, written, refused: None }
+                Slot { call: Some(call), scope: own, tool, exclusive, open: false, told: None, written, refused: None }
             })
             .collect();
         Self {
@@ -156,12 +167,13 @@ impl Batch {
     }
 
     fn record_calls(&mut self) {
-        let at = self.run.now();
+        // When they were asked for: an attempt that is made at once counts from there, and is not before its call.
+        let (at, layers) = (self.run.at(self.asked), self.scope.toolbox.layers());
         // Calls that were started record themselves when they have to wait.
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(call) = &slot.call else { continue };
             slot.written = Written::Accepted;
-            let asked = asked(call, slot.tool.as_ref());
+            let asked = asked(call, slot.tool.as_ref(), &layers.and(&call.layers));
             self.run.append(&self.path.child(index as u32), at, Some(asked), Event::Accepted);
         }
     }
@@ -220,12 +232,18 @@ impl Batch {
         let barrier = Some(Barrier { shared: self.shared.clone(), index });
         let mut future = match self.refusal(index, &path) {
             Some(error) => {
-                let asked = asked(&call, self.slots[index].tool.as_ref());
+                let layers = self.scope.toolbox.layers().and(&call.layers);
+                let asked = asked(&call, self.slots[index].tool.as_ref(), &layers);
                 CallFuture::refused(self.run.clone(), Operation::new(path, asked, written), error)
             }
             None => {
-                let tool = self.slots[index].tool.as_ref();
-                plan(&self.run, &self.scope, Place { path, written, barrier }, call, tool)
+                let (slot, place) = (&self.slots[index], Place { path, written, barrier });
+                match &slot.scope {
+                    None if !call.layers.is_empty() => {
+                        plan_in(&self.run, &self.scope, &self.scope.toolbox.snapshot(), place, call)
+                    }
+                    own => plan(&self.run, own.as_deref().unwrap_or(&self.scope), place, call, slot.tool.as_ref()),
+                }
             }
         };
         if self.holds_back {

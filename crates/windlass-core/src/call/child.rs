@@ -22,7 +22,7 @@ use crate::run::Run;
 use crate::run::spent::Earlier;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
-use crate::tool::{Body, Effect, Output, Reconciled, Tool, ToolError, ToolResult};
+use crate::tool::{Body, Effect, Output, Reconciled, Tool, ToolError, ToolResult, Toolbox};
 
 pub(crate) enum CallFuture {
     /// Refused before its first attempt; the refusal is recorded like any outcome.
@@ -148,6 +148,10 @@ impl Source<'static> for Answer {
         self.source.commands(run, path, output, at)
     }
 
+    fn toolbox<'t>(&'t self, run: &'t Run) -> &'t Toolbox {
+        self.source.toolbox(run)
+    }
+
     const ACTS: bool = false;
 }
 
@@ -158,6 +162,8 @@ pub(crate) struct ToolSource {
     pub(crate) id: Option<Arc<str>>,
     /// What the tool's `prepare` froze.
     pub(crate) payload: Option<Arc<Value>>,
+    /// What the call's own scope resolves names in, where that is a layer.
+    pub(crate) layered: Option<Toolbox>,
 }
 
 impl ToolSource {
@@ -193,12 +199,16 @@ impl Source<'static> for ToolSource {
         passing.after(result, broken_promise(&self.tool, result))
     }
 
+    fn toolbox<'t>(&'t self, run: &'t Run) -> &'t Toolbox {
+        self.layered.as_ref().unwrap_or(&run.kernel.toolbox)
+    }
+
     fn ended(&self, run: &Run, path: &Path, well: bool) {
         narrate(&self.tool, run, path, if well { Phase::End } else { Phase::Failure }, &self.args);
     }
 
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<Ready>, ToolError> {
-        commands::ready(run, &run.kernel.toolbox, &self.tool, path, output, at)
+        commands::ready(run, self.toolbox(run), &self.tool, path, output, at)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::run::record::{Asked, OpKind, Record};
 use crate::run::secrets::Places;
 use crate::store::Message;
 use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, Output, Tool, ToolError, Toolbox};
+use crate::tool::{Effect, Layers, Output, Tool, ToolError, Toolbox};
 
 /// Something that happens with the outcome of a call, or not at all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub enum Command {
         by_id: bool,
         /// Its arguments.
         args: Arc<Value>,
+        /// Layers it adds on top of those of the call that starts it.
+        #[serde(default, skip_serializing_if = "Layers::is_empty")]
+        layers: Layers,
         /// The call's own policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         policy: Option<Box<Policy>>,
@@ -75,13 +78,13 @@ impl Output {
     /// Starts a run together with this outcome.
     #[must_use]
     pub fn start<T>(mut self, call: ToolCall<T>) -> Self {
-        let ToolCall { tool, args, limits: policy, broken, .. } = call.untyped().bounded();
+        let ToolCall { tool, args, layers, limits: policy, broken, .. } = call.untyped().bounded();
         let (tool, by_id) = match tool {
             ToolRef::Name(name) => (name, false),
             ToolRef::Id(id) => (id.as_str().into(), true),
         };
         let secrets = Places::default();
-        self.commands.push(Command::Start { tool, by_id, args, policy, broken, secrets });
+        self.commands.push(Command::Start { tool, by_id, args, layers, policy, broken, secrets });
         self
     }
 
@@ -117,9 +120,11 @@ pub(crate) enum Ready {
 /// Says of an output that is about to be recorded what in its commands is secret.
 pub(crate) fn mark_secrets(toolbox: &Toolbox, output: &mut Output) {
     for command in &mut output.commands {
-        if let Command::Start { tool, by_id, args, secrets, .. } = command {
+        if let Command::Start { tool, by_id, args, layers, secrets, .. } = command {
             let tool = if *by_id { ToolRef::Id((**tool).into()) } else { ToolRef::Name(tool.clone()) };
-            *secrets = secret_places(resolve(&toolbox.snapshot(), &tool), args);
+            let found = toolbox.with_layers(layers).ok();
+            let found = found.and_then(|toolbox| resolve(&toolbox.snapshot(), &tool).cloned());
+            *secrets = secret_places(found.as_ref(), args);
         }
     }
 }
@@ -146,16 +151,19 @@ fn one(
     at: Timestamp,
 ) -> Result<Ready, ToolError> {
     Ok(match command {
-        Command::Start { tool: name, by_id, args, policy, broken, .. } => {
+        Command::Start { tool: name, by_id, args, layers, policy, broken, .. } => {
             let tool = if *by_id { ToolRef::Id((**name).into()) } else { ToolRef::Name(name.clone()) };
             let mut call = ToolCall::<Value>::to(tool, args.clone());
             (call.limits, call.broken) = (policy.clone(), broken.clone());
-            let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
             // Not the caller's mistake, so not the caller's error.
-            refuse_start(found.as_deref(), &call)
-                .map_or(Ok(()), |error| Err(ToolError::internal(format!("the outcome starts `{name}`: {error}"))))?;
+            let refuse = |why: String| ToolError::internal(format!("the outcome starts `{name}`: {why}"));
+            let toolbox = toolbox.with_layers(layers).map_err(|missing| refuse(missing.to_string()))?;
+            let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
+            if let Some(error) = refuse_start(found.as_deref(), &call) {
+                return Err(refuse(error.to_string()));
+            }
             let id = child_id(run, path, at);
-            Ready::Start(started(run, path, asked(&call, found.as_ref()), id, at))
+            Ready::Start(started(run, path, asked(&call, found.as_ref(), &toolbox.layers()), id, at))
         }
         Command::Signal { run, name, value } => {
             Ready::Mail(*run, Message::Signal { name: name.clone(), value: value.clone() })

@@ -128,6 +128,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let (cause, over_by, said) = (doubting.cause, doubting.over_by, doubting.said.clone());
         let since = doubting.recorded.unwrap_or_else(|| self.run.now());
         let doubt = Doubt { path, attempt: self.attempt, operation, cause, over_by, since, said };
+        // On the list first: a record of it that is durable before the list says so could not be settled yet.
+        self.run.with(|machine| machine.open_doubt(doubt.clone()));
         // Whoever takes the run up again has nothing new to say of it, and it may be settled by then.
         if doubting.recorded.replace(since).is_none() {
             self.append_at(since, doubt.event());
@@ -135,7 +137,6 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             tracing::warn!(run = %self.run.id, %path, %operation, cause = doubt.why(), "in doubt");
         }
         self.run.note_wait();
-        self.run.with(|machine| machine.open_doubt(doubt));
         self.run.pump();
         self.queue.release_but_key();
         if let Some(barrier) = &self.queue.barrier {

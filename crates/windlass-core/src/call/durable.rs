@@ -390,6 +390,10 @@ impl Entry {
         if self.timing.deadline.is_some() {
             self.run.with(|machine| machine.deadline(&self.op.path, None));
         }
+        let result = match result.as_ref().map(|output| output.shallow(&self.op.name)) {
+            Ok(Err(error)) => Err(error),
+            _ => result,
+        };
         let result = result.map_err(|error| self.seal(error));
         let phrase = if result.is_ok() { Phrase::End } else { Phrase::Failure };
         narrate(&self.tool, &self.run, &self.op.path, phrase, &self.call.args);

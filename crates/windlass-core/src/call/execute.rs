@@ -26,7 +26,7 @@ use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
 use crate::testing::chaos::{Plant, planted};
 use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult};
+use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, Toolbox};
 use crate::value::digest::Encoder;
 
 /// Makes the attempts of an operation.
@@ -48,6 +48,11 @@ pub(crate) trait Source<'a>: Send {
     /// What is to happen together with the outcome.
     fn commands(&self, _run: &Run, _path: &Path, _output: &Output, _at: Timestamp) -> Result<Vec<Ready>, ToolError> {
         Ok(Vec::new())
+    }
+
+    /// What the names in its commands are resolved in.
+    fn toolbox<'t>(&'t self, run: &'t Run) -> &'t Toolbox {
+        &run.kernel.toolbox
     }
 
     /// Whether it touches the outside at all. If not, nothing of it can be in doubt, whatever class it was asked under.
@@ -211,7 +216,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             Decision::Park { on, until, attempt } => {
                 self.attempt = attempt;
-                let since = self.run.now();
+                let since = latest.unwrap_or_else(|| self.run.now());
                 self.go(Phase::Parked(Box::new(Wait::new(on, until, since))))
             }
             Decision::Granted(_) => self.go(Phase::Admit(Stage::first())),
@@ -513,10 +518,13 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Records the raw outcome and what the body is told, together.
     pub(crate) fn finish_at(&mut self, ticks: u64, mut result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
         self.queue.release();
+        if let Ok(Err(error)) = result.as_ref().map(|output| output.shallow(&self.op.name)) {
+            result = Err(error);
+        }
         if let Ok(output) = &mut result
             && !output.commands.is_empty()
         {
-            commands::mark_secrets(&self.run.kernel.toolbox, output);
+            commands::mark_secrets(self.source.toolbox(&self.run), output);
         }
         let mut told = self.source.told(&self.run, &self.op.path, &result);
         let commands = match &result {

@@ -1,6 +1,6 @@
 //! Calls: from being asked for to having an outcome. One file a stage.
 
-mod approve;
+pub(crate) mod approve;
 mod attempt;
 pub(crate) mod batch;
 pub(crate) mod child;

@@ -15,7 +15,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Whether all it does is wait for time or for the mailbox. Whoever waits with a key stays in memory, like the key.
     pub(super) fn is_parked(&self) -> bool {
         match &self.phase {
-            Phase::Delay(_) | Phase::Parked(_) => true,
+            Phase::Delay(_) => true,
+            Phase::Parked(_) => self.rules.lane.key.is_none(),
             Phase::Doubt(doubting) => doubting.is_asking() && self.rules.lane.key.is_none(),
             _ => false,
         }
@@ -44,7 +45,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let on = Blocked::Input { name: self.op.name.clone(), at: None };
         let attempt = self.attempt;
         self.append(Event::Parked { on: on.clone(), until, attempt });
-        self.queue.release();
+        // What was begun under the key is not over: it ends with the answer.
+        self.queue.release_but_key();
         if let Some(barrier) = &self.queue.barrier {
             barrier.stands_aside();
         }
@@ -52,6 +54,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     pub(super) fn parked(&mut self, cx: &mut Context<'_>, mut wait: Box<Wait>) -> Flow {
+        // After a crash the place that was kept for it is taken up. Its answer needs no key, so nothing waits for it here.
+        if let Err(cycle) = self.queue.poll(cx, Stage::Key, (&self.run, &self.op.path), &self.rules.lane) {
+            tracing::debug!(run = %self.run.id, path = %self.op.path, "pending without its key: {cycle}");
+        }
         let result = match self.poll_wait(cx, &mut wait) {
             Poll::Pending => return self.stay(Phase::Parked(wait)),
             Poll::Ready(Woken::Answer(Answer::Result(result))) => result,

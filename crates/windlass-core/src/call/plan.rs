@@ -20,17 +20,38 @@ use crate::admit::Held;
 use crate::path::Path;
 use crate::policy::Resolved;
 use crate::run::Run;
-use crate::run::history::State;
+use crate::run::history::{Standing, State};
 use crate::run::record::{Asked, OpKind, Prepared};
 use crate::run::secrets::Places;
 use crate::run::state::{Blocked, Hold};
-use crate::tool::{Effect, Snapshot, Tool, ToolError, Toolbox, nearest};
+use crate::tool::{Effect, Layers, NoLayer, Snapshot, Tool, ToolError, Toolbox, nearest};
 
 /// What a call inherits from the body around it.
 #[derive(Clone)]
 pub(crate) struct Scope {
     pub(crate) toolbox: Toolbox,
     pub(crate) held: Option<Arc<Held>>,
+}
+
+impl Scope {
+    /// A scope outside of every body.
+    pub(crate) fn of(toolbox: Toolbox) -> Self {
+        Self { toolbox, held: None }
+    }
+
+    /// Its toolbox, if that is not the runtime's own.
+    pub(crate) fn layered(&self) -> Option<Toolbox> {
+        self.toolbox.is_layered().then(|| self.toolbox.clone())
+    }
+
+    /// The scope of a call made in this one, where that differs: the call adds layers.
+    pub(crate) fn of_call(&self, call: &ToolCall) -> Result<Option<Self>, NoLayer> {
+        if call.layers.is_empty() {
+            return Ok(None);
+        }
+        let toolbox = self.toolbox.with_layers(&call.layers)?;
+        Ok(Some(Self { toolbox, held: self.held.clone() }))
+    }
 }
 
 /// Where a call is to be made.
@@ -52,11 +73,68 @@ impl Place {
     }
 }
 
+/// Turns a call into something that can be polled: finds its scope and its tool, and plans it there.
+pub(crate) fn plan_in(run: &Arc<Run>, scope: &Scope, snapshot: &Snapshot, place: Place, call: ToolCall) -> CallFuture {
+    match scope.of_call(&call) {
+        Ok(None) => {
+            let tool = tool_at(run, &place.path, snapshot, &call);
+            plan(run, scope, place, call, tool)
+        }
+        Ok(Some(scope)) => {
+            let snapshot = scope.toolbox.snapshot();
+            let tool = tool_at(run, &place.path, &snapshot, &call);
+            plan(run, &scope, place, call, tool)
+        }
+        Err(missing) => without_layer(run, scope, place, &call, &missing),
+    }
+}
+
+/// The tool a call uses: what its name means now, or what it meant when the call was recorded.
+pub(crate) fn tool_at<'s>(run: &Run, path: &Path, snapshot: &'s Snapshot, call: &ToolCall) -> Option<&'s Arc<Tool>> {
+    let now = resolve(snapshot, &call.tool);
+    let recorded = run.standing(path, |Standing { asked, .. }| {
+        let is_call = asked.kind == OpKind::Call && !asked.unresolved;
+        // Another name at this path is another operation, and its own tool shows where the code differs.
+        (is_call && **asked.as_asked() == *call.tool.as_str()).then(|| asked.name.clone())
+    });
+    match recorded.flatten() {
+        Some(id) if now.is_none_or(|tool| tool.spec().id.as_str() != &*id) => snapshot.by_id(&id),
+        _ => now,
+    }
+}
+
+/// A call through a layer that is not registered: refused if it is new, held if the journal knows it and has no outcome.
+pub(crate) fn without_layer(
+    run: &Arc<Run>,
+    scope: &Scope,
+    place: Place,
+    call: &ToolCall,
+    missing: &NoLayer,
+) -> CallFuture {
+    let layers = scope.toolbox.layers().and(&call.layers);
+    let mut asked = asked(call, None, &layers);
+    let known = run.standing(&place.path, |standing| {
+        let finished = matches!(standing.state, State::Finished { .. });
+        (standing.asked.clone(), finished || standing.asked.unresolved)
+    });
+    match known {
+        Some((_, false)) => {
+            run.hold(Hold::LayerMissing { path: place.path, layer: missing.0.to_string() });
+            return CallFuture::Held;
+        }
+        // The machine answers it from its record, or says where the code differs.
+        Some((recorded, true)) if recorded.same(&asked) => asked.name = recorded.name,
+        _ => {}
+    }
+    let operation = Operation::new(place.path, asked, place.written);
+    CallFuture::refused(run.clone(), operation, ToolError::unavailable(missing.to_string()))
+}
+
 /// How far the journal says a call got.
 enum Known {
     Nothing,
-    /// It was asked for, and may not have been checked yet.
-    Accepted,
+    /// It was asked for, and may not have been checked yet; by this id, if it named a tool.
+    Accepted(Option<Arc<str>>),
     /// What it is to do is settled; whether it may is not.
     Prepared(Arc<str>),
     /// It waits for a connection or an approval, or has just got it.
@@ -75,21 +153,21 @@ pub(crate) fn plan(
     mut call: ToolCall,
     tool: Option<&Arc<Tool>>,
 ) -> CallFuture {
-    let mut asked = asked_so_far(&call, tool);
+    let mut asked = asked_so_far(&call, tool, &scope.toolbox.layers());
     let (known, prepared) = known(run, &place.path, &mut asked, tool);
-    if let Known::Accepted = known {
+    if let Known::Accepted(_) = known {
         place.written = Written::Accepted;
     }
     let refuse = |asked, error| {
         CallFuture::refused(run.clone(), Operation::new(place.path.clone(), asked, place.written), error)
     };
-    if run.only_checks && matches!(known, Known::Nothing | Known::Accepted) {
+    if run.only_checks && matches!(known, Known::Nothing | Known::Accepted(_)) {
         // Neither middleware nor the tool is asked about a call that is not made.
         run.with(|machine| machine.ask(&place.path, &asked));
         return CallFuture::Held;
     }
     let (tool, policy, is_open) = match (tool, known) {
-        (Some(tool), Known::Nothing | Known::Accepted)
+        (Some(tool), Known::Nothing | Known::Accepted(_))
             if !run.kernel.middleware.is_empty() || tool.preparer().is_some() =>
         {
             if !asked.secrets.is_empty() {
@@ -102,7 +180,7 @@ pub(crate) fn plan(
         }
         (Some(tool), known) => {
             let policy = run.kernel.governs(tool, call.limits.as_deref());
-            if matches!(known, Known::Nothing | Known::Accepted) {
+            if matches!(known, Known::Nothing | Known::Accepted(_)) {
                 let checked = check(tool, &call, &place.path, policy.as_deref().unwrap_or_else(|| tool.resolved()));
                 if !asked.secrets.is_empty() {
                     // Whoever checked has asked for the schema. If it could not be had, it is not asked for again.
@@ -112,10 +190,10 @@ pub(crate) fn plan(
                     return refuse(asked, error);
                 }
             }
-            let is_open = matches!(known, Known::Nothing | Known::Accepted | Known::Prepared(_) | Known::Asking(_));
+            let is_open = matches!(known, Known::Nothing | Known::Accepted(_) | Known::Prepared(_) | Known::Asking(_));
             (tool, policy, is_open)
         }
-        (None, Known::Prepared(name) | Known::Asking(name) | Known::UnderWay(name)) => {
+        (None, Known::Accepted(Some(name)) | Known::Prepared(name) | Known::Asking(name) | Known::UnderWay(name)) => {
             run.hold(Hold::ToolMissing { path: place.path, tool: name.to_string() });
             return CallFuture::Held;
         }
@@ -167,7 +245,7 @@ impl Ready {
             let entry = Entry::new(run.clone(), operation, tool, call, scope.clone(), payload);
             return CallFuture::Durable(Box::new(entry.in_batch(barrier.is_some())));
         };
-        let source = ToolSource { tool, args: call.args, id: call.id, payload };
+        let source = ToolSource { tool, args: call.args, id: call.id, payload, layered: scope.layered() };
         let queue = Queue::new(scope.held.clone(), barrier);
         CallFuture::Atomic(Execution::new(run.clone(), operation, rules, source, queue))
     }
@@ -182,7 +260,7 @@ fn known(run: &Run, path: &Path, asked: &mut Asked, tool: Option<&Arc<Tool>>) ->
         }
         let known = match &standing.state {
             _ if standing.asked.kind != OpKind::Call => Known::Else,
-            State::Accepted => Known::Accepted,
+            State::Accepted => Known::Accepted((!standing.asked.unresolved).then(|| name.clone())),
             State::Prepared => Known::Prepared(name.clone()),
             State::Granted(_) | State::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. } => {
                 Known::Asking(name.clone())
@@ -204,8 +282,8 @@ pub(crate) fn resolve<'s>(snapshot: &'s Snapshot, tool: &ToolRef) -> Option<&'s 
 }
 
 /// The call as it is recorded: by the tool's id where there is a tool, by what was asked for where there is none.
-pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
-    let mut asked = asked_so_far(call, tool);
+pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> Asked {
+    let mut asked = asked_so_far(call, tool, layers);
     if !asked.secrets.is_empty() {
         asked.secrets = secret_places(tool, &call.args);
     }
@@ -213,17 +291,24 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
 }
 
 /// The same, with everything secret if the tool's schema was not needed yet.
-fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>) -> Asked {
+fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> Asked {
     let (name, effect) = match tool {
         // A durable body's own operations have effects; entering it has none.
         Some(tool) if tool.is_durable() => (tool.spec().id.shared(), Effect::Readonly),
         Some(tool) => (tool.spec().id.shared(), tool.spec().effect),
         None => (call.tool.as_str().into(), Effect::Once),
     };
+    let called = match &call.tool {
+        ToolRef::Name(asked) if *asked != name => Some(asked.clone()),
+        _ => None,
+    };
     let version = tool.and_then(|tool| tool.spec().about.version.clone());
     Asked {
         kind: OpKind::Call,
         name,
+        called,
+        unresolved: tool.is_none(),
+        layers: layers.clone(),
         input: Some(call.args.clone()),
         call_id: call.id.clone(),
         effect,
@@ -239,7 +324,8 @@ pub(crate) fn secret_places(tool: Option<&Arc<Tool>>, args: &Value) -> Places {
     tool.map_or_else(|| Places::whole(args), |tool| tool.secret_places(args))
 }
 
-fn check(tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
+/// Refuses what a look at the call and its tool is enough to refuse.
+pub(crate) fn check(tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
     check_asked(tool, call, path, policy)?;
     tool.contract()?.check_arguments(&call.args)
 }
@@ -256,23 +342,6 @@ pub(crate) fn check_asked(tool: &Tool, call: &ToolCall, path: &Path, policy: &Re
     match call.limits.as_ref().map(|policy| policy.check()) {
         Some(Err(problem)) => {
             Err(ToolError::failed(format!("this call of `{}` has a bad {problem}", tool.spec().name)))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses what a look at the call and its tool is enough to refuse.
-pub(crate) fn checked(tool: &Tool, call: &ToolCall, connections: &[String]) -> Result<(), ToolError> {
-    if let Some(message) = &call.broken {
-        return Err(ToolError::invalid("", message.to_string()));
-    }
-    if let Some(Err(problem)) = call.limits.as_ref().map(|policy| policy.check()) {
-        return Err(ToolError::failed(format!("this call of `{}` has a bad {problem}", tool.spec().name)));
-    }
-    tool.contract()?.check_arguments(&call.args)?;
-    match &tool.spec().guards.connection {
-        Some(provider) if !connections.iter().any(|connected| connected == &**provider) => {
-            Err(ToolError::ConnectionRequired { provider: provider.to_string() })
         }
         _ => Ok(()),
     }

@@ -178,7 +178,7 @@ impl Preparing {
 
     fn answer(&self, operation: Operation, output: Output) -> Stage {
         let (tool, args, id) = (self.tool.clone(), self.call.args.clone(), self.call.id.clone());
-        let source = ToolSource { tool, args, id, payload: None };
+        let source = ToolSource { tool, args, id, payload: None, layered: self.scope.layered() };
         self.ready(CallFuture::answered(self.run.clone(), operation, output, source))
     }
 

@@ -19,7 +19,7 @@ use crate::time::Clock;
 pub(crate) enum Stage {
     /// Everything an attempt needs.
     Attempt,
-    /// The key alone: a doubt keeps it.
+    /// The key alone: a doubt and a pending call keep it.
     Key,
 }
 
@@ -151,7 +151,7 @@ impl Queue {
         self.seldom = None;
     }
 
-    /// A doubt keeps its key, never its turn or permit.
+    /// A doubt and a pending call keep their key, never their turn or permit.
     pub(crate) fn release_but_key(&mut self) {
         self.permit = None;
         if let Some(seldom) = &mut self.seldom {

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::id::ToolId;
 use crate::limits;
 use crate::policy::Policy;
+use crate::tool::Layers;
 use crate::value::Digest;
 use crate::value::digest::Encoder;
 use crate::value::size::{self, TooBig};
@@ -20,6 +21,8 @@ pub struct ToolCall<T = Value> {
     pub(crate) tool: ToolRef,
     pub(crate) id: Option<Arc<str>>,
     pub(crate) args: Arc<Value>,
+    /// Layers it adds on top of its caller's; most add none.
+    pub(crate) layers: Layers,
     /// The call's own policy; most have none.
     pub(crate) limits: Option<Box<Policy>>,
     /// Why the arguments could not be written down; such a call is refused.
@@ -60,7 +63,8 @@ impl ToolCall {
 impl<T> ToolCall<T> {
     /// A call whose output decodes to `T`; what `#[tool]` generates.
     pub fn to(tool: ToolRef, args: impl Into<Arc<Value>>) -> Self {
-        Self { tool, id: None, args: args.into(), limits: None, broken: None, output: PhantomData }
+        let (args, layers) = (args.into(), Layers::default());
+        Self { tool, id: None, args, layers, limits: None, broken: None, output: PhantomData }
     }
 
     /// A call whose arguments cannot be written down as JSON: it ends `invalid_arguments` with this message.
@@ -72,6 +76,14 @@ impl<T> ToolCall<T> {
     #[must_use]
     pub fn with_id(mut self, id: impl Into<Arc<str>>) -> Self {
         self.id = Some(id.into());
+        self
+    }
+
+    /// Makes the call, and everything below it, through this layer on top of its caller's; see
+    /// [`Toolbox::layer`](crate::tool::Toolbox::layer). The call is refused if there is no such layer.
+    #[must_use]
+    pub fn in_layer(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.layers = self.layers.with(&name.into());
         self
     }
 
@@ -100,8 +112,8 @@ impl<T> ToolCall<T> {
 
     /// The same call without its type.
     pub fn untyped(self) -> ToolCall {
-        let Self { tool, id, args, limits, broken, .. } = self;
-        ToolCall { tool, id, args, limits, broken, output: PhantomData }
+        let Self { tool, id, args, layers, limits, broken, .. } = self;
+        ToolCall { tool, id, args, layers, limits, broken, output: PhantomData }
     }
 
     /// The call as it may be kept: arguments beyond the limits are not, and it is refused on their account.
@@ -136,6 +148,7 @@ impl<T> Clone for ToolCall<T> {
             tool: self.tool.clone(),
             id: self.id.clone(),
             args: self.args.clone(),
+            layers: self.layers.clone(),
             limits: self.limits.clone(),
             broken: self.broken.clone(),
             output: PhantomData,

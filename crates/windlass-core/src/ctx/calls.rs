@@ -15,7 +15,7 @@ use crate::call::child::CallFuture;
 use crate::call::execute::Told;
 use crate::call::loops::{Key, limit};
 use crate::call::operation::{Operation, Written};
-use crate::call::plan::{Place, asked, plan, resolve};
+use crate::call::plan::{Place, asked, plan_in, resolve};
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{Asked, Event, OpKind};
@@ -55,16 +55,21 @@ impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
             && let OneState::Built(call) = std::mem::replace(&mut this.state, OneState::Over)
         {
             let (path, guard) = this.ctx.next(OpKind::Call, call.tool.as_str().into());
-            let snapshot = this.ctx.scope.toolbox.snapshot();
-            let tool = resolve(&snapshot, &call.tool);
+            let scope = &this.ctx.scope;
             this.key = Key::of(&call);
             let refusal = this.ctx.refusal(&mut this.key);
             let future = match refusal {
                 Some(error) if !has_begun(&this.ctx.run, &path) => {
-                    let operation = Operation::new(path.clone(), asked(&call, tool), Written::No);
-                    CallFuture::refused(this.ctx.run.clone(), operation, error)
+                    let layers = scope.toolbox.layers().and(&call.layers);
+                    let tool = scope.toolbox.with_layers(&call.layers).ok();
+                    let tool = tool.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
+                    let asked = asked(&call, tool.as_ref(), &layers);
+                    CallFuture::refused(this.ctx.run.clone(), Operation::new(path.clone(), asked, Written::No), error)
                 }
-                _ => plan(&this.ctx.run, &this.ctx.scope, Place::inside(path.clone()), call, tool),
+                _ => {
+                    let place = Place::inside(path.clone());
+                    plan_in(&this.ctx.run, scope, &scope.toolbox.snapshot(), place, call)
+                }
             };
             this.state = OneState::Started(future, path, guard);
         }

@@ -17,12 +17,14 @@ use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::replay::Decision;
 use crate::time::Times;
 use crate::tool::{Effect, Output, ToolError, ToolResult};
+use crate::value::size;
 
 impl Ctx {
     /// Emits an event that the tool declared ([`Tool::event`](crate::tool::Tool::event)); whoever watches the run sees it
     /// once, however often the body is entered. A value that does not fit the event's schema is refused.
     pub fn emit(&mut self, name: &str, value: &impl Serialize) -> ToolResult<()> {
         let value = serde_json::to_value(value)?;
+        size::shallow(&value, "the event").map_err(ToolError::failed)?;
         self.tool.channels().check_event(&self.tool.spec().name, name, &value)?;
         let asked = Asked::operation(OpKind::Emit, name.into(), Some(Arc::new(value)), Effect::Readonly);
         let (path, mut guard) = self.next(OpKind::Emit, name.into());
@@ -77,9 +79,10 @@ impl Ctx {
             if let Some(error) = self.run.cancellation(true) {
                 return Err(error);
             }
+            size::shallow(&args, "what the next generation is to begin with").map_err(ToolError::failed)?;
             self.tool.contract()?.check_arguments(&args)?;
             let call = ToolCall::<Value>::to(ToolRef::Id(self.tool.spec().id.clone()), args);
-            let asked = asked(&call, Some(&self.tool));
+            let asked = asked(&call, Some(&self.tool), &self.scope.toolbox.layers());
             // A generation begins with nothing of the one before it on its way.
             self.frame.set_busy(true);
             self.run.flush().await;

@@ -94,7 +94,7 @@ impl Ctx {
         CtxStep::new(self, step(name, f))
     }
 
-    /// Several steps at once, polled together: an array, vector or tuple of [`step`]s. One failure does not cancel its
+    /// Several steps at once, polled together: an array, vector or tuple of [`step`](fn@step)s. One failure does not cancel its
     /// siblings; the first in order is returned. Use [`StepsAll::settled`] to see each result.
     pub fn steps_all<'c, S: StepSet<'c>>(&'c mut self, steps: S) -> StepsAll<'c, S> {
         StepsAll::new(self, steps)

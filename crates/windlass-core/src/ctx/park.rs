@@ -199,8 +199,8 @@ impl Ctx {
                 self.run.append(&path, self.run.now(), Some(asked), event);
             }
             Decision::Answer { result, .. } => self.run.with(|machine| machine.answered_open(path.clone(), result)),
-            // Still open, or held by the machine.
-            _ => {}
+            // Still open, or held by the machine. It is shown where it is waited for.
+            _ => self.run.with(|machine| machine.unpark(&path)),
         }
         // A fork that has passed this wait handed out its original's key; its own is in the inbox.
         let (run, generation) = self.identity();

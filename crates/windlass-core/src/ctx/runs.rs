@@ -177,7 +177,7 @@ impl Ctx {
         let step = self.step(to.to_string(), move |attempt| {
             let (run, message, dedupe) = (run.clone(), message.clone(), attempt.key());
             async move {
-                match run.kernel.tell(to, message, dedupe.into()).await {
+                match run.kernel.write_to(to, message, dedupe.into()).await {
                     Ok(told) => told,
                     // A body never sees that the store failed: the journal is reloaded, and replay decides.
                     Err(error) => {
@@ -192,8 +192,9 @@ impl Ctx {
 
     /// `None` if the run is held.
     fn spawn_now<T: DeserializeOwned + 'static>(&mut self, call: ToolCall, how: How) -> Option<ToolResult<Handle<T>>> {
-        let tool = resolve(&self.scope.toolbox.snapshot(), &call.tool).cloned();
-        let child = asked(&call, tool.as_ref());
+        let toolbox = self.scope.toolbox.with_layers(&call.layers);
+        let tool = toolbox.as_ref().ok().and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
+        let child = asked(&call, tool.as_ref(), &self.scope.toolbox.layers().and(&call.layers));
         let own = Asked { kind: OpKind::Spawn, effect: Effect::Readonly, ..child.clone() };
         let (path, mut guard) = self.next(OpKind::Spawn, own.name.clone());
         guard.over();
@@ -203,7 +204,8 @@ impl Ctx {
                 result
             }
             Decision::Perform { .. } => {
-                let refused = self.refuse_spawn(tool.as_deref(), &call, how);
+                let missing = toolbox.err().map(|missing| ToolError::unavailable(missing.to_string()));
+                let refused = missing.or_else(|| self.refuse_spawn(tool.as_deref(), &call, how));
                 self.start_child(&path, own, child, refused, how)
             }
             _ => return None,

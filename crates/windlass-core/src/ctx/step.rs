@@ -26,6 +26,7 @@ use crate::run::record::{Asked, OpKind};
 use crate::time::Timestamp;
 use crate::tool::spec::{OnDoubt, Retry};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, to_output};
+use crate::value::size;
 
 /// A step that is not part of a body yet: what [`Ctx::steps_all`] takes.
 #[must_use = "a step does nothing until it is awaited"]
@@ -128,8 +129,11 @@ impl<F> Step<F> {
         T: Serialize + 'static,
     {
         let (input, broken) = match self.input {
-            Some(Ok(value)) => (Some(Arc::new(value)), None),
-            Some(Err(error)) => (None, Some(error)),
+            Some(Ok(value)) => match size::shallow(&value, "its input") {
+                Ok(()) => (Some(Arc::new(value)), None),
+                Err(problem) => (None, Some(ToolError::failed(problem))),
+            },
+            Some(Err(error)) => (None, Some(ToolError::from(error))),
             None => (None, None),
         };
         let asked = Asked::operation(self.kind, self.name, input, self.rules.effect);
@@ -142,7 +146,7 @@ impl<F> Step<F> {
 pub(crate) struct StepSource<F, T> {
     f: F,
     /// An input that cannot be written down fails the step.
-    broken: Option<serde_json::Error>,
+    broken: Option<ToolError>,
     output: PhantomData<fn() -> T>,
 }
 
@@ -154,7 +158,7 @@ where
 {
     fn attempt(&mut self, _: &Run, attempt: Attempt) -> BoxFuture<'c, ToolResult<Output>> {
         if let Some(error) = self.broken.take() {
-            return Box::pin(std::future::ready(Err(ToolError::from(error))));
+            return Box::pin(std::future::ready(Err(error)));
         }
         let attempt = (self.f)(attempt);
         Box::pin(async move { to_output(attempt.await?) })

@@ -10,16 +10,15 @@ use crate::kernel::Kernel;
 use crate::limits::{CLEAN_UP, EXPLAINED_DEPTH, WATCH_PAGE};
 use crate::path::Path;
 use crate::policy::Resolved;
+use crate::roster::Stage;
 use crate::run::record::{Event, OpKind};
 use crate::run::state::{Blocked, RunInfo, RunState};
 use crate::store::{Filter, StoreError};
 use crate::time::Timestamp;
-use crate::tool::Toolbox;
 
 /// Looks at runs.
 pub(crate) struct Looker<'a> {
     pub(crate) kernel: &'a Kernel,
-    pub(crate) toolbox: &'a Toolbox,
     /// When.
     pub(crate) now: Timestamp,
 }
@@ -37,7 +36,9 @@ impl Looker<'_> {
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             let present = match self.present(run).await {
                 // How it ended is in its summary too, and why it is held in its state.
-                Err(Error::Store(StoreError::JournalGone(_) | StoreError::Sealed { .. })) => Present::default(),
+                Err(Error::Store(
+                    StoreError::JournalGone(_) | StoreError::Sealed { .. } | StoreError::Damaged { .. },
+                )) => Present::default(),
                 present => present?,
             };
             if let RunState::Finished { ending } = info.state {
@@ -103,7 +104,7 @@ impl Looker<'_> {
             moves.push(self.say(park.path.clone(), why));
         }
         // Places that are kept for runs nobody drives yet say nothing about what those wait for.
-        let live = self.kernel.live.lock().contains_key(&run);
+        let live = self.kernel.roster.live(run).is_some();
         for wait in if live { self.kernel.keys.waits_of(run) } else { Vec::new() } {
             // A doubt that queues for its key again does not wait for it.
             if moves.iter().all(|other: &Move| other.path != wait.path) {
@@ -132,10 +133,10 @@ impl Looker<'_> {
 
     /// What is under way, beside what is known to wait.
     fn driven(&self, run: RunId, story: &Story, waiting: &[Move]) -> Vec<Move> {
-        if !self.kernel.live.lock().contains_key(&run) && !self.kernel.is_waking(run) {
-            let suspect = self.kernel.queued.lock().contains_key(&run);
-            let why = if suspect { Why::Suspect } else { Why::Elsewhere };
-            return vec![self.say(Path::root(), why)];
+        match self.kernel.roster.stage(run) {
+            Stage::Queued(_) => return vec![self.say(Path::root(), Why::Suspect)],
+            Stage::Resting => return vec![self.say(Path::root(), Why::Elsewhere)],
+            Stage::Taking(_) | Stage::Live(_) => {}
         }
         let below = |path: &Path, other: &Path| other != path && other.positions().starts_with(path.positions());
         let waits = |path: &Path| waiting.iter().any(|other| !other.path.is_root() && below(path, &other.path));
@@ -160,8 +161,8 @@ impl Looker<'_> {
         };
         let timeout = match open.asked.kind {
             OpKind::Call if !open.entered => self
-                .toolbox
-                .by_id(&open.asked.name)
+                .kernel
+                .tool_of(&open.asked)
                 .map(|tool| Resolved::of(&self.kernel.policy, tool.spec(), open.asked.limits.as_deref()).timeout),
             _ => None,
         };

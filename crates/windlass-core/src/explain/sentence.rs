@@ -128,9 +128,7 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
         ),
         Why::Held { hold } => hold.to_string(),
         Why::Elsewhere => {
-            "nobody here drives it: whoever owns it goes on with it, or take it up here with `recover` or \
-                           `resume`"
-                .to_owned()
+            "it is not driven here: the process that owns it goes on with it, or `resume` takes it up here".to_owned()
         }
     }
 }
@@ -177,6 +175,7 @@ mod tests {
             Hold::Diverged(Box::new(divergence)),
             Hold::CrashLoop { path: path.clone(), deaths: 3 },
             Hold::ToolMissing { path: path.clone(), tool: "gone".into() },
+            Hold::LayerMissing { path: path.clone(), layer: "guest".into() },
             Hold::Undecodable { path: path.clone(), problem: "a number".into() },
             Hold::Abandoned { path, operation: "step \"pay\"".into() },
             Hold::TooLong { operations: 7 },
@@ -184,6 +183,7 @@ mod tests {
             Hold::Outside { path: Path::root() },
             Hold::Imported { was: "suspended".into(), missing: 0 },
             Hold::Sealed { why: "its key is gone".into() },
+            Hold::Damaged { run: RunId::from_bytes([1; 16]), place: "position 7".into() },
         ]
     }
 
@@ -232,6 +232,6 @@ mod tests {
         let behind = vec![run, run, run];
         says(&Why::Queued { session: Some("s".into()), behind }, &["session `s`", "open are run 0707", "and 2 more"]);
         says(&Why::Suspect, &["driven alone", "starts when"]);
-        says(&Why::Elsewhere, &["nobody here drives it", "take it up"]);
+        says(&Why::Elsewhere, &["it is not driven here", "`resume` takes it up"]);
     }
 }

@@ -1,13 +1,16 @@
 //! What would become of a call, found out without running anything.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::Policy;
-use super::facts::{Facts, PastCall, Session};
+use super::facts::{PastCall, Session};
 use super::resolved::{Need, Resolved};
 use crate::call::ToolCall;
-use crate::call::plan::{checked, resolve, unknown};
-use crate::tool::{ToolError, Toolbox};
+use crate::call::approve::{Around, Lacks, approval, connection};
+use crate::call::plan::{check, resolve, unknown};
+use crate::path::Path;
+use crate::tool::{Tool, ToolError, Toolbox};
 
 /// A call that might be made, and the circumstances it might be made in.
 #[derive(Clone, Debug)]
@@ -45,6 +48,13 @@ pub struct Prediction {
 pub enum Verdict {
     /// It would run, under these rules.
     Runs(Box<Resolved>),
+    /// It would wait until a provider is connected.
+    NeedsConnection {
+        /// Which provider.
+        provider: Arc<str>,
+        /// What would become of it then.
+        then: Box<Verdict>,
+    },
     /// Somebody would have to approve it first.
     NeedsApproval(Need),
     /// It would end with this error, without an attempt.
@@ -54,27 +64,45 @@ pub enum Verdict {
 /// Tells for each call what would become of it, in order. Nothing runs, and nothing is recorded: a toolbox and a policy
 /// are enough, so that a policy can be tested like any other code.
 pub fn dry_run(toolbox: &Toolbox, runtime: &Policy, calls: &[Hypothetical]) -> Vec<Prediction> {
-    let snapshot = toolbox.snapshot();
     let predict = |case: &Hypothetical| {
         let call = case.call.clone().bounded();
-        let verdict = match resolve(&snapshot, &call.tool) {
-            None => Verdict::Refused(unknown(toolbox, &call.tool)),
+        let tool = call.tool().to_owned();
+        let toolbox = match toolbox.with_layers(&call.layers) {
+            Ok(toolbox) => toolbox,
+            Err(missing) => {
+                return Prediction { tool, verdict: Verdict::Refused(ToolError::unavailable(missing.to_string())) };
+            }
+        };
+        let verdict = match resolve(&toolbox.snapshot(), &call.tool) {
+            None => Verdict::Refused(unknown(&toolbox, &call.tool)),
             Some(tool) => {
                 let rules = Resolved::of(runtime, tool.spec(), call.limits.as_deref());
-                let session = Session { id: case.session.as_deref(), attended: case.attended };
-                let facts = Facts { args: &call.args, tool: Some(tool.spec()), session, history: Some(&case.history) };
-                match checked(tool, &call, &case.connections) {
+                match check(tool, &call, &Path::root(), &rules) {
                     Err(error) => Verdict::Refused(error),
-                    Ok(()) => match rules.approval(&facts) {
-                        Some(need) => Verdict::NeedsApproval(need),
-                        None => Verdict::Runs(Box::new(rules)),
-                    },
+                    Ok(()) => leave(tool, &call, case, rules),
                 }
             }
         };
-        Prediction { tool: case.call.tool().to_owned(), verdict }
+        Prediction { tool, verdict }
     };
     calls.iter().map(predict).collect()
+}
+
+/// What stands between a sound call and its first attempt: as the call itself would find it.
+fn leave(tool: &Tool, call: &ToolCall, case: &Hypothetical, rules: Resolved) -> Verdict {
+    let session = Session { id: case.session.as_deref(), attended: case.attended };
+    let around = Around { connections: &case.connections, session, history: Some(&case.history) };
+    let lacked = connection(tool, &rules, &around);
+    let connected = match approval(tool, &call.args, &rules, &around) {
+        None => Verdict::Runs(Box::new(rules)),
+        Some(Lacks::Asks(need)) => Verdict::NeedsApproval(need),
+        Some(Lacks::Refused(error)) => Verdict::Refused(error),
+    };
+    match lacked {
+        None => connected,
+        Some(Lacks::Asks(provider)) => Verdict::NeedsConnection { provider, then: Box::new(connected) },
+        Some(Lacks::Refused(error)) => Verdict::Refused(error),
+    }
 }
 
 impl fmt::Display for Prediction {
@@ -87,6 +115,9 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Runs(_) => f.write_str("would run"),
+            Self::NeedsConnection { provider, then } => {
+                write!(f, "would wait for a connection to `{provider}`, and then {then}")
+            }
             Self::NeedsApproval(need) => write!(f, "would need approval: {need}"),
             Self::Refused(error) => write!(f, "would be refused: {error}"),
         }

@@ -30,7 +30,7 @@ pub(crate) fn lower<'v>(name: &str, facts: &Facts<'v>) -> Result<Lowered<'v>, St
             Ok(map([("id", id), ("attended", truth(facts.session.attended))]))
         }
         _ => {
-            let history = facts.history.ok_or("`history` is not known here")?;
+            let history = facts.history.ok_or("`history` is not known here, or too long")?;
             Ok(list(history.iter().map(past)))
         }
     }

@@ -1,7 +1,7 @@
 //! Policy: what governs calls, in one object that a runtime, a tool and a call may each have.
 //!
 //! A call's policy overrides its tool's, which overrides the runtime's, field by field; [`Resolved`] is what is left.
-//! Approval alone works the other way: whoever asks for it, it is asked for. [`dry_run`] tells beforehand what would
+//! Approval alone works the other way: whoever asks for it, it is asked for. [`dry_run`](fn@dry_run) tells beforehand what would
 //! become of a call.
 
 #[cfg(feature = "cel")]

@@ -93,6 +93,13 @@ impl Drive {
         Self { run, root: None, phase: Phase::Body, registration: Registration::default(), clean_up: None, idle: None }
     }
 
+    /// A run whose end was said without its body; it must become durable before a waiter is told.
+    pub(crate) fn ended(run: Arc<Run>, mark: u64, told: Vec<Told>) -> Self {
+        let mut drive = Self::stopped(run);
+        drive.phase = Phase::Flush(mark, told);
+        drive
+    }
+
     /// Tells the store of the run before anything is done, so that others can find it.
     pub(crate) fn accept(&mut self) {
         if let Some(Root::Call(call)) = &mut self.root {
@@ -273,18 +280,22 @@ impl Drop for Drive {
     }
 }
 
-/// Where a run's end is waited for.
-#[derive(Default)]
-pub(crate) struct Completion(Mutex<Ends>);
+/// Where something is waited for that comes once, such as the end of a run.
+pub(crate) struct Completion<T = RunEnd>(Mutex<Ends<T>>);
 
-#[derive(Default)]
-struct Ends {
-    end: Option<RunEnd>,
+struct Ends<T> {
+    end: Option<T>,
     waiting: Vec<Waker>,
 }
 
-impl Completion {
-    pub(crate) fn complete(&self, end: RunEnd) {
+impl<T> Default for Completion<T> {
+    fn default() -> Self {
+        Self(Mutex::new(Ends { end: None, waiting: Vec::new() }))
+    }
+}
+
+impl<T> Completion<T> {
+    pub(crate) fn complete(&self, end: T) {
         let waiting = {
             let mut ends = self.0.lock();
             ends.end = Some(end);
@@ -293,17 +304,17 @@ impl Completion {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    pub(crate) fn wait(self: &Arc<Self>) -> WaitEnd {
+    pub(crate) fn wait(self: &Arc<Self>) -> WaitEnd<T> {
         WaitEnd(self.clone())
     }
 }
 
-pub(crate) struct WaitEnd(Arc<Completion>);
+pub(crate) struct WaitEnd<T = RunEnd>(Arc<Completion<T>>);
 
-impl Future for WaitEnd {
-    type Output = RunEnd;
+impl<T: Clone> Future for WaitEnd<T> {
+    type Output = T;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RunEnd> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let mut ends = self.0.0.lock();
         if let Some(end) = &ends.end {
             return Poll::Ready(end.clone());

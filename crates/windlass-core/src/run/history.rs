@@ -10,7 +10,7 @@ use super::origin::Origins;
 use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
 use super::restored::Restored;
 use super::spent::{Mark, Spent};
-use super::state::{Blocked, Doubt};
+use super::state::{Blocked, Doubt, Park};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::time::Timestamp;
@@ -56,6 +56,16 @@ impl Standing {
         waits_for_leave(&self.state)
     }
 
+    /// What it waits for, if that is a person or another system.
+    fn park(&self, path: &Path) -> Option<Park> {
+        let State::Parked { on, until, .. } = &self.state else { return None };
+        // An approval may be asked for again, and a call waits for its answer after its attempt.
+        let since = self.at;
+        let park =
+            || Park { path: path.clone(), operation: self.asked.to_string(), on: on.clone(), since, until: *until };
+        on.needs_person().then(park)
+    }
+
     /// The doubt it leaves if nobody goes on with it, and whether it is recorded as one.
     fn doubt(&self, path: &Path) -> Option<(Doubt, bool)> {
         let (attempt, cause, over_by, said, recorded) = match &self.state {
@@ -67,6 +77,15 @@ impl Standing {
         let (path, operation) = (path.clone(), self.asked.to_string());
         Some((Doubt { path, attempt, operation, cause, over_by, since: self.at, said }, recorded))
     }
+}
+
+/// What the journal says is open: it stays on the lists of its run while a new owner makes its way to it.
+#[derive(Default)]
+pub(crate) struct Open {
+    pub(crate) doubts: Vec<Doubt>,
+    pub(crate) parks: Vec<Park>,
+    /// Bodies that ended around a doubt: only its settlement closes it.
+    pub(crate) ended: Vec<Path>,
 }
 
 /// How far an operation got.
@@ -286,12 +305,45 @@ impl History {
     /// arguments it was executed with.
     pub(crate) fn holders(&self) -> Vec<(Path, &Asked, Option<&Value>)> {
         let holds = |standing: &Standing| {
-            let open = matches!(standing.state, State::Entered | State::Intended { .. } | State::Doubted { .. });
+            let open = match &standing.state {
+                State::Entered | State::Intended { .. } | State::Doubted { .. } => true,
+                // Pending: before its attempt a call waits for leave, and holds nothing.
+                State::Parked { on, .. } => matches!(on, Blocked::Input { .. }),
+                _ => false,
+            };
             open && standing.asked.kind == OpKind::Call
         };
         let open = self.standing.iter().filter(|(_, standing)| holds(standing));
         let mut open: Vec<_> = open.map(|(path, standing)| (path.clone(), &standing.asked, standing.args())).collect();
         open.sort_by(|a, b| a.0.cmp(&b.0));
+        open
+    }
+
+    /// What waits for a person or another system when the journal ends, in the order of the paths.
+    pub(crate) fn open(&self) -> Open {
+        let mut open = Open::default();
+        if self.parked.is_empty() {
+            return open;
+        }
+        for path in &self.parked {
+            let Some(standing) = self.standing.get(path) else { continue };
+            let is_finished = |above: &Path| {
+                self.standing.get(above).is_some_and(|standing| matches!(standing.state, State::Finished { .. }))
+            };
+            let ended = std::iter::successors(path.parent(), Path::parent).find(is_finished);
+            match (standing.doubt(path), ended) {
+                (Some((doubt, _)), ended) => {
+                    open.doubts.push(doubt);
+                    open.ended.extend(ended);
+                }
+                (None, None) => open.parks.extend(standing.park(path)),
+                (None, Some(_)) => {}
+            }
+        }
+        open.doubts.sort_by(|a, b| a.path.cmp(&b.path));
+        // An open wait is waited for at another place, and shown there.
+        let waited: Vec<Path> = open.parks.iter().filter_map(|park| park.on.made_at().cloned()).collect();
+        open.parks.retain(|park| !waited.contains(&park.path));
         open
     }
 

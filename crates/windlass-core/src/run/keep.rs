@@ -19,12 +19,12 @@ use crate::tool::spec::Concurrency;
 pub(crate) struct Kept(Mutex<BTreeMap<(RunId, Path), KeyTurn>>);
 
 impl Kept {
-    /// Queues for what the operations of this journal held: durable bodies that were entered, and calls that may have
-    /// happened. Below a body that holds a key nobody else can have it.
+    /// Queues for what the operations of this journal held: durable bodies that were entered, calls that may have
+    /// happened, and calls whose answer is pending. Below a body that holds a key, no other call can have it.
     pub(crate) fn keep(&self, keys: &Arc<Keys>, toolbox: &Toolbox, run: RunId, journal: Vec<Record>) {
         let mut held: Vec<(Path, Arc<str>)> = Vec::new();
         for (path, asked, args) in History::fold(journal).holders() {
-            let Some(tool) = toolbox.by_id(&asked.name) else { continue };
+            let Some(tool) = toolbox.recorded(&asked.name, &asked.layers) else { continue };
             let Some(key) = key_of(&tool, args.unwrap_or_default()) else { continue };
             let above =
                 |(other, own): &(Path, Arc<str>)| *own == key && path.positions().starts_with(other.positions());
@@ -55,5 +55,5 @@ impl Kept {
 
 /// Whether any tool has a key: without one no journal need be read for them.
 pub(crate) fn has_keys(toolbox: &Toolbox) -> bool {
-    toolbox.tools().iter().any(|tool| matches!(tool.spec().guards.concurrency, Concurrency::Keyed(_)))
+    toolbox.anywhere().iter().any(|tool| matches!(tool.spec().guards.concurrency, Concurrency::Keyed(_)))
 }

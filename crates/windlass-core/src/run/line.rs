@@ -80,11 +80,20 @@ impl Line<'_> {
     }
 
     fn asked(&mut self, asked: &Asked) -> serde_json::Result<()> {
-        let Asked { kind, name, input, call_id, effect, version, limits, broken, secrets } = asked;
+        let Asked { kind, name, called, unresolved, layers, .. } = asked;
+        let Asked { input, call_id, effect, version, limits, broken, secrets, .. } = asked;
         self.put("{\"kind\":");
         self.json(kind)?;
         self.put(",\"name\":");
         self.text(name)?;
+        self.some_text(",\"called\":", called.as_deref())?;
+        if *unresolved {
+            self.put(",\"unresolved\":true");
+        }
+        if !layers.is_empty() {
+            self.put(",\"layers\":");
+            self.json(layers)?;
+        }
         if let Some(input) = input {
             self.put(",\"input\":");
             self.value(input)?;
@@ -209,6 +218,9 @@ mod tests {
     fn asked() -> Vec<Option<Asked>> {
         let plain = Asked::operation(OpKind::Call, "look_up".into(), None, Effect::Readonly);
         let whole = Asked {
+            called: Some("look up".into()),
+            unresolved: true,
+            layers: ["guest".into(), "of \"b\"".into()].into_iter().collect(),
             call_id: Some("call_1\t".into()),
             version: Some("2".into()),
             limits: Some(Box::new(Policy::default())),

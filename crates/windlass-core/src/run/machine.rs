@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::budget::Budget;
 use super::cancelling::Cancel;
 use super::check::Checking;
-use super::history::{History, Standing};
+use super::history::{History, Open, Standing};
 use super::intent::Intent;
 pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
@@ -24,8 +24,9 @@ use crate::ctx::runs::Started;
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
-use crate::policy::{PastCall, PastCalls};
+use crate::policy::PastCalls;
 use crate::store::{Claimed, Commit, Creation, Mail, Message, StoreError};
+use crate::testing::chaos::{Plant, planted};
 use crate::time::Timestamp;
 use crate::tool::Effect;
 
@@ -97,7 +98,7 @@ pub(crate) struct Machine {
     budget: Budget,
     /// Runs that durable commits of this one wrote to.
     nudged: Vec<RunId>,
-    past_calls: PastCalls,
+    pub(super) past_calls: PastCalls,
     labels: Labels,
     pub(super) refs: Refs,
     /// Nothing is performed: the journal is checked against the code.
@@ -154,14 +155,18 @@ impl Machine {
         let mut history = History::fold(records);
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
-        let parks = Parks::of_past(history.revoked.take());
+        let open = if planted(Plant::ForgetDoubts) { Open::default() } else { history.open() };
+        let parks = Parks::of_past(history.revoked.take(), open.parks);
+        if !open.doubts.is_empty() {
+            outbox.doubts(open.doubts.clone());
+        }
         let children = std::mem::take(&mut history.children);
         let restored = history.restored.take();
         let mut machine = Self {
             history: history.into(),
             outbox,
             stop: None,
-            doubts: Vec::new(),
+            doubts: open.doubts,
             parks: parks.into(),
             mail: VecDeque::new(),
             undecided: Vec::new(),
@@ -171,7 +176,7 @@ impl Machine {
             generation: claimed.generation,
             cancel,
             open_intents: Vec::new(),
-            abandoned: Vec::new(),
+            abandoned: open.ended,
             budget: Budget::new(announced, claimed.owners_dead),
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
@@ -208,7 +213,6 @@ impl Machine {
         let standing = self.history.get_mut().and_then(|history| history.take(path));
         let mut decision = replay(path, standing.as_ref(), asked);
         if let Decision::Answer { result, .. } = &decision {
-            self.past_calls.answered(asked, result);
             self.budget.has(result);
         } else if standing.is_some() {
             self.labels.keep(path, asked);
@@ -295,8 +299,11 @@ impl Machine {
 
     /// An operation waits for a settlement.
     pub(crate) fn open_doubt(&mut self, doubt: Doubt) {
-        self.doubts.retain(|other| other.path != doubt.path);
-        self.doubts.push(doubt);
+        match self.doubts.iter_mut().find(|other| other.path == doubt.path) {
+            Some(other) if *other == doubt => return,
+            Some(other) => *other = doubt,
+            None => self.doubts.push(doubt),
+        }
         self.outbox.doubts(self.doubts.clone());
     }
 
@@ -354,8 +361,9 @@ impl Machine {
     pub(crate) fn end_around(&mut self, path: &Path, told: &Told) {
         let (result, times) = (told.result.clone(), told.times);
         let finished = Finished { result, told: None, attempts: 1, times, settled: None };
-        let event = Event::Finished(finished);
-        self.outbox.append(Record { path: path.clone(), at: told.at, asked: None, event });
+        let record = Record { path: path.clone(), at: told.at, asked: None, event: Event::Finished(finished) };
+        self.past_calls.note(&record);
+        self.outbox.append(record);
     }
 
     /// The root call has its outcome.
@@ -463,11 +471,6 @@ impl Machine {
         self.outbox.append(first);
         self.mark_generation(at);
         self.stop = Some(Stop::Continued);
-    }
-
-    /// Calls of this run that have finished, oldest first; kept only where some policy looks at them.
-    pub(crate) fn past_calls(&self) -> &[PastCall] {
-        self.past_calls.finished()
     }
 
     /// Which generation of the run this is.

@@ -16,6 +16,7 @@ pub(crate) mod origin;
 pub(crate) mod outbox;
 pub(crate) mod parks;
 mod rare;
+pub(crate) mod recall;
 pub mod record;
 pub(crate) mod refs;
 pub(crate) mod replay;
@@ -220,11 +221,6 @@ impl Run {
         self.with(Machine::lose);
     }
 
-    /// Whether this worker let go of it because its lease was over.
-    pub(crate) fn has_lapsed(&self) -> bool {
-        self.with(|machine| matches!(machine.stop(), Some(Stop::Lapsed)))
-    }
-
     pub(crate) fn hold(&self, hold: Hold) {
         self.with(|machine| machine.hold(hold));
     }
@@ -257,7 +253,7 @@ impl Run {
         mark
     }
 
-    /// Ready once everything up to `mark` is durable. Registers nothing: the caller registers with [`Run::register`].
+    /// Ready once everything up to `mark` is durable. Registers nothing: the caller registers with [`Registration::register`].
     pub(crate) fn is_durable(self: &Arc<Self>, mark: u64) -> bool {
         let commit = self.with(|machine| {
             let outbox = machine.outbox();
@@ -404,7 +400,7 @@ impl Run {
     /// is not suspended has no other way to learn of it.
     pub(crate) async fn look_for_mail(self: &Arc<Self>) {
         let Err(error) = self.fetch_mail().await else { return };
-        tracing::warn!(run = %self.id, "its mailbox cannot be read yet: {error}");
+        self.kernel.troubled(Some(self.id), "a mailbox cannot be read", &error);
         if self.looks_again.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -242,6 +242,21 @@ impl Outbox {
         std::mem::take(&mut self.telling)
     }
 
+    /// Records the store has.
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Records that are in no commit yet.
+    pub(super) fn unsent(&self) -> &[Record] {
+        &self.records
+    }
+
+    /// Whether a commit is on its way.
+    pub(super) fn is_sending(&self) -> bool {
+        self.marks.in_flight.is_some()
+    }
+
     pub(crate) fn run(&self) -> RunId {
         self.run
     }

@@ -31,9 +31,11 @@ pub(super) struct Parks {
 }
 
 impl Parks {
-    /// Those of a run that is taken up: what the store knows of them was true before.
-    pub(super) fn of_past(revoked: Option<String>) -> Self {
-        Self { revoked, changed: true, ..Self::default() }
+    /// Those of a run that is taken up. What the journal says is open stays on the list until its operation is asked for
+    /// again: a person may answer it at any moment.
+    pub(super) fn of_past(revoked: Option<String>, open: Vec<Park>) -> Self {
+        let open = open.into_iter().map(|park| (park.path.clone(), Box::new(park))).collect();
+        Self { revoked, open, changed: true, ..Self::default() }
     }
 }
 
@@ -183,6 +185,11 @@ impl Machine {
 
     fn open_parks(&self) -> impl Iterator<Item = &Park> {
         self.parks.get().into_iter().flat_map(|parks| parks.open.values().map(|park| &**park))
+    }
+
+    /// Whether a message of this kind was delivered, and no operation is there to take it.
+    pub(crate) fn has_passed_by(&self, is_this: impl Fn(&Message) -> bool) -> bool {
+        self.mail.iter().any(|mail| is_this(&mail.message) && !self.is_awaited(mail))
     }
 
     /// Whether some operation would take this message at its next poll.

@@ -13,7 +13,7 @@ use crate::id::RunId;
 use crate::path::Path;
 use crate::policy::Policy;
 use crate::time::{Times, Timestamp};
-use crate::tool::{Effect, Output, Tool, ToolError};
+use crate::tool::{Effect, Layers, Output, Tool, ToolError};
 use crate::value::Difference;
 use crate::value::diff::differences;
 
@@ -38,6 +38,15 @@ pub struct Asked {
     pub kind: OpKind,
     /// The tool's id, the step's name, or the name of a change.
     pub name: Arc<str>,
+    /// What the tool was called by, where that is not its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub called: Option<Arc<str>>,
+    /// No tool had that name or id: `name` is what was asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unresolved: bool,
+    /// The layers a call is made through, and with it everything below it; empty outside of layers.
+    #[serde(default, skip_serializing_if = "Layers::is_empty")]
+    pub layers: Layers,
     /// Arguments as asked, or a step's declared input.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
     pub input: Option<Arc<Value>>,
@@ -62,19 +71,38 @@ pub struct Asked {
 
 impl Asked {
     /// A step or other operation that has no tool.
-    pub(crate) fn operation(kind: OpKind, name: Arc<str>, input: Option<Arc<Value>>, effect: Effect) -> Self {
-        let secrets = Places::default();
-        Self { kind, name, input, call_id: None, effect, version: None, limits: None, broken: None, secrets }
+    pub fn operation(kind: OpKind, name: Arc<str>, input: Option<Arc<Value>>, effect: Effect) -> Self {
+        Self {
+            kind,
+            name,
+            called: None,
+            unresolved: false,
+            layers: Layers::default(),
+            input,
+            call_id: None,
+            effect,
+            version: None,
+            limits: None,
+            broken: None,
+            secrets: Places::default(),
+        }
     }
 
-    /// Whether both ask for the same thing. The effect class and the model's id may differ.
+    /// What the operation was asked for by.
+    pub(crate) fn as_asked(&self) -> &Arc<str> {
+        self.called.as_ref().unwrap_or(&self.name)
+    }
+
+    /// Whether both ask for the same thing. The effect class and the model's id may differ, and so may the tool that a name
+    /// resolves to: an operation that has a record keeps the tool of the record.
     pub(crate) fn same(&self, other: &Self) -> bool {
         let input = match (&self.input, &other.input) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
             (None, None) => true,
             _ => false,
         };
-        input && self.kind == other.kind && self.name == other.name
+        let named = self.name == other.name || self.as_asked() == other.as_asked();
+        input && self.kind == other.kind && named && self.layers == other.layers
     }
 
     /// The first places where the inputs differ, without what is secret in either.
@@ -93,7 +121,8 @@ impl fmt::Display for Asked {
         match self.kind {
             OpKind::Call => {
                 write!(f, "call of tool `{}`", self.name)?;
-                self.version.iter().try_for_each(|version| write!(f, " (version {version})"))
+                self.version.iter().try_for_each(|version| write!(f, " (version {version})"))?;
+                if self.layers.is_empty() { Ok(()) } else { write!(f, " through the layers {}", self.layers) }
             }
             OpKind::Batch => write!(f, "batch of {} call{}", self.name, if &*self.name == "1" { "" } else { "s" }),
             OpKind::Step => write!(f, "step \"{}\"", self.name),

@@ -72,6 +72,13 @@ pub enum Hold {
         /// Which tool.
         tool: String,
     },
+    /// A layer that a recorded call was made through is not registered.
+    LayerMissing {
+        /// Where.
+        path: Path,
+        /// Which layer.
+        layer: String,
+    },
     /// A recorded value does not fit the type the code wants.
     Undecodable {
         /// Where.
@@ -108,6 +115,13 @@ pub enum Hold {
         /// What is missing or damaged, and where.
         why: String,
     },
+    /// What the store holds of it is not what was written.
+    Damaged {
+        /// Which run.
+        run: RunId,
+        /// What is damaged, and where.
+        place: String,
+    },
     /// The run asked for more operations than one run may have.
     TooLong {
         /// The limit.
@@ -142,6 +156,16 @@ impl fmt::Display for Hold {
                 "tool missing: {path} calls `{tool}`, which is not registered; register it (or give its successor \
                  the alias `{tool}`), then resume the run"
             ),
+            Self::LayerMissing { path, layer } if layer.starts_with('~') => write!(
+                f,
+                "layer missing: {path} is called through a layer without a name, which ended with its process or its last \
+                 toolbox; finish the run by hand, and start the work again through a layer that has a name"
+            ),
+            Self::LayerMissing { path, layer } => write!(
+                f,
+                "layer missing: {path} is called through the layer `{layer}`, which is not registered; register it \
+                 (`toolbox.layer(\"{layer}\")`, or `[layer.{layer}]` in the config), then resume the run"
+            ),
             Self::Undecodable { path, problem } => write!(
                 f,
                 "undecodable record at {path}: {problem}; deploy code whose types fit the record, then resume the run"
@@ -170,6 +194,11 @@ impl fmt::Display for Hold {
                 f,
                 "sealed: the journal has secrets that cannot be opened: {why}; put the key back, then resume the run, or \
                  finish it by hand and purge it"
+            ),
+            Self::Damaged { run, place } => write!(
+                f,
+                "damaged: what the store holds of run {run} is not what was written ({place}); restore a backup, then \
+                 resume the run, or finish it by hand and purge it"
             ),
             Self::Imported { was, missing: 0 } => write!(
                 f,
@@ -314,6 +343,14 @@ pub enum Blocked {
 }
 
 impl Blocked {
+    /// Where the key was made that answers it, if not where it waits.
+    pub(crate) fn made_at(&self) -> Option<&Path> {
+        match self {
+            Self::Input { at, .. } => at.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether a person has to act before it goes on.
     pub fn needs_person(&self) -> bool {
         matches!(self, Self::Input { .. } | Self::Approval { .. } | Self::Connection { .. })

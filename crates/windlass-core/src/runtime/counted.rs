@@ -9,7 +9,7 @@ use crate::id::RunId;
 use crate::path::Path;
 use crate::run::record::{Event, OpKind, Record};
 use crate::run::state::{Blocked, RunInfo};
-use crate::store::{Message, Settlement, StoreError};
+use crate::store::{Message, Settlement};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 
@@ -61,17 +61,12 @@ impl Runtime {
     /// What counts as the answer to a question; nothing if it is still open, or never was asked.
     pub async fn counted(&self, question: &Question) -> Result<Option<Counted>> {
         let Question { run, generation, path, about } = question;
-        let store = &self.kernel.store;
-        for mail in store.mail(*run, 0).await? {
-            if let Some(counted) = in_mail(&mail.message, *generation, path, *about) {
-                return Ok(Some(counted));
-            }
+        let said = self.said(*run).await?;
+        // What the journal says is over is over, whatever else is still in the mailbox.
+        if let Some(closed) = in_journal(said.generation(*generation), path, *about) {
+            return Ok(closed);
         }
-        let journal = match store.journal(*run, 0).await {
-            Err(StoreError::JournalGone(_)) => return Ok(None),
-            journal => current(journal?),
-        };
-        Ok(in_journal(&journal, path, *about))
+        Ok(said.mail.iter().find_map(|mail| in_mail(&mail.message, *generation, path, *about)))
     }
 
     /// The calls that stand at these paths of a run's latest generation, in their order; nothing where no call does.
@@ -89,7 +84,7 @@ impl Runtime {
             _ => None,
         });
         let args = prepared.or_else(|| asked.input.clone()).unwrap_or_default();
-        let tool = self.toolbox.by_id(&asked.name);
+        let tool = self.kernel.tool_of(asked);
         let shown = tool.and_then(|tool| tool.without_secrets(&args));
         Some(AskedCall { tool: asked.name.clone(), args: (*args).clone(), shown })
     }
@@ -109,7 +104,7 @@ impl Runtime {
         if open {
             return Ok(());
         }
-        Err(Error::Refused(format!("nothing at {path} of run {run} waits for this any more; look at the inbox again")))
+        Err(Error::Conflict(format!("nothing at {path} of run {run} waits for this any more; look at the inbox again")))
     }
 }
 
@@ -135,7 +130,8 @@ fn in_mail(message: &Message, generation: u32, path: &Path, about: About) -> Opt
     }
 }
 
-fn in_journal(journal: &[Record], path: &Path, about: About) -> Option<Counted> {
+/// What the journal has as the end of a question, which need not be anything that was said; nothing while it is open.
+fn in_journal(journal: &[Record], path: &Path, about: About) -> Option<Option<Counted>> {
     let mut here = journal.iter().filter(|record| record.path == *path);
     match about {
         About::Approval(since) => {
@@ -144,9 +140,11 @@ fn in_journal(journal: &[Record], path: &Path, about: About) -> Option<Counted> 
             })?;
             here.find_map(|record| match &record.event {
                 Event::Granted(grant) => {
-                    Some(Counted { what: "approved", by: grant.by.clone(), reason: grant.reason.clone() })
+                    Some(Some(Counted { what: "approved", by: grant.by.clone(), reason: grant.reason.clone() }))
                 }
-                Event::Finished(finished) => finished.answer().err().and_then(|error| denial(&error)),
+                Event::Finished(finished) => Some(finished.answer().err().and_then(|error| denial(&error))),
+                // It was asked for again, because a grant was void.
+                Event::Parked { on: Blocked::Approval { .. }, .. } => Some(None),
                 _ => None,
             })
         }
@@ -154,15 +152,14 @@ fn in_journal(journal: &[Record], path: &Path, about: About) -> Option<Counted> 
             here.find(|record| matches!(record.event, Event::Doubted { attempt: of, .. } if of == attempt))?;
             here.find_map(|record| match &record.event {
                 Event::Settled { attempt: of, by, reason } if *of == attempt => {
-                    Some(Counted { what: "did_not_happen", by: by.to_string(), reason: reason.clone() })
+                    Some(Some(Counted { what: "did_not_happen", by: by.to_string(), reason: reason.clone() }))
                 }
-                Event::Finished(finished) => {
-                    let settled = finished.settled.as_ref()?;
+                Event::Finished(finished) => Some(finished.settled.as_ref().map(|settled| {
                     let given_up =
                         matches!(finished.answer(), Err(error) if matches!(*error, ToolError::InDoubt { .. }));
                     let what = if given_up { "given_up" } else { "happened" };
-                    Some(Counted { what, by: settled.by.to_string(), reason: settled.reason.clone() })
-                }
+                    Counted { what, by: settled.by.to_string(), reason: settled.reason.clone() }
+                })),
                 _ => None,
             })
         }

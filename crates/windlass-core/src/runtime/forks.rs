@@ -19,6 +19,7 @@ use crate::run::secrets::Places;
 use crate::run::state::{Hold, RunState};
 use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
 use crate::transfer;
+use crate::value::size;
 
 /// Runs in a row that one was forked from, and that are looked at.
 const FORKS_KEPT: usize = 64;
@@ -46,6 +47,12 @@ impl Runtime {
         if kernel.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
+        let replaced = match &change {
+            Some(fork::Change::Input(args)) => size::shallow(args, "what it is forked with"),
+            Some(fork::Change::Outcome { result: Ok(output), .. }) => size::shallow(&output.value, "the outcome"),
+            _ => Ok(()),
+        };
+        replaced.map_err(Error::Invalid)?;
         let info = kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         if let Some(key) = &key
             && let Some(there) = kernel.store.keyed(key.clone()).await?
@@ -56,7 +63,7 @@ impl Runtime {
         let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.clock.now();
         let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
-        let records = fork(&original, &at, change, now, check).map_err(Error::Refused)?;
+        let records = fork(&original, &at, change, now, check).map_err(Error::Conflict)?;
         let forked = kernel.mint.run(now);
         let creation = Creation { tool: info.tool, at: now, session: info.session, key, ..Creation::default() };
         let artifacts: Vec<_> = referred(&records).collect();
@@ -68,7 +75,7 @@ impl Runtime {
             Err(StoreError::KeyTaken { run: there }) => return self.same_fork(there, run, &at).await,
             answer => answer?,
         }
-        kernel.wake_up(forked);
+        kernel.nudge(forked);
         Ok(forked)
     }
 
@@ -98,7 +105,7 @@ impl Runtime {
     /// what of them is secret.
     fn check_replaced(&self, asked: &Asked, args: &Value) -> std::result::Result<Places, String> {
         let name = &asked.name;
-        let Some(tool) = self.kernel.toolbox.by_id(name) else {
+        let Some(tool) = self.kernel.tool_of(asked) else {
             return Err(format!(
                 "there is no tool `{name}` here, so its arguments cannot be replaced; register it first"
             ));
@@ -125,7 +132,7 @@ impl Runtime {
         let mut info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let journal = people::current(self.kernel.store.journal(run, 0).await?);
         info.generation = generation(&journal);
-        Ok(replay_check::check(&self.kernel, self.toolbox.clone(), info, journal))
+        Ok(replay_check::check(&self.kernel, info, journal))
     }
 
     /// The same for every run that matches, one after the other: a page of them is in memory at a time.
@@ -141,7 +148,7 @@ impl Runtime {
                 let journal = self.kernel.store.journal(run, 0).await.map(people::current);
                 let check = journal.map(|journal| {
                     info.generation = generation(&journal);
-                    replay_check::check(&self.kernel, self.toolbox.clone(), info, journal)
+                    replay_check::check(&self.kernel, info, journal)
                 });
                 checks.add(run, check);
             }

@@ -11,7 +11,7 @@ use crate::explain::{Explanation, Looker};
 use crate::id::RunId;
 use crate::limits;
 use crate::policy::{Hypothetical, Prediction, Verdict, dry_run};
-use crate::tool::ToolError;
+use crate::tool::{Layers, ToolError};
 
 impl Runtime {
     /// Watches a run from a place on: first what the store has, then what comes, in order, without gaps, to the run's end.
@@ -22,7 +22,7 @@ impl Runtime {
         let watch = self.watching(Whom::Run(run), from);
         self.arrived(run).await;
         if self.kernel.store.info(run).await?.is_none() {
-            return Err(Error::Refused(format!(
+            return Err(Error::NotFound(format!(
                 "there is no run {run} to watch; start it first, and watch it by the id that `start` returned"
             )));
         }
@@ -37,7 +37,7 @@ impl Runtime {
 
     /// Where workers share the store, what another one writes is seen at the next look.
     fn watching(&self, whom: Whom, from: Cursor) -> Watch {
-        let watch = Watch::new(self.kernel.clone(), self.toolbox.clone(), whom, from);
+        let watch = Watch::new(self.kernel.clone(), whom, from);
         match self.kernel.lease.look() {
             Some(look) => watch.look_every(look.min(limits::WATCH_LOOK)),
             None => watch,
@@ -46,14 +46,19 @@ impl Runtime {
 
     /// Everything recorded about a run and about the runs it started, as a tree.
     pub async fn trace(&self, run: RunId) -> Result<Trace> {
-        Tracer::new(&self.kernel, &self.toolbox).trace(run).await
+        Tracer::new(&self.kernel).trace(run).await
     }
 
     /// Where a run stands and what would move it; of a finished one, how it ended.
     pub async fn explain(&self, run: RunId) -> Result<Explanation> {
         self.arrived(run).await;
-        let looker = Looker { kernel: &self.kernel, toolbox: &self.toolbox, now: self.kernel.clock.now() };
+        let looker = Looker { kernel: &self.kernel, now: self.kernel.clock.now() };
         looker.explain(run, 0).await
+    }
+
+    /// The layers that a run was called through.
+    pub async fn layers_of(&self, run: RunId) -> Result<Layers> {
+        Ok(self.kernel.layers_of(run).await?)
     }
 
     /// What would become of a call that is made here now; nothing is run, and nothing is recorded.

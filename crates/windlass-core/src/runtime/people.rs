@@ -5,21 +5,23 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{PAGE, Question, Runtime};
+use super::{About, PAGE, Question, Runtime, said};
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
 use crate::policy;
 use crate::run::Registration;
-use crate::run::parks;
 use crate::run::record::{Event, Record, Recorded};
 use crate::run::reply::Address;
 use crate::run::state::{Blocked, Doubt, Park, RunInfo, RunState};
 use serde_json::Value;
 
 use crate::store::{Change, Commit, Filter, Guard, Message, Resolution, Settlement, StoreError};
+use crate::value::size;
 
+/// How often the facts are looked at while they change: a message that is refused has left something to be seen.
+const LOOKS: usize = 4;
 /// How long an answer waits for the run that it is for to be in the store.
 const ANSWER_EARLY: Duration = Duration::from_secs(1);
 
@@ -65,55 +67,88 @@ impl Runtime {
         }
     }
 
-    /// Settles a doubt. Durable when it returns; the run goes on at once if this runtime drives it.
+    /// Settles a doubt: the first settlement counts. Durable when it returns; the run goes on at once
+    /// if this runtime drives it.
     pub async fn settle(&self, run: RunId, path: &Path, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
-        self.settle_as(run, path, settlement, (by, reason), None).await
-    }
-
-    /// The same about exactly this doubt. Whoever says something about it first is who counts.
-    pub async fn settle_once(&self, question: &Question, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
-        let Question { run, generation, path, .. } = question;
-        let info = self.kernel.store.info(*run).await?.ok_or(StoreError::NoSuchRun(*run))?;
-        Self::open_question(&info, question)?;
-        let dedupe = format!("settle {generation} {path} {:?}", question.about);
-        match self.settle_as(*run, path, settlement, (by, reason), Some(dedupe.into())).await {
-            Err(Error::Store(StoreError::Duplicate { .. })) => Err(Error::Refused(format!(
-                "somebody has settled the doubt at {path} of run {run} already; the first settlement counts"
-            ))),
-            settled => settled,
-        }
-    }
-
-    async fn settle_as(
-        &self,
-        run: RunId,
-        path: &Path,
-        settlement: Settlement,
-        (by, reason): (&str, &str),
-        dedupe: Option<Arc<str>>,
-    ) -> Result<()> {
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let doubt = info.doubts.iter().find(|doubt| doubt.path == *path).ok_or_else(|| {
             let open: Vec<String> = info.doubts.iter().map(|doubt| doubt.path.to_string()).collect();
             let open = if open.is_empty() { "none".to_owned() } else { open.join(", ") };
-            Error::Refused(format!("nothing is in doubt at {path} of run {run}; open doubts: {open}"))
+            Error::Conflict(format!("nothing is in doubt at {path} of run {run}; open doubts: {open}"))
         })?;
+        self.settle_doubt(&info, doubt, settlement, (by, reason)).await
+    }
+
+    /// The same about exactly this doubt, and not about a later attempt.
+    pub async fn settle_once(&self, question: &Question, settlement: Settlement, by: &str, reason: &str) -> Result<()> {
+        let run = question.run;
+        let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
+        Self::open_question(&info, question)?;
+        match info.doubts.iter().find(|doubt| doubt.path == question.path) {
+            Some(doubt) => self.settle_doubt(&info, doubt, settlement, (by, reason)).await,
+            None => Err(Error::Conflict(format!("nothing is in doubt at {} of run {run}", question.path))),
+        }
+    }
+
+    async fn settle_doubt(
+        &self,
+        info: &RunInfo,
+        doubt: &Doubt,
+        settlement: Settlement,
+        (by, reason): (&str, &str),
+    ) -> Result<()> {
+        let (run, generation, path, attempt) = (info.run, info.generation, &doubt.path, doubt.attempt);
+        if let Settlement::Happened(Ok(output)) = &settlement {
+            size::shallow(&output.value, "the outcome").map_err(Error::Invalid)?;
+        }
         let wait = doubt.over_by.since(self.kernel.clock.now());
         if matches!(settlement, Settlement::DidNotHappen) && !wait.is_zero() {
-            return Err(Error::Refused(format!(
-                "the attempt at {path} of run {run} may still be running on a worker that was lost; \"it did not \
-                 happen\" can be said in {wait:?}"
-            )));
+            return Err(Error::StillRunning { run, path: path.clone(), wait });
         }
         let message = Message::Settle {
             path: path.clone(),
-            generation: info.generation,
-            attempt: doubt.attempt,
+            generation,
+            attempt,
             settlement,
             by: by.to_owned(),
             reason: reason.to_owned(),
         };
-        Ok(self.post(run, message, dedupe).await?)
+        let dedupe = format!("settle {generation} {path} {:?}", About::Doubt(attempt));
+        let is_this = |message: &Message| {
+            matches!(message, Message::Settle { path: at, generation: of, attempt: n, .. }
+                if at == path && *of == generation && *n == attempt)
+        };
+        self.say_first(run, message, dedupe, is_this, &format!("the doubt at {path} of run {run}")).await
+    }
+
+    /// Says something that counts if it is said first; refused if something else came before it.
+    async fn say_first(
+        &self,
+        run: RunId,
+        message: Message,
+        dedupe: String,
+        is_this: impl Fn(&Message) -> bool,
+        what: &str,
+    ) -> Result<()> {
+        let late = || Err(Error::Conflict(format!("{what} is decided already; the first word counts")));
+        match self.post(run, message, Some(dedupe.into())).await {
+            Err(StoreError::Duplicate { .. }) => late(),
+            Ok(()) if self.is_missed(run, is_this).await? => late(),
+            posted => posted.map_err(Error::from),
+        }
+    }
+
+    /// Whether a run that this runtime drives was through with the matter before it looked at what was just written: then
+    /// what counts is in the journal by the time this returns, and the message stays where it is.
+    async fn is_missed(&self, run: RunId, is_this: impl Fn(&Message) -> bool) -> Result<bool> {
+        let Some(live) = self.live(run) else { return Ok(false) };
+        if !live.run.with(|machine| machine.has_passed_by(&is_this)) {
+            return Ok(false);
+        }
+        // Not for ever: an attempt may answer itself before anything of it can be written.
+        let flushed = std::pin::pin!(live.run.flush());
+        futures_util::future::select(flushed, self.kernel.clock.sleep(ANSWER_EARLY)).await;
+        Ok(self.kernel.store.mail(run, 0).await?.iter().any(|mail| is_this(&mail.message)))
     }
 
     /// Cancels a run. Durable when it returns; attempts in flight are asked to stop at once if this runtime drives them.
@@ -147,16 +182,14 @@ impl Runtime {
             self.kernel.nudge(run);
         }
         answer?;
-        match self.kernel.notify(run) {
-            Some(live) => live.run.look_for_mail().await,
-            None => self.kernel.wake_up(run),
-        }
+        self.kernel.notify(run).await;
         Ok(())
     }
 
     /// Sends a signal that the run's tool declared. The Nth signal of a name answers the Nth receive. With a `key`, sending
     /// it again is harmless: it arrives once. Durable when it returns; refused by a finished run.
     pub async fn signal(&self, run: RunId, name: &str, value: Value, key: Option<&str>) -> Result<()> {
+        size::shallow(&value, "the signal").map_err(Error::Invalid)?;
         self.arrived(run).await;
         let dedupe: Option<Arc<str>> = key.map(|key| format!("signal {key}").into());
         self.kernel.check_signal(run, name, &value).await?.map_err(Error::Tool)?;
@@ -164,7 +197,7 @@ impl Runtime {
         match self.post(run, message, dedupe).await {
             Ok(()) | Err(StoreError::Duplicate { .. }) => Ok(()),
             Err(StoreError::Finished(run)) => {
-                Err(Error::Refused(format!("run {run} is finished and receives nothing any more; start another one")))
+                Err(Error::Conflict(format!("run {run} is finished and receives nothing any more; start another one")))
             }
             Err(error) => Err(error.into()),
         }
@@ -173,27 +206,41 @@ impl Runtime {
     /// Answers a wait or a pending call by its reply key. The first answer counts; one that comes before anybody waits is
     /// kept. Durable when it returns.
     pub async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Resolved> {
+        if let Resolution::Ok { value } = &resolution {
+            size::shallow(value, "the answer").map_err(Error::Invalid)?;
+        }
         let Address { run, generation, path } = self.kernel.reach.signer.open(key).ok_or_else(|| {
             let shown: String = key.chars().take(80).collect();
-            Error::Refused(format!(
+            Error::NotFound(format!(
                 "{shown:?} is not a reply key of this store; use the key exactly as it was handed out"
             ))
         })?;
         self.until_stored(run).await;
-        let dedupe: Arc<str> = format!("resolve {generation} {path}").into();
-        if let Some(closed) = self.closed(run, generation, &path).await? {
-            return Ok(closed);
-        }
-        let message = Message::Resolve { path: path.clone(), generation, resolution };
-        match self.post(run, message, Some(dedupe)).await {
-            Ok(()) => Ok(Resolved::Accepted),
-            Err(StoreError::Duplicate { .. } | StoreError::Finished(_)) => {
-                let closed = self.closed(run, generation, &path).await?;
-                let gone = || Resolved::Revoked { reason: "the run is over".to_owned() };
-                Ok(closed.unwrap_or_else(gone))
+        let is_this = |message: &Message| matches!(message, Message::Resolve { path: at, generation: of, .. } if *at == path && *of == generation);
+        for _ in 0..LOOKS {
+            if let Some(closed) = self.said(run).await?.closed(generation, &path) {
+                return Ok(closed);
             }
-            Err(error) => Err(error.into()),
+            let message = Message::Resolve { path: path.clone(), generation, resolution: resolution.clone() };
+            let dedupe = format!("resolve {generation} {path}");
+            match self.post(run, message, Some(dedupe.into())).await {
+                Ok(()) if self.is_missed(run, is_this).await? => {
+                    let ended = said::recorded(self.said(run).await?.generation(generation), &path);
+                    return Ok(ended.unwrap_or(Resolved::Accepted));
+                }
+                Ok(()) => return Ok(Resolved::Accepted),
+                // Something happened since: what it was is in the store by now.
+                Err(StoreError::Duplicate { .. } | StoreError::Finished(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        Err(StoreError::Unavailable(format!("what counts at {path} of run {run} cannot be told; ask again")).into())
+    }
+
+    /// What became of the wait or the pending call at this place, if it is over or answered: what an answer to it would be
+    /// told.
+    pub async fn resolved(&self, run: RunId, generation: u32, path: &Path) -> Result<Option<Resolved>> {
+        Ok(self.said(run).await?.closed(generation, path))
     }
 
     /// A key is handed out in the middle of an attempt, and whoever has it may be faster than the store that hears of the
@@ -209,37 +256,6 @@ impl Runtime {
         futures_util::future::select(std::pin::pin!(stored), self.kernel.clock.sleep(ANSWER_EARLY)).await;
     }
 
-    /// What a reply key's park came to, if it is over or answered.
-    async fn closed(&self, run: RunId, generation: u32, path: &Path) -> Result<Option<Resolved>> {
-        let store = &self.kernel.store;
-        let info = store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-        let revoked = |reason: &str| Ok(Some(Resolved::Revoked { reason: reason.to_owned() }));
-        if info.generation != generation {
-            return revoked("the run has gone on to its next generation");
-        }
-        let journal = current(store.journal(run, 0).await?);
-        if let Some(result) = result_at(&journal, path) {
-            return Ok(Some(match &result {
-                Err(error) if is_revoked(error) => Resolved::Revoked { reason: error.to_string() },
-                _ => Resolved::Already(result),
-            }));
-        }
-        if journal.iter().any(|record| matches!(record.event, Event::Revoked { .. })) {
-            return revoked("its session was closed");
-        }
-        if matches!(info.state, RunState::Finished { .. }) {
-            return revoked("the run is over");
-        }
-        let mail = store.mail(run, 0).await?;
-        let first = mail.into_iter().find_map(|mail| match mail.message {
-            Message::Resolve { path: at, generation: of, resolution } if at == *path && of == generation => {
-                Some(parks::resolved(resolution))
-            }
-            _ => None,
-        });
-        Ok(first.map(Resolved::Already))
-    }
-
     /// Decides about a call that waits for approval: the one at `path`, with exactly the arguments this digest stands for.
     /// A grant serves that call and no other, and is void after [`Policy::grant_valid`](crate::policy::Policy). The first
     /// decision counts. Durable when it returns.
@@ -253,17 +269,17 @@ impl Runtime {
     ) -> Result<()> {
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let park = info.parks.iter().find(|park| park.path == *path);
-        let Some(Blocked::Approval { digest: asked, tool, .. }) = park.map(|park| &park.on) else {
-            return Err(Error::Refused(format!(
+        let Some(Blocked::Approval { digest: asked, .. }) = park.map(|park| &park.on) else {
+            return Err(Error::Conflict(format!(
                 "nothing at {path} of run {run} waits for approval; look at the inbox again"
             )));
         };
         if asked != digest {
-            return Err(Error::Refused(format!(
+            return Err(Error::Conflict(format!(
                 "the call at {path} of run {run} has other arguments than those decided about; look at them and decide again"
             )));
         }
-        let valid = self.grant_valid(run, path, tool).await?;
+        let valid = self.grant_valid(run, path).await?;
         let message = Message::Decide {
             path: path.clone(),
             generation: info.generation,
@@ -273,22 +289,21 @@ impl Runtime {
             reason: reason.to_owned(),
             until: self.kernel.clock.now() + valid,
         };
-        let dedupe = format!("decide {} {path} {:?}", info.generation, park.map(|park| park.since));
-        match self.post(run, message, Some(dedupe.into())).await {
-            Err(StoreError::Duplicate { .. }) => Err(Error::Refused(format!(
-                "somebody has decided about the call at {path} of run {run} already; the first decision counts"
-            ))),
-            posted => posted.map_err(Error::from),
-        }
+        let (generation, since) = (info.generation, park.map(|park| park.since));
+        let dedupe = format!("decide {generation} {path} {since:?}");
+        let is_this = |message: &Message| {
+            matches!(message, Message::Decide { path: at, generation: of, digest: about, .. }
+                if at == path && *of == generation && about == digest)
+        };
+        self.say_first(run, message, dedupe, is_this, &format!("the call at {path} of run {run}")).await
     }
 
     /// How long a grant for this call is valid: what the call itself says is in its record.
-    async fn grant_valid(&self, run: RunId, path: &Path, tool: &str) -> Result<Duration> {
+    async fn grant_valid(&self, run: RunId, path: &Path) -> Result<Duration> {
         let journal = current(self.kernel.store.journal(run, 0).await?);
         let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
         let own = asked.and_then(|asked| asked.limits.as_deref());
-        let snapshot = self.toolbox.snapshot();
-        Ok(match snapshot.by_name(tool) {
+        Ok(match asked.and_then(|asked| self.kernel.tool_of(asked)) {
             Some(tool) => policy::Resolved::of(&self.kernel.policy, tool.spec(), own).grant_valid,
             None => own.and_then(|own| own.grant_valid).unwrap_or(limits::GRANT_VALID),
         })
@@ -394,15 +409,4 @@ impl Runtime {
 pub(super) fn current(mut journal: Vec<Record>) -> Vec<Record> {
     let last = journal.iter().rposition(|record| matches!(record.event, Event::Continued { .. }));
     journal.split_off(last.unwrap_or(0))
-}
-
-fn result_at(journal: &[Record], path: &Path) -> Option<Recorded> {
-    journal.iter().find_map(|record| match &record.event {
-        Event::Finished(finished) if record.path == *path => Some(finished.answer()),
-        _ => None,
-    })
-}
-
-fn is_revoked(error: &crate::tool::ToolError) -> bool {
-    matches!(error, crate::tool::ToolError::Cancelled { reason } if reason.starts_with("revoked: "))
 }

@@ -1,20 +1,19 @@
 //! Taking up what an earlier owner left.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use super::people::current;
 use super::{PAGE, Runtime};
+use crate::driver::Live;
 use crate::error::Result;
 use crate::id::RunId;
-use crate::kernel::Live;
 use crate::limits;
+use crate::roster::{Cause, Stage};
 use crate::run::drive::RunEnd;
 use crate::run::keep::has_keys;
-use crate::run::machine::TakenUp;
 use crate::run::record::Event;
 use crate::run::state::RunState;
-use crate::store::{Filter, StoreError};
+use crate::store::Filter;
 
 impl Runtime {
     /// Takes up every run that an earlier owner left: unfinished ones, and held ones except crash loops and imports, which code
@@ -43,7 +42,7 @@ impl Runtime {
                 after = page.last().map(|info| info.run);
                 for info in &page {
                     let stays = matches!(&info.state, RunState::Held { hold } if hold.needs_person());
-                    if stays || self.drives(info.run) || !seen.insert(info.run) {
+                    if stays || self.is_here(info.run) || !seen.insert(info.run) {
                         continue;
                     }
                     // A run's first successor cannot know of an earlier death.
@@ -77,11 +76,11 @@ impl Runtime {
         loop {
             let page = kernel.store.list(Filter::Running, after, PAGE).await?;
             after = page.last().map(|info| info.run);
-            for info in page.iter().filter(|info| !self.drives(info.run)) {
+            for info in page.iter().filter(|info| !self.is_here(info.run)) {
                 match kernel.store.journal(info.run, 0).await {
-                    Ok(journal) => kernel.kept.keep(&kernel.keys, &kernel.toolbox, info.run, journal),
+                    Ok(journal) => kernel.kept.keep(&kernel.keys, &kernel.toolbox, info.run, current(journal)),
                     // One run that cannot be read must not keep the others from going on.
-                    Err(error) => tracing::error!(run = %info.run, "its journal cannot be read: {error}"),
+                    Err(error) => drop(kernel.troubled(Some(info.run), "a journal cannot be read", &error)),
                 }
             }
             if page.len() < PAGE {
@@ -95,53 +94,42 @@ impl Runtime {
             Ok(journal) => journal.iter().any(|record| matches!(record.event, Event::Recovered)),
             // One run that cannot be read must not keep the others from going on. Whoever takes it up says what is wrong.
             Err(error) => {
-                tracing::error!(%run, "its journal cannot be read: {error}");
+                self.kernel.troubled(Some(run), "a journal cannot be read", &error);
                 false
             }
         }
     }
 
+    /// Whether this process drives the run, or will for certain: one that is being taken up for mail may be left alone.
+    fn is_here(&self, run: RunId) -> bool {
+        matches!(self.kernel.roster.stage(run), Stage::Live(_) | Stage::Queued(_))
+    }
+
+    /// An error is tried again by the task that met it: one run that cannot be read must not keep the others from going on.
     async fn take_up(&self, run: RunId) -> Option<Live> {
-        match self.kernel.take_up(run, TakenUp::Found).await {
-            Ok(live) => Some(live),
-            Err(StoreError::Finished(_) | StoreError::NoSuchRun(_) | StoreError::Leased { .. }) => None,
-            // One run that cannot be read must not keep the others from going on.
-            Err(error) => {
-                tracing::error!(%run, "the run cannot be taken up yet: {error}");
-                self.kernel.wake_up_as(run, Some(TakenUp::Found));
-                None
-            }
-        }
+        self.kernel.take_up(run, Cause::Recovery).await.ok().flatten()
     }
 
     /// Takes up the rest of the runs, whenever attempts of new calls leave room, and then the suspects.
     fn take_up_later(&self, later: Vec<RunId>, suspects: Vec<RunId>) {
         let runtime = self.clone();
-        self.kernel.queued.lock().extend(later.iter().chain(&suspects).map(|run| (*run, Arc::default())));
+        later.iter().chain(&suspects).for_each(|run| self.kernel.roster.queue(*run));
         self.kernel.spawn.spawn(Box::pin(async move {
             runtime.kernel.take_up_due().await;
             for page in later.chunks(limits::TAKEN_UP_AT_ONCE) {
                 runtime.kernel.room().await;
                 for run in page {
-                    runtime.take_up_queued(*run).await;
+                    runtime.take_up(*run).await;
                 }
             }
             // One after the other, so that the next death names the right one.
             for run in suspects {
-                if let Some(live) = runtime.take_up_queued(run).await {
+                if let Some(live) = runtime.take_up(run).await {
                     // Parked in doubt counts as survived: nobody can say when it is settled.
                     runtime.survived(run, live.completion.wait()).await;
                 }
             }
         }));
-    }
-
-    async fn take_up_queued(&self, run: RunId) -> Option<Live> {
-        // Left as it is for the next process, or taken up by somebody who would not wait.
-        let done = self.kernel.closed.load(Ordering::Acquire) || self.live(run).is_some();
-        let taken = if done { None } else { self.take_up(run).await };
-        self.kernel.dequeue(run);
-        taken
     }
 
     async fn survived(&self, run: RunId, end: impl Future<Output = RunEnd> + Unpin) {
@@ -152,7 +140,7 @@ impl Runtime {
                 futures_util::future::Either::Left(_) => return,
                 futures_util::future::Either::Right((_, rest)) => end = rest,
             }
-            let Some(live) = self.live(run) else { return };
+            let Some(live) = self.kernel.roster.live(run) else { return };
             if live.run.with(|machine| machine.is_parked()) {
                 return;
             }

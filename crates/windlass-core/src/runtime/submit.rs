@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use super::{Runtime, Start, finished, outcome};
 use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
+use crate::driver::Live;
 use crate::error::{Error, Result};
 use crate::id::RunId;
-use crate::kernel::{Live, batch_asked};
+use crate::kernel::batch_asked;
 use crate::limits;
 use crate::path::Path;
 use crate::run::drive::{Drive, RunEnd};
@@ -46,7 +47,7 @@ impl Work {
             Self::Call(call) => Self::Call(call.bounded()),
             Self::Batch { calls, .. } if calls.is_empty() || calls.len() > limits::BATCH_CALLS => {
                 let (count, most) = (calls.len(), limits::BATCH_CALLS);
-                return Err(Error::Refused(format!("a batch of {count} calls cannot be made; it has 1 to {most}")));
+                return Err(Error::TooLarge(format!("a batch of {count} calls cannot be made; it has 1 to {most}")));
             }
             Self::Batch { calls, stop_on_failure } => {
                 Self::Batch { calls: calls.into_iter().map(ToolCall::bounded).collect(), stop_on_failure }
@@ -161,7 +162,7 @@ impl Runtime {
                     self.kernel.loop_asked(how.session.as_ref(), run, work.calls(), &[]);
                 }
                 self.kernel.reach.watchers.changed(run, how.session.as_ref());
-                self.kernel.wake_up(run);
+                self.kernel.nudge(run);
                 Ok((run, false))
             }
             Err(StoreError::KeyTaken { run }) => {
@@ -171,7 +172,7 @@ impl Runtime {
             Err(error @ StoreError::KeySpent { .. }) => Err(error.into()),
             Err(error) => {
                 // It may be there all the same.
-                self.kernel.wake_up(run);
+                self.kernel.nudge(run);
                 Err(error.into())
             }
         }
@@ -181,7 +182,7 @@ impl Runtime {
     async fn look_after(&self, run: RunId) -> Result<()> {
         let info = self.kernel.store.info(run).await?;
         if info.is_some_and(|info| info.state == RunState::Queued) {
-            self.kernel.wake_up(run);
+            self.kernel.nudge(run);
         }
         Ok(())
     }
@@ -203,12 +204,18 @@ impl Runtime {
 
     /// What the work asks for, and where: the root first, and the calls of a batch below it.
     fn asked(&self, work: &Work) -> Vec<(Path, Asked)> {
-        let snapshot = self.toolbox.snapshot();
-        let of = |call: &ToolCall| asked(call, resolve(&snapshot, &call.tool));
+        let (snapshot, layers) = (self.toolbox.snapshot(), self.toolbox.layers());
+        let of = |call: &ToolCall| match self.toolbox.with_layers(&call.layers) {
+            Ok(toolbox) if !call.layers.is_empty() => {
+                asked(call, resolve(&toolbox.snapshot(), &call.tool), &toolbox.layers())
+            }
+            Ok(_) => asked(call, resolve(&snapshot, &call.tool), &layers),
+            Err(_) => asked(call, None, &layers.and(&call.layers)),
+        };
         match work {
             Work::Call(call) => vec![(Path::root(), of(call))],
             Work::Batch { calls, stop_on_failure } => {
-                let root = (Path::root(), batch_asked(calls.len(), *stop_on_failure));
+                let root = (Path::root(), batch_asked(calls.len(), *stop_on_failure, &layers));
                 let below = (0u32..).zip(calls).map(|(index, call)| (Path::root().child(index), of(call)));
                 std::iter::once(root).chain(below).collect()
             }
@@ -269,7 +276,7 @@ impl Submitted {
             for call in self.work.calls() {
                 self.runtime.background(call)?;
             }
-            self.detach();
+            self.detach()?;
         }
         if let Standing::Driven(live, _) = &self.standing {
             live.run.flush().await;
@@ -314,8 +321,8 @@ impl Submitted {
 
     /// Drives the run to its end. If this is dropped, it goes on without.
     async fn drive(&mut self, drive: Box<Drive>, lenses: Vec<Lens>) -> RunEnd {
-        let (live, here) = self.runtime.kernel.here(drive);
-        self.standing = Standing::Driven(live, lenses);
+        let here = self.runtime.kernel.here(drive);
+        self.standing = Standing::Driven(here.live(), lenses);
         here.await
     }
 
@@ -349,15 +356,13 @@ impl Submitted {
     }
 
     /// Gives the run a task of its own, and tells the store of it before anything is done.
-    fn detach(&mut self) {
+    fn detach(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.standing, Standing::Stored) {
-            Standing::Fresh(mut drive, lenses) => {
-                drive.accept();
-                let run = drive.run.clone();
-                let completion = self.runtime.kernel.detach(*drive);
-                self.standing = Standing::Driven(Live { run, completion }, lenses);
+            Standing::Fresh(drive, lenses) => {
+                self.standing = Standing::Driven(self.runtime.kernel.accept(*drive)?, lenses);
             }
             other => self.standing = other,
         }
+        Ok(())
     }
 }

@@ -19,7 +19,7 @@ impl Kernel {
                 Ok(Tidied { summarized: 0, removed: 0, .. }) => {}
                 Ok(done) => tracing::info!(summarized = done.summarized, removed = done.removed, "tidied up"),
                 // Not a loss: what is kept too long is tried again the next time.
-                Err(error) => tracing::warn!("the store cannot be tidied: {error}"),
+                Err(error) => drop(kernel.troubled(None, "the store cannot be tidied", &error)),
             }
         });
     }

@@ -4,6 +4,7 @@
 
 mod answer;
 mod artifacts;
+mod damage;
 mod lists;
 mod memory;
 mod retention;
@@ -93,6 +94,15 @@ pub enum StoreError {
         run: RunId,
         /// What is missing or damaged, and where.
         why: String,
+    },
+    /// What the store holds is not what was written. It names the run and the place, and is no answer; other runs are as they
+    /// were. A claim is not refused for a damaged journal: see [`Claimed::damaged`].
+    #[error("{}", damage::sentence(run.as_ref(), place))]
+    Damaged {
+        /// Which run, if it is known.
+        run: Option<RunId>,
+        /// What is damaged, and where.
+        place: String,
     },
     /// The run is not finished, so it cannot be purged.
     #[error("run {0} is not finished and cannot be purged; cancel it first, and purge it when it has ended")]
@@ -416,6 +426,9 @@ pub struct Claimed {
     /// Why secrets of the journal could not be opened. They stand in it as they stand in the store then, and no body may
     /// see them: all that can be done with the run is to hold it, or to end it.
     pub sealed: Option<String>,
+    /// What of the journal or the mailbox is damaged, and where. Neither is given then, only where the journal ends: all that
+    /// can be done with the run is to hold it, or to end it.
+    pub damaged: Option<String>,
 }
 
 /// Who claims a run, and when.

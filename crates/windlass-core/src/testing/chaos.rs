@@ -19,6 +19,7 @@ use super::crash::{Disk, MemoryDisk};
 use super::sim::{Sim, block_on};
 use crate::id::RunId;
 use crate::run::record::{Event, Recorded};
+use crate::run::reply::Signer;
 use crate::run::state::RunState;
 use crate::runtime::{Config, Runtime};
 use crate::spawn::Spawn;
@@ -310,6 +311,7 @@ impl<'d> World<'d> {
             }
             12..=16 => sim.spawn(Box::pin(outside.answer_one(runtime, choice))),
             17..=18 => sim.spawn(Box::pin(outside.settle_one(runtime, choice))),
+            _ if choice.is_multiple_of(2) => sim.spawn(Box::pin(outside.answer_late(runtime, choice))),
             _ if choice.is_multiple_of(3) => {
                 if let Some(run) = errands.get(index).and_then(|errand| errand.run) {
                     self.outside.errands.lock()[index].cancelled = true;
@@ -442,6 +444,7 @@ impl<'d> World<'d> {
         for info in self.all_runs() {
             let journal = block_on(self.store().journal(info.run, 0)).unwrap_or_default();
             self.model.compare(info.run, &journal);
+            self.model.compare_told(info.run, &journal, &Signer::new(self.store().secret()));
         }
         let errands = self.outside.errands.lock().clone();
         for errand in errands {
@@ -479,6 +482,7 @@ impl<'d> World<'d> {
                 let right = value == Some(&serde_json::json!([0, 1, 2]));
                 expect(right && count("pay") == tools::NUMBERS, "it must hear every number once and in order")
             }
+            "twins" => expect(value.is_some() && count("send") == 2, "both must happen once"),
             "parent" => expect(value == Some(&serde_json::json!(21)), "it must join both"),
             "manager" => {
                 expect(value.is_some() && count("pay") == 1, "it must act once")?;

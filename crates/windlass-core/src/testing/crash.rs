@@ -27,8 +27,9 @@ use life::{Life, Mortal};
 pub use ledger::Ledger;
 pub use outside::Outside;
 
-/// Most turns of the outside and moves of time in one life; more means that none of them brings it to its end.
-const ROUNDS: usize = 10_000;
+/// Most turns of the outside and moves of time in one life; more means that none of them brings it to its end. A run that waits
+/// for days is looked at every few seconds of them.
+const ROUNDS: usize = 100_000;
 
 /// What survives a crash: opened once for every life of the process.
 pub trait Disk {
@@ -92,7 +93,7 @@ pub struct CrashMatrix {
     disk: Box<dyn Fn() -> Box<dyn Disk>>,
     person: Option<Box<Person>>,
     outside: Option<Box<Script>>,
-    settings: Option<Box<Settings>>,
+    settings: Vec<Box<Settings>>,
     crashes: usize,
     seed: u64,
 }
@@ -129,7 +130,7 @@ impl CrashMatrix {
             disk: Box::new(|| Box::new(MemoryDisk::default())),
             person: None,
             outside: None,
-            settings: None,
+            settings: Vec::new(),
             crashes: 1,
             seed: 1,
         }
@@ -167,7 +168,7 @@ impl CrashMatrix {
     /// Changes how the runtime is made: its policy, what it is connected to, how soon it suspends.
     #[must_use]
     pub fn config(mut self, settings: impl Fn(&mut Config) + 'static) -> Self {
-        self.settings = Some(Box::new(settings));
+        self.settings.push(Box::new(settings));
         self
     }
 
@@ -317,9 +318,7 @@ impl CrashMatrix {
                 panic!("{error}");
             }
         }
-        if let Some(settings) = &self.settings {
-            settings(&mut config);
-        }
+        self.settings.iter().for_each(|settings| settings(&mut config));
         Runtime::new(config)
     }
 

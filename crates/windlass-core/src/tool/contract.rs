@@ -3,14 +3,16 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
+use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
+use super::effort::{Effort, TooMuch};
 use super::error::{ToolError, Violation};
 use super::near::nearest;
 use super::secrets::{self, Secrets};
 use super::spec::ToolSpec;
+use crate::limits::{BACKTRACKS, CHECK_STEPS, EXPLAINED_STEPS, PATTERN_BYTES, SCHEMA_BYTES, SCHEMA_PATH};
 use crate::run::secrets::Places;
 
 /// How many violations are worth telling a model about.
@@ -41,6 +43,7 @@ pub struct Contract {
 pub(super) struct Schema {
     json: Value,
     validator: Validator,
+    effort: Effort,
     /// Whether it marks anything as secret.
     secrets: bool,
 }
@@ -65,6 +68,12 @@ impl Schemas {
         Self { input, output: None }
     }
 
+    /// Roughly what they take in memory once they are compiled; more than they may take where that cannot be said.
+    pub fn compiled_bytes(&self) -> usize {
+        let bytes = |schema: &Value| Effort::of(schema).map_or(SCHEMA_BYTES, |effort| effort.bytes);
+        std::iter::once(&self.input).chain(&self.output).map(bytes).fold(0, usize::saturating_add)
+    }
+
     fn compile(self, tool: &str) -> Result<Contract, BadSchema> {
         Ok(Contract {
             input: Schema::compile(self.input, tool, "input")?,
@@ -80,11 +89,24 @@ impl Schema {
             return Err(bad("a JSON Schema is an object or a boolean".to_owned(), String::new()));
         }
         COMPILED.fetch_add(1, Ordering::Relaxed);
-        let validator =
-            jsonschema::draft202012::options().should_validate_formats(false).build(&json).map_err(|error| {
-                bad(format!("{error} (at `{}`)", error.instance_path()), error.instance_path().to_string())
-            })?;
-        Ok(Self { secrets: secrets::are_in(&json), json, validator })
+        let effort = Effort::of(&json).map_err(|much| bad(too_much(much), String::new()))?;
+        let options = jsonschema::draft202012::options().should_validate_formats(false);
+        let options = match effort.backtracks {
+            false => options.with_pattern_options(PatternOptions::regex().size_limit(PATTERN_BYTES)),
+            true => {
+                let patterns = PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS).size_limit(PATTERN_BYTES);
+                options.with_pattern_options(patterns)
+            }
+        };
+        let validator = options.build(&json).map_err(|error| {
+            bad(format!("{error} (at `{}`)", error.instance_path()), error.instance_path().to_string())
+        })?;
+        Ok(Self { secrets: secrets::are_in(&json), json, validator, effort })
+    }
+
+    /// Whether a value fits; nothing where it would take too long to say.
+    fn fits(&self, value: &Value) -> Option<bool> {
+        self.effort.allows(value).then(|| self.validator.is_valid(value))
     }
 
     pub(super) fn json(&self) -> &Value {
@@ -94,6 +116,27 @@ impl Schema {
     /// What does not fit. A message quotes the value it is about, unless there may be a secret in it: errors are recorded,
     /// and shown to whoever watches.
     pub(super) fn violations(&self, value: &Value) -> Vec<Violation> {
+        self.explained(value, self.fits(value))
+    }
+
+    /// The same of a value of which it is known whether it [fits](Self::fits).
+    fn explained(&self, value: &Value, fits: Option<bool>) -> Vec<Violation> {
+        let whole = |message: String| vec![Violation { pointer: String::new(), message }];
+        match fits {
+            Some(true) => return Vec::new(),
+            None => {
+                return whole(format!(
+                    "checking this against the schema would take too long: more than {CHECK_STEPS} steps for a value of its \
+                     size; send less, or use a schema with fewer alternatives, references or patterns"
+                ));
+            }
+            Some(false) if !self.effort.takes_at_most(value, EXPLAINED_STEPS) => {
+                return whole(
+                    "this does not fit the schema, and is too much to say where; send less at a time".to_owned(),
+                );
+            }
+            Some(false) => {}
+        }
         let hides = |pointer: &str| self.secrets && Secrets { root: &self.json }.concern(pointer);
         let violation = |error: jsonschema::ValidationError<'_>| {
             let pointer = error.instance_path().to_string();
@@ -102,6 +145,17 @@ impl Schema {
             Violation { pointer, message }
         };
         self.validator.iter_errors(value).take(MOST_VIOLATIONS).map(violation).collect()
+    }
+}
+
+fn too_much(much: TooMuch) -> String {
+    match much {
+        TooMuch::Memory => {
+            format!("it would take more than {SCHEMA_BYTES} bytes of memory; use fewer subschemas, or simpler patterns")
+        }
+        TooMuch::Path => format!("its references lead through more than {SCHEMA_PATH} schemas, one within another"),
+        TooMuch::Pattern(why) => why,
+        TooMuch::Ids(most) => format!("it has more than {most} schemas with an `$id`"),
     }
 }
 
@@ -143,26 +197,32 @@ impl Contract {
 
     /// Where secrets stand in arguments. In such as do not fit the schema they may stand anywhere.
     pub(crate) fn secret_places(&self, args: &Value) -> Places {
-        let Schema { json, validator, secrets } = &self.input;
+        let Schema { json, secrets, .. } = &self.input;
         if !secrets {
             return Places::default();
         }
-        if validator.is_valid(args) { Secrets { root: json }.find(args, &[json]) } else { Places::whole(args) }
+        match self.input.fits(args) {
+            Some(true) => Secrets { root: json }.find(args, &[json]),
+            _ => Places::whole(args),
+        }
     }
 
     /// Checks arguments; on failure every violation is named.
     pub fn check_arguments(&self, args: &Value) -> Result<(), ToolError> {
-        if self.input.validator.is_valid(args) {
-            return Ok(());
+        match self.input.fits(args) {
+            Some(true) => Ok(()),
+            fits => Err(ToolError::InvalidArguments { violations: self.input.explained(args, fits) }),
         }
-        Err(ToolError::InvalidArguments { violations: self.input.violations(args) })
     }
 
     /// Checks an output value; on failure says where it does not fit.
     pub fn check_output(&self, value: &Value) -> Result<(), Vec<Violation>> {
         match &self.output {
-            Some(schema) if !schema.validator.is_valid(value) => Err(schema.violations(value)),
-            _ => Ok(()),
+            None => Ok(()),
+            Some(schema) => match schema.fits(value) {
+                Some(true) => Ok(()),
+                fits => Err(schema.explained(value, fits)),
+            },
         }
     }
 
@@ -210,16 +270,22 @@ impl LazyContract {
         self.compiled.get()
     }
 
+    /// What would be compiled.
+    pub(crate) fn schemas(&self, spec: &ToolSpec) -> Result<Schemas, ToolError> {
+        match (self.compiled.get(), &self.source) {
+            (Some(contract), _) => Ok(Schemas { input: contract.input().clone(), output: contract.output().cloned() }),
+            (None, Source::Given(schemas)) => Ok(schemas.clone()),
+            (None, Source::Lazy(resolve)) => resolve(spec),
+        }
+    }
+
     pub(crate) fn get(&self, spec: &ToolSpec) -> Result<&Contract, ToolError> {
         if let Some(contract) = self.compiled.get() {
             return Ok(contract);
         }
         // A source that cannot answer now may answer the next call: only success is kept.
-        let schemas = match &self.source {
-            Source::Given(schemas) => schemas.clone(),
-            Source::Lazy(resolve) => resolve(spec)?,
-        };
-        let contract = schemas.compile(&spec.name).map_err(|bad| ToolError::unavailable(bad.to_string()))?;
+        let contract =
+            self.schemas(spec)?.compile(&spec.name).map_err(|bad| ToolError::unavailable(bad.to_string()))?;
         Ok(self.compiled.get_or_init(|| contract))
     }
 }
@@ -293,6 +359,83 @@ mod tests {
             let error = error.unwrap_or_else(|| panic!("{schema} was accepted")).to_string();
             assert!(error.contains("input schema of tool `lookup`"), "{error}");
         }
+    }
+
+    /// Each level refers to the next one twice.
+    fn doubling(levels: usize) -> Value {
+        let level = |n: usize| {
+            let next = format!("#/$defs/d{}", n + 1);
+            (format!("d{n}"), json!({"anyOf": [{"$ref": next, "type": "array"}, {"$ref": next}]}))
+        };
+        let mut defs: Map<String, Value> = (0..levels).map(level).collect();
+        defs.insert(format!("d{levels}"), json!({"required": ["x"]}));
+        json!({"type": "object", "$defs": defs, "$ref": "#/$defs/d0"})
+    }
+
+    #[track_caller]
+    fn refused_soon(schema: Value, args: Value) -> String {
+        let contract = contract(schema);
+        let begun = std::time::Instant::now();
+        let error = contract.check_arguments(&args).unwrap_err();
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+        let ToolError::InvalidArguments { violations } = error else { panic!("{error}") };
+        violations[0].message.clone()
+    }
+
+    #[test]
+    fn e25_arguments_that_would_take_too_long_to_check_are_refused_at_once() {
+        let backtracks = json!({"properties": {"all": {"items": {"pattern": "^(?:(a|aa)\\1?)+$"}}}});
+        let texts: Vec<Value> = (0..400).map(|n| json!(format!("{}!{n}", "a".repeat(80)))).collect();
+        let tree = json!({"$defs": {"tree": {"anyOf": [
+            {"properties": {"next": {"$ref": "#/$defs/tree"}}, "required": ["x"]},
+            {"properties": {"next": {"$ref": "#/$defs/tree"}}, "required": ["y"]}]}}, "$ref": "#/$defs/tree"});
+        let deep = (0..60).fold(json!({}), |next, _| json!({ "next": next }));
+        for (schema, args) in [(doubling(30), json!({})), (backtracks, json!({ "all": texts })), (tree, deep)] {
+            let message = refused_soon(schema, args);
+            assert!(message.contains("would take too long"), "{message}");
+        }
+    }
+
+    #[test]
+    fn e25_what_is_said_of_arguments_that_do_not_fit_has_a_bound() {
+        let message = refused_soon(doubling(17), json!({}));
+        assert!(message.contains("does not fit the schema") && message.len() < 200, "{message}");
+    }
+
+    #[test]
+    fn e25_large_arguments_of_an_ordinary_schema_are_checked() {
+        let item = json!({"type": "object", "properties": {"id": {"type": "string", "pattern": "^[a-z0-9-]{1,64}$"},
+            "tags": {"type": "array", "uniqueItems": true, "items": {"enum": ["a", "b", "c"]}},
+            "size": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "additionalProperties": false});
+        let contract =
+            contract(json!({"type": "object", "properties": {"all": {"items": item}, "text": {"pattern": "^\\S"}}}));
+        let items: Vec<Value> = (0..8_000)
+            .map(|n| json!({"id": format!("a-longer-id-than-most-{n}"), "tags": ["a", "b"], "size": n}))
+            .collect();
+        contract.check_arguments(&json!({ "all": items, "text": "x".repeat(200_000) })).unwrap();
+    }
+
+    #[test]
+    fn e25_a_schema_that_takes_too_much_memory_or_stack_is_refused_by_name() {
+        let refused = |schema: Value| Schemas::input(schema).compile("big").err().expect("it is refused").to_string();
+        let many: Map<String, Value> = (0..30_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+        let error = refused(json!({ "properties": many }));
+        assert!(error.contains("input schema of tool `big`") && error.contains("bytes of memory"), "{error}");
+        let chain: Map<String, Value> =
+            (0..20_000).map(|n| (format!("d{n}"), json!({"$ref": format!("#/$defs/d{}", (n + 1) % 20_000)}))).collect();
+        let error = refused(json!({"$defs": chain, "$ref": "#/$defs/d0"}));
+        assert!(error.contains("one within another"), "{error}");
+        let error = refused(json!({"pattern": "^(\\p{L}{100}){100}$"}));
+        assert!(error.contains("pattern"), "{error}");
+    }
+
+    #[test]
+    fn e25_the_deepest_schema_that_is_taken_can_be_checked() {
+        let chain: Map<String, Value> = (0..480)
+            .map(|n| (format!("d{n}"), json!({"anyOf": [{"$ref": format!("#/$defs/d{}", n + 1)}]})))
+            .chain([("d480".to_owned(), json!({"type": "object"}))])
+            .collect();
+        contract(json!({"$defs": chain, "$ref": "#/$defs/d0"})).check_arguments(&json!({})).unwrap();
     }
 
     #[test]

@@ -6,10 +6,14 @@ mod body;
 pub mod budget;
 mod channels;
 pub mod contract;
+mod effort;
 mod error;
+pub(crate) mod layers;
+mod model_name;
 pub mod narrate;
 mod near;
 mod output;
+mod patterns;
 pub(crate) mod projection;
 mod secrets;
 pub mod spec;
@@ -33,6 +37,8 @@ pub use body::{
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
+pub use layers::{Layers, NoLayer};
+pub use model_name::{called, model_name};
 pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{Later, from_output, to_output};
@@ -246,6 +252,11 @@ impl Tool {
     /// The schemas, resolved and compiled on first use and kept.
     pub fn contract(&self) -> Result<&Contract, ToolError> {
         self.contract.get(&self.spec)
+    }
+
+    /// The schemas as they are written, for showing the tool: nothing is compiled, and what had to be resolved is not kept.
+    pub fn schemas(&self) -> Result<Schemas, ToolError> {
+        self.contract.schemas(&self.spec)
     }
 
     /// A human line about a call of this tool, if it has one in a language near this locale.

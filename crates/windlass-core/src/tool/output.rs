@@ -9,6 +9,7 @@ use super::artifact::Artifact;
 use crate::call::Command;
 use crate::store::ArtifactId;
 use crate::tool::ToolError;
+use crate::value::size;
 
 /// A successful result: a JSON value, native content blocks beside it, and the raw artifact the value was made from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -112,6 +113,11 @@ impl Output {
 }
 
 impl Output {
+    /// Refuses what could be recorded but not read back everywhere.
+    pub(crate) fn shallow(&self, of: &str) -> Result<(), ToolError> {
+        size::shallow(&self.value, format_args!("the output of `{of}`")).map_err(ToolError::failed)
+    }
+
     /// Refuses what only an atomic tool can return: elsewhere it would be lost.
     pub(crate) fn plain(self, who: &str) -> Result<Self, ToolError> {
         if !self.commands.is_empty() {

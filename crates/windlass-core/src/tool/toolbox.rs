@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::contract::BadSchema;
+use super::layers::{Layer, Layers, NoLayer, Root, Stack, Tools};
 use super::spec::{Approval, BadKeyExpression, Concurrency, Deferral, Effect, ToolSpec};
 use super::{Tool, ToolError};
 use crate::id::ToolId;
@@ -27,6 +28,9 @@ pub enum RegisterError {
     /// Models could not call it by this name.
     #[error("`{0}` is not a tool name: use 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`")]
     Name(String),
+    /// Layers cannot have this name.
+    #[error("`{0}` is not a layer name: use 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`")]
+    LayerName(String),
     /// Another tool of the same toolbox has this id.
     #[error("tool `{name}` claims the id `{id}`, which belongs to tool `{owner}`: give one of them another id")]
     IdTaken {
@@ -63,24 +67,23 @@ pub enum RegisterError {
     },
 }
 
-/// A set of tools. Cloning shares it. [`layer`](Toolbox::layer) makes one that overlays it: what the layer adds or hides
-/// is seen through the layer only, and ends with it.
+/// A set of tools. Cloning shares it. [`layer`](Toolbox::layer) makes one that overlays it: what a layer adds or hides is
+/// seen through the layer only.
+///
+/// Which layers a call is made through is recorded with it. A run that is taken up again finds its tools through the same
+/// layers, by their names, or is held until they are registered.
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    own: Arc<RwLock<Layer>>,
-    parent: Option<Arc<Toolbox>>,
-}
-
-#[derive(Default)]
-struct Layer {
-    own: Arc<Table>,
-    sources: Vec<(Arc<str>, Arc<Table>)>,
+    root: Arc<Root>,
+    top: Option<Arc<Stack>>,
 }
 
 #[derive(Clone, Default)]
-struct Table {
+pub(super) struct Table {
     by_name: FxHashMap<Arc<str>, Entry>,
     by_id: FxHashMap<ToolId, Arc<Tool>>,
+    /// The only names that show from below; all of them, if there is no such list.
+    only: Option<FxHashSet<Arc<str>>>,
 }
 
 #[derive(Clone)]
@@ -135,31 +138,118 @@ impl Toolbox {
         Self::default()
     }
 
-    /// A toolbox that overlays this one and sees its later changes.
+    /// A toolbox that overlays this one with the layer of this name, and sees later changes below it. The layer is made if
+    /// there is none yet; every use of the name is the same layer, whatever it is stacked on, until
+    /// [`remove_layer`](Toolbox::remove_layer).
+    ///
+    /// # Errors
+    ///
+    /// When the name is not 1 to 64 of the characters `a-z`, `A-Z`, `0-9`, `_`, `-`, `.`.
+    pub fn layer(&self, name: &str) -> Result<Self, RegisterError> {
+        Ok(self.on_top(self.root.named(name)?))
+    }
+
+    /// The same with a layer of its own that has a generated name and ends with its last toolbox. Runs that were called
+    /// through it cannot find it after a restart and are held then: name a layer that runs shall outlive.
     #[must_use]
-    pub fn layer(&self) -> Self {
-        Self { own: Arc::default(), parent: Some(Arc::new(self.clone())) }
+    pub fn unnamed_layer(&self) -> Self {
+        self.on_top(self.root.unnamed())
+    }
+
+    /// Takes the layer with this name out of the registry; says whether there was one. Toolboxes that have it go on with
+    /// it. Runs that are taken up from now on are held until there is a layer of that name again.
+    pub fn remove_layer(&self, name: &str) -> bool {
+        self.root.remove(name)
+    }
+
+    /// The layers of this toolbox.
+    pub fn layers(&self) -> Layers {
+        self.top.as_ref().map(|top| top.names.clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn is_layered(&self) -> bool {
+        self.top.is_some()
+    }
+
+    /// The names of all layers that are registered, sorted; those without a name of their own are left out.
+    pub fn layer_names(&self) -> Vec<Arc<str>> {
+        let all = self.root.all();
+        all.iter().map(|layer| layer.name().clone()).filter(|name| !name.starts_with('~')).collect()
+    }
+
+    /// The toolbox of a scope: this one's root under these layers, or this one where there are none.
+    ///
+    /// # Errors
+    ///
+    /// When one of them is not registered.
+    pub fn scope(&self, layers: &Layers) -> Result<Self, NoLayer> {
+        if layers.is_empty() || self.top.as_ref().is_some_and(|top| top.names == *layers) {
+            return Ok(self.clone());
+        }
+        let root = Self { root: self.root.clone(), top: None };
+        root.with_layers(layers)
+    }
+
+    /// This toolbox with these layers on top.
+    ///
+    /// # Errors
+    ///
+    /// When one of them is not registered.
+    pub fn with_layers(&self, layers: &Layers) -> Result<Self, NoLayer> {
+        layers.names().iter().try_fold(self.clone(), |toolbox, name| Ok(toolbox.on_top(toolbox.root.get(name)?)))
+    }
+
+    fn on_top(&self, layer: Arc<Layer>) -> Self {
+        Self { root: self.root.clone(), top: Some(Stack::on(self.top.as_ref(), layer)) }
+    }
+
+    /// What the top layer has, or the toolbox itself where there is none.
+    fn tools_here(&self) -> &RwLock<Tools> {
+        self.top.as_ref().map_or(&self.root.tools, |top| &top.layer.tools)
     }
 
     /// Adds a tool. One of the same name is replaced and returned.
     pub fn insert(&self, tool: impl Into<Tool>) -> Result<Option<Arc<Tool>>, RegisterError> {
         let tool = tool.into();
         tool.check()?;
-        let mut layer = self.own.write();
-        Arc::make_mut(&mut layer.own).insert(Arc::new(tool))
+        let mut here = self.tools_here().write();
+        Arc::make_mut(&mut here.own).insert(Arc::new(tool))
     }
 
     /// Takes a tool of this layer out and returns it; one of a layer below shows again.
     pub fn remove(&self, name: &str) -> Option<Arc<Tool>> {
-        Arc::make_mut(&mut self.own.write().own).remove(name)
+        Arc::make_mut(&mut self.tools_here().write().own).remove(name)
     }
 
     /// Hides whatever tool has this name below, until [`remove`](Toolbox::remove) or the layer's end.
     pub fn hide(&self, name: &str) {
-        let mut layer = self.own.write();
-        let table = Arc::make_mut(&mut layer.own);
+        let mut here = self.tools_here().write();
+        let table = Arc::make_mut(&mut here.own);
         table.remove(name);
         table.by_name.insert(name.into(), Entry::Hidden);
+    }
+
+    /// Hides every tool below whose name is not one of these, also those that are registered later, and none of these.
+    /// What the layer has by itself shows.
+    pub fn show_only<N: Into<Arc<str>>>(&self, names: impl IntoIterator<Item = N>) {
+        let only = Some(names.into_iter().map(Into::into).collect());
+        self.show(Some(Arc::new(Table { only, ..Table::default() })), []);
+    }
+
+    /// Hides the tools below with these names, and no others.
+    pub fn show_all_but<N: Into<Arc<str>>>(&self, names: impl IntoIterator<Item = N>) {
+        self.show(None, names.into_iter().map(Into::into));
+    }
+
+    /// Replaces at once what was hidden from below.
+    fn show(&self, only: Option<Arc<Table>>, hidden: impl IntoIterator<Item = Arc<str>>) {
+        let mut here = self.tools_here().write();
+        here.only = only;
+        let own = Arc::make_mut(&mut here.own);
+        own.by_name.retain(|_, entry| matches!(entry, Entry::Here(_)));
+        for name in hidden {
+            own.by_name.entry(name).or_insert(Entry::Hidden);
+        }
     }
 
     /// Brings the tools of a source, all at once; mounting a source again replaces all of its tools. The layer's own
@@ -172,7 +262,7 @@ impl Toolbox {
             table.insert(Arc::new(tool))?;
         }
         let table = Arc::new(table);
-        let sources = &mut self.own.write().sources;
+        let sources = &mut self.tools_here().write().sources;
         match sources.iter_mut().find(|(name, _)| &**name == source) {
             Some((_, old)) => {
                 table.succeed(old);
@@ -185,7 +275,7 @@ impl Toolbox {
 
     /// Takes all tools of a source away. Calls that already resolved one of them finish with it.
     pub fn unmount(&self, source: &str) -> bool {
-        let sources = &mut self.own.write().sources;
+        let sources = &mut self.tools_here().write().sources;
         let before = sources.len();
         sources.retain(|(name, _)| &**name != source);
         sources.len() != before
@@ -194,13 +284,12 @@ impl Toolbox {
     /// The tools as they are now; later changes do not show in it.
     pub fn snapshot(&self) -> Snapshot {
         let mut tables = SmallVec::new();
-        let mut toolbox = Some(self);
-        while let Some(current) = toolbox {
-            let layer = current.own.read();
-            tables.push(layer.own.clone());
-            tables.extend(layer.sources.iter().map(|(_, table)| table.clone()));
-            toolbox = current.parent.as_deref();
+        let mut stack = self.top.as_deref();
+        while let Some(here) = stack {
+            collect(&here.layer.tools.read(), &mut tables);
+            stack = here.below.as_deref();
         }
+        collect(&self.root.tools.read(), &mut tables);
         Snapshot(tables)
     }
 
@@ -214,9 +303,22 @@ impl Toolbox {
         self.snapshot().by_id(id).cloned()
     }
 
+    /// The tool that a call recorded under this id uses, in the scope that is recorded with it.
+    pub fn recorded(&self, id: &str, layers: &Layers) -> Option<Arc<Tool>> {
+        if layers.is_empty() { self.by_id(id) } else { self.scope(layers).ok()?.by_id(id) }
+    }
+
     /// Every visible tool, sorted by name.
     pub fn tools(&self) -> Vec<Arc<Tool>> {
         self.snapshot().tools()
+    }
+
+    /// Every tool of this toolbox and of all layers there are, whether it shows anywhere or not.
+    pub(crate) fn anywhere(&self) -> Vec<Arc<Tool>> {
+        let mut tables = SmallVec::new();
+        collect(&self.root.tools.read(), &mut tables);
+        self.root.all().iter().for_each(|layer| collect(&layer.tools.read(), &mut tables));
+        tables.iter().flat_map(|table| table.by_id.values().cloned()).collect()
     }
 
     /// Every visible tool with this tag, sorted by name.
@@ -270,15 +372,29 @@ impl Listing {
 
 /// The tools of a toolbox at one moment: what one batch resolves its calls in.
 #[derive(Clone)]
-pub struct Snapshot(SmallVec<[Arc<Table>; 2]>);
+pub struct Snapshot(Tables);
+
+type Tables = SmallVec<[Arc<Table>; 2]>;
+
+/// Adds what one layer has: its own tools, those of its sources, and what it hides of everything below.
+fn collect(tools: &Tools, tables: &mut Tables) {
+    tables.push(tools.own.clone());
+    tables.extend(tools.sources.iter().map(|(_, table)| table.clone()));
+    tables.extend(tools.only.clone());
+}
 
 impl Snapshot {
     /// The tool a call by this name uses.
     pub fn by_name(&self, name: &str) -> Option<&Arc<Tool>> {
-        match self.0.iter().find_map(|table| table.by_name.get(name))? {
-            Entry::Here(tool) => Some(tool),
-            Entry::Hidden => None,
+        for table in &self.0 {
+            match table.by_name.get(name) {
+                Some(Entry::Here(tool)) => return Some(tool),
+                Some(Entry::Hidden) => return None,
+                None if table.only.as_ref().is_some_and(|only| !only.contains(name)) => return None,
+                None => {}
+            }
         }
+        None
     }
 
     /// The tool with this id or alias. A tool that is shadowed or hidden by name cannot be reached by id either.

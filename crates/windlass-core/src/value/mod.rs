@@ -2,7 +2,9 @@
 
 pub(crate) mod diff;
 pub(crate) mod digest;
+pub(crate) mod read;
 pub(crate) mod size;
 
 pub use diff::Difference;
 pub use digest::Digest;
+pub use read::read_json;

@@ -1,5 +1,7 @@
 //! Bounds on values, measured without serialising them.
 
+use std::fmt;
+
 use serde_json::Value;
 
 use crate::limits::VALUE_DEPTH;
@@ -15,6 +17,23 @@ pub(crate) enum TooBig {
 /// excess, so refusing a huge value costs no more than accepting the largest allowed one.
 pub(crate) fn check(value: &Value, bytes: usize) -> Result<(), TooBig> {
     spend(value, &mut { bytes }, VALUE_DEPTH)
+}
+
+/// Refuses a value that is nested too deep, in a sentence about `what`. Every output passes here, so nothing but depth is looked at.
+pub(crate) fn shallow(value: &Value, what: impl fmt::Display) -> Result<(), String> {
+    if !is_deeper(value, VALUE_DEPTH) {
+        return Ok(());
+    }
+    Err(format!("{what} is nested deeper than {VALUE_DEPTH} levels; pass it as text, or as an artifact"))
+}
+
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    let Some(below) = levels.checked_sub(1) else { return true };
+    match value {
+        Value::Array(items) => items.iter().any(|item| is_deeper(item, below)),
+        Value::Object(map) => map.values().any(|item| is_deeper(item, below)),
+        _ => false,
+    }
 }
 
 /// Roughly how many bytes of compact JSON text `value` is.
@@ -68,5 +87,7 @@ mod tests {
             deep = json!([deep]);
         }
         assert_eq!(check(&deep, 1 << 20), Err(TooBig::Depth));
+        assert!(shallow(&deep, "it").unwrap_err().starts_with("it is nested deeper than 128"));
+        assert_eq!(shallow(&deep[0], "it"), Ok(()));
     }
 }

@@ -2,18 +2,21 @@
 
 mod tokens;
 
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use windlass::{Layers, RunId, Windlass};
 
 pub use tokens::TokensError;
 pub(crate) use tokens::{Made, Tokens};
 
 use crate::app::Shared;
-use crate::refusal::Refusal;
+use crate::extract::shortened;
+use crate::refusal::{Answer, Refusal};
 use crate::wire::Scope;
 
 /// Who asks where nobody says so.
@@ -38,6 +41,8 @@ pub(crate) struct Bearer {
     pub(crate) id: Arc<str>,
     pub(crate) name: Arc<str>,
     pub(crate) scopes: Vec<Scope>,
+    /// What it sees and calls tools through, if not all of them.
+    pub(crate) layer: Option<Arc<str>>,
 }
 
 impl Access {
@@ -67,8 +72,12 @@ impl Access {
 
     fn who(&self) -> Who {
         match self {
-            Self::Token(bearer) => Who { name: bearer.name.clone(), approves: bearer.scopes.contains(&Scope::Approve) },
-            _ => Who { name: LOCAL.clone(), approves: true },
+            Self::Token(bearer) => Who {
+                name: bearer.name.clone(),
+                approves: bearer.scopes.contains(&Scope::Approve),
+                layer: bearer.layer.clone(),
+            },
+            _ => Who { name: LOCAL.clone(), approves: true, layer: None },
         }
     }
 }
@@ -86,6 +95,42 @@ pub(crate) struct Who {
     pub(crate) name: Arc<str>,
     /// Whether they may approve and answer.
     pub(crate) approves: bool,
+    /// The layer that a token is bound to.
+    layer: Option<Arc<str>>,
+}
+
+impl Who {
+    /// The runtime as this client may use it: through the layer of its token, or through the one that its request names.
+    pub(crate) fn windlass<'a>(&self, app: &'a Shared, asked: Option<&str>) -> Answer<Cow<'a, Windlass>> {
+        let layer = match (&self.layer, asked) {
+            (Some(own), Some(other)) if **own != *other => {
+                let detail = format!(
+                    "the token `{}` is bound to the layer `{own}` and can use no other; leave out `layer`",
+                    self.name
+                );
+                return Err(
+                    Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", &**own)
+                );
+            }
+            (Some(own), _) => own.clone(),
+            (None, Some(asked)) => asked.into(),
+            (None, None) => return Ok(Cow::Borrowed(&app.windlass)),
+        };
+        app.windlass.in_layers(&Layers::from_iter([layer])).map(Cow::Owned).map_err(|missing| {
+            let why = format!("{missing} here; add `[layer.{}]` to the config, or use another", shortened(&missing.0));
+            Refusal::conflict("no_layer", why)
+        })
+    }
+
+    /// Refuses to make something new of a run that was called outside of the layer that a token is bound to.
+    pub(crate) async fn may_repeat(&self, app: &Shared, run: RunId) -> Answer<()> {
+        let Some(own) = &self.layer else { return Ok(()) };
+        if app.windlass.layers_of(run).await?.names().contains(own) {
+            return Ok(());
+        }
+        let detail = format!("the token `{}` is bound to the layer `{own}`, and run {run} is not in it", self.name);
+        Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", &**own))
+    }
 }
 
 /// Somebody who may do what a handler does; taking it as an argument is asking for it.

@@ -69,6 +69,8 @@ struct Kept {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     expires: Option<Time>,
     hash: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layer: Option<String>,
     /// The key it was asked for with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
@@ -147,6 +149,18 @@ impl Tokens {
         if scopes.is_empty() {
             return Err(Refusal::invalid("a token without scopes would allow nothing: read, call, approve, admin"));
         }
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if let Some(layer) = &request.layer
+            && (layer.is_empty() || layer.len() > NAME || !layer.chars().all(legal))
+        {
+            let why = format!("`layer` has 1 to {NAME} of the characters a-z, A-Z, 0-9, `_`, `-`, `.`");
+            return Err(Refusal::invalid(why));
+        }
+        if request.layer.is_some() && scopes.contains(&Scope::Admin) {
+            let why =
+                "a token with the scope `admin` may do everything and is bound to no layer; leave one of them out";
+            return Err(Refusal::invalid(why));
+        }
         if request.expires.is_some_and(|expires| expires.as_micros() <= now().as_micros()) {
             return Err(Refusal::invalid("`expires` is in the past; such a token would allow nothing"));
         }
@@ -174,6 +188,7 @@ impl Tokens {
             scopes,
             created: now(),
             expires: request.expires,
+            layer: request.layer,
             hash: blake3::hash(secret.as_bytes()).to_hex().to_string(),
             key: key.map(str::to_owned),
         };
@@ -223,13 +238,18 @@ impl Tokens {
 
 fn known(kept: Kept) -> Result<Known, String> {
     let hash = blake3::Hash::from_hex(&kept.hash).map_err(|error| format!("token `{}`: {error}", kept.name))?;
-    let bearer = Bearer { id: kept.id.as_str().into(), name: kept.name.as_str().into(), scopes: kept.scopes.clone() };
+    let bearer = Bearer {
+        id: kept.id.as_str().into(),
+        name: kept.name.as_str().into(),
+        scopes: kept.scopes.clone(),
+        layer: kept.layer.as_deref().map(Into::into),
+    };
     Ok(Known { bearer: Arc::new(bearer), hash, kept })
 }
 
 fn view(kept: &Kept) -> TokenView {
-    let Kept { id, name, scopes, created, expires, .. } = kept.clone();
-    TokenView { id, name, scopes, created, expires }
+    let Kept { id, name, scopes, created, expires, layer, .. } = kept.clone();
+    TokenView { id, name, scopes, created, expires, layer }
 }
 
 fn now() -> Time {
@@ -285,7 +305,7 @@ mod tests {
     use super::*;
 
     fn request(name: &str, scopes: &[Scope]) -> TokenRequest {
-        TokenRequest { name: name.to_owned(), scopes: scopes.to_vec(), expires: None }
+        TokenRequest { name: name.to_owned(), scopes: scopes.to_vec(), expires: None, layer: None }
     }
 
     fn made(tokens: &Tokens, name: &str, scopes: &[Scope]) -> TokenCreated {

@@ -50,19 +50,15 @@ pub(super) async fn backup(
 #[utoipa::path(post, path = "/v1/admin/check", tag = "admin",
     responses((status = 200, description = "What was found", body = FileCheck)))]
 pub(super) async fn check(State(app): State<Shared>, _may: May<Admin>, _key: Key) -> Answer {
-    let Some(path) = app.windlass.file().map(std::path::Path::to_owned) else {
-        return Ok(ok(&FileCheck { ok: true, problems: Vec::new() }));
-    };
+    let windlass = app.windlass.clone();
     // It reads the whole file, and must not hold up requests meanwhile.
-    let checked = tokio::task::spawn_blocking(move || {
-        windlass::check_file(&path, |_, _| {}).map(|report| (report.missing_keys(&path), report))
-    })
-    .await;
+    let checked = tokio::task::spawn_blocking(move || windlass.check()).await;
     let checked = checked.map_err(|error| {
         tracing::error!("the check of the file ended early: {error}");
         Refusal::internal()
     })?;
-    let (missing, report) = checked.map_err(|error| Refusal::conflict("refused", error.to_string()))?;
+    let Some(report) = checked? else { return Ok(ok(&FileCheck { ok: true, problems: Vec::new() })) };
+    let missing = report.missing_keys(&report.path);
     let mut problems = report.problems;
     problems.extend(missing);
     Ok(ok(&FileCheck { ok: problems.is_empty(), problems }))

@@ -14,9 +14,13 @@ use super::range::{Wanted, wanted};
 use crate::access::{Call, May, Read};
 use crate::answer::located;
 use crate::app::Shared;
-use crate::extract::{Key, Place, Query, shortened};
+use crate::extract::{Key, Place, Query, announced, linger, shortened};
+use crate::guard::{Asker, Takes, too_much_held};
 use crate::refusal::{Answer, Refusal};
 use crate::wire::ArtifactAnswer;
+
+/// What content is that nothing more is known of.
+const BYTES: &str = "application/octet-stream";
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -44,17 +48,29 @@ pub(super) async fn store(
     State(app): State<Shared>,
     _may: May<Call>,
     _key: Key,
+    Asker(client): Asker,
     Query(query): Query<StoreQuery>,
     request: Request,
 ) -> Answer {
     check_session(&query.session)?;
     let given = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let media_type = query.media_type.or(given).unwrap_or_else(|| "application/octet-stream".to_owned());
-    if media_type.is_empty() || media_type.len() > 255 || !media_type.bytes().all(|byte| (b' '..=b'~').contains(&byte))
-    {
-        return Err(Refusal::invalid("media_type is 1 to 255 visible characters, such as text/csv"));
-    }
+    let media_type = query.media_type.or(given).unwrap_or_else(|| BYTES.to_owned());
+    check_media_type(&media_type)?;
     let mut writer = app.windlass.new_artifact(query.session.as_str(), media_type.as_str());
+    let limit = writer.limit();
+    if announced(request.headers()).is_some_and(|length| length > limit) {
+        let (parts, body) = request.into_parts();
+        linger(&parts.headers, body).await;
+        return Err(refused(ArtifactError::TooLarge { limit }));
+    }
+    // What has arrived of it and is not stored yet.
+    let _held = match &client {
+        Some(client) => {
+            let held = app.bytes.take(client, windlass::limits::ARTIFACT_PIECE);
+            Some(held.ok_or_else(|| too_much_held(&app).header(header::CONNECTION, "close"))?)
+        }
+        None => None,
+    };
     if let Some(name) = &query.name {
         if name.is_empty() || name.chars().count() > 255 || name.chars().any(char::is_control) {
             return Err(Refusal::invalid("name has 1 to 255 visible characters"));
@@ -77,8 +93,32 @@ pub(super) async fn store(
     }
     let artifact = writer.finish().await.map_err(refused)?;
     let (Some(id), size) = (artifact.id(), artifact.size()) else { return Err(Refusal::internal()) };
+    // The content has a place of its own whatever it is called, so its address says that.
+    let place = format!("/v1/artifacts/{id}?session={}&media_type={}", escaped(&query.session), escaped(&media_type));
     let answer = ArtifactAnswer { artifact: id.to_string(), size, media_type, name: query.name };
-    Ok(located(StatusCode::CREATED, &format!("/v1/artifacts/{id}"), &answer))
+    Ok(located(StatusCode::CREATED, &place, &answer))
+}
+
+fn check_media_type(text: &str) -> Answer<()> {
+    if text.is_empty() || text.len() > 255 || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        return Err(Refusal::invalid("media_type is 1 to 255 visible characters, such as text/csv"));
+    }
+    Ok(())
+}
+
+/// Text as it may stand in a query.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// What a browser shows without running it. Everything else is a file to it, whatever its type.
+fn is_shown(media_type: &str) -> bool {
+    let kind = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    matches!(
+        kind.as_str(),
+        "text/plain" | "text/csv" | "application/json" | "image/png" | "image/jpeg" | "image/gif" | "image/webp"
+    )
 }
 
 fn refused(error: ArtifactError) -> Refusal {
@@ -94,11 +134,24 @@ fn refused(error: ArtifactError) -> Refusal {
     }
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReadQuery {
+    /// The session on whose behalf it is read: only what was stored for it, or what its runs refer to. Everything unless said.
+    #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
+    session: Option<String>,
+    /// As what it is sent: the type belongs to what refers to the content, which is kept under its digest alone.
+    #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    media_type: Option<String>,
+}
+
 /// Read an artifact
 ///
-/// Whole, or a range of it. Its content never changes.
+/// Whole, or a range of it. Its content never changes. It is sent as `media_type` says, or as bytes; a type that a browser might
+/// run is sent as a file.
 #[utoipa::path(get, path = "/v1/artifacts/{id}", tag = "artifacts",
-    params(("id" = String, Path, pattern = "^b3:[0-9a-f]{64}$"), ("range" = Option<String>, Header), ("if-none-match" = Option<String>, Header),
+    params(ReadQuery, ("id" = String, Path, pattern = "^b3:[0-9a-f]{64}$"), ("range" = Option<String>, Header), ("if-none-match" = Option<String>, Header),
            ("if-range" = Option<String>, Header)),
     responses(
         (status = 200, description = "All of it", content_type = "application/octet-stream", body = Vec<u8>),
@@ -109,6 +162,7 @@ pub(super) async fn read(
     State(app): State<Shared>,
     _may: May<Read>,
     Place(id): Place<String>,
+    Query(query): Query<ReadQuery>,
     headers: HeaderMap,
 ) -> Answer {
     let id: ArtifactId = id.parse().map_err(|_| {
@@ -116,8 +170,17 @@ pub(super) async fn read(
         Refusal::bad_request("bad_artifact_id", why)
     })?;
     let tag = format!("\"{id}\"");
-    let named = Artifact::stored("application/octet-stream", Stored { id, size: 0 });
-    let reader = app.windlass.open_artifact(&named, Access::Owner).await?;
+    let by = match query.session {
+        Some(session) => {
+            check_session(&session)?;
+            Access::Session(session.into())
+        }
+        None => Access::Owner,
+    };
+    let media_type = query.media_type.unwrap_or_else(|| BYTES.to_owned());
+    check_media_type(&media_type)?;
+    let named = Artifact::stored(media_type.as_str(), Stored { id, size: 0 });
+    let reader = app.windlass.open_artifact(&named, by).await?;
     let has = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let known = |list: &str| {
         list.split(',')
@@ -142,9 +205,10 @@ pub(super) async fn read(
     *response.status_mut() = status;
     let text = |text: String| HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""));
     let into = response.headers_mut();
-    // What it is only whoever stored it knows, and a browser must not guess.
-    into.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    into.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    // A browser guesses nothing and runs nothing of it.
+    into.insert(header::CONTENT_DISPOSITION, text(disposition(&media_type)));
+    into.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
+    into.insert(header::CONTENT_TYPE, text(media_type));
     into.insert(header::CONTENT_LENGTH, text((end - first).to_string()));
     into.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     into.insert(header::ETAG, text(tag));
@@ -152,7 +216,13 @@ pub(super) async fn read(
     if status == StatusCode::PARTIAL_CONTENT {
         into.insert(header::CONTENT_RANGE, text(format!("bytes {first}-{}/{size}", end - 1)));
     }
+    let takes = windlass::limits::ARTIFACT_PIECE * 2;
+    response.extensions_mut().insert(Takes(usize::try_from(end - first).unwrap_or(takes).min(takes)));
     Ok(response)
+}
+
+fn disposition(media_type: &str) -> String {
+    if is_shown(media_type) { "inline" } else { "attachment" }.to_owned()
 }
 
 /// A piece at a time; an error cuts the answer off, which its reader notices by the length.

@@ -3,18 +3,20 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::State as With;
 use axum::http::StatusCode;
 use axum::response::Response;
-use windlass::{Error, RunId, Start, Submitted, ToolCall, Work};
+use windlass::{Error, RunId, Start, Submitted, ToolCall, Windlass, Work};
 
 use crate::access::{Call, May};
 use crate::answer::{located, ok};
 use crate::app::{Shared, patience};
 use crate::extract::{Json, Key};
+use crate::given;
+use crate::guard::Instead;
 use crate::refusal::{Answer, Refusal};
 use crate::show;
-use crate::wire::{Accepted, BatchAnswer, BatchRequest, CallAnswer, CallRequest};
+use crate::wire::{Accepted, BatchAnswer, BatchRequest, CallAnswer, CallRequest, State};
 
 /// How long a call is waited for unless its request says otherwise, in milliseconds.
 const WAIT_MS: u64 = 30_000;
@@ -37,22 +39,23 @@ const BATCH_CALLS: usize = 1_000;
     )
 )]
 pub(super) async fn call(
-    State(app): State<Shared>,
-    _may: May<Call>,
+    With(app): With<Shared>,
+    may: May<Call>,
     Key(key): Key,
     Json(request): Json<CallRequest>,
 ) -> Answer {
     let wait = patience(request.wait_ms, WAIT_MS)?;
     let how = start(key, request.session)?;
-    let tool: Arc<str> = request.tool.into();
+    let windlass = may.who.windlass(&app, request.layer.as_deref())?;
+    let tool = named(&windlass, &request.tool);
     let work = Work::Call(to_call(tool.clone(), request.args, request.call_id)?);
-    let mut submitted = app.windlass.submit(work, how).await?;
+    let mut submitted = windlass.submit(work, how).await?;
     let told = app.within(wait, pin!(submitted.outcomes())).await;
     match told {
         Some(Ok((run, mut outcomes))) => {
             app.metrics.outcomes(std::iter::once(&*tool), &outcomes);
             let outcome = outcomes.pop().ok_or_else(Refusal::internal)?;
-            Ok(ok(&CallAnswer { run, outcome: show::outcome(outcome) }))
+            Ok(or_later(run, ok(&CallAnswer { run, outcome: show::outcome(outcome) })))
         }
         told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
     }
@@ -69,30 +72,48 @@ pub(super) async fn call(
     )
 )]
 pub(super) async fn batch(
-    State(app): State<Shared>,
-    _may: May<Call>,
+    With(app): With<Shared>,
+    may: May<Call>,
     Key(key): Key,
     Json(request): Json<BatchRequest>,
 ) -> Answer {
     let wait = patience(request.wait_ms, WAIT_MS)?;
     let how = start(key, request.session)?;
+    let windlass = may.who.windlass(&app, request.layer.as_deref())?;
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
         return Err(Refusal::invalid(format!("a batch has 1 to {BATCH_CALLS} calls")));
     }
-    let tools: Vec<Arc<str>> = request.calls.iter().map(|call| call.tool.as_str().into()).collect();
+    let tools: Vec<Arc<str>> = request.calls.iter().map(|call| named(&windlass, &call.tool)).collect();
     let calls = request.calls.into_iter().zip(&tools);
     let calls = calls.map(|(call, tool)| to_call(tool.clone(), call.args, call.call_id));
     let calls = calls.collect::<Answer<Vec<ToolCall>>>()?;
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
-    let mut submitted = app.windlass.submit(work, how).await?;
+    let mut submitted = windlass.submit(work, how).await?;
     let told = app.within(wait, pin!(submitted.outcomes())).await;
     match told {
         Some(Ok((run, outcomes))) => {
             app.metrics.outcomes(tools.iter().map(|tool| &**tool), &outcomes);
-            Ok(ok(&BatchAnswer { run, outcomes: show::outcomes(outcomes) }))
+            Ok(or_later(run, ok(&BatchAnswer { run, outcomes: show::outcomes(outcomes) })))
         }
         told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
     }
+}
+
+/// An answer that may be too large to be held now: then it is 202, because the call was made all the same.
+fn or_later(run: RunId, mut response: Response) -> Response {
+    if given::size(&response).is_some_and(|size| size > given::PIECE as u64) {
+        let sentence = format!(
+            "it has ended, and too much is on its way to this client to send what it came to; take what was answered \
+             already, then ask for /v1/runs/{run}/outcome"
+        );
+        response.extensions_mut().insert(Instead(Accepted { run, state: State::Finished, sentence: Some(sentence) }));
+    }
+    response
+}
+
+/// The name of the tool that is meant, which a model may know by another; see [`windlass::tools::model_name`].
+fn named(windlass: &Windlass, name: &str) -> Arc<str> {
+    windlass::tools::called(windlass.toolbox(), name).map_or_else(|| name.into(), |tool| tool.spec().name.clone())
 }
 
 fn to_call(tool: Arc<str>, args: serde_json::Value, call_id: Option<String>) -> Answer<ToolCall> {

@@ -9,6 +9,7 @@ use crate::answer::located;
 use crate::app::Shared;
 use crate::clients::take_up_held;
 use crate::extract::{Json, Key, Place};
+use crate::guard::Asker;
 use crate::refusal::Answer;
 use crate::sse;
 use crate::wire::{ClientAnswer, ClientRequest};
@@ -25,7 +26,8 @@ pub(super) async fn register(
     key: Key,
     Json(request): Json<ClientRequest>,
 ) -> Answer {
-    let answer = app.clients.register(&app.windlass, request, &may.who.name, key.as_deref())?;
+    let windlass = may.who.windlass(&app, None)?;
+    let answer = app.clients.register(&windlass, &app.options.limits, request, &may.who.name, key.as_deref())?;
     // Runs that came to a halt for want of these tools go on.
     take_up_held(&app.windlass, &answer.tools).await;
     Ok(located(StatusCode::CREATED, &format!("/v1/clients/{}/calls", answer.client), &answer))
@@ -37,15 +39,20 @@ pub(super) async fn register(
 /// answered is handed out again to whoever connects next, under the same key.
 #[utoipa::path(get, path = "/v1/clients/{client}/calls", tag = "clients", params(("client" = String, Path)),
     responses((status = 200, description = "The calls", content_type = "text/event-stream", body = String)))]
-pub(super) async fn calls(State(app): State<Shared>, may: May<Call>, Place(client): Place<String>) -> Answer {
+pub(super) async fn calls(
+    State(app): State<Shared>,
+    may: May<Call>,
+    asker: Asker,
+    Place(client): Place<String>,
+) -> Answer {
     let calls = app.clients.calls(&app, &client, &may.who.name)?;
-    Ok(sse::stream(app, calls))
+    sse::stream(app, asker, calls)
 }
 
 /// Take a client's tools away
 #[utoipa::path(delete, path = "/v1/clients/{client}", tag = "clients", params(("client" = String, Path)),
     responses((status = 204, description = "They are gone")))]
 pub(super) async fn remove(State(app): State<Shared>, may: May<Call>, Place(client): Place<String>) -> Answer {
-    app.clients.remove(&app.windlass, &client, &may.who.name)?;
+    app.clients.remove(&client, &may.who.name)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -16,7 +16,8 @@ use crate::access::{May, Read};
 use crate::answer::ok;
 use crate::app::Shared;
 use crate::extract::{InRun, Place, Query};
-use crate::refusal::{Answer, Refusal};
+use crate::guard::Asker;
+use crate::refusal::{Answer, Refusal, troubled};
 use crate::show::{self, cursor, parse_cursor};
 use crate::sse::{self, Next, Source, event};
 use crate::wire::{EndReason, EventPage};
@@ -48,6 +49,7 @@ pub(super) struct FromQuery {
 pub(super) async fn of_run(
     State(app): State<Shared>,
     _may: May<Read>,
+    asker: Asker,
     InRun(run): InRun,
     Query(query): Query<FromQuery>,
     headers: HeaderMap,
@@ -57,7 +59,7 @@ pub(super) async fn of_run(
     info(&app, run).await?;
     app.windlass.journal_page(run, from.record, 1).await?;
     let watch = app.windlass.watch(run, from).await?;
-    answer(app, watch, &query, &headers).await
+    answer(app, asker, watch, &query, &headers).await
 }
 
 /// Watch every run of a session
@@ -70,6 +72,7 @@ pub(super) async fn of_run(
 pub(super) async fn of_session(
     State(app): State<Shared>,
     _may: May<Read>,
+    asker: Asker,
     Place(session): Place<String>,
     Query(query): Query<FromQuery>,
     headers: HeaderMap,
@@ -77,7 +80,7 @@ pub(super) async fn of_session(
     check_session(&session)?;
     let from = place(&query, &headers)?;
     let watch = app.windlass.watch_session(Arc::<str>::from(session), from);
-    answer(app, watch, &query, &headers).await
+    answer(app, asker, watch, &query, &headers).await
 }
 
 /// Where a reader begins.
@@ -97,14 +100,14 @@ fn place(query: &FromQuery, headers: &HeaderMap) -> Answer<Cursor> {
     }
 }
 
-async fn answer(app: Shared, watch: Watch, query: &FromQuery, headers: &HeaderMap) -> Answer {
+async fn answer(app: Shared, asker: Asker, watch: Watch, query: &FromQuery, headers: &HeaderMap) -> Answer {
     let limit = page_size(query.limit, 1_000)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let wants = |kind: &str| accept.split(',').any(|one| one.split(';').next().unwrap_or_default().trim() == kind);
     if wants("application/json") && !wants("text/event-stream") {
         return page(watch, limit).await;
     }
-    Ok(sse::stream(app, Watched(watch)))
+    sse::stream(app, asker, Watched(watch))
 }
 
 async fn page(mut watch: Watch, limit: usize) -> Answer {
@@ -147,9 +150,9 @@ impl Source for Watched {
             }
             None => Next::Over(EndReason::Finished),
             // Shut down, but for the last word.
-            Some(Err(Error::Refused(_))) => Next::Over(EndReason::Shutdown),
+            Some(Err(Error::Closed)) => Next::Over(EndReason::Shutdown),
             Some(Err(error)) => {
-                tracing::warn!("a stream ends early: {error}");
+                troubled(&format_args!("a stream ends early: {error}"));
                 Next::Over(EndReason::Failed)
             }
         }

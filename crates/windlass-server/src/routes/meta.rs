@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use crate::access::{May, Read};
 use crate::answer::{json, ok};
 use crate::app::Shared;
-use crate::refusal::Answer;
+use crate::refusal::{Answer, troubled};
 use crate::wire::{self, HealthStatus};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -26,7 +26,7 @@ pub(super) async fn health(State(app): State<Shared>) -> Response {
             problems.push(why);
         }
         windlass::Health::Broken(why) => {
-            status = HealthStatus::Failing;
+            status = HealthStatus::Damaged;
             problems.push(why);
         }
         // Being looked through after a crash is no problem.
@@ -69,11 +69,11 @@ pub(super) async fn metrics(State(app): State<Shared>, _may: May<Read>) -> Answe
     let counts = match app.windlass.counts().await {
         Ok(counts) => Some(counts),
         Err(error) => {
-            tracing::warn!("runs cannot be counted: {error}");
+            troubled(&format_args!("runs cannot be counted: {error}"));
             None
         }
     };
-    let text = app.metrics.text(counts, healthy, app.windlass.toolbox().tools().len());
+    let text = app.metrics.text(counts, healthy, app.windlass.toolbox().tools().len(), app.bytes.held());
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

@@ -51,10 +51,10 @@ impl Speaker {
         let (_, item) = self.find(id).await?;
         let said = match item.map(|item| item.what) {
             Some(crate::show::What::Park(awaited)) => match granted {
-                true => self.app.windlass.approve(&awaited, &self.who.name, &why).await,
-                false => self.app.windlass.deny(&awaited, &self.who.name, &why).await,
+                true => Some(self.app.windlass.approve(&awaited, &self.who.name, &why).await),
+                false => Some(self.app.windlass.deny(&awaited, &self.who.name, &why).await),
             },
-            _ => Err(Error::Refused(String::new())),
+            _ => None,
         };
         let what = if granted { "approved" } else { "denied" };
         self.unless_said(id, said, what, &why).await
@@ -79,18 +79,11 @@ impl Speaker {
             }
         };
         let question = id.question().ok_or_else(|| Refusal::not_found("there is no such doubt"))?;
-        let (info, item) = self.find(id).await?;
+        let (_, item) = self.find(id).await?;
         let said = match item {
-            Some(_) => self.app.windlass.settle_once(&question, settlement, &self.who.name, &why).await,
-            None => Err(Error::Refused(String::new())),
+            Some(_) => Some(self.app.windlass.settle_once(&question, settlement, &self.who.name, &why).await),
+            None => None,
         };
-        // The attempt may still be running: that is no matter of who comes first.
-        if let (Err(Error::Refused(text)), SettlementKind::DidNotHappen) = (&said, request.settlement)
-            && text.contains("may still be running")
-            && info.doubts.iter().any(|doubt| doubt.path == id.path)
-        {
-            return Err(Refusal::conflict("too_early", text.clone()));
-        }
         self.unless_said(id, said, what, &why).await
     }
 
@@ -103,13 +96,8 @@ impl Speaker {
             let resolved = self.app.windlass.resolve(&key, resolution.clone()).await?;
             return told(resolved, &resolution, self.key.is_some());
         }
-        let journal = self.app.windlass.journal(id.run).await?;
-        let ended = journal.iter().rev().find_map(|record| match &record.event {
-            windlass::record::Event::Finished(finished) if record.path == id.path => Some(finished),
-            _ => None,
-        });
-        match ended {
-            Some(finished) => told(Resolved::Already(finished.result.clone()), &resolution, self.key.is_some()),
+        match self.app.windlass.resolved(id.run, id.generation, &id.path).await? {
+            Some(resolved) => told(resolved, &resolution, self.key.is_some()),
             None => Err(gone(id)),
         }
     }
@@ -129,12 +117,14 @@ impl Speaker {
         Ok((info, item))
     }
 
-    /// What became of something that can be said once. Under a key, saying the same again is confirmed.
-    async fn unless_said(&self, id: &ItemId, said: windlass::Result<()>, what: &str, why: &str) -> Answer<()> {
+    /// What became of something that can be said once; nothing was said where nothing waits any more. Under a key, saying the
+    /// same again is confirmed.
+    async fn unless_said(&self, id: &ItemId, said: Option<windlass::Result<()>>, what: &str, why: &str) -> Answer<()> {
         let error = match said {
-            Ok(()) => return Ok(()),
-            Err(error @ (Error::Refused(_) | Error::Store(windlass::StoreError::Finished(_)))) => error,
-            Err(error) => return Err(error.into()),
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error @ Error::Conflict(_))) => Some(error),
+            None | Some(Err(Error::Store(windlass::StoreError::Finished(_)))) => None,
+            Some(Err(error)) => return Err(error.into()),
         };
         let counted = match id.question() {
             Some(question) => self.app.windlass.counted(&question).await?,
@@ -147,8 +137,8 @@ impl Speaker {
                 let counted = serde_json::json!({"what": what, "by": by, "reason": reason});
                 Err(Refusal::conflict("already_decided", detail).with("counted", counted))
             }
-            (None, Error::Refused(text)) if !text.is_empty() => Err(Refusal::conflict("refused", text)),
-            (None, _) => Err(gone(id)),
+            (None, Some(error)) => Err(error.into()),
+            (None, None) => Err(gone(id)),
         }
     }
 }

@@ -1,14 +1,13 @@
 //! Answers by reply key, and connections.
 
 use axum::extract::State;
-use windlass::Error;
 
 use super::people::{resolution, told};
 use crate::access::{Approve, May};
 use crate::answer::ok;
 use crate::app::Shared;
 use crate::extract::{Json, Key, MaybeJson, Place};
-use crate::refusal::{Answer, Refusal};
+use crate::refusal::Answer;
 use crate::wire::{ConnectionAnswer, ConnectionRequest, ReplyAnswer, ReplyRequest};
 
 /// Answer by reply key
@@ -23,10 +22,7 @@ pub(super) async fn reply(
     Json(request): Json<ReplyRequest>,
 ) -> Answer {
     let said = resolution(request, "whoever had its reply key")?;
-    let resolved = match app.windlass.resolve(&reply, said.clone()).await {
-        Err(Error::Refused(why)) => return Err(Refusal::not_found(why)),
-        resolved => resolved?,
-    };
+    let resolved = app.windlass.resolve(&reply, said.clone()).await?;
     told(resolved, &said, key.0.is_some())?;
     Ok(ok(&ReplyAnswer { resolved: "accepted".to_owned() }))
 }

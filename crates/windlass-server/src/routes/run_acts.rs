@@ -91,7 +91,7 @@ pub(super) async fn finish(
     };
     let done = app.windlass.finish_by_hand(run, result, &may.who.name, &reason).await;
     match done {
-        Err(Error::Refused(_)) if key.0.is_some() && was_finished(&app, run, &may.who.name, &reason).await? => {}
+        Err(Error::Conflict(_)) if key.0.is_some() && was_finished(&app, run, &may.who.name, &reason).await? => {}
         done => done?,
     }
     Ok(ok(&whole(&app, run).await?))
@@ -134,6 +134,7 @@ pub(super) async fn fork(
             })
         }
     };
+    may.who.may_repeat(&app, run).await?;
     let forked = app.windlass.fork_under(key.as_deref(), run, at, change).await?;
     let body = Forked { run: forked, from: run };
     Ok(located(StatusCode::CREATED, &format!("/v1/runs/{forked}"), &body))
@@ -179,22 +180,14 @@ pub(super) async fn import(
     Document(document): Document,
 ) -> Answer<Response> {
     let run = match app.windlass.import(&document).await {
-        Err(Error::Refused(why)) => match key.0.is_some() {
-            true => imported_before(&app, &document).await?.ok_or_else(|| Refusal::invalid(why))?,
-            false => return Err(not_imported(&app, &document, why).await?),
-        },
+        // Under a key it may be this very request that was made before.
+        Err(error @ (Error::Exists { .. } | Error::Conflict(_))) if key.0.is_some() => {
+            imported_before(&app, &document).await?.ok_or(error)?
+        }
         imported => imported?,
     };
     let state = show::state(&info(&app, run).await?.state);
     Ok(located(StatusCode::CREATED, &format!("/v1/runs/{run}"), &Imported { run, state }))
-}
-
-/// A document that does not fit, or a run that is here already.
-async fn not_imported(app: &Shared, document: &str, why: String) -> Answer<Refusal> {
-    Ok(match named_in(document) {
-        Some(run) if app.windlass.info(run).await?.is_some() => Refusal::conflict("exists", why),
-        _ => Refusal::invalid(why),
-    })
 }
 
 /// The run of a document whose journal is the beginning of what is here: then it was imported before.
@@ -204,7 +197,7 @@ async fn imported_before(app: &Shared, document: &str) -> Answer<Option<RunId>> 
         return Ok(None);
     }
     let here = app.windlass.export(run).await?;
-    let read: Option<serde_json::Value> = serde_json::from_str(document).ok();
+    let read: Option<serde_json::Value> = windlass::read_json(document.as_bytes()).ok();
     let Some(read) = read else { return Ok(None) };
     let journal = |document: &serde_json::Value| document.get("journal").and_then(|list| list.as_array().cloned());
     let (Some(there), Some(here)) = (journal(&read), journal(&here)) else { return Ok(None) };
@@ -213,7 +206,7 @@ async fn imported_before(app: &Shared, document: &str) -> Answer<Option<RunId>> 
 }
 
 fn named_in(document: &str) -> Option<RunId> {
-    let document: serde_json::Value = serde_json::from_str(document).ok()?;
+    let document: serde_json::Value = windlass::read_json(document.as_bytes()).ok()?;
     document.get("run")?.as_str()?.parse().ok()
 }
 

@@ -191,6 +191,7 @@ pub(super) async fn whole(app: &Shared, run: RunId) -> Answer<Run> {
     let info = info(app, run).await?;
     let mut shown = show::run(&info);
     shown.sentence = Some(app.windlass.explain(run).await?.sentence);
+    shown.layers = app.windlass.layers_of(run).await?.names().iter().map(ToString::to_string).collect();
     if let windlass::RunState::Finished { .. } = info.state {
         shown.outcomes = match app.windlass.attach(run).await {
             Ok(outcomes) => Some(show::outcomes(outcomes)),

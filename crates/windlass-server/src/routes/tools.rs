@@ -1,8 +1,14 @@
 //! Tools: what there is, and what would become of a call.
 
+use std::convert::Infallible;
+use std::iter;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use futures_util::{StreamExt, stream};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::openapi::schema::{AnyOfBuilder, Schema};
@@ -10,7 +16,7 @@ use utoipa::openapi::{Ref, RefOr};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 use windlass::policy::{Hypothetical, Verdict as Predicted};
 use windlass::tools::spec::Concurrency;
-use windlass::{Tool, ToolCall, ToolError};
+use windlass::{Schemas, Tool, ToolCall, ToolError, Windlass};
 
 use crate::access::{May, Read};
 use crate::answer::ok;
@@ -39,16 +45,16 @@ pub(super) struct ToolQuery {
     format: Option<Format>,
     /// Only tools with this tag.
     tag: Option<String>,
+    /// As this layer shows them.
+    #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
+    layer: Option<String>,
 }
 
+/// Lists up to this long are answered whole. The schemas of a large document are ten times its text.
+const AT_ONCE: usize = 64;
+
 /// A list of tools in one of its forms.
-#[derive(serde::Serialize)]
-#[serde(untagged)]
-enum Tools {
-    Windlass(ToolList),
-    OpenAi(OpenAiTools),
-    Anthropic(AnthropicTools),
-}
+struct Tools;
 
 /// By hand, because an empty list has all three forms at once.
 impl PartialSchema for Tools {
@@ -73,63 +79,95 @@ impl ToSchema for Tools {
 /// List tools
 #[utoipa::path(get, path = "/v1/tools", tag = "tools", params(ToolQuery),
     responses((status = 200, description = "The tools, sorted by name", body = inline(Tools))))]
-pub(super) async fn list(State(app): State<Shared>, _may: May<Read>, Query(query): Query<ToolQuery>) -> Answer {
-    let toolbox = app.windlass.toolbox();
+pub(super) async fn list(State(app): State<Shared>, may: May<Read>, Query(query): Query<ToolQuery>) -> Answer {
+    let windlass = may.who.windlass(&app, query.layer.as_deref())?;
+    let toolbox = windlass.toolbox();
     let tools = query.tag.as_deref().map_or_else(|| toolbox.tools(), |tag| toolbox.tagged(tag));
-    let views = tools.iter().map(|tool| view(tool)).collect::<Answer<Vec<ToolView>>>()?.into_iter();
-    Ok(ok(&match query.format.unwrap_or_default() {
-        Format::Windlass => Tools::Windlass(ToolList { tools: views.collect() }),
-        Format::OpenAi => Tools::OpenAi(OpenAiTools { tools: views.map(show::openai).collect() }),
-        Format::Anthropic => Tools::Anthropic(AnthropicTools { tools: views.map(show::anthropic).collect() }),
-    }))
+    let format = query.format.unwrap_or_default();
+    let (mut first, count) = (true, tools.len());
+    let pieces = tools.into_iter().filter_map(move |tool| {
+        let text = written(&tool, format)?;
+        Some(format!("{}{text}", if std::mem::take(&mut first) { "" } else { "," }))
+    });
+    let pieces = iter::once("{\"tools\":[".to_owned()).chain(pieces).chain(["]}\n".to_owned()]);
+    let body = if count <= AT_ONCE {
+        Body::from(pieces.collect::<String>())
+    } else {
+        // Each is made when it is sent, and other requests go on meanwhile.
+        Body::from_stream(stream::iter(pieces).then(|piece| async {
+            tokio::task::yield_now().await;
+            Ok::<_, Infallible>(piece)
+        }))
+    };
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-fn view(tool: &Tool) -> Answer<ToolView> {
-    show::tool(tool).map_err(|error| {
+/// A tool as JSON; nothing where a model would be told of one it cannot call.
+fn written(tool: &Tool, format: Format) -> Option<String> {
+    let text = match (format, view(tool)) {
+        (Format::Windlass, view) => serde_json::to_string(&view.unwrap_or_else(|why| unavailable(tool, why))),
+        (Format::OpenAi, Ok(view)) => serde_json::to_string(&show::openai(view)),
+        (Format::Anthropic, Ok(view)) => serde_json::to_string(&show::anthropic(view)),
+        (Format::OpenAi | Format::Anthropic, Err(_)) => return None,
+    };
+    text.inspect_err(|error| tracing::error!("the tool `{}` cannot be written: {error}", tool.spec().name)).ok()
+}
+
+/// The tool, or why its schemas cannot be had.
+fn view(tool: &Tool) -> Result<ToolView, String> {
+    let schemas = tool.schemas().map_err(|error| {
         let why = show::failure(&error).message;
-        Refusal::unavailable(
-            "tool_unavailable",
-            format!("the schemas of `{}` cannot be had now: {why}", tool.spec().name),
-        )
-    })
+        format!("could not load the schemas of `{}`: {why}", tool.spec().name)
+    })?;
+    Ok(show::tool(tool, schemas))
 }
 
-fn find(app: &Shared, name: &str) -> Answer<Arc<Tool>> {
-    app.windlass
-        .toolbox()
-        .get(name)
+fn unavailable(tool: &Tool, why: String) -> ToolView {
+    ToolView { unavailable: Some(why), ..show::tool(tool, Schemas::any()) }
+}
+
+fn find(windlass: &Windlass, name: &str) -> Answer<Arc<Tool>> {
+    windlass::tools::called(windlass.toolbox(), name)
         .ok_or_else(|| Refusal::not_found(format!("there is no tool `{}`; /v1/tools lists them", shortened(name))))
 }
 
 /// Look at a tool
 #[utoipa::path(get, path = "/v1/tools/{name}", tag = "tools", params(("name" = String, Path)),
     responses((status = 200, description = "The tool", body = ToolView)))]
-pub(super) async fn get(State(app): State<Shared>, _may: May<Read>, Place(name): Place<String>) -> Answer {
-    Ok(ok(&view(&*find(&app, &name)?)?))
+pub(super) async fn get(State(app): State<Shared>, may: May<Read>, Place(name): Place<String>) -> Answer {
+    let view = view(&*find(&*may.who.windlass(&app, None)?, &name)?);
+    Ok(ok(&view.map_err(|why| Refusal::unavailable("tool_unavailable", why))?))
 }
 
 /// What would become of a call?
 ///
-/// Whether its arguments fit, whether it would need approval and why, its effect and its key. Nothing is run.
+/// Whether its arguments fit, whether it would wait for a connection or an approval and why, its effect and its key. Nothing is
+/// run.
 #[utoipa::path(post, path = "/v1/tools/{name}/check", tag = "tools", params(("name" = String, Path)),
     request_body = Option<CheckRequest>, responses((status = 200, description = "What would happen", body = CheckAnswer)))]
 pub(super) async fn check(
     State(app): State<Shared>,
-    _may: May<Read>,
+    may: May<Read>,
     _key: Key,
     Place(name): Place<String>,
     MaybeJson(request): MaybeJson<CheckRequest>,
 ) -> Answer {
-    let tool = find(&app, &name)?;
+    let windlass = may.who.windlass(&app, request.layer.as_deref())?;
+    let tool = find(&windlass, &name)?;
+    let name = tool.spec().name.to_string();
     let args = Value::Object(request.args);
     let key = match &tool.spec().guards.concurrency {
         Concurrency::Keyed(key) => Some(key.evaluate(&args)),
         _ => None,
     };
     let case = Hypothetical { session: request.session, ..Hypothetical::new(ToolCall::new(name.as_str(), args)) };
-    let predicted = app.windlass.predict(case);
+    let predicted = windlass.predict(case);
     let (verdict, why, error) = match predicted.verdict {
         Predicted::Runs(_) => (Verdict::Runs, None, None),
+        Predicted::NeedsConnection { provider, then } => {
+            let why = format!("there is no connection to `{provider}`; with it, the call {then}");
+            (Verdict::NeedsConnection, Some(why), None)
+        }
         Predicted::NeedsApproval(need) => (Verdict::NeedsApproval, Some(need.to_string()), None),
         Predicted::Refused(error) => (Verdict::Refused, None, Some(error)),
     };

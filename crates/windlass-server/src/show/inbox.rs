@@ -116,7 +116,7 @@ impl Item {
         let paths: Vec<Path> = items.iter().map(|item| item.id.path.clone()).collect();
         let mut calls = match windlass.asked_calls(info.run, &paths).await {
             // It is asked for all the same, and whoever decides is told why that cannot be.
-            Err(Error::Store(StoreError::Sealed { .. })) => Vec::new(),
+            Err(Error::Store(StoreError::Sealed { .. } | StoreError::Damaged { .. })) => Vec::new(),
             calls => calls?,
         }
         .into_iter();

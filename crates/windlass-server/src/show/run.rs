@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
-use windlass::record::{Event, OpKind, Record};
+use windlass::record::{Asked, Event, OpKind, Record};
 use windlass::{
     Check, Comparison, Departure, Differs, Doubt, Ending, Explanation, Hold, Park, Path, RunId, RunInfo, RunState,
     Toolbox,
@@ -57,6 +57,7 @@ pub(crate) fn run(info: &RunInfo) -> wire::Run {
         id: info.run,
         tool: info.tool.to_string(),
         session: info.session.as_deref().map(str::to_owned),
+        layers: Vec::new(),
         parent: parent(info.parent.as_deref()),
         created: info.created.into(),
         ended: info.ended.map(Into::into),
@@ -114,17 +115,17 @@ pub(crate) fn explanation(explanation: &Explanation) -> wire::Explanation {
 
 /// Records from number `from` on, without the secrets of arguments.
 pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<wire::Record> {
-    let mut tools: BTreeMap<&Path, &str> = BTreeMap::new();
+    let mut calls: BTreeMap<&Path, &Asked> = BTreeMap::new();
     let mut shown = Vec::with_capacity(records.len());
     for (record, seq) in records.iter().zip(from..) {
         if let Some(asked) = record.asked.as_ref().filter(|asked| asked.kind == OpKind::Call) {
-            tools.insert(&record.path, &asked.name);
+            calls.insert(&record.path, asked);
         }
-        let tool = tools.get(&record.path).copied();
+        let tool = calls.get(&record.path).and_then(|asked| toolbox.recorded(&asked.name, &asked.layers));
         // What was a secret when it was recorded stays one, whatever became of its tool. What the schema of today calls one
         // is hidden below.
         let record = &*record.without_secrets();
-        let hide = |args: &Value| toolbox.by_id(tool?).and_then(|tool| tool.without_secrets(args));
+        let hide = |args: &Value| tool.as_ref()?.without_secrets(args);
         let asked = record.asked.as_ref().map(|asked| {
             let mut map = object(asked);
             if let (OpKind::Call | OpKind::Spawn, Some(input)) = (asked.kind, &asked.input) {

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 use windlass::policy::Policy;
+use windlass::tools::model_name;
 use windlass::tools::spec::{Approval, Concurrency};
-use windlass::{Effect, Tool, ToolError};
+use windlass::{Effect, Schemas, Tool};
 
 use crate::wire;
 
@@ -15,8 +16,8 @@ pub(crate) fn effect_word(effect: Effect) -> &'static str {
     }
 }
 
-pub(crate) fn tool(tool: &Tool) -> Result<wire::ToolView, ToolError> {
-    let (spec, contract) = (tool.spec(), tool.contract()?);
+pub(crate) fn tool(tool: &Tool, schemas: Schemas) -> wire::ToolView {
+    let spec = tool.spec();
     let hints = match serde_json::to_value(spec.hints) {
         Ok(Value::Object(map)) => map,
         _ => Map::new(),
@@ -27,7 +28,7 @@ pub(crate) fn tool(tool: &Tool) -> Result<wire::ToolView, ToolError> {
         Concurrency::Exclusive => "exclusive".to_owned(),
         Concurrency::Keyed(key) => key.source().to_owned(),
     };
-    Ok(wire::ToolView {
+    wire::ToolView {
         name: spec.name.to_string(),
         id: spec.id.to_string(),
         title: spec.about.title.clone(),
@@ -40,9 +41,10 @@ pub(crate) fn tool(tool: &Tool) -> Result<wire::ToolView, ToolError> {
         policy: policy(&spec.policy()),
         concurrency,
         connection: spec.guards.connection.as_deref().map(str::to_owned),
-        input_schema: contract.input().clone(),
-        output_schema: contract.output().cloned(),
-    })
+        input_schema: schemas.input,
+        output_schema: schemas.output,
+        unavailable: None,
+    }
 }
 
 /// What a policy says, with durations in milliseconds.
@@ -79,11 +81,12 @@ fn policy(policy: &Policy) -> Map<String, Value> {
 }
 
 pub(crate) fn openai(view: wire::ToolView) -> wire::OpenAiTool {
-    let function =
-        wire::OpenAiFunction { name: view.name, description: view.description, parameters: view.input_schema };
+    let name = model_name(&view.name).into_owned();
+    let function = wire::OpenAiFunction { name, description: view.description, parameters: view.input_schema };
     wire::OpenAiTool { kind: "function".to_owned(), function }
 }
 
 pub(crate) fn anthropic(view: wire::ToolView) -> wire::AnthropicTool {
-    wire::AnthropicTool { name: view.name, description: view.description, input_schema: view.input_schema }
+    let name = model_name(&view.name).into_owned();
+    wire::AnthropicTool { name, description: view.description, input_schema: view.input_schema }
 }

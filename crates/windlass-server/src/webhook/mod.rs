@@ -17,6 +17,7 @@ use windlass::Filter;
 
 use crate::app::Shared;
 use crate::clients::for_people;
+use crate::refusal::troubled;
 use crate::show::{Item, items};
 use crate::wire::InboxItem;
 use post::Target;
@@ -107,7 +108,7 @@ pub(crate) async fn tell(app: Shared, hook: Webhook) {
                     known.insert(id, progress);
                 }
             }
-            Err(error) => tracing::warn!("the inbox cannot be read for the webhook: {error:?}"),
+            Err(error) => troubled(&format_args!("the inbox cannot be read for the webhook: {error:?}")),
         }
         tokio::time::sleep(hook.look.max(begun.elapsed() * SHARE)).await;
     }

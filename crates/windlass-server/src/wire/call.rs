@@ -22,6 +22,10 @@ pub struct CallRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub session: Option<String>,
+    /// Through which layer, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
+    pub layer: Option<String>,
     /// The id a model gave the call; comes back with the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255)]
@@ -59,6 +63,10 @@ pub struct BatchRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub session: Option<String>,
+    /// Through which layer, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
+    pub layer: Option<String>,
     /// After a failure, calls not yet started are skipped and say so.
     #[serde(default)]
     pub stop_on_failure: bool,

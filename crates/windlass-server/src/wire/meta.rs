@@ -24,6 +24,8 @@ pub enum HealthStatus {
     Ok,
     /// It works, and somebody should look.
     Degraded,
+    /// What the store holds of some runs is not what was written. Those are not answered; all others go on.
+    Damaged,
     /// It cannot do its work.
     Failing,
 }

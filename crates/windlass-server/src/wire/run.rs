@@ -50,6 +50,9 @@ pub struct Run {
     /// The session it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// The layers it was called through, the lowest first. Not in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<String>,
     /// The run that spawned it, and where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
@@ -111,7 +114,7 @@ pub struct Parent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Hold {
     /// For programs: `diverged`, `crash_loop`, `tool_missing`, `undecodable`, `abandoned`, `outside`, `imported`,
-    /// `too_long` or `too_big`.
+    /// `sealed`, `damaged`, `too_long` or `too_big`.
     pub reason: String,
     /// For people, with the way out.
     pub sentence: String,

@@ -32,6 +32,10 @@ pub struct TokenRequest {
     /// It is void from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
+    /// Its bearer sees and calls tools through this layer only. Not for a token with the scope `admin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
+    pub layer: Option<String>,
 }
 
 /// A token, without its secret.
@@ -48,6 +52,9 @@ pub struct TokenView {
     /// It is void from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
+    /// Its bearer sees and calls tools through this layer only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<String>,
 }
 
 /// A token that was just made.

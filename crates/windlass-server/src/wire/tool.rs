@@ -46,6 +46,9 @@ pub struct ToolView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output_schema: Option<Value>,
+    /// Why its schemas are not shown, and calls of it fail; in a list, where it hides no other tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
 }
 
 /// Every tool, sorted by name.
@@ -116,6 +119,10 @@ pub struct CheckRequest {
     /// The session it would belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// The layer it would be made through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
+    pub layer: Option<String>,
 }
 
 /// What would become of a call. Nothing was run.
@@ -149,6 +156,8 @@ pub struct CheckAnswer {
 pub enum Verdict {
     /// It would run.
     Runs,
+    /// Somebody would have to connect a provider first.
+    NeedsConnection,
     /// Somebody would have to approve it first.
     NeedsApproval,
     /// It would end with an error, without an attempt.

@@ -206,3 +206,54 @@ async fn l23_whoever_finds_the_file_in_use_finds_the_server() {
     world.stop().await;
     assert_eq!(windlass::holder(&path).unwrap(), None);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b02_a_token_that_is_bound_to_a_layer_sees_and_calls_through_it_only() {
+    let world = World::new().await;
+    let guest = world.windlass.layer("guest").unwrap();
+    guest.toolbox().show_only(["add"]);
+    world.windlass.layer("other").unwrap();
+    let admin = token(&world.client, "root", &["admin", "read", "call"]).await;
+    let admin = world.client.bearing(admin["secret"].as_str().unwrap());
+    let bound = json!({"name": "bot", "scopes": ["read", "call"], "layer": "guest"});
+    let made = admin.post("/v1/tokens", bound).await.is(201);
+    assert_eq!(made["layer"], "guest");
+    let bot = admin.bearing(made["secret"].as_str().unwrap());
+
+    let names = |list: Value| -> Vec<String> {
+        list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(bot.get("/v1/tools").await.is(200)), ["add"]);
+    assert_eq!(names(admin.get("/v1/tools?layer=guest").await.is(200)), ["add"]);
+    assert!(names(admin.get("/v1/tools").await.is(200)).len() > 1);
+    bot.get("/v1/tools/charge").await.refused(404, "not_found");
+    bot.post("/v1/tools/charge/check", json!({})).await.refused(404, "not_found");
+
+    let hidden = bot.post("/v1/calls", json!({"tool": "charge"})).await.is(200);
+    assert_eq!(hidden["outcome"]["error"]["kind"], "unavailable");
+    let called = bot.post("/v1/calls", json!({"tool": "add", "args": {"a": 1, "b": 2}})).await.is(200);
+    let run = bot.get(&format!("/v1/runs/{}", called["run"].as_str().unwrap())).await.is(200);
+    assert_eq!(run["layers"], json!(["guest"]));
+    for layer in ["other", "gone"] {
+        bot.post("/v1/calls", json!({"tool": "add", "layer": layer})).await.refused(403, "forbidden");
+    }
+    admin.post("/v1/calls", json!({"tool": "add", "layer": "gone"})).await.refused(409, "no_layer");
+
+    // What was called outside of the layer is not repeated through a fork.
+    let outside = admin.post("/v1/calls", json!({"tool": "add", "args": {"a": 1, "b": 2}})).await.is(200);
+    let fork = |run: &Value| format!("/v1/runs/{}/fork", run["run"].as_str().unwrap());
+    bot.post(&fork(&outside), json!({"at": "start"})).await.refused(403, "forbidden");
+    bot.post(&fork(&called), json!({"at": "start"})).await.is(201);
+
+    // Tools that it brings are of its layer.
+    let brought = json!({"tools": [{"name": "mine", "description": "Mine."}]});
+    bot.post("/v1/clients", brought).await.is(201);
+    assert_eq!(names(bot.get("/v1/tools").await.is(200)), ["add", "mine"]);
+    admin.get("/v1/tools/mine").await.refused(404, "not_found");
+
+    world.windlass.toolbox().remove_layer("guest");
+    bot.get("/v1/tools").await.refused(409, "no_layer");
+    bot.post("/v1/calls", json!({"tool": "add"})).await.refused(409, "no_layer");
+    let unbound = json!({"name": "boss", "scopes": ["admin"], "layer": "guest"});
+    admin.post("/v1/tokens", unbound).await.refused(422, "invalid_request");
+}

@@ -48,6 +48,41 @@ async fn l16_an_artifact_is_streamed_in_and_read_in_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn e26_an_artifact_is_sent_as_what_it_is_and_read_for_its_session_only() {
+    let world = World::new().await;
+    let store = async |session: &str, kind: &str, content: &'static str| {
+        let path = format!("/v1/artifacts?session={session}");
+        let stored = world.client.send("POST", &path, &[("content-type", kind)], content.into()).await;
+        let place = stored.header("location").to_owned();
+        (place, stored.is(201)["artifact"].as_str().unwrap().to_owned())
+    };
+    let (place, id) = store("mine", "text/csv; charset=utf-8", "a,b").await;
+    let read = world.client.get(&place).await;
+    assert_eq!(
+        (read.status, &read.body[..], read.header("content-type")),
+        (200, &b"a,b"[..], "text/csv; charset=utf-8")
+    );
+    assert_eq!((read.header("content-disposition"), read.header("x-content-type-options")), ("inline", "nosniff"));
+    assert_eq!(world.client.get(&format!("/v1/artifacts/{id}?session=mine")).await.status, 200);
+    world.client.get(&format!("/v1/artifacts/{id}?session=other")).await.refused(404, "not_found");
+    world.client.get(&format!("/v1/artifacts/{id}?session=")).await.refused(422, "invalid_request");
+    world.client.get(&format!("/v1/artifacts/{id}?media_type=a%0Ab")).await.refused(422, "invalid_request");
+    world.client.get(&format!("/v1/artifacts/{id}?sesion=mine")).await.refused(400, "bad_query");
+    let plain = world.client.get(&format!("/v1/artifacts/{id}")).await;
+    assert_eq!(
+        (plain.header("content-type"), plain.header("content-disposition")),
+        ("application/octet-stream", "attachment")
+    );
+    // What a browser might run is a file to it.
+    for kind in ["text/html", "image/svg+xml", "TEXT/HTML; charset=utf-8", "application/xhtml+xml", "text/xml"] {
+        let (place, _) = store("mine", kind, "<script>alert(1)</script>").await;
+        let read = world.client.get(&place).await;
+        assert_eq!((read.header("content-type"), read.header("content-disposition")), (kind, "attachment"));
+        assert!(read.header("content-security-policy").contains("sandbox"), "{read:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn l16_a_call_is_made_with_what_was_stored_and_what_is_too_large_is_refused() {
     let world = World::new().await;
     let stored =

@@ -1,7 +1,11 @@
 //! Tools as others see them, housekeeping, and the server itself.
 
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tower::ServiceExt;
+use windlass::{Atomic, Body, Call, Output, Schemas, Tool, ToolError, ToolResult, ToolSpec};
 use windlass_server::Options;
 
 use crate::world::{World, builder};
@@ -27,6 +31,44 @@ async fn l23_tools_are_listed_in_the_forms_models_know() {
     world.client.get("/v1/tools?format=xml").await.refused(400, "bad_query");
 }
 
+struct Nothing;
+
+impl Atomic for Nothing {
+    fn attempt(&self, _: Call) -> BoxFuture<'static, ToolResult<Output>> {
+        Box::pin(std::future::ready(Ok(Output::value(json!(1)))))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l03_a_list_compiles_nothing_and_a_tool_without_schemas_hides_no_other() {
+    let world = World::new().await;
+    let insert = |name: &'static str, fails: bool| {
+        let schemas = move |_: &ToolSpec| match fails {
+            true => Err(ToolError::unavailable("nothing at `#/nowhere`")),
+            // One that does not compile: a list does not look.
+            false => Ok(Schemas::input(json!({"type": "strin"}))),
+        };
+        let spec = ToolSpec::new(name, "Of a document.");
+        world.windlass.toolbox().insert(Tool::lazy(spec, schemas, Body::Atomic(Arc::new(Nothing)))).unwrap();
+    };
+    insert("broken", true);
+    insert("fine", false);
+    let listed = world.client.get("/v1/tools").await.is(200)["tools"].clone();
+    let named = |name: &str| listed.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap().clone();
+    assert_eq!(
+        (&named("fine")["input_schema"]["type"], &named("fine")["unavailable"]),
+        (&json!("strin"), &Value::Null)
+    );
+    assert!(named("broken")["unavailable"].as_str().unwrap().contains("nothing at `#/nowhere`"), "{listed}");
+    assert!(named("add").get("unavailable").is_none());
+    let openai = world.client.get("/v1/tools?format=openai").await.is(200).to_string();
+    assert!(
+        openai.contains("\"fine\"") && !openai.contains("\"broken\""),
+        "a model is not told of what it cannot call"
+    );
+    world.client.get("/v1/tools/broken").await.refused(503, "tool_unavailable");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn w07_what_would_become_of_a_call_is_told_without_making_it() {
     let world = World::new().await;
@@ -47,10 +89,8 @@ async fn w07_what_would_become_of_a_call_is_told_without_making_it() {
         (&json!("refused"), &json!(false), 2)
     );
     let unconnected = check("mail", json!({})).await;
-    assert_eq!(
-        (&unconnected["verdict"], &unconnected["error"]["kind"]),
-        (&json!("refused"), &json!("connection_required"))
-    );
+    assert_eq!((&unconnected["verdict"], &unconnected["error"]), (&json!("needs_connection"), &Value::Null));
+    assert!(unconnected["why"].as_str().unwrap().contains("`post`"), "{unconnected}");
     assert_eq!(world.client.get("/v1/runs").await.is(200)["runs"], json!([]));
     assert_eq!(world.ledger.count(), 0);
     world.client.post("/v1/tools/none/check", json!({})).await.refused(404, "not_found");
@@ -136,4 +176,45 @@ async fn l23_the_same_requests_are_answered_without_a_socket() {
         .unwrap();
     let response = router.oneshot(request).await.unwrap();
     assert_eq!(response.status(), 503, "it takes nothing new");
+}
+
+/// Models take fewer characters in a name than a toolbox does.
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_name_with_a_dot_is_offered_as_models_take_it_and_taken_back() {
+    let world = World::new().await;
+    let long = format!("{}.b", "a".repeat(62));
+    for name in ["math.add", "math_add", "math.sub", long.as_str()] {
+        let own = name.to_owned();
+        let tool = windlass::Tool::new(name, "says its name", move |_: Value| {
+            let own = own.clone();
+            async move { Ok(json!(own)) }
+        });
+        world.windlass.toolbox().insert(tool.effect(windlass::Effect::Readonly)).unwrap();
+    }
+    let openai = world.client.get("/v1/tools?format=openai").await.is(200);
+    let openai = openai["tools"].as_array().unwrap().iter().map(|tool| tool["function"]["name"].clone());
+    let anthropic = world.client.get("/v1/tools?format=anthropic").await.is(200);
+    let anthropic = anthropic["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone());
+    let (openai, anthropic): (Vec<Value>, Vec<Value>) = (openai.collect(), anthropic.collect());
+    assert_eq!(openai, anthropic);
+    let known = world.client.get("/v1/tools").await.is(200)["tools"].clone();
+    for (tool, offered) in known.as_array().unwrap().iter().zip(&openai) {
+        let (name, offered) = (tool["name"].as_str().unwrap(), offered.as_str().unwrap());
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        assert!((1..=64).contains(&offered.len()) && offered.chars().all(fits), "{offered}");
+        assert_eq!(offered == name, !name.contains('.'), "{name}: {offered}");
+        if !name.starts_with("math") && name != long {
+            continue;
+        }
+        let call = json!({"tool": offered, "args": {}});
+        let answer = world.client.post("/v1/calls", call.clone()).await.is(200);
+        assert_eq!(answer["outcome"]["value"], name);
+        let run = answer["run"].as_str().unwrap().to_owned();
+        assert_eq!(world.client.get(&format!("/v1/runs/{run}")).await.is(200)["tool"], name, "it is recorded as it is");
+        let batch = world.client.post("/v1/batches", json!({"calls": [call]})).await.is(200);
+        assert_eq!(batch["outcomes"][0]["value"], name);
+        assert_eq!(world.client.get(&format!("/v1/tools/{offered}")).await.is(200)["name"], name);
+        let check = world.client.post(&format!("/v1/tools/{offered}/check"), json!({"args": {}})).await.is(200);
+        assert_eq!((&check["tool"], &check["verdict"]), (&json!(name), &json!("runs")));
+    }
 }

@@ -5,12 +5,15 @@
 
 mod access;
 mod artifacts;
+mod bounds;
 mod calls;
 mod client_tools;
+mod damage;
 mod description;
 mod events;
 mod house;
 mod inbox;
+mod late;
 mod limits;
 mod lists;
 mod net;

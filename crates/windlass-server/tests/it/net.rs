@@ -32,7 +32,7 @@ impl Answer {
     pub(crate) fn json(&self) -> Value {
         assert!(self.body.ends_with(b"\n"), "a terminal's prompt would stand behind it: {:?}", self.body);
         assert_eq!(self.header("content-length"), self.body.len().to_string());
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
+        windlass::read_json(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
@@ -66,6 +66,10 @@ impl Client {
 
     pub(crate) fn bearing(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    pub(crate) fn token(&self) -> &str {
+        self.token.as_deref().expect("it has one")
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -157,10 +161,13 @@ impl Events {
     pub(crate) async fn read(&mut self) -> Option<()> {
         let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("in time")?;
         let data = frame.ok()?.into_data().ok()?;
+        // What was looked through already need not be looked through again.
+        let mut from = self.text.len().saturating_sub(1);
         self.text.push_str(std::str::from_utf8(&data).unwrap());
-        while let Some(end) = self.text.find("\n\n") {
-            let block: String = self.text.drain(..end + 2).collect();
+        while let Some(end) = self.text.as_bytes()[from..].windows(2).position(|pair| pair == b"\n\n") {
+            let block: String = self.text.drain(..from + end + 2).collect();
             self.take(&block);
+            from = 0;
         }
         Some(())
     }

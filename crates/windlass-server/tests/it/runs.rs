@@ -164,3 +164,31 @@ async fn l23_a_signal_nobody_declared_is_refused() {
     let nobody = "01900000-0000-7000-8000-000000000000";
     world.client.post(&format!("/v1/runs/{nobody}/signals/go"), json!({})).await.refused(404, "not_found");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn w10_a_value_at_the_depth_limit_comes_in_and_goes_out() {
+    let world = World::new().await;
+    // The object it stands in and the value itself are levels too.
+    let nested = |levels: usize| (1..levels).fold(json!(7), |inner, _| json!([inner]));
+    let cents = nested(windlass::limits::VALUE_DEPTH - 2);
+    let charged = world.call("charge", json!({"cents": cents})).await;
+    let run = charged["run"].as_str().unwrap().to_owned();
+    let shown = world.client.get(&format!("/v1/runs/{run}/outcome")).await.is(200);
+    assert!(shown.to_string().contains("[[[[7]]]]"), "{shown}");
+    let document = world.client.get(&format!("/v1/runs/{run}/export")).await.is(200);
+    world.client.delete(&format!("/v1/runs/{run}")).await;
+    assert_eq!(world.client.post("/v1/runs/import", document).await.is(201)["run"], run);
+    let waits = world.start("ask", json!({})).await;
+    let item = world.item().await;
+    let path = format!("/v1/inbox/{}/answer", item["id"].as_str().unwrap());
+    let deeper = nested(windlass::limits::VALUE_DEPTH + 1);
+    world.client.post(&path, json!({"value": deeper})).await.refused(422, "invalid_request");
+    world.client.post(&path, json!({"value": cents})).await.is(200);
+    assert_eq!(world.run_in(&waits, "finished").await["state"], "finished");
+    let far = nested(1_000);
+    world
+        .client
+        .post("/v1/calls", json!({"tool": "charge", "args": {"cents": far}}))
+        .await
+        .refused(400, "malformed_json");
+}

@@ -166,7 +166,9 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
     });
     let mail = any("mail", "Needs a connection.", |_| Ok(json!("sent")))
         .with(|spec| spec.guards.connection = Some("post".into()));
-    vec![add, charge, pay, hang, slow, fail, ask, steps, mail]
+    let big = any("big", "Says much.", |args| Ok(json!("y".repeat(args["bytes"].as_u64().unwrap_or(0) as usize))))
+        .effect(Effect::Readonly);
+    vec![big, add, charge, pay, hang, slow, fail, ask, steps, mail]
 }
 
 struct Adds;

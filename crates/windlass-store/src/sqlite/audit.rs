@@ -11,9 +11,13 @@ use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, Park, RunState};
 use windlass_core::store::Message;
 
-use super::birth::{self, Birth};
+use super::birth::{self, Birth, Born};
+use super::blobs;
+use super::damage;
 use super::job::{Phase, State};
 use super::keys::Keys;
+use super::lineage;
+use super::lock;
 use super::log::{self, Journal, Row, Tails, signed, unsigned};
 use super::open;
 use super::read::{ReadError, decode, decode_line, text};
@@ -86,34 +90,43 @@ impl fmt::Display for Report {
 }
 
 /// Checks a whole file, which may be in use: every page, every index, and that every journal is there from its beginning to
-/// its end and can be read. Takes as long as reading the file does. `progress` is told now and then how many of how many
-/// runs were checked.
+/// its end and is what was written. Of a file with an older schema, every page and every index: opening it brings it up to
+/// date. Takes as long as reading the file does. `progress` is told now and then how many of how many runs were checked.
 pub fn check_file(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<Report, OpenError> {
     let path = path.as_ref();
     let failed = |error: rusqlite::Error| OpenError::sql(path, error);
+    // The log of a file that is in use is written to, and known to be its own.
+    if !matches!(lock::holder(path), Ok(Some(_))) {
+        lineage::check(&resolved(path)).map_err(|foreign| foreign.refusal(path))?;
+    }
     let mut connection = open::onlooker(path).map_err(failed)?;
-    match schema::identify(&connection).map_err(failed)? {
-        Identity::Windlass(version) if version == schema::VERSION => {}
+    let is_older = match schema::identify(&connection).map_err(failed)? {
+        Identity::Windlass(version) if version == schema::VERSION => false,
         Identity::Windlass(found) if found > schema::VERSION => {
             return Err(OpenError::Newer { path: path.to_owned(), found, known: schema::VERSION });
         }
-        Identity::Windlass(_) => {
-            let why = "it has an older schema; open it with this Windlass once, which brings it up to date";
-            return Err(OpenError::failed(path, why));
-        }
+        Identity::Windlass(_) => true,
         Identity::Foreign(found) => {
             return Err(OpenError::NotWindlass { path: path.to_owned(), found: found.to_owned() });
         }
         Identity::Empty => {
             return Err(OpenError::NotWindlass { path: path.to_owned(), found: "it is empty".to_owned() });
         }
-    }
+    };
     let mut report = Report { path: path.to_owned(), ..Report::default() };
     progress(0, 0);
     // One view of the file, whatever is written meanwhile.
     let view = connection.transaction().map_err(failed)?;
     let keys = Keys::of(&resolved(path));
-    let checked = check_pages(&view, &mut report).and_then(|()| check_runs(&view, &keys, &mut report, &mut progress));
+    let checked = check_pages(&view, &mut report);
+    let checked = if is_older {
+        checked
+    } else {
+        checked
+            .and_then(|()| check_sums(&view, &mut report))
+            .and_then(|()| check_runs(&view, &keys, &mut report, &mut progress))
+            .and_then(|()| check_content(&view, &mut report))
+    };
     match checked {
         Ok(()) => {}
         // Damage where it is read from is a finding too.
@@ -135,6 +148,22 @@ fn check_pages(view: &Connection, report: &mut Report) -> rusqlite::Result<()> {
         if found != "ok" {
             report.tell(format!("SQLite says: {found}"));
         }
+    }
+    Ok(())
+}
+
+/// Every row that has a checksum. A row that no longer says which run it is of is named by its place.
+fn check_sums(view: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    report.problems.extend(schema::misshapen(view)?);
+    let found = damage::find(view, TOLD)?;
+    found.iter().for_each(|damage| report.tell(damage.sentence()));
+    Ok(())
+}
+
+/// Content is what its name says.
+fn check_content(view: &Connection, report: &mut Report) -> rusqlite::Result<()> {
+    for (name, problem) in blobs::damaged(view)? {
+        report.tell(format!("the content {name} {problem}"));
     }
     Ok(())
 }
@@ -163,7 +192,7 @@ fn check_runs(
             progress(report.runs, all);
         }
     }
-    for (birth, journal) in young {
+    for Born { birth, journal, .. } in young {
         places += Checked::young(&birth, &journal).check_journal((view, keys), &tails, report)?;
         report.runs += 1;
     }
@@ -405,8 +434,8 @@ impl Piece {
             .prepare_cached("SELECT run, seq, count, previous, body FROM log WHERE position = ?1")?
             .query_row([place], |row| {
                 let (run, seq, count, previous) = head(row)?;
-                let rows = Ok(vec![Row { position: place, seq, count, body: row.get(4)? }]);
-                Ok(Self { run, seq, count, previous, rows })
+                let rows = row.get(4).map(|body| vec![Row { position: place, seq, count, body }]);
+                Ok(Self { run, seq, count, previous, rows: rows.map_err(ReadError::from) })
             })
             .optional()?;
         if hot.is_some() {

@@ -11,7 +11,7 @@ use rusqlite::{Connection, params};
 use windlass_core::store::{Message, Promise};
 
 use super::place::private;
-use super::{SqliteStore, open};
+use super::{SqliteStore, damage, lineage, open, schema};
 
 /// Why there is no backup.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +22,17 @@ pub enum BackupError {
     Exists {
         /// What is there.
         path: PathBuf,
+    },
+    /// The file is damaged, and a copy of it would be. Nothing is left of it.
+    #[error(
+        "{path} is damaged ({problem}), and a backup would be; keep the backups there are, and look into it with \
+         `windlass doctor`", path = .path.display()
+    )]
+    Damaged {
+        /// The file that should have been copied.
+        path: PathBuf,
+        /// What was found.
+        problem: String,
     },
     /// It could not be written. Nothing is left of it.
     #[error("cannot back up to {path}: {why}", path = .path.display())]
@@ -76,6 +87,7 @@ fn back_up(from: &Path, to: &Path) -> Result<(), BackupError> {
     let left = fs::remove_file(&partial);
     done.map_err(|problem| match problem {
         Problem::Exists => BackupError::Exists { path: to.to_owned() },
+        Problem::Damaged(problem) => BackupError::Damaged { path: from.to_owned(), problem },
         Problem::Failed(why) => {
             let left = left.err().filter(|error| error.kind() != io::ErrorKind::NotFound);
             let left = left.map(|error| format!(" (and {} is left: {error})", partial.display())).unwrap_or_default();
@@ -86,6 +98,7 @@ fn back_up(from: &Path, to: &Path) -> Result<(), BackupError> {
 
 pub(super) enum Problem {
     Exists,
+    Damaged(String),
     Failed(String),
 }
 
@@ -118,8 +131,14 @@ fn write(from: &Path, partial: &Path) -> Result<(), Problem> {
     private().write(true).create_new(true).open(partial)?;
     open::onlooker(from)?.execute("VACUUM INTO ?1", [name])?;
     let copy = Connection::open(partial)?;
+    schema::add_functions(&copy)?;
+    // In the copy, which has all that the original had and keeps no log from beginning again.
+    if let Some(damage) = damage::find(&copy, 1)?.first() {
+        return Err(Problem::Damaged(damage.sentence()));
+    }
     // Whatever the original is doing, nobody has to look through this one.
     copy.execute("UPDATE file SET copy = 1, clean = 1", [])?;
+    copy.execute(lineage::ANEW, [])?;
     copy.close().map_err(|(_, error)| error)?;
     File::options().write(true).open(partial)?.sync_all()?;
     Ok(())
@@ -151,10 +170,15 @@ pub(super) fn restore(transaction: &Connection) -> rusqlite::Result<()> {
     let unwritable = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
     let message = serde_json::to_string(&Message::Restored).map_err(unwritable)?;
     let told = transaction.execute(
-        "INSERT INTO mail (run, position, body)
-         SELECT id, 1 + coalesce((SELECT max(position) FROM mail WHERE mail.run = runs.id), 0), ?1
-         FROM runs WHERE phase < 4",
+        "INSERT INTO mail (run, position, body, sum)
+         SELECT id, next, ?1, windlass_sum(id, next, NULL, ?1)
+         FROM (SELECT id, 1 + coalesce((SELECT max(position) FROM mail WHERE mail.run = runs.id), 0) AS next
+               FROM runs WHERE phase < 4)",
         params![message],
+    )?;
+    transaction.execute(
+        "UPDATE runs SET mail = (SELECT max(position) FROM mail WHERE mail.run = runs.id) WHERE phase < 4",
+        [],
     )?;
     tracing::warn!(runs = told, "a backup was opened: what unfinished runs may have done since is in doubt");
     Ok(())

@@ -224,9 +224,10 @@ macro_rules! young {
 pub(super) use young;
 
 /// Rows of the log whose run has none.
-const ROWLESS: &str = "SELECT run, position, seq, count, note, body, session FROM log
-    WHERE position > (SELECT packed FROM file) AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)
-    ORDER BY position";
+const ROWLESS: &str = log::hot!(
+    "WHERE position > (SELECT packed FROM file) AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)
+     ORDER BY position"
+);
 
 /// What the log says of a run that has no row.
 #[derive(Default)]
@@ -237,17 +238,20 @@ struct Found {
     ended: Option<Timestamp>,
     session: Option<i64>,
     tail: Tail,
+    /// Whether one of its rows is not what was written, so that nothing here can be relied on.
+    damaged: bool,
 }
 
 impl Found {
     fn see(&mut self, row: &SqlRow<'_>) -> rusqlite::Result<()> {
+        self.damaged |= !log::is_sound(row)?;
         let seq = unsigned(row.get(2)?);
-        self.tail = Tail { position: row.get(1)?, end: seq + unsigned(row.get(3)?) };
-        self.session = row.get(6)?;
-        let Some(noted) = row.get_ref(4)?.as_str_or_null()?.and_then(note::read) else { return Ok(()) };
+        self.tail = Tail { position: row.get(0)?, end: seq.saturating_add(unsigned(row.get(3)?)) };
+        self.session = row.get(5)?;
+        let Some(noted) = row.get_ref(7)?.as_str_or_null().unwrap_or(None).and_then(note::read) else { return Ok(()) };
         self.birth = self.birth.take().or(noted.birth);
         if noted.ending.is_some() {
-            let last = row.get_ref(5)?.as_str()?.lines().last().unwrap_or_default();
+            let last = row.get_ref(6)?.as_str().unwrap_or_default().lines().last().unwrap_or_default();
             self.ended = self.ended.or(read::decode(last).ok().map(|log::At { at }| at));
             self.ending = noted.ending;
         }
@@ -255,11 +259,20 @@ impl Found {
     }
 
     /// Nothing without a birth.
-    fn birth(self, id: i64) -> Option<(Birth, Journal)> {
+    fn born(self, id: i64) -> Option<Born> {
         let birth = self.birth?;
         let end = self.ending.map(|ending| End { at: self.ended.unwrap_or(birth.at), ending });
-        Some((Birth { end, ..birth }, Journal { run: id, session: self.session, tail: self.tail }))
+        let journal = Journal { run: id, session: self.session, tail: self.tail };
+        Some(Born { birth: Birth { end, ..birth }, journal, damaged: self.damaged })
     }
+}
+
+/// A run that has no row in the file.
+pub(super) struct Born {
+    pub(super) birth: Birth,
+    pub(super) journal: Journal,
+    /// Whether its journal is not what was written, so that its row cannot be relied on either.
+    pub(super) damaged: bool,
 }
 
 /// The run whose journal has a row there, by what its first row notes.
@@ -276,7 +289,7 @@ pub(super) fn run_at(view: &Connection, position: i64) -> rusqlite::Result<Optio
 
 /// The runs that have no row in the file, in the order of their numbers. Of records without a birth, whoever looks through the
 /// file says what is wrong with them.
-pub(super) fn find(connection: &Connection) -> rusqlite::Result<Vec<(Birth, Journal)>> {
+pub(super) fn find(connection: &Connection) -> rusqlite::Result<Vec<Born>> {
     // Whoever closes a file in good order leaves none; a copy of one says the same of itself, whatever was copied.
     if connection.query_row("SELECT clean AND NOT copy FROM file", [], |row| row.get(0))? {
         return Ok(Vec::new());
@@ -285,9 +298,9 @@ pub(super) fn find(connection: &Connection) -> rusqlite::Result<Vec<(Birth, Jour
     let mut statement = connection.prepare(ROWLESS)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        found.entry(row.get(0)?).or_default().see(row)?;
+        found.entry(row.get(1)?).or_default().see(row)?;
     }
-    Ok(found.into_iter().filter_map(|(id, found)| found.birth(id)).collect())
+    Ok(found.into_iter().filter_map(|(id, found)| found.born(id)).collect())
 }
 
 /// Writes the rows of runs that had none when the file was last written to.
@@ -299,8 +312,18 @@ pub(super) fn write_down(connection: &Connection) -> rusqlite::Result<()> {
     // Whoever opened the file before wrote down those that were born earlier.
     let opening = connection.query_row("SELECT openings FROM file", [], |row| row.get(0))?;
     let transaction = connection.unchecked_transaction()?;
-    for (birth, journal) in young {
+    let mut taken = transaction.prepare("SELECT 1 FROM runs WHERE run = ?1 OR key = ?2")?;
+    for Born { birth, journal, damaged } in young {
+        if damaged && taken.exists(rusqlite::params![birth.run.as_bytes(), birth.key])? {
+            // Not its own name, nor its key. Its records are of no run, and a check says so.
+            continue;
+        }
         birth.write(&transaction, opening, &journal)?;
+        if damaged {
+            // No row has this checksum: it stays damaged.
+            transaction.execute("UPDATE runs SET sum = -1 WHERE id = ?1", [journal.run])?;
+        }
     }
+    drop(taken);
     transaction.commit()
 }

@@ -15,8 +15,10 @@ mod upload;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::limits;
-use windlass_core::store::{ArtifactId, Swept};
+use windlass_core::store::{ArtifactHasher, ArtifactId, Swept};
 use windlass_core::time::Timestamp;
+
+use super::sum;
 
 pub(super) use payload::{Payload, keep, read as read_payload};
 pub(super) use purge::unreference_run;
@@ -77,20 +79,22 @@ fn find(connection: &Connection, artifact: &ArtifactId) -> rusqlite::Result<Opti
 }
 
 fn insert_piece(connection: &Connection, blob: i64, number: i64, piece: &pack::Piece) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO pieces (blob, number, length, body) VALUES (?1, ?2, ?3, ?4)";
+    let sql = "INSERT INTO pieces (blob, number, length, body, sum)
+               VALUES (?1, ?2, ?3, ?4, windlass_sum(?1, ?2, ?3, ?4))";
     connection.prepare_cached(sql)?.execute(params![blob, number, piece.length, piece.body])?;
     Ok(())
 }
 
 /// Says that a run refers to a blob: `scope` is to whom that shows it, nothing for a payload.
 pub(super) fn reference(connection: &Connection, run: i64, blob: i64, scope: Option<&str>) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO refs (run, blob, scope) VALUES (?1, ?2, ?3)
+    let sql = "INSERT INTO refs (run, blob, scope, sum) VALUES (?1, ?2, ?3, windlass_sum(?1, ?2, ?3))
                ON CONFLICT (run, blob) DO UPDATE SET scope = coalesce(scope, excluded.scope)";
     connection.prepare_cached(sql)?.execute(params![run, blob, scope])?;
     Ok(())
 }
 
-const PIECES: &str = "SELECT length, body FROM pieces WHERE blob = ?1 AND number BETWEEN ?2 AND ?3 ORDER BY number";
+const PIECES: &str = "SELECT blob, number, length, body, sum FROM pieces
+    WHERE blob = ?1 AND number BETWEEN ?2 AND ?3 ORDER BY number";
 
 /// The pieces from `first` to `last`, put together.
 fn stretch(connection: &Connection, blob: i64, first: i64, last: i64) -> rusqlite::Result<Vec<u8>> {
@@ -98,14 +102,20 @@ fn stretch(connection: &Connection, blob: i64, first: i64, last: i64) -> rusqlit
     let mut rows = statement.query([blob, first, last])?;
     let mut bytes = Vec::new();
     while let Some(row) = rows.next()? {
-        pack::unpack(row.get_ref(1)?.as_blob()?, row.get(0)?, &mut bytes)?;
+        if !sum::is_sound(row, 4)? {
+            return Err(pack::broken(format!("piece {} of content {blob} is damaged", row.get::<_, i64>(1)?)));
+        }
+        pack::unpack(row.get_ref(3)?.as_blob()?, row.get(2)?, &mut bytes)?;
     }
     Ok(bytes)
 }
 
 fn size(connection: &Connection, blob: i64) -> rusqlite::Result<u64> {
-    let mut statement = connection.prepare_cached("SELECT size FROM blobs WHERE id = ?1")?;
-    statement.query_row([blob], |row| row.get(0)).map(|size: i64| u64::try_from(size).unwrap_or(0))
+    let mut statement = connection.prepare_cached("SELECT digest, size, opening, sum FROM blobs WHERE id = ?1")?;
+    statement.query_row([blob], |row| match sum::is_sound(row, 3)? {
+        true => row.get(1).map(|size: i64| u64::try_from(size).unwrap_or(0)),
+        false => Err(pack::broken(format!("the row of content {blob} is damaged"))),
+    })
 }
 
 /// `length` bytes from `offset` on, at most a piece of them.
@@ -130,7 +140,7 @@ fn read_at(connection: &Connection, blob: i64, offset: u64, length: usize) -> ru
 
 /// Keeps a blob until then, although nobody may refer to it.
 fn claim(connection: &Connection, blob: i64, holder: &str, until: Timestamp) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO claims (blob, holder, until) VALUES (?1, ?2, ?3)
+    let sql = "INSERT INTO claims (blob, holder, until, sum) VALUES (?1, ?2, ?3, windlass_sum(?1, ?2, ?3))
                ON CONFLICT (blob, holder) DO UPDATE SET until = max(until, excluded.until)";
     connection.prepare_cached(sql)?.execute(params![blob, holder, until.as_micros()])?;
     Ok(())
@@ -201,6 +211,38 @@ fn clear(connection: &Connection, opening: i64, limit: usize) -> rusqlite::Resul
         left = left.saturating_sub(cleared.max(1));
     }
     Ok(swept)
+}
+
+/// Content that is not what its name says, by that name, with what is wrong. Reads all of it, a piece at a time.
+pub(super) fn damaged(connection: &Connection) -> rusqlite::Result<Vec<(String, String)>> {
+    let mut statement = connection.prepare("SELECT id, digest, size FROM blobs WHERE digest IS NOT NULL")?;
+    let mut rows = statement.query([])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (blob, stated): (i64, i64) = (row.get(0)?, row.get(2)?);
+        let name = row.get::<_, [u8; 32]>(1).map(ArtifactId::from_bytes);
+        let shown = name.as_ref().map_or_else(|_| blob.to_string(), ToString::to_string);
+        let problem = match (name, digest(connection, blob)) {
+            (Ok(name), Ok((digest, size))) if digest == name && size == u64::try_from(stated).unwrap_or(0) => continue,
+            (_, Ok(_)) => "is not what its name says".to_owned(),
+            (_, Err(error)) => format!("cannot be read: {error}"),
+        };
+        found.push((shown, problem));
+    }
+    Ok(found)
+}
+
+/// The name of what the pieces of a blob are together, and how much it is.
+fn digest(connection: &Connection, blob: i64) -> rusqlite::Result<(ArtifactId, u64)> {
+    let (mut hasher, mut size, mut after) = (ArtifactHasher::default(), 0, -1);
+    let mut next = connection.prepare_cached("SELECT min(number) FROM pieces WHERE blob = ?1 AND number > ?2")?;
+    while let Some(number) = next.query_row([blob, after], |row| row.get::<_, Option<i64>>(0))? {
+        let piece = stretch(connection, blob, number, number)?;
+        hasher.update(&piece);
+        size += piece.len() as u64;
+        after = number;
+    }
+    Ok((hasher.finish(), size))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Looking for damage in a file that was not closed in good order: a little before it is opened, and all of it in the
 //! background, while it is used.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -8,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, ErrorCode};
+use windlass_core::troubles::Troubles;
 
+use super::access;
 use super::birth::young;
+use super::damage::{self, Damage, Noticed};
 use super::fault::Fault;
 use super::place::Place;
-use super::schema;
+use super::sum;
 
 /// How many of SQLite's own steps a check goes on before it looks whether somebody wants it to stop: some milliseconds.
 const STEPS: i32 = 10_000;
@@ -88,18 +92,13 @@ pub enum Health {
 /// Whether what was written last makes sense, in a bounded number of reads. Says what does not.
 pub(super) fn at_once(connection: &Connection) -> Result<(), String> {
     let said = |error: rusqlite::Error| error.to_string();
-    if let Some(table) = missing(connection).map_err(said)?.first() {
-        return Err(format!("the table {table} is missing"));
-    }
     ask(connection, &TAIL).map_err(said)?.map_or(Ok(()), Err)
 }
 
 /// The tables a file of ours has and this one has not.
-fn missing(connection: &Connection) -> rusqlite::Result<Vec<String>> {
-    let mut model = Connection::open_in_memory()?;
-    schema::create(&mut model)?;
+pub(super) fn missing(connection: &Connection) -> rusqlite::Result<Vec<&'static str>> {
     let found = tables(connection)?;
-    Ok(tables(&model)?.into_iter().filter(|table| !found.contains(table)).collect())
+    Ok(sum::TABLES.into_iter().filter(|table| !found.iter().any(|found| found == table)).collect())
 }
 
 fn tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
@@ -132,6 +131,7 @@ pub(super) struct Shared {
     groups: AtomicU64,
     /// Pages in the write-ahead log.
     pages: AtomicI32,
+    noticed: Arc<Noticed>,
 }
 
 /// What the check is told to do.
@@ -144,10 +144,15 @@ enum Word {
 }
 
 impl Shared {
-    pub(super) fn new(found: Health) -> Arc<Self> {
+    pub(super) fn new(found: Health, noticed: Arc<Noticed>) -> Arc<Self> {
         let (found, word) = (Mutex::new(found), Mutex::new(Word::Go));
         let (groups, pages) = (AtomicU64::new(0), AtomicI32::new(0));
-        Arc::new(Self { found, word, told: Condvar::new(), groups, pages })
+        Arc::new(Self { found, word, told: Condvar::new(), groups, pages, noticed })
+    }
+
+    /// Remembers what the writer, or whoever works for it, found damaged.
+    pub(super) fn notice(&self, damage: &Damage) {
+        self.noticed.notice(damage);
     }
 
     /// Says that a group was committed, and how long the write-ahead log is now.
@@ -156,9 +161,14 @@ impl Shared {
         self.pages.store(pages, Ordering::Relaxed);
     }
 
+    /// What is known so far.
+    pub(super) fn found(&self) -> Health {
+        self.found.lock().clone()
+    }
+
     /// Whether nothing is wrong, and nothing is left to be looked at.
     pub(super) fn is_fine(&self) -> bool {
-        *self.found.lock() == Health::Fine
+        *self.found.lock() == Health::Fine && self.noticed.is_empty()
     }
 
     /// Keeps the check from reading, or lets it go on. What it was at is begun again.
@@ -188,6 +198,13 @@ impl Shared {
         *word == Word::Go
     }
 
+    /// False once it is to stop.
+    fn wait_a_second(&self) -> bool {
+        let (mut word, until) = (self.word.lock(), Instant::now() + SECOND);
+        while *word != Word::Stop && !self.told.wait_until(&mut word, until).timed_out() {}
+        *word != Word::Stop
+    }
+
     /// Waits for a second in which little is written, however long that takes. Ends early when it is to stop.
     fn wait_for_calm(&self) {
         let mut word = self.word.lock();
@@ -203,8 +220,8 @@ impl Shared {
 
 impl Check {
     /// Looks through the file, unless it is `clean`, in a thread of its own.
-    pub(super) fn start(place: &Place, clean: bool) -> std::io::Result<Self> {
-        let shared = Shared::new(if clean { Health::Fine } else { Health::Checking });
+    pub(super) fn start(place: &Place, clean: bool, noticed: Arc<Noticed>) -> std::io::Result<Self> {
+        let shared = Shared::new(if clean { Health::Fine } else { Health::Checking }, noticed);
         let mut thread = None;
         if !clean {
             let (place, shared) = (place.clone(), shared.clone());
@@ -221,9 +238,22 @@ impl Check {
         self.shared.clone()
     }
 
-    /// What is known so far.
-    pub(super) fn found(&self) -> Health {
-        self.shared.found.lock().clone()
+    /// What is known so far of the file at `path`: what was noticed tells more than that it is still being looked through.
+    pub(super) fn found(&self, path: &Path) -> Health {
+        let found = self.shared.found();
+        match self.shared.noticed.sentence(path) {
+            Some(sentence) if !matches!(found, Health::Broken(_)) => Health::Broken(sentence),
+            _ => found,
+        }
+    }
+
+    /// The whole file was checked, and this is all that is wrong with it. A check in the background that is under way goes on.
+    pub(super) fn conclude(&self, problems: &[String]) {
+        self.shared.noticed.replace(problems);
+        let mut found = self.shared.found.lock();
+        if matches!(*found, Health::Broken(_)) {
+            *found = Health::Fine;
+        }
     }
 
     pub(super) fn stop(&self) {
@@ -246,19 +276,32 @@ fn give_way() {
 fn give_way() {}
 
 pub(super) fn conclude(place: &Place, shared: &Arc<Shared>) {
-    let path = place.path.display();
-    let found = match through(place, shared) {
-        Ok(None) => {
-            tracing::info!(%path, "the file was not closed in good order, and nothing is wrong with it");
-            Health::Fine
+    let (path, troubles) = (place.path.display(), Troubles::new());
+    let found = loop {
+        match through(place, shared) {
+            Ok(None) => {
+                tracing::info!(%path, "the file was not closed in good order, and nothing is wrong with it");
+                break Health::Fine;
+            }
+            Ok(Some(problem)) => {
+                let advice = "keep a copy of it with its -wal file, and restore it from a backup";
+                break Health::Broken(format!("{path} is damaged ({problem}); {advice}"));
+            }
+            // Told to stop. What is not known to be fine is not marked clean, so the next opening looks through it.
+            Err(Fault::Other(_)) if !shared.may_go_on() => return,
+            // A disk that fails now may work in a moment, and says nothing of what is on it.
+            Err(fault) => {
+                let cause = fault.cause();
+                let problem = format!("{path} could not be looked through: {cause}; it is tried again every second");
+                if let Some(untold) = troubles.met(&cause, access::now()) {
+                    tracing::error!(untold, "{problem}");
+                }
+                *shared.found.lock() = Health::Broken(problem);
+                if !shared.wait_a_second() {
+                    return;
+                }
+            }
         }
-        Ok(Some(problem)) => {
-            let advice = "keep a copy of it with its -wal file, and restore it from a backup";
-            Health::Broken(format!("{path} is damaged ({problem}); {advice}"))
-        }
-        // Told to stop. What is not known to be fine is not marked clean, so the next opening looks through it.
-        Err(Fault::Other(_)) if !shared.may_go_on() => return,
-        Err(fault) => Health::Broken(format!("{path} could not be looked through: {}", fault.cause())),
     };
     if let Health::Broken(problem) = &found {
         tracing::error!("{problem}");
@@ -278,6 +321,12 @@ fn through(place: &Place, shared: &Arc<Shared>) -> Result<Option<String>, Fault>
     for table in names.iter().map(String::as_str).chain(["sqlite_schema"]) {
         if let Some(problem) = reading.patiently(|| integrity(&connection, table)).map_err(fault)? {
             return Ok(Some(format!("{table}: {problem}")));
+        }
+    }
+    for question in sum::QUESTIONS {
+        let found = reading.patiently(|| damage::ask(&connection, question, 1)).map_err(fault)?;
+        if let Some(damage) = found.first() {
+            return Ok(Some(damage.sentence()));
         }
     }
     for question in WHOLE {

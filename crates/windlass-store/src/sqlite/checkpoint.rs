@@ -8,6 +8,7 @@ use std::io::{BufWriter, Read};
 use std::path::Path;
 use std::thread::{self, JoinHandle};
 
+use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
 use super::fault::Fault;
@@ -37,7 +38,7 @@ pub(super) fn lengthen(log: &Path) -> std::io::Result<()> {
 
 #[derive(Default)]
 pub(super) struct Checkpoints {
-    moving: Option<JoinHandle<Result<(), Fault>>>,
+    moving: Option<JoinHandle<Result<Connection, Fault>>>,
     /// Pages that were moved, if somebody who reads kept the log from beginning again.
     moved: i32,
     /// The log's file is as long as it gets.
@@ -55,6 +56,12 @@ pub(super) enum Next {
 }
 
 impl Checkpoints {
+    /// Whether pages of a log of so many are about to be moved.
+    pub(super) fn begins(&self, pages: i32) -> bool {
+        let moved = if pages < self.moved { 0 } else { self.moved };
+        self.moving.is_none() && pages - moved >= PAGES
+    }
+
     /// Looks after a log of so many pages, after each group, while nobody writes to it.
     pub(super) fn look(&mut self, place: &Place, options: &Options, pages: i32) -> Next {
         if !self.is_long && pages >= MANY {
@@ -93,21 +100,25 @@ impl Checkpoints {
     }
 }
 
-fn conclude(moving: JoinHandle<Result<(), Fault>>) -> Next {
+fn conclude(moving: JoinHandle<Result<Connection, Fault>>) -> Next {
     match moving.join() {
-        Ok(Ok(())) => Next::Rest,
+        // From here on the log may begin again, and the writer sees to it that it begins with a stamp.
+        Ok(Ok(_reader)) => Next::Rest,
         Ok(Err(fault)) => Next::Failed(fault),
         Err(_) => Next::Failed(Fault::Other("the thread that moves the write-ahead log panicked".to_owned())),
     }
 }
 
-fn move_pages(place: &Place, options: &Options) -> Result<(), Fault> {
+/// Returns a connection that reads from the log: as long as it does, the log cannot begin again behind the writer's back.
+fn move_pages(place: &Place, options: &Options) -> Result<Connection, Fault> {
     let fault = |error: rusqlite::Error| Fault::of(&error);
+    let reader = place.reader()?;
+    reader.execute_batch("BEGIN; SELECT 1 FROM file").map_err(fault)?;
     let connection = open::writer(&place.path, options).map_err(fault)?;
     place.check()?;
     match connection.wal_checkpoint_v2(Some("main"), CheckpointMode::PASSIVE).map_err(fault) {
         // What somebody who reads is still looking at is moved the next time.
-        Ok(_) | Err(Fault::Busy) => Ok(()),
+        Ok(_) | Err(Fault::Busy) => Ok(reader),
         Err(fault) => Err(fault),
     }
 }

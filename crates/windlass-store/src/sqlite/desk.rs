@@ -13,7 +13,6 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::job::Job;
 use super::queue::Queue;
-use super::reopen::PACE;
 use super::writer::Writer;
 
 /// Commits in a row that a caller writes itself. The next one is handed over, which shows whether it is still alone, and
@@ -46,8 +45,8 @@ impl Desk {
         let _abandon = Abandon(&self.queue);
         self.queue.serve();
         let mut jobs = Vec::new();
-        let (mut patience, mut lone) = (None, 0_u32);
-        while self.queue.wait(patience) {
+        let mut lone = 0_u32;
+        while self.queue.wait() {
             let mut desk = self.writer.lock();
             let Some(writer) = desk.as_mut() else { break };
             // Taken at the desk: whoever comes there later finds everything that was handed over before it written.
@@ -59,7 +58,6 @@ impl Desk {
             lone = if count == 1 && begun.elapsed() < QUICK { lone + 1 } else { 0 };
             writer.look_after();
             self.turns.store(if lone >= LONE { TURNS } else { 0 }, Ordering::Relaxed);
-            patience = if writer.is_open() { None } else { Some(PACE) };
             self.answer(desk, || replies.give());
         }
         let writer = self.writer.lock().take();
@@ -104,7 +102,7 @@ impl Desk {
         // Whoever is told that nothing comes any more may come back here.
         drop(desk);
         drop(writer);
-        self.queue.abandon();
+        self.queue.abandon(true);
     }
 
     /// Whether the next commit is written by whoever submits it.
@@ -117,6 +115,28 @@ impl Desk {
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
         !self.answering.load(Ordering::Acquire) && self.queue.is_idle()
+    }
+
+    /// Meets a fault on this thread, as if the file had been tried again just now.
+    #[cfg(test)]
+    pub(super) fn meet(&self, fault: super::fault::Fault) {
+        if let Some(writer) = self.writer.lock().as_mut() {
+            writer.meet(fault);
+        }
+    }
+
+    /// Does what is done when a caller that writes panics.
+    #[cfg(test)]
+    pub(super) fn panic_at_the_desk(&self) {
+        self.panicked(self.writer.lock());
+    }
+
+    /// Moves the write-ahead log into the file, as is done after many commits.
+    #[cfg(test)]
+    pub(super) fn move_log(&self) {
+        if let Some(writer) = self.writer.lock().as_mut() {
+            writer.move_rest();
+        }
     }
 
     /// How many pages are in the write-ahead log.
@@ -148,6 +168,6 @@ struct Abandon<'a>(&'a Queue);
 
 impl Drop for Abandon<'_> {
     fn drop(&mut self) {
-        self.0.abandon();
+        self.0.abandon(std::thread::panicking());
     }
 }

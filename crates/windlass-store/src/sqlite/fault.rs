@@ -16,6 +16,8 @@ pub(super) enum Fault {
     Replaced,
     /// Its write-ahead log was deleted.
     LogGone,
+    /// The write-ahead log beside it is not its own.
+    ForeignLog,
     /// Somebody else reads or writes it without end.
     Busy,
     NoAccess(String),
@@ -47,6 +49,11 @@ impl Fault {
     /// Whether it would be back at once if only the file was opened again.
     pub(super) fn is_of_the_disk(&self) -> bool {
         matches!(self, Self::Full | Self::ReadOnly | Self::Busy | Self::NoAccess(_) | Self::Disk(_))
+    }
+
+    /// Whether a full disk may be behind it: much fails there in other words.
+    pub(super) fn may_be_for_want_of_room(&self) -> bool {
+        matches!(self, Self::Full | Self::NoAccess(_) | Self::Disk(_) | Self::Other(_))
     }
 
     /// What is told to whoever wants to write, and to whoever looks after the store.
@@ -82,6 +89,10 @@ impl Fault {
             Self::LogGone => (
                 "its write-ahead log (the file that ends in -wal) was deleted while it was open".to_owned(),
                 "what was in it is moved into the file first, then it goes on by itself",
+            ),
+            Self::ForeignLog => (
+                "the write-ahead log beside it (the file that ends in -wal) is not its own".to_owned(),
+                "move that log away, and it goes on by itself; nothing that was accepted is lost",
             ),
             Self::Busy => (
                 "another program reads or writes it without end".to_owned(),

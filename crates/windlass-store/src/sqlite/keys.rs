@@ -153,7 +153,7 @@ impl Keys {
         match published {
             Ok(()) => Ok(()),
             Err(Problem::Exists) => Err(io::Error::other("it was put there just now; try again")),
-            Err(Problem::Failed(why)) => Err(io::Error::other(why)),
+            Err(Problem::Failed(why) | Problem::Damaged(why)) => Err(io::Error::other(why)),
         }
     }
 }

@@ -6,7 +6,8 @@ use windlass_core::RunId;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{Counts, Filter, StoreError};
 
-use super::read::{ReadError, Readers, info, infos, size};
+use super::read::{ReadError, Readers, infos, size};
+use super::sum::{run_is_sound, run_sum};
 
 /// Selects one page of a list: oldest first, and newest first.
 macro_rules! page {
@@ -49,7 +50,7 @@ impl Readers {
         let (sql, argument) = listing(filter)?;
         self.with(|connection| {
             let mut statement = connection.prepare_cached(sql[order])?;
-            let read = |row: &SqlRow<'_>| Ok(info(row));
+            let read = |row: &SqlRow<'_>| Ok(self.info_of(row));
             let rows = match argument {
                 Some(argument) => statement.query_map(params![from, size(limit), argument], read)?,
                 None => statement.query_map(params![from, size(limit)], read)?,

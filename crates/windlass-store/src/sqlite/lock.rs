@@ -72,6 +72,19 @@ pub fn holder(path: impl AsRef<Path>) -> io::Result<Option<Holder>> {
     }
 }
 
+/// A place of a database that no process can open, until this is dropped.
+#[derive(Debug)]
+#[must_use = "dropped, it keeps the file no longer"]
+pub struct Claim {
+    _lock: FileLock,
+}
+
+/// Keeps the database at `path` from every process, so that its files can be replaced; it need not be there. Refused while
+/// one has it open.
+pub fn claim(path: impl AsRef<Path>) -> Result<Claim, OpenError> {
+    Ok(Claim { _lock: take(&super::open::resolve(path.as_ref())?)? })
+}
+
 /// Whether there is a lock beside the database, held or not: one of us had it open before.
 pub(super) fn is_there(path: &Path) -> bool {
     beside(path, "-lock").exists()

@@ -13,14 +13,17 @@ mod feed;
 mod segment;
 mod tails;
 
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row as SqlRow, params};
 use serde::Deserialize;
 use windlass_core::RunId;
 use windlass_core::time::Timestamp;
 
 use super::blobs;
+use super::damage::Damage;
 use super::job::Records;
 use super::read::ReadError;
+use super::sum;
 
 pub(super) use feed::feed;
 #[cfg(test)]
@@ -48,7 +51,7 @@ impl Row {
 
     /// Where the first record is.
     pub(super) fn first(&self) -> i64 {
-        self.position - i64::from(self.count) + 1
+        self.position.saturating_sub(i64::from(self.count)).saturating_add(1)
     }
 }
 
@@ -66,6 +69,8 @@ pub(super) struct End {
     /// Where the journals end that the transaction added to, by the number of their run; nothing where the run's own row
     /// says it.
     pub(super) moved: Vec<(i64, Option<Tail>)>,
+    /// What was found to be damaged when the end of the log was looked through.
+    pub(super) damaged: Vec<Damage>,
 }
 
 /// When a record was written, of all it says.
@@ -104,17 +109,30 @@ impl End {
         if records.is_empty() {
             return Ok(tail);
         }
-        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body, note)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let (seq, previous, body) = (signed(journal.tail.end), journal.tail.position, &records.text.body);
+        let number = ValueRef::Integer;
+        let sum = sum::sum([
+            number(tail.position),
+            number(journal.run),
+            number(seq),
+            number(records.count.into()),
+            number(previous),
+            journal.session.map_or(ValueRef::Null, number),
+            ValueRef::Text(body.as_bytes()),
+            note.map_or(ValueRef::Null, |note| ValueRef::Text(note.as_bytes())),
+        ]);
+        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body, note, sum)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         connection.prepare_cached(sql)?.execute(params![
             tail.position,
             journal.run,
-            signed(journal.tail.end),
+            seq,
             records.count,
-            journal.tail.position,
+            previous,
             journal.session,
-            records.text.body,
+            body,
             note,
+            sum,
         ])?;
         blobs::keep(connection, journal.run, &records.text.payloads)?;
         self.last = tail.position;
@@ -135,65 +153,132 @@ impl End {
     }
 }
 
-/// The rows of a run that ends at `tail`, oldest first, from the one that holds the record `from` on; at least as many as
-/// hold `limit` records, if there are so many.
+/// The rows of a run whose journal ends at `tail`, oldest first, from the one that holds the record `from` on; at least as many
+/// as hold `limit` records, if there are so many. Each is what was written, and follows the one before it.
 ///
 /// Nothing if `tail` is not in this view of the file: it was packed together with later rows meanwhile.
-pub(super) fn rows(connection: &Connection, tail: i64, from: u64, limit: usize) -> Result<Option<Vec<Row>>, ReadError> {
+pub(super) fn rows(
+    connection: &Connection,
+    run: i64,
+    tail: Tail,
+    from: u64,
+    limit: usize,
+) -> Result<Option<Vec<Row>>, ReadError> {
     let upto = from.saturating_add(limit as u64);
-    let (mut place, mut newest_first) = (tail, Vec::new());
+    let (mut place, mut end, mut newest_first) = (tail.position, tail.end, Vec::new());
     while place != 0 {
         let Some(step) = step(connection, place, from, upto)? else {
-            return if place == tail { Ok(None) } else { Err(ReadError::Broken(place)) };
+            return if place == tail.position { Ok(None) } else { Err(ReadError::Broken(place)) };
         };
+        if step.run != run {
+            return Err(damaged(format!("its journal at position {place} is another run's")));
+        }
+        if step.seq + u64::from(step.count) != end || step.previous >= place {
+            return Err(damaged(format!("its journal at position {place} does not go on to record {end}")));
+        }
         newest_first.extend(step.rows.into_iter().rev());
-        if step.seq <= from {
+        (end, place) = (step.seq, step.previous);
+        if end <= from {
             break;
         }
-        place = step.previous;
+    }
+    if end > from {
+        return Err(damaged(format!("the first {end} records of its journal are missing")));
     }
     newest_first.reverse();
     Ok(Some(newest_first))
 }
 
+/// Damage of the run that is read.
+pub(super) fn damaged(place: String) -> ReadError {
+    ReadError::Damaged(Damage { run: None, place })
+}
+
 /// What stands at a place: a row, or a segment of several.
 struct Step {
+    run: i64,
     /// Of its first record.
     seq: u64,
+    count: u32,
     previous: i64,
     /// Nothing if all of it is beyond what is asked for.
     rows: Vec<Row>,
 }
 
-const HOT: &str = "SELECT seq, count, previous, body FROM log WHERE position = ?1";
-const PACKED: &str = "SELECT seq, count, previous, body FROM segments WHERE position = ?1";
+/// A row of the log with its checksum behind what that covers.
+macro_rules! hot {
+    ($which:literal) => {
+        concat!("SELECT position, run, seq, count, previous, session, body, note, sum FROM log ", $which)
+    };
+}
+pub(super) use hot;
+
+/// How many columns of that the checksum covers.
+const COVERED: usize = 8;
+
+/// Whether a row of [`hot`] is what was written.
+pub(super) fn is_sound(row: &SqlRow<'_>) -> rusqlite::Result<bool> {
+    sum::is_sound(row, COVERED)
+}
+
+const HOT: &str = hot!("WHERE position = ?1");
+const PACKED: &str = "SELECT position, first, run, seq, count, previous, session, body, sum FROM segments
+    WHERE position = ?1";
 
 fn step(connection: &Connection, place: i64, from: u64, upto: u64) -> Result<Option<Step>, ReadError> {
     let wanted = |seq: u64, count: u32| seq < upto && seq + u64::from(count) > from;
-    let head = |row: &SqlRow<'_>| -> rusqlite::Result<(u64, u32, i64)> {
-        Ok((unsigned(row.get(0)?), row.get(1)?, row.get(2)?))
-    };
-    let hot = connection.prepare_cached(HOT)?.query_row([place], |row| {
-        let (seq, count, previous) = head(row)?;
+    let mut statement = connection.prepare_cached(HOT)?;
+    let mut found = statement.query([place])?;
+    if let Some(row) = found.next()? {
+        let (run, seq, count, previous) = (row.get(1)?, unsigned(row.get(2)?), row.get(3)?, row.get(4)?);
         let mut rows = Vec::new();
         if wanted(seq, count) {
-            rows.push(Row { position: place, seq, count, body: row.get(3)? });
+            rows.push(hot_row(row)?);
         }
-        Ok(Step { seq, previous, rows })
-    });
-    if let Some(step) = hot.optional()? {
-        return Ok(Some(step));
+        return Ok(Some(Step { run, seq, count, previous, rows }));
     }
     let mut statement = connection.prepare_cached(PACKED)?;
     let mut found = statement.query([place])?;
     let Some(row) = found.next()? else { return Ok(None) };
-    let (seq, count, previous) = head(row)?;
+    let (run, seq, count, previous) = (row.get(2)?, unsigned(row.get(3)?), row.get(4)?, row.get(5)?);
     let mut rows = Vec::new();
     if wanted(seq, count) {
-        rows = unpack(seq, row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?)?;
+        rows = packed_rows(row)?;
         rows.retain(|row| wanted(row.seq, row.count));
     }
-    Ok(Some(Step { seq, previous, rows }))
+    Ok(Some(Step { run, seq, count, previous, rows }))
+}
+
+/// The row of the log that [`hot`] selected, if it is what was written.
+pub(super) fn hot_row(row: &SqlRow<'_>) -> Result<Row, ReadError> {
+    let found = Row { position: row.get(0)?, seq: unsigned(row.get(2)?), count: row.get(3)?, body: String::new() };
+    let damaged = || damaged(format!("its journal at position {}", found.position));
+    if !is_sound(row)? {
+        return Err(damaged());
+    }
+    let body: String = row.get(6)?;
+    if body.split('\n').count() as u64 != u64::from(found.count) {
+        return Err(damaged());
+    }
+    Ok(Row { body, ..found })
+}
+
+/// The rows of a segment, which begins with the columns that its checksum covers, if it is what was written.
+pub(super) fn packed_rows(row: &SqlRow<'_>) -> Result<Vec<Row>, ReadError> {
+    let position: i64 = row.get(0)?;
+    let damaged = || damaged(format!("its packed journal at position {position}"));
+    if !sum::is_sound(row, COVERED)? {
+        return Err(damaged());
+    }
+    let (seq, count): (i64, u32) = (row.get(3)?, row.get(4)?);
+    let rows = unpack(unsigned(seq), row.get_ref(7)?.as_blob().map_err(rusqlite::Error::from)?)?;
+    let counted: u64 = rows.iter().map(|row| u64::from(row.count)).sum();
+    let lines = rows.iter().all(|row| row.lines().count() as u64 == u64::from(row.count));
+    let last = rows.last().map(|row| row.position);
+    if counted != u64::from(count) || last != Some(position) || !lines {
+        return Err(damaged());
+    }
+    Ok(rows)
 }
 
 /// SQLite's integers have a sign; nothing in the file is numbered beyond them.

@@ -6,17 +6,20 @@
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
+mod access;
 mod audit;
 mod backup;
 mod birth;
 mod blobs;
 mod check;
 mod checkpoint;
+mod damage;
 mod decide;
 mod desk;
 mod fault;
 mod job;
 mod keys;
+mod lineage;
 mod list;
 mod lock;
 mod log;
@@ -36,6 +39,7 @@ mod retention;
 mod schema;
 mod seal;
 mod sentry;
+mod sum;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -57,6 +61,7 @@ use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
 
 use check::Check;
+use damage::Noticed;
 use desk::Desk;
 use job::{Job, Write};
 use lock::FileLock;
@@ -69,9 +74,9 @@ use writer::{Others, Writer};
 pub use audit::{Report, check_file};
 pub use backup::BackupError;
 pub use check::Health;
-pub use lock::{Holder, holder};
+pub use lock::{Claim, Holder, claim, holder};
 pub use open::{Durability, Options};
-pub use refusal::OpenError;
+pub use refusal::{OpenError, forbidden};
 
 /// Runs in one SQLite file, which one process owns while the store is open.
 ///
@@ -118,8 +123,10 @@ impl SqliteStore {
         blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
         let tails = Arc::new(Tails::default());
         let keeper = Keeper::new(options.retention, opening);
-        let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
-        let check = Check::start(&opened.place, opened.clean).map_err(|error| OpenError::failed(&path, error))?;
+        let noticed = Arc::new(Noticed::default());
+        let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone(), noticed.clone()));
+        let check =
+            Check::start(&opened.place, opened.clean, noticed).map_err(|error| OpenError::failed(&path, error))?;
         let others = Others { readers: readers.clone(), tails, check: check.shared() };
         let lock = Arc::downgrade(&opened.lock);
         let writer =
@@ -171,7 +178,15 @@ impl SqliteStore {
 
     /// How the store is: whether it takes commits, and whether its file is whole as far as is known.
     pub fn health(&self) -> Health {
-        self.queue.refusal().map_or_else(|| self.check.found(), Health::Unavailable)
+        self.queue.refusal().map_or_else(|| self.check.found(&self.path), Health::Unavailable)
+    }
+
+    /// Checks the whole file while work goes on; see [`check_file`]. What it finds is what [`Self::health`] tells from then on,
+    /// and if it finds nothing, damage that was noticed before is forgotten.
+    pub fn check(&self, progress: impl FnMut(u64, u64)) -> Result<Report, OpenError> {
+        let report = check_file(&self.path, progress)?;
+        self.check.conclude(&report.problems);
+        Ok(report)
     }
 
     /// Says beside the file where its owner answers, for whoever finds it in use; `None` takes that back. It ends with the
@@ -217,7 +232,7 @@ impl Store for SqliteStore {
             Ok(Claimed {
                 epoch: taken.epoch,
                 generation: contents.generation,
-                seq: contents.base + contents.records.len() as u64,
+                seq: contents.end,
                 records: contents.records,
                 mail: contents.mail,
                 owners_dead: taken.owners_dead,
@@ -227,6 +242,7 @@ impl Store for SqliteStore {
                 session: contents.session,
                 parent: contents.parent,
                 sealed: contents.sealed,
+                damaged: contents.damaged.map(|damage| damage.place),
             })
         })
     }

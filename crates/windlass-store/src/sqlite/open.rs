@@ -13,7 +13,7 @@ use super::lock::{self, FileLock};
 use super::place::{Place, private};
 use super::refusal::OpenError;
 use super::schema::{self, Identity};
-use super::{birth, check, network, refusal, reopen};
+use super::{birth, check, lineage, network, refusal, reopen};
 
 /// How long a statement waits for a lock. Our own connections never make one another wait; this is for other programs
 /// that look into the file.
@@ -104,13 +104,15 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     }
     let failed = |error: rusqlite::Error| OpenError::sql(&path, error);
     // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …
-    match identify(&path) {
-        Ok(identity) => accept(&path, &identity)?,
+    match identify(&path).and_then(|identity| accept(&path, &identity)) {
+        Ok(()) => {}
         // Whoever has it open keeps it to itself. If that is one of us, the lock says which.
         Err(OpenError::InUse { .. }) if lock::is_there(&path) => {}
-        Err(error) => return Err(error),
+        // With the log of another file it may look like anything.
+        Err(error) => return Err(lineage::check(&path).map_or_else(|foreign| foreign.refusal(&path), |()| error)),
     }
     let lock = Arc::new(lock::take(&path)?);
+    lineage::check(&path).map_err(|foreign| foreign.refusal(&path))?;
     // … and again under the lock, because its last owner may have created or upgraded it meanwhile.
     let identity = identify(&path)?;
     accept(&path, &identity)?;
@@ -121,24 +123,38 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     let mut connection = writer(&path, options).map_err(failed)?;
     // Emptied whoever left it, and before anything is appended to it: see `reopen.rs`.
     reopen::empty_log(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
-    match identity {
-        Identity::Empty => schema::create(&mut connection).map_err(failed)?,
+    let is_new = match identity {
+        Identity::Empty => schema::create(&mut connection).map(|()| true).map_err(failed)?,
         Identity::Windlass(version) if version < schema::VERSION => {
-            schema::migrate(&mut connection, version).map_err(failed)?;
+            schema::migrate(&mut connection, version).map(|()| true).map_err(failed)?
         }
-        Identity::Windlass(_) | Identity::Foreign(_) => {}
+        Identity::Windlass(_) | Identity::Foreign(_) => false,
+    };
+    if is_new {
+        // The file itself has its first stamp before there is a log that has to have it.
+        reopen::empty_log(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
     }
-    birth::write_down(&connection).map_err(failed)?;
+    schema::check_own_row(&connection).map_err(failed)?;
+    let stamp = || lineage::stamp(&connection, options.shared).map_err(failed);
+    let are_missing = !birth::find(&connection).map_err(failed)?.is_empty();
+    if are_missing {
+        stamp()?;
+        birth::write_down(&connection).map_err(failed)?;
+    }
     let clean = schema::is_clean(&connection).map_err(failed)?;
     if !clean {
         check::at_once(&connection).map_err(|problem| OpenError::damaged(&path, problem))?;
+    }
+    // The first that is written to the log; but nothing is written to a file that is refused.
+    if !are_missing {
+        stamp()?;
     }
     let (opening, secret) = schema::count_opening(&mut connection).map_err(failed)?;
     Ok(Opened { lock, connection, place: Place::of(path, options), opening, secret, clean })
 }
 
 /// The path with its links followed. A file that is not there yet is named below its directory.
-fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
+pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     if let Ok(found) = path.canonicalize() {
         return Ok(found);
     }

@@ -4,10 +4,12 @@
 //! writer only exchanges them, in one transaction with the mark that says how far it came. Runs with few rows keep them:
 //! there is nothing to gain.
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
+use windlass_core::RunId;
 
-use super::log::{Row, Segment, signed, unsigned};
+use super::damage::Damage;
+use super::log::{Row, Segment, hot, hot_row, signed};
 use super::place::Place;
 use super::read::ReadError;
 use super::table::{Table, Trouble};
@@ -23,6 +25,8 @@ pub(super) struct Packed {
     /// All rows up to here that are worth it are in the segments.
     pub(super) upto: i64,
     pub(super) segments: Vec<Segment>,
+    /// Rows that are not what was written. They stay where they are.
+    pub(super) damaged: Vec<Damage>,
 }
 
 /// Rows of one run that lie one after the other in its journal.
@@ -44,10 +48,11 @@ pub(super) fn prepare(place: &Place, packed: i64, upto: i64) -> Result<Packed, R
         *rows_of.entry(row.get(0)?).or_default() += 1;
     }
     rows_of.retain(|_, rows| *rows >= WORTH_IT);
-    let mut segments = if rows_of.is_empty() { Vec::new() } else { compress(&connection, &rows_of, packed, upto)? };
+    let (mut segments, damaged) =
+        if rows_of.is_empty() { Default::default() } else { compress(&connection, &rows_of, packed, upto)? };
     // In the order the table is in.
     segments.sort_by_key(Segment::place);
-    Ok(Packed { upto, segments })
+    Ok(Packed { upto, segments, damaged })
 }
 
 /// The rows of these runs, so many each, as segments.
@@ -56,23 +61,35 @@ fn compress(
     rows_of: &FxHashMap<i64, usize>,
     packed: i64,
     upto: i64,
-) -> Result<Vec<Segment>, ReadError> {
-    let mut statement = connection.prepare(
-        "SELECT position, run, seq, count, previous, session, body FROM log
-         WHERE position > ?1 AND position <= ?2 ORDER BY position",
-    )?;
+) -> Result<(Vec<Segment>, Vec<Damage>), ReadError> {
+    let mut statement = connection.prepare(hot!("WHERE position > ?1 AND position <= ?2 ORDER BY position"))?;
     let mut rows = statement.query([packed, upto])?;
     let (mut piles, mut segments) = (FxHashMap::<i64, Pile>::default(), Vec::new());
+    let mut damaged = Vec::new();
     while let Some(row) = rows.next()? {
         let run = row.get(1)?;
         if !rows_of.contains_key(&run) {
             continue;
         }
         let (previous, session) = (row.get(4)?, row.get(5)?);
+        // What is put together is what was written, and consecutive: anything else ends the pile, and stays where it is.
+        let found = hot_row(row);
+        let follows = |pile: &Pile| found.as_ref().is_ok_and(|found| pile.is_followed_by(previous, found));
+        if piles.get(&run).is_some_and(|pile| !follows(pile)) {
+            segments.extend(piles.remove(&run).and_then(|pile| pack(run, &pile)));
+        }
+        let found = match found {
+            Ok(found) => found,
+            Err(ReadError::Damaged(damage)) => {
+                let of = run_of(connection, run)?;
+                damaged.push(Damage { run: of, ..damage });
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let pile = piles.entry(run).or_insert_with(|| Pile { session, previous, rows: Vec::new(), bytes: 0 });
-        let body: String = row.get(6)?;
-        pile.bytes += body.len();
-        pile.rows.push(Row { position: row.get(0)?, seq: unsigned(row.get(2)?), count: row.get(3)?, body });
+        pile.bytes += found.body.len();
+        pile.rows.push(found);
         if pile.bytes >= SEGMENT_BYTES
             && let Some(pile) = piles.remove(&run)
         {
@@ -80,7 +97,19 @@ fn compress(
         }
     }
     segments.extend(piles.iter().filter_map(|(run, pile)| pack(*run, pile)));
-    Ok(segments)
+    Ok((segments, damaged))
+}
+
+impl Pile {
+    fn is_followed_by(&self, previous: i64, row: &Row) -> bool {
+        self.rows.last().is_some_and(|last| last.position == previous && last.seq + u64::from(last.count) == row.seq)
+    }
+}
+
+/// The run that a number stands for.
+fn run_of(connection: &Connection, id: i64) -> rusqlite::Result<Option<RunId>> {
+    let mut statement = connection.prepare_cached("SELECT run FROM runs WHERE id = ?1")?;
+    statement.query_row([id], |row| row.get(0).map(RunId::from_bytes)).optional()
 }
 
 fn pack(run: i64, pile: &Pile) -> Option<Segment> {
@@ -115,8 +144,8 @@ impl Table<'_> {
         for place in &segment.places {
             delete.execute([place])?;
         }
-        let sql = "INSERT INTO segments (position, first, run, seq, count, previous, session, body)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        let sql = "INSERT INTO segments (position, first, run, seq, count, previous, session, body, sum)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, windlass_sum(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8))";
         self.connection.prepare_cached(sql)?.execute(params![
             segment.place(),
             segment.first,

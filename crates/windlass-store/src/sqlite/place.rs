@@ -12,7 +12,7 @@ use super::open::{self, Options};
 
 /// After a disk was full, this much must be free before anything is accepted: room for a group of the usual size.
 /// Otherwise a last free page would let runs begin what the next commit cannot record, over and over.
-const ROOM: u64 = 1 << 20;
+pub(super) const ROOM: u64 = 1 << 20;
 
 /// What tells files apart that had the same name. Nothing where the system does not say.
 pub(super) type FileId = Option<(u64, u64)>;
@@ -67,17 +67,22 @@ impl Place {
     }
 
     /// Whether its disk has room for more than a last page.
-    #[cfg(unix)]
     pub(super) fn has_room(&self) -> bool {
-        // A file system that does not say how large it is does not say what is free either.
-        rustix::fs::statvfs(&self.path)
-            .map_or(true, |disk| disk.f_blocks == 0 || disk.f_bavail.saturating_mul(disk.f_frsize) >= ROOM)
+        free(&self.path).is_none_or(|free| free >= ROOM)
     }
+}
 
-    #[cfg(not(unix))]
-    pub(super) fn has_room(&self) -> bool {
-        true
-    }
+/// How many bytes are free on the disk of a file, which need not be there; nothing where the system does not say.
+#[cfg(unix)]
+pub(super) fn free(path: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(path).or_else(|error| path.parent().map_or(Err(error), rustix::fs::statvfs)).ok()?;
+    // A file system that does not say how large it is does not say what is free either.
+    (disk.f_blocks != 0).then(|| disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+#[cfg(not(unix))]
+pub(super) fn free(_: &Path) -> Option<u64> {
+    None
 }
 
 /// For files that are made here: nobody but whoever runs this process may read them. The mode of a file that is there is

@@ -11,6 +11,7 @@ use super::decide::Head;
 use super::job::Phase;
 use super::read::size;
 use super::retention::Chores;
+use super::sum::{self, run_is_sound, run_sum};
 use super::table::{Table, Trouble};
 
 /// Rows that one slice removes: some milliseconds of the writer's time at worst, when each lies on a page of its own.
@@ -32,17 +33,24 @@ impl Budget {
 }
 
 /// The key of a run that is gone.
-pub(super) const SPENT: &str = "SELECT run FROM tombstones WHERE key = ?1";
+pub(super) const SPENT: &str = "SELECT key, run, since, sum FROM tombstones WHERE key = ?1";
 
 /// The conditions are those of the question that found the run: it may have changed since.
-const SUMMARIZE: &str = "UPDATE runs SET summary = 1, parks = NULL, asks = 0
-    WHERE id = ?1 AND summary = 0 AND phase = 4 AND doubts IS NULL AND NOT EXISTS
-        (SELECT 1 FROM runs AS parent WHERE parent.run = runs.parent_run AND parent.summary = 0)
-    RETURNING run, tail";
+/// What a damaged row says of its end removes nothing.
+const SUMMARIZE: &str = concat!(
+    "UPDATE runs SET summary = 1, parks = NULL, asks = 0
+     WHERE id = ?1 AND summary = 0 AND phase = 4 AND doubts IS NULL AND NOT EXISTS
+         (SELECT 1 FROM runs AS parent WHERE parent.run = runs.parent_run AND parent.summary = 0) AND ",
+    run_is_sound!(),
+    " RETURNING run, tail"
+);
 
-const REMOVE: &str = "DELETE FROM runs
-    WHERE id = ?1 AND summary = 2 AND NOT EXISTS (SELECT 1 FROM runs AS parent WHERE parent.run = runs.parent_run)
-    RETURNING run, key, session";
+const REMOVE: &str = concat!(
+    "DELETE FROM runs
+     WHERE id = ?1 AND summary = 2 AND NOT EXISTS (SELECT 1 FROM runs AS parent WHERE parent.run = runs.parent_run) AND ",
+    run_is_sound!(),
+    " RETURNING run, key, session"
+);
 
 const PURGE: &str = "DELETE FROM runs WHERE id = ?1 AND summary = 2 RETURNING run, key, session";
 
@@ -142,7 +150,7 @@ impl Table<'_> {
         };
         let newest = tail;
         while tail != 0 && !budget.is_spent() {
-            tail = match delete(connection, HOT, tail)? {
+            tail = match delete(connection, HOT, id, tail)? {
                 Some(previous) => {
                     budget.spend(1);
                     previous
@@ -150,7 +158,7 @@ impl Table<'_> {
                 None => {
                     budget.spend(SEGMENT);
                     // Nothing there is the end of a damaged journal, and all that can be found of it.
-                    delete(connection, PACKED, tail)?.unwrap_or(0)
+                    delete(connection, PACKED, id, tail)?.unwrap_or(0)
                 }
             };
         }
@@ -183,7 +191,8 @@ impl Table<'_> {
         // No later run may have its number: where the highest one goes, the table no longer says which that was.
         connection.prepare_cached("UPDATE file SET runs = ?1 WHERE runs < ?1")?.execute([id])?;
         if let Some(key) = key {
-            let sql = "INSERT OR REPLACE INTO tombstones (key, run, since) VALUES (?1, ?2, ?3)";
+            let sql = "INSERT OR REPLACE INTO tombstones (key, run, since, sum)
+                       VALUES (?1, ?2, ?3, windlass_sum(?1, ?2, ?3))";
             connection.prepare_cached(sql)?.execute(params![key, run, now.as_micros()])?;
         }
         if let Some(session) = session {
@@ -196,18 +205,27 @@ impl Table<'_> {
     }
 
     /// The run that had a key and is gone.
-    pub(super) fn spent(&self, key: &str) -> rusqlite::Result<Option<RunId>> {
+    pub(super) fn spent(&self, key: &str) -> Result<Option<RunId>, Trouble> {
         let mut statement = self.connection.prepare_cached(SPENT)?;
-        statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()
+        let found = statement
+            .query_row([key], |row| Ok((RunId::from_bytes(row.get(1)?), sum::is_sound(row, 3)?)))
+            .optional()?;
+        match found {
+            Some((_, false)) => {
+                let place = format!("which run had the key {key:?}");
+                Err(StoreError::Damaged { run: None, place }.into())
+            }
+            found => Ok(found.map(|(run, _)| run)),
+        }
     }
 }
 
-const HOT: &str = "DELETE FROM log WHERE position = ?1 RETURNING previous";
-const PACKED: &str = "DELETE FROM segments WHERE position = ?1 RETURNING previous";
+const HOT: &str = "DELETE FROM log WHERE position = ?1 AND run = ?2 RETURNING previous";
+const PACKED: &str = "DELETE FROM segments WHERE position = ?1 AND run = ?2 RETURNING previous";
 
-/// Deletes what stands at a place; returns the place before it.
-fn delete(connection: &Connection, sql: &str, place: i64) -> rusqlite::Result<Option<i64>> {
-    connection.prepare_cached(sql)?.query_row([place], |row| row.get(0)).optional()
+/// Deletes what stands at a place, if it is this run's; returns the place before it.
+fn delete(connection: &Connection, sql: &str, run: i64, place: i64) -> rusqlite::Result<Option<i64>> {
+    connection.prepare_cached(sql)?.query_row([place, run], |row| row.get(0)).optional()
 }
 
 fn empty_mailbox(connection: &Connection, id: i64, budget: &mut Budget) -> rusqlite::Result<bool> {

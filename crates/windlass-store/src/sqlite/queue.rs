@@ -7,6 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use windlass_core::store::StoreError;
 
 use super::job::{Job, Spent};
+use super::reopen::PACE;
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]
@@ -14,18 +15,24 @@ pub(super) struct Bounds {
     jobs: usize,
     bytes: usize,
     patience: Duration,
+    /// How often the writer looks up while nothing is taken.
+    pace: Duration,
 }
 
 /// The writer takes all that waits at once, so a full queue means that this much came in during one group, which takes
 /// a few milliseconds: whoever submits to a full queue is held back until the writer comes round. That is the
 /// back-pressure. It has an end, because the thread that is held back may be one the writer's answers need; a disk that
 /// has not moved by then is as good as gone, and the commit is refused with nothing written.
-pub(super) const BOUNDS: Bounds = Bounds { jobs: 8_192, bytes: 64 << 20, patience: Duration::from_millis(100) };
+pub(super) const BOUNDS: Bounds =
+    Bounds { jobs: 8_192, bytes: 64 << 20, patience: Duration::from_millis(100), pace: PACE };
 
 /// Commits that were written and wait for somebody to free them, and how large those may be. Whatever is beyond is freed by
 /// the writer.
 const SPENT: usize = 256;
 const SPENT_BYTES: usize = 4_096;
+
+const PANICKED: &str = "the store takes no commits: its writer panicked, and the log of this process says where; start this \
+                        process again; nothing that was accepted is lost";
 
 pub(super) struct Queue {
     state: Mutex<State>,
@@ -95,18 +102,23 @@ impl Queue {
         self.state.lock().writer = Some(thread::current().id());
     }
 
-    /// Waits until there is something to take, but no longer than `patience`. False once the queue is closed and empty.
-    pub(super) fn wait(&self, patience: Option<Duration>) -> bool {
-        let until = patience.map(|patience| Instant::now() + patience);
+    /// Waits until there is something to do: jobs to take or, while none are taken, a file to be tried again. The end of
+    /// the wait follows from the state, so it does not matter which thread found out that none can be taken. False once the queue is closed and empty.
+    pub(super) fn wait(&self) -> bool {
+        let mut until = None;
         let mut state = self.state.lock();
         while state.jobs.is_empty() {
             if state.closed {
                 return false;
             }
-            match until {
-                None => self.filled.wait(&mut state),
-                Some(until) if self.filled.wait_until(&mut state, until).timed_out() => break,
-                Some(_) => {}
+            if state.refusal.is_none() {
+                until = None;
+                self.filled.wait(&mut state);
+                continue;
+            }
+            let until = *until.get_or_insert_with(|| Instant::now() + self.bounds.pace);
+            if self.filled.wait_until(&mut state, until).timed_out() {
+                break;
             }
         }
         true
@@ -139,6 +151,8 @@ impl Queue {
     /// Refuses every job from now on, for this reason; or takes them again. What waits is the writer's to answer.
     pub(super) fn refuse(&self, why: Option<String>) {
         self.state.lock().refusal = why;
+        // The taker too: it may wait without end for jobs that are refused from now on.
+        self.filled.notify_one();
         self.taken.notify_all();
     }
 
@@ -154,9 +168,13 @@ impl Queue {
         self.taken.notify_all();
     }
 
-    /// Closes, and answers what waits with "unknown": nobody will take it.
-    pub(super) fn abandon(&self) {
+    /// Closes, and answers what waits with "unknown": no thread is left to take it. If the writer `panicked`, later commits are
+    /// told so.
+    pub(super) fn abandon(&self, panicked: bool) {
         self.close();
+        if panicked {
+            self.refuse(Some(PANICKED.to_owned()));
+        }
         // Dropped outside the lock: an answer may come back here.
         let jobs = std::mem::take(&mut self.state.lock().jobs);
         drop(jobs);
@@ -185,7 +203,7 @@ mod tests {
     }
 
     fn bounded(jobs: usize, bytes: usize) -> Queue {
-        Queue::new(Bounds { jobs, bytes, patience: Duration::ZERO })
+        Queue::new(Bounds { jobs, bytes, patience: Duration::ZERO, pace: Duration::ZERO })
     }
 
     #[test]
@@ -247,9 +265,9 @@ mod tests {
         queue.push(job()).unwrap();
         queue.close();
         assert!(queue.push(job()).is_err());
-        assert!(queue.wait(None));
+        assert!(queue.wait());
         queue.take(&mut Vec::new());
-        assert!(!queue.wait(None));
+        assert!(!queue.wait());
     }
 
     #[test]
@@ -259,14 +277,24 @@ mod tests {
         queue.refuse(Some("the disk is full".to_owned()));
         assert_eq!(queue.push(job()), Err(StoreError::Unavailable("the disk is full".to_owned())));
         let mut jobs = Vec::new();
-        assert!(queue.wait(Some(Duration::ZERO)));
+        assert!(queue.wait());
         queue.take(&mut jobs);
         assert_eq!(jobs.len(), 1, "what waited is the writer's to answer");
         jobs.clear();
-        assert!(queue.wait(Some(Duration::ZERO)));
+        assert!(queue.wait());
         queue.take(&mut jobs);
         assert!(jobs.is_empty());
         queue.refuse(None);
         queue.push(job()).unwrap();
+    }
+
+    #[test]
+    fn w08_a_taker_that_waits_for_jobs_looks_up_when_another_thread_has_them_refused() {
+        let queue = bounded(1, usize::MAX);
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| queue.wait());
+            queue.refuse(Some("the disk is full".to_owned()));
+            assert!(taker.join().unwrap());
+        });
     }
 }

@@ -5,27 +5,32 @@
 //! which runs there are waits for the group under way; it waits for nobody. A reader that starts after a commit was answered
 //! sees it.
 
+mod failure;
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use serde::de::DeserializeOwned;
 use windlass_core::run::record::Record;
-use windlass_core::run::state::RunInfo;
+use windlass_core::run::state::{Hold, RunInfo, RunState};
 use windlass_core::store::{Due, Entry, Mail, StoreError};
 use windlass_core::time::Timestamp;
-use windlass_core::{BadPath, Path, RunId};
+use windlass_core::{Path, RunId};
 
 use super::blobs;
+use super::damage::{Damage, Noticed};
 use super::decide::NEVER;
-use super::fault::Fault;
 use super::keys::Keys;
-use super::log::{self, Row, Tails, signed};
+use super::log::{self, Row, Tail, Tails, signed, unsigned};
 use super::nursery::Nursery;
 use super::outline;
 use super::place::Place;
 use super::seal::{self, Closed};
+use super::sum::{self, run_is_sound, run_sum};
 use super::table;
+
+pub(super) use failure::{ROW, ReadError, is_damage};
 
 /// Selects runs as lists show them.
 macro_rules! infos {
@@ -33,7 +38,9 @@ macro_rules! infos {
         concat!(
             "SELECT run, tool, created, state, doubts, parks, epoch, generation, ",
             "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path, ",
-            "ended FROM runs ",
+            "ended, ",
+            run_is_sound!(),
+            " FROM runs ",
             $($which),+
         )
     };
@@ -49,39 +56,22 @@ pub(super) struct Readers {
     tails: Arc<Tails>,
     idle: Mutex<Vec<Connection>>,
     pub(super) nursery: Nursery,
-}
-
-/// Why a read failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ReadError {
-    #[error("{0}")]
-    Sql(#[from] rusqlite::Error),
-    #[error("{}", .0.cause())]
-    Fault(Fault),
-    #[error("what it holds cannot be read: {0}")]
-    Decode(#[from] serde_json::Error),
-    #[error("what it holds cannot be read: {0}")]
-    Place(#[from] BadPath),
-    #[error("a packed part of a journal cannot be read: {0}")]
-    Segment(String),
-    #[error("the large value {0} of a record or message is missing")]
-    Payload(String),
-    #[error("the part of a journal that ends at position {0} is missing")]
-    Broken(i64),
-    #[error(transparent)]
-    Refused(StoreError),
+    noticed: Arc<Noticed>,
 }
 
 /// Everything a new owner gets to read.
 pub(super) struct Contents {
     pub(super) generation: u32,
-    pub(super) base: u64,
     pub(super) records: Vec<Record>,
     pub(super) mail: Vec<Mail>,
     pub(super) session: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
+    /// Where the journal ends.
+    pub(super) end: u64,
     /// Why not all secrets of the records could be opened.
     pub(super) sealed: Option<String>,
+    /// What of the journal or the mailbox is damaged; there are no records and no mail then.
+    pub(super) damaged: Option<Damage>,
 }
 
 /// Records as far as they can be opened.
@@ -92,8 +82,9 @@ struct Opened {
 }
 
 impl Readers {
-    pub(super) fn new(place: Place, tails: Arc<Tails>) -> Self {
-        Self { keys: Keys::of(&place.path), place, tails, idle: Mutex::default(), nursery: Nursery::default() }
+    pub(super) fn new(place: Place, tails: Arc<Tails>, noticed: Arc<Noticed>) -> Self {
+        let (keys, nursery) = (Keys::of(&place.path), Nursery::default());
+        Self { keys, place, tails, idle: Mutex::default(), nursery, noticed }
     }
 
     /// What secrets are sealed with.
@@ -106,11 +97,25 @@ impl Readers {
     }
 
     pub(super) fn info(&self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
-        self.glance(|connection| {
+        self.glance(Some(run), |connection| {
             let mut statement = connection.prepare_cached(infos!("WHERE run = ?1"))?;
-            let look = || statement.query_row([run.as_bytes()], |row| Ok(info(row))).optional()?.transpose();
+            let look = || statement.query_row([run.as_bytes()], |row| Ok(self.info_of(row))).optional()?.transpose();
             either(look, || self.nursery.info(run))
         })
+    }
+
+    /// From the columns of `infos!`. A run whose row is damaged is shown as held for that.
+    pub(super) fn info_of(&self, row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
+        let run = RunId::from_bytes(row.get(0)?);
+        let damage = match row.get::<_, bool>(12)? {
+            true => match info(row) {
+                Ok(info) => return Ok(info),
+                Err(error) => error.damage(Some(run)).ok_or(error)?,
+            },
+            false => Damage { run: Some(run), place: ROW.to_owned() },
+        };
+        self.noticed.notice(&damage);
+        Ok(damaged_info(row, run, damage.place))
     }
 
     pub(super) fn journal(&self, run: RunId, from: u64) -> Result<Vec<Record>, StoreError> {
@@ -118,9 +123,9 @@ impl Readers {
     }
 
     pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
-        self.glance(|connection| {
+        self.glance(Some(run), |connection| {
             let id = self.find(connection, run)?;
-            let read = |view: &Connection, tail| records(view, (&self.keys, run), tail, from, limit);
+            let read = |view: &Connection, tail| records(view, (&self.keys, run, id), tail, from, limit);
             let found = self.at_tail(connection, run, id, read)?;
             match found.closed {
                 None => Ok(found.records),
@@ -133,27 +138,42 @@ impl Readers {
     }
 
     /// Reads a journal from its end in one view of the file. Where it ends is known before there is a view: if those rows
-    /// were packed together with later ones in between, it ends elsewhere now.
+    /// were packed together with later ones in between, it ends elsewhere now. The view may also have rows that were written
+    /// a moment ago and are not known yet; they belong to the journal, for the run's row and mailbox are seen with them.
     fn at_tail<T>(
         &self,
         connection: &mut Connection,
         run: RunId,
         id: i64,
-        read: impl Fn(&Connection, i64) -> Result<Option<T>, ReadError>,
+        read: impl Fn(&Connection, Tail) -> Result<Option<T>, ReadError>,
     ) -> Result<T, ReadError> {
         loop {
+            let published = self.nursery.last();
             let known = self.tails.get(id);
             let view = connection.transaction()?;
+            let newest = view
+                .prepare_cached(NEWEST)?
+                .query_row([published, id], |row| Ok(Tail { position: row.get(0)?, end: unsigned(row.get(1)?) }))
+                .optional()?;
             let saved = view
-                .prepare_cached("SELECT tail, summary FROM runs WHERE id = ?1")?
-                .query_row([id], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))
+                .prepare_cached(SAVED)?
+                .query_row([id], |row| {
+                    let tail = Tail { position: row.get(0)?, end: unsigned(row.get(1)?) };
+                    Ok((tail, row.get::<_, i64>(2)?, row.get::<_, bool>(3)?))
+                })
                 .optional()?;
             let tail = match (known, saved) {
+                (_, Some((.., false))) => return Err(log::damaged(ROW.to_owned())),
                 // A part of a journal must not look like all of it.
-                (_, Some((_, 1..))) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
+                (_, Some((_, 1.., _))) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
+                (Some(tail), Some((saved, ..)))
+                    if tail.end < saved.end && newest.is_none() && self.tails.get(id) == known =>
+                {
+                    return Err(log::damaged(format!("its journal after record {}", tail.end)));
+                }
                 // Also that of a run that has no row yet.
-                (Some(tail), _) => tail.position,
-                (None, Some((saved, _))) => saved,
+                (Some(tail), _) => newest.unwrap_or(tail),
+                (None, Some((saved, ..))) => newest.unwrap_or(saved),
                 (None, None) => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
             };
             if let Some(value) = read(&view, tail)? {
@@ -163,35 +183,45 @@ impl Readers {
             if self.tails.get(id) == known {
                 // Removed just now.
                 let gone = saved.is_none().then_some(ReadError::Refused(StoreError::NoSuchRun(run)));
-                return Err(gone.unwrap_or(ReadError::Broken(tail)));
+                return Err(gone.unwrap_or(ReadError::Broken(tail.position)));
             }
         }
     }
 
     pub(super) fn mail(&self, run: RunId, after: u64) -> Result<Vec<Mail>, StoreError> {
-        self.glance(|connection| {
+        self.glance(Some(run), |connection| {
             let id = self.find(connection, run)?;
-            mail(connection, id, signed(after))
+            let view = connection.transaction()?;
+            check_mailbox(&view, id)?;
+            mail(&view, id, signed(after))
         })
     }
 
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {
-        self.glance(|connection| {
+        let contents = self.glance(Some(run), |connection| {
             let id = self.find(connection, run)?;
-            self.at_tail(connection, run, id, |view, tail| contents(view, (&self.keys, run), id, tail))
-        })
+            self.at_tail(connection, run, id, |view, tail| contents(view, (&self.keys, run, id), tail))
+        })?;
+        contents.damaged.iter().for_each(|damage| self.noticed.notice(damage));
+        Ok(contents)
     }
 
     pub(super) fn keyed(&self, key: &str) -> Result<Option<RunId>, StoreError> {
-        self.glance(|connection| {
+        self.glance(None, |connection| {
             let mut statement = connection.prepare_cached(table::KEYED)?;
-            let look = || Ok(statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()?);
+            let look = || {
+                let read = |row: &SqlRow<'_>| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?));
+                match statement.query_row([key], read).optional()? {
+                    Some((run, false)) => Err(log::damaged(ROW.to_owned()).of(Some(run))),
+                    found => Ok(found.map(|(run, _)| run)),
+                }
+            };
             either(look, || self.nursery.keyed(key))
         })
     }
 
     pub(super) fn told(&self, run: RunId, dedupe: &str) -> Result<bool, StoreError> {
-        self.glance(|connection| {
+        self.glance(Some(run), |connection| {
             let id = self.find(connection, run)?;
             Ok(connection.prepare_cached(table::KNOWN)?.exists(params![id, dedupe])?)
         })
@@ -201,7 +231,7 @@ impl Readers {
     pub(super) fn due(&self, now: Timestamp, limit: usize, opening: i64) -> Result<Due, StoreError> {
         // Whatever the time is, it is not "never".
         let now = now.as_micros().min(NEVER - 1);
-        self.glance(|connection| {
+        self.glance(None, |connection| {
             // Runs that have no row yet are driven, unless their worker is gone.
             let gone =
                 connection.prepare_cached(GONE)?.query_map([now], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -226,7 +256,7 @@ impl Readers {
     }
 
     pub(super) fn feed(&self, session: &str, after: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        self.glance(|connection| {
+        self.glance(None, |connection| {
             let upto = self.nursery.last();
             // One view of the file, so that nothing is on its way into a segment.
             let view = connection.transaction()?;
@@ -236,8 +266,14 @@ impl Readers {
 
     /// The number that stands for the run in the file.
     fn find(&self, connection: &Connection, run: RunId) -> Result<i64, ReadError> {
-        let mut statement = connection.prepare_cached("SELECT id FROM runs WHERE run = ?1")?;
-        let look = || Ok(statement.query_row([run.as_bytes()], |row| row.get(0)).optional()?);
+        let mut statement = connection.prepare_cached(NUMBER)?;
+        let look = || {
+            let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?));
+            match statement.query_row([run.as_bytes()], read).optional()? {
+                Some((_, false)) => Err(log::damaged(ROW.to_owned())),
+                found => Ok(found.map(|(id, _)| id)),
+            }
+        };
         either(look, || self.nursery.number(run))?.ok_or(ReadError::Refused(StoreError::NoSuchRun(run)))
     }
 
@@ -245,13 +281,23 @@ impl Readers {
     pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
         // Without them it would be wrong, not old.
         self.nursery.settle().map_err(StoreError::Unavailable)?;
-        self.glance(read)
+        self.glance(None, read)
     }
 
-    /// Reads on an idle connection, or on a new one. A connection that failed is not used again.
-    fn glance<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
-        let failed =
-            |error: ReadError| StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display()));
+    /// Reads on an idle connection, or on a new one. A connection that failed is not used again. Damage is noticed, and told
+    /// of the run that is read, if it is one.
+    fn glance<T>(
+        &self,
+        about: Option<RunId>,
+        read: impl FnOnce(&mut Connection) -> Result<T, ReadError>,
+    ) -> Result<T, StoreError> {
+        let failed = |error: ReadError| match error.damage(about) {
+            Some(damage) => {
+                self.noticed.notice(&damage);
+                StoreError::Damaged { run: damage.run, place: damage.place }
+            }
+            None => StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display())),
+        };
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
@@ -282,6 +328,10 @@ fn either<T>(
     }
 }
 
+/// Where the journal of a run ends among the rows behind a position: those of a group or two.
+const NEWEST: &str = "SELECT position, seq + count FROM log WHERE position > ?1 AND run = ?2
+    ORDER BY position DESC LIMIT 1";
+
 /// Queued and suspended runs whose time has come.
 const WOKEN: &str = "SELECT run FROM runs WHERE wake <= ?1 ORDER BY wake, run LIMIT ?2";
 
@@ -296,23 +346,33 @@ const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs INDEXED BY runs
     WHERE workers.until <= ?1 AND runs.worker = workers.id AND runs.phase = 1 AND runs.phase < 4
         AND runs.opening = ?3 LIMIT ?2";
 
+/// What stands for a run in the other tables, and whether its row is what was written.
+const NUMBER: &str = concat!("SELECT id, ", run_is_sound!(), " FROM runs WHERE run = ?1");
+
+/// Where a journal ends by the row of its run, how much of it is left, and whether the row is what was written.
+const SAVED: &str = concat!("SELECT tail, length, summary, ", run_is_sound!(), " FROM runs WHERE id = ?1");
+
 /// SQLite would rather walk all mail than look into the index of what is left.
-const MAIL: &str = "SELECT position, body FROM mail INDEXED BY mail_unread
+const MAIL: &str = "SELECT run, position, dedupe, body, sum FROM mail INDEXED BY mail_unread
     WHERE run = ?1 AND position > ?2 AND body IS NOT NULL ORDER BY position";
 
 /// Nothing if the journal does not end there in this view of the file.
 fn records(
     view: &Connection,
-    (keys, run): (&Keys, RunId),
-    tail: i64,
+    (keys, run, id): (&Keys, RunId, i64),
+    tail: Tail,
     from: u64,
     limit: usize,
 ) -> Result<Option<Opened>, ReadError> {
-    let Some(rows) = log::rows(view, tail, from, limit)? else { return Ok(None) };
+    let Some(rows) = log::rows(view, id, tail, from, limit)? else { return Ok(None) };
     let lines = rows.iter().flat_map(Row::lines).skip_while(|(seq, _)| *seq < from).take(limit);
     let mut found = Opened { records: Vec::new(), closed: None };
-    for (_, line) in lines {
-        let mut record = decode_line(view, line)?;
+    for (seq, line) in lines {
+        let unreadable = |error: ReadError| match error.damage(None) {
+            Some(damage) => log::damaged(format!("record {seq} of its journal: {}", damage.place)),
+            None => error,
+        };
+        let mut record = decode_line(view, line).map_err(unreadable)?;
         if let Err(closed) = seal::open(keys, run, &mut record) {
             found.closed.get_or_insert(closed);
         }
@@ -321,24 +381,55 @@ fn records(
     Ok(Some(found))
 }
 
-fn contents(view: &Connection, (keys, run): (&Keys, RunId), id: i64, tail: i64) -> Result<Option<Contents>, ReadError> {
+fn contents(
+    view: &Connection,
+    (keys, run, id): (&Keys, RunId, i64),
+    tail: Tail,
+) -> Result<Option<Contents>, ReadError> {
     let sql = "SELECT generation, base, (SELECT name FROM sessions WHERE sessions.id = runs.session),
                       parent_run, parent_path
                FROM runs WHERE id = ?1";
     let mut statement = view.prepare_cached(sql)?;
     let mut rows = statement.query([id])?;
-    let row = rows.next()?.ok_or(ReadError::Broken(tail))?;
+    let row = rows.next()?.ok_or(ReadError::Broken(tail.position))?;
     let base = row.get::<_, i64>(1)?.unsigned_abs();
-    let Some(found) = records(view, (keys, run), tail, base, usize::MAX)? else { return Ok(None) };
+    let read = || -> Result<Option<(Opened, Vec<Mail>)>, ReadError> {
+        let Some(found) = records(view, (keys, run, id), tail, base, usize::MAX)? else { return Ok(None) };
+        check_mailbox(view, id)?;
+        Ok(Some((found, mail(view, id, 0)?)))
+    };
+    let (found, mail, damaged) = match read() {
+        Ok(None) => return Ok(None),
+        Ok(Some((found, mail))) => (found, mail, None),
+        Err(error) => {
+            let damage = error.damage(Some(run)).ok_or(error)?;
+            (Opened { records: Vec::new(), closed: None }, Vec::new(), Some(damage))
+        }
+    };
     Ok(Some(Contents {
         generation: row.get(0)?,
-        base,
         records: found.records,
-        mail: mail(view, id, 0)?,
+        mail,
         session: row.get(2)?,
         parent: parent(row, 3)?,
+        end: tail.end,
         sealed: found.closed.map(|closed| closed.sentence(keys)),
+        damaged,
     }))
+}
+
+/// No message is missing: their rows stay when they are consumed.
+fn check_mailbox(view: &Connection, id: i64) -> Result<(), ReadError> {
+    let sql = "SELECT count(*), max(coalesce(max(position), 0), coalesce((SELECT mail FROM runs WHERE id = ?1), 0)),
+                      coalesce((SELECT summary FROM runs WHERE id = ?1), 0)
+               FROM mail WHERE run = ?1";
+    let (count, last, summary): (i64, i64, i64) =
+        view.prepare_cached(sql)?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    // They go with the journal.
+    if count == last || summary != 0 {
+        return Ok(());
+    }
+    Err(log::damaged(format!("its mailbox has {count} of {last} messages")))
 }
 
 fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadError> {
@@ -346,14 +437,37 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
     let mut rows = statement.query([id, after])?;
     let mut mail = Vec::new();
     while let Some(row) = rows.next()? {
-        let position: i64 = row.get(0)?;
-        mail.push(Mail { position: position.unsigned_abs(), message: decode_line(connection, text(row, 1)?)? });
+        let position: i64 = row.get(1)?;
+        let damaged = || log::damaged(format!("its message {position}"));
+        if !sum::is_sound(row, 4)? {
+            return Err(damaged());
+        }
+        let message = decode_line(connection, text(row, 3)?);
+        let message = message.map_err(|error| if error.damage(None).is_some() { damaged() } else { error })?;
+        mail.push(Mail { position: position.unsigned_abs(), message });
     }
     Ok(mail)
 }
 
-/// From the columns of `infos!`.
-pub(super) fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
+/// A run of whose row nothing can be relied on.
+fn damaged_info(row: &SqlRow<'_>, run: RunId, place: String) -> RunInfo {
+    RunInfo {
+        run,
+        tool: text(row, 1).unwrap_or_default().into(),
+        created: Timestamp::from_micros(row.get(2).unwrap_or(0)),
+        state: RunState::Held { hold: Hold::Damaged { run, place } },
+        doubts: Vec::new(),
+        parks: Vec::new(),
+        epoch: row.get::<_, i64>(6).unwrap_or(0).unsigned_abs(),
+        generation: row.get(7).unwrap_or(0),
+        session: row.get(8).unwrap_or(None),
+        parent: None,
+        ended: None,
+    }
+}
+
+/// From the columns of `infos!`, if they are what was written.
+fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
     Ok(RunInfo {
         run: RunId::from_bytes(row.get(0)?),
         tool: text(row, 1)?.into(),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::fault::Fault;
 #[cfg(unix)]
 use super::place::beside;
+use super::place::{self, ROOM};
 
 /// Why a database was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -76,10 +77,15 @@ pub enum OpenError {
         problem: String,
     },
     /// There is no room for the file, or for what opening it writes.
-    #[error("cannot open {path}: its disk is full; free some space, or name a file on another disk", path = .path.display())]
+    #[error(
+        "cannot open {path}: its disk is full ({room}); free some space, or name a file on another disk",
+        path = .path.display(), room = room(*.free)
+    )]
     NoSpace {
         /// The database.
         path: PathBuf,
+        /// How many bytes are free there, if the system says so.
+        free: Option<u64>,
     },
     /// The file is ours and cannot be read as what it should be.
     #[error(
@@ -91,6 +97,18 @@ pub enum OpenError {
         path: PathBuf,
         /// What was found.
         problem: String,
+    },
+    /// The write-ahead log beside the file is the log of another file, or of another state of this one. Neither was changed.
+    #[error(
+        "cannot open {path}: {log} is not its write-ahead log: it belongs to another file, or to another state of this one; \
+         put back the log that belongs to it, or restore the file from a backup; if another program has written to the \
+         file, let that program close it; without a log the file opens, but lacks what its own log held", path = .path.display(), log = .log.display()
+    )]
+    ForeignLog {
+        /// The database.
+        path: PathBuf,
+        /// What lies beside it.
+        log: PathBuf,
     },
     /// The operating system or SQLite refused.
     #[error("cannot open {path}: {source}", path = .path.display())]
@@ -110,6 +128,7 @@ impl OpenError {
     /// What SQLite says, in words that help.
     pub(super) fn sql(path: &Path, error: rusqlite::Error) -> Self {
         match Fault::of(&error) {
+            fault if Self::is_for_want_of_room(path, &fault) => Self::no_space(path),
             Fault::Disk(_) | Fault::Other(_) => Self::failed(path, error),
             fault => Self::fault(path, fault),
         }
@@ -118,7 +137,7 @@ impl OpenError {
     /// The same for what SQLite said already.
     pub(super) fn fault(path: &Path, fault: Fault) -> Self {
         match fault {
-            Fault::Full => Self::NoSpace { path: path.to_owned() },
+            fault if Self::is_for_want_of_room(path, &fault) => Self::no_space(path),
             Fault::ReadOnly => Self::no_access(path, "the file is read-only"),
             Fault::NoAccess(said) => Self::no_access(path, &said),
             Fault::Damaged(problem) => Self::damaged(path, problem),
@@ -137,9 +156,19 @@ impl OpenError {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 Self::no_access(path, &error.to_string())
             }
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { path: path.to_owned() },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::no_space(path),
             _ => Self::failed(path, error),
         }
+    }
+
+    /// On a full disk other things fail first, and say less: what SQLite keeps beside the file cannot be made longer.
+    fn is_for_want_of_room(path: &Path, fault: &Fault) -> bool {
+        let is_full = || place::free(path).is_some_and(|free| free < ROOM) && denied(path).is_none();
+        *fault == Fault::Full || fault.may_be_for_want_of_room() && is_full()
+    }
+
+    fn no_space(path: &Path) -> Self {
+        Self::NoSpace { path: path.to_owned(), free: place::free(path) }
     }
 
     fn busy(path: &Path) -> Self {
@@ -151,6 +180,26 @@ impl OpenError {
     fn no_access(path: &Path, said: &str) -> Self {
         let problem = denied(path).unwrap_or_else(|| said.to_owned());
         Self::NoAccess { path: path.to_owned(), problem }
+    }
+}
+
+/// How much room there is, for a person.
+fn room(free: Option<u64>) -> String {
+    match free {
+        None => "it is not known how much is free".to_owned(),
+        Some(free) if free < ROOM => format!("{} KiB are free, and it needs {} KiB", free >> 10, ROOM >> 10),
+        Some(free) => format!("{} MiB are free; a quota may be used up", free >> 20),
+    }
+}
+
+/// Why this user cannot open the database at `path`, or make it, as far as the file system says: nothing is opened.
+pub fn forbidden(path: impl AsRef<Path>) -> Option<String> {
+    match super::open::resolve(path.as_ref()) {
+        Ok(path) => denied(&path),
+        Err(OpenError::MissingDirectory { directory, .. }) => {
+            Some(format!("the directory {} does not exist", directory.display()))
+        }
+        Err(error) => Some(error.to_string()),
     }
 }
 

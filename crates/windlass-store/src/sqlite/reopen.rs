@@ -13,12 +13,13 @@ use std::time::Duration;
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
+use super::access::Link;
 use super::birth;
 use super::fault::Fault;
+use super::lineage;
 use super::open::{self, Options};
 use super::place::Place;
 use super::schema;
-use super::writer::Link;
 
 /// How often a file that failed is tried again. Often enough that nobody waits for it, rarely enough to cost nothing.
 pub(super) const PACE: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ const READERS: Duration = Duration::from_millis(100);
 pub(super) struct Outage {
     pub(super) fault: Fault,
     /// The connection to a file, or to a log, that is not at its place any more. Closing it would end the file.
-    kept: Option<Link>,
+    pub(super) kept: Option<Link>,
 }
 
 impl Outage {
@@ -39,8 +40,9 @@ impl Outage {
     }
 
     /// Closes the connection, unless it is the last thing that leads to the file.
-    pub(super) fn give_up(&mut self, link: Link) {
-        self.kept = Some(link).filter(|_| self.fault.is_misplaced());
+    pub(super) fn of(fault: Fault, link: Link) -> Self {
+        let kept = fault.is_misplaced().then_some(link);
+        Self { fault, kept }
     }
 
     /// Opens the file again. Only a file that was written to just now counts as open.
@@ -52,13 +54,15 @@ impl Outage {
         moved?;
         self.kept = None;
         // Other things fail too on a full disk, and say less.
-        if matches!(self.fault, Fault::Full | Fault::Disk(_)) && !place.has_room() {
+        if self.fault.may_be_for_want_of_room() && !place.has_room() {
             return Err(Fault::Full);
         }
+        lineage::check(&place.path).map_err(lineage::Foreign::fault)?;
         let fault = |error: rusqlite::Error| Fault::of(&error);
         let connection = open::writer(&place.path, options).map_err(fault)?;
         place.check()?;
         empty_log(&connection)?;
+        lineage::stamp(&connection, options.shared).map_err(fault)?;
         schema::touch(&connection).map_err(fault)?;
         birth::write_down(&connection).map_err(fault)?;
         Link::new(connection, place).map_err(fault)

@@ -175,7 +175,7 @@ pub(super) fn ended(connection: &Connection, head: &Head, write: &Write) -> Resu
     if !write.finishes() || write.records.at.is_some() {
         return Ok(write.records.at.filter(|_| write.finishes()));
     }
-    let rows = match log::rows(connection, head.tail.position, head.tail.end.saturating_sub(1), 1) {
+    let rows = match log::rows(connection, head.id, head.tail, head.tail.end.saturating_sub(1), 1) {
         Err(ReadError::Sql(error)) => return Err(error.into()),
         rows => rows.ok().flatten().unwrap_or_default(),
     };

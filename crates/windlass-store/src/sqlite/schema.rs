@@ -6,13 +6,13 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, birth, blobs, log, outline};
+use super::{backup, birth, blobs, check, lineage, log, outline, sum};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 6;
+pub(super) const VERSION: i32 = 7;
 
 /// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
 ///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
@@ -171,7 +171,10 @@ CREATE VIEW journal AS
 ";
 
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
-const MIGRATIONS: [&[&str]; 5] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5];
+const MIGRATIONS: [&[&str]; 6] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6];
+
+/// Version 6 took any log that lay beside the file, and had no checksums. What it wrote stays without.
+const FROM_V6: &[&str] = &[lineage::DDL, sum::COLUMNS, sum::TRIGGERS];
 
 /// Version 5 had at most one run without a row, and noted only its birth.
 const FROM_V5: &[&str] = &["DROP VIEW IF EXISTS run;
@@ -275,28 +278,69 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    for statements in [TABLES, RUNS, LOG, birth::DDL, ENDED, RETENTION, blobs::DDL, VIEWS] {
+    let parts = [TABLES, RUNS, LOG, birth::DDL, ENDED, RETENTION, blobs::DDL];
+    for statements in parts.into_iter().chain([lineage::DDL, sum::COLUMNS, sum::TRIGGERS, VIEWS]) {
         transaction.execute_batch(statements)?;
     }
+    note_shape(&transaction)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
 
-/// Makes a file of an older version one of this. One transaction: a crash leaves it as it was or finished.
+/// Makes a file of an older version one of this. One transaction: a crash leaves it as it was or finished. A file that is
+/// damaged stays as it is: what is moved or made anew would hide where.
 pub(super) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Result<()> {
+    let said: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    if said != "ok" {
+        return Err(corrupt(said));
+    }
     let transaction = connection.transaction()?;
     let older = usize::try_from(from).unwrap_or(1).max(1) - 1;
     for statements in MIGRATIONS.iter().skip(older).copied().flatten() {
         transaction.execute_batch(statements)?;
     }
     transaction.execute_batch(VIEWS)?;
+    note_shape(&transaction)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
 
-/// What the views need.
+fn note_shape(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE file SET shape = ?1", [sum::shape(connection)?]).map(|_| ())
+}
+
+/// What is wrong with the schema, if it is not the one that was written.
+pub(super) fn misshapen(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    if let Some(table) = check::missing(connection)?.first() {
+        return Ok(Some(format!("the table {table} is missing")));
+    }
+    let stated: Option<i64> = connection.query_row("SELECT max(shape) FROM file", [], |row| row.get(0))?;
+    let is_ours = stated.is_none_or(|stated| sum::shape(connection).is_ok_and(|shape| shape == stated));
+    Ok((!is_ours).then(|| "its schema is damaged".to_owned()))
+}
+
+/// What SQLite says of a file that it finds damaged itself.
+fn corrupt(said: String) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT), Some(said))
+}
+
+/// Refuses a file whose schema or own row is damaged: that has what reply keys are signed with, and where the log goes on.
+pub(super) fn check_own_row(connection: &Connection) -> rusqlite::Result<()> {
+    if let Some(problem) = misshapen(connection)? {
+        return Err(corrupt(problem));
+    }
+    let [own, ..] = sum::QUESTIONS;
+    let rows: i64 = connection.query_row("SELECT count(*) FROM file", [], |row| row.get(0))?;
+    match connection.prepare(own)?.exists([])? {
+        false if rows == 1 => Ok(()),
+        _ => Err(corrupt("the row of the file itself is damaged".to_owned())),
+    }
+}
+
+/// What the views and the triggers need.
 pub(super) fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
+    sum::add_function(connection)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     connection.create_scalar_function("windlass_id", 1, flags, |context| {
         let id: Option<[u8; 16]> = context.get(0)?;
@@ -339,7 +383,7 @@ pub(super) fn mark_clean(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE file SET clean = 1", []).map(|_| ())
 }
 
-/// Writes one page that is there already, to see whether the file can be written.
+/// Writes one page that is there already, to see whether the file can be written and synced.
 pub(super) fn touch(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", VERSION)
 }
@@ -351,6 +395,7 @@ pub(super) mod tests {
     /// The steps of SQLite's plan for a statement.
     pub(in crate::sqlite) fn plan(sql: &str) -> String {
         let mut connection = Connection::open_in_memory().unwrap();
+        add_functions(&connection).unwrap();
         create(&mut connection).unwrap();
         let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
         let steps = statement.raw_query().mapped(|row| row.get::<_, String>(3)).collect::<Result<Vec<_>, _>>();

@@ -25,6 +25,7 @@ use super::log::{self, End, Tail, Tails, signed, unsigned};
 use super::note;
 use super::read::{self, ReadError};
 use super::retention;
+use super::sum::{run_is_sound, run_sum};
 
 /// What the writer knows of runs without asking the file.
 pub(super) type Heads = FxHashMap<RunId, Head>;
@@ -167,9 +168,9 @@ impl Table<'_> {
             return Ok(());
         }
         let rows =
-            log::rows(self.connection, head.tail.position, owner.expected_seq, 1).map_err(|error| match error {
-                ReadError::Sql(error) => Trouble::Sql(error),
-                error => Trouble::Refused(StoreError::Unavailable(error.to_string())),
+            log::rows(self.connection, head.id, head.tail, owner.expected_seq, 1).map_err(|error| match error {
+                ReadError::Sql(error) if !read::is_damage(&error) => Trouble::Sql(error),
+                error => Trouble::Refused(error.told(Some(owner.run))),
             })?;
         let same = |row: &log::Row| row.seq == owner.expected_seq && row.body == write.records.text.body;
         if rows.unwrap_or_default().first().is_some_and(same) { Ok(()) } else { Err(different()) }
@@ -318,15 +319,25 @@ fn next_turn(connection: &Connection, head: &Head) -> rusqlite::Result<()> {
     Ok(())
 }
 
-const LOAD: &str = "SELECT id, epoch, phase, doubts, examined, generation, base, session, turn IS NOT NULL,
-        tail, length, summary,
-        (SELECT coalesce(max(position), 0) FROM mail WHERE mail.run = runs.id)
-    FROM runs WHERE run = ?1";
+const LOAD: &str = concat!(
+    "SELECT id, epoch, phase, doubts, examined, generation, base, session, turn IS NOT NULL, tail, length, summary,
+            (SELECT coalesce(max(position), 0) FROM mail WHERE mail.run = runs.id), ",
+    run_is_sound!(),
+    " FROM runs WHERE run = ?1"
+);
+
+/// The row of a run that is not what was written.
+pub(super) fn damaged_row(run: RunId) -> StoreError {
+    StoreError::Damaged { run: Some(run), place: read::ROW.to_owned() }
+}
 
 fn load(connection: &Connection, tails: &Tails, run: RunId) -> Result<Option<Head>, Trouble> {
     let row = connection
         .prepare_cached(LOAD)?
         .query_row([run.as_bytes()], |row| {
+            if !row.get(13)? {
+                return Ok(None);
+            }
             let id = row.get(0)?;
             let resting = Tail { position: row.get(9)?, end: unsigned(row.get(10)?) };
             let head = Head {
@@ -343,15 +354,19 @@ fn load(connection: &Connection, tails: &Tails, run: RunId) -> Result<Option<Hea
                 turn: row.get(8)?,
                 summary: row.get::<_, i64>(11)? != 0,
             };
-            Ok((head, row.get::<_, i64>(2)?, row.get::<_, Option<String>>(3)?))
+            Ok(Some((head, row.get::<_, i64>(2)?, row.get::<_, Option<String>>(3)?)))
         })
-        .optional()?;
-    let Some((mut head, phase, doubts)) = row else { return Ok(None) };
-    // A row nobody can read refuses its own run's commits, not those of the others in the group.
-    let unreadable = |what: String| StoreError::Unavailable(format!("the row of run {run} cannot be read: {what}"));
-    head.phase = Phase::from_number(phase).ok_or_else(|| unreadable(format!("there is no phase {phase}")))?;
+        .optional();
+    // A row that cannot be read refuses its own run's commits, not those of the others in the group.
+    let row = match row {
+        Err(error) if read::is_damage(&error) => return Err(damaged_row(run).into()),
+        row => row?,
+    };
+    let Some(row) = row else { return Ok(None) };
+    let (mut head, phase, doubts) = row.ok_or_else(|| damaged_row(run))?;
+    head.phase = Phase::from_number(phase).ok_or_else(|| damaged_row(run))?;
     if let Some(doubts) = doubts {
-        head.doubts = read::decode(&doubts).map_err(|error| unreadable(error.to_string()))?;
+        head.doubts = read::decode(&doubts).map_err(|_| damaged_row(run))?;
     }
     Ok(Some(head))
 }

@@ -2,33 +2,34 @@
 //! the disk's latency is paid once a group, not once a commit. Who writes is decided at the desk.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use rusqlite::Connection;
-use rusqlite::hooks::Wal;
 use rusqlite::wal::CheckpointMode;
 use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError, Tidied};
+use windlass_core::troubles::Troubles;
 
+use super::access::{self, Access, Link};
 use super::birth::Young;
 use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
+use super::damage::Damage;
 use super::fault::{Failure, Fault};
 use super::job::{Job, Spent, Taken};
+use super::lineage;
 use super::lock::FileLock;
 use super::log::{End, Tails};
 use super::open::{Opened, Options};
 use super::pack;
-use super::place::{FileId, Place};
+use super::place::Place;
 use super::queue::Queue;
 use super::read::Readers;
-use super::reopen::{Outage, PACE};
+use super::reopen::PACE;
 use super::schema;
-use super::sentry::Sentry;
 use super::table::{Heads, Sessions, Table, Trouble};
 
 /// Unfinished runs the writer remembers. Beyond that it starts afresh and asks the file, a few microseconds a run.
@@ -40,7 +41,7 @@ pub(super) struct Writer {
     place: Place,
     options: Options,
     opening: i64,
-    link: Result<Link, Outage>,
+    access: Access,
     /// When the file was last opened again, or was tried to be.
     tried: Option<Instant>,
     heads: Heads,
@@ -50,6 +51,8 @@ pub(super) struct Writer {
     sessions: Sessions,
     /// Prepares what is packed next.
     packer: Option<JoinHandle<()>>,
+    /// What was told of its failures.
+    packing: Arc<Troubles>,
     checkpoints: Checkpoints,
     /// Released last: whoever takes it next finds the connection closed.
     _lock: Arc<FileLock>,
@@ -60,38 +63,6 @@ pub(super) struct Others {
     pub(super) readers: Arc<Readers>,
     pub(super) tails: Arc<Tails>,
     pub(super) check: Arc<Shared>,
-}
-
-pub(super) struct Link {
-    pub(super) connection: Connection,
-    /// How long the write-ahead log is, as of the last commit.
-    pages: Arc<AtomicI32>,
-    /// Which file the log is.
-    log: FileId,
-    sentry: Sentry,
-}
-
-impl Link {
-    pub(super) fn new(mut connection: Connection, place: &Place) -> rusqlite::Result<Self> {
-        let pages = Arc::new(AtomicI32::new(0));
-        let counter = pages.clone();
-        // Takes the place of SQLite's own checkpoints, which would come before the answers of a group, not after.
-        connection.wal_hook(Some(move |_: &mut Wal, pages| {
-            counter.store(pages, Ordering::Relaxed);
-            Ok(())
-        }))?;
-        Ok(Self { connection, pages, log: place.log_id(), sentry: Sentry::of(place) })
-    }
-
-    /// Whether the file and its log are those that were opened.
-    fn check(&mut self, place: &Place) -> Result<(), Fault> {
-        if self.sentry.suspects() { place.check_both(self.log) } else { Ok(()) }
-    }
-
-    /// Runs a statement that is the same every time, without reading it anew.
-    fn run(&self, statement: &str) -> rusqlite::Result<()> {
-        self.connection.prepare_cached(statement)?.execute([]).map(drop)
-    }
 }
 
 /// An answer that is held back until the group is on disk.
@@ -141,15 +112,16 @@ impl Writer {
     pub(super) fn new(opened: Opened, options: Options, queue: Arc<Queue>, others: Others) -> rusqlite::Result<Self> {
         let Opened { lock, connection, place, opening, .. } = opened;
         let end = others.tails.rebuild(&connection)?;
+        end.damaged.iter().for_each(|damage| others.check.notice(damage));
         others.readers.nursery.begin(end.last);
-        let link = Ok(Link::new(connection, &place)?);
+        let access = Access::new(Link::new(connection, &place)?, queue.clone(), place.path.clone());
         Ok(Self {
             queue,
             others,
             place,
             options,
             opening,
-            link,
+            access,
             tried: None,
             heads: Heads::default(),
             end,
@@ -157,6 +129,7 @@ impl Writer {
             young: Young::default(),
             sessions: Sessions::default(),
             packer: None,
+            packing: Arc::default(),
             checkpoints: Checkpoints::default(),
             _lock: lock,
         })
@@ -164,7 +137,7 @@ impl Writer {
 
     /// Opens the file again if it can be had again.
     pub(super) fn prepare(&mut self) {
-        if self.link.is_err() && self.may_try() {
+        if !self.access.is_open() && self.may_try() {
             self.try_again();
         }
     }
@@ -172,7 +145,14 @@ impl Writer {
     /// How many pages are in the write-ahead log.
     #[cfg(test)]
     pub(super) fn log_pages(&self) -> Option<i32> {
-        self.link.as_ref().ok().map(|link| link.pages.load(Ordering::Relaxed))
+        self.access.link().map(|link| link.pages.load(Ordering::Relaxed))
+    }
+
+    /// Meets a fault, without another try before its time.
+    #[cfg(test)]
+    pub(super) fn meet(&mut self, fault: Fault) {
+        self.tried = Some(Instant::now());
+        self.give_up(fault);
     }
 
     /// Forgets what it knows of runs that have a row.
@@ -183,18 +163,18 @@ impl Writer {
 
     /// Whether the file is open.
     pub(super) fn is_open(&self) -> bool {
-        self.link.is_ok()
+        self.access.is_open()
     }
 
     /// Whether the file is open and nothing is to be done but to write.
     pub(super) fn is_at_rest(&self) -> bool {
-        let pages = self.link.as_ref().map(|link| link.pages.load(Ordering::Relaxed));
-        pages.is_ok_and(|pages| self.checkpoints.is_at_rest(pages)) && !self.has_to_pack()
+        let pages = self.access.link().map(|link| link.pages.load(Ordering::Relaxed));
+        pages.is_some_and(|pages| self.checkpoints.is_at_rest(pages)) && !self.has_to_pack()
     }
 
     /// Says that a group was written. All that follows a group without taking time.
     pub(super) fn note(&self) {
-        if let Ok(link) = &self.link {
+        if let Some(link) = self.access.link() {
             self.others.check.committed(link.pages.load(Ordering::Relaxed));
         }
     }
@@ -225,23 +205,24 @@ impl Writer {
     }
 
     fn look_after_log(&mut self) {
-        let Ok(link) = &self.link else { return };
+        let Some(link) = self.access.link() else { return };
         let pages = link.pages.load(Ordering::Relaxed);
         self.note();
+        // Before any of the log is moved: see `lineage.rs`.
+        if self.checkpoints.begins(pages) && !self.stamp() {
+            return;
+        }
         match self.checkpoints.look(&self.place, &self.options, pages) {
             Next::Nothing => {}
-            Next::Rest => self.checkpoint(CheckpointMode::PASSIVE),
-            Next::Failed(fault) => {
-                tracing::error!(error = fault.sentence(&self.place.path), "a checkpoint failed");
-                self.fail(fault);
-            }
+            Next::Rest => self.move_rest(),
+            Next::Failed(fault) => self.fail(fault),
         }
     }
 
     /// Whether the part of the log that is not packed has become long, and nobody is at it.
     fn has_to_pack(&self) -> bool {
         let is_long = self.end.last - self.end.packed > i64::from(self.options.unpacked);
-        is_long && self.link.is_ok() && self.packer.as_ref().is_none_or(JoinHandle::is_finished)
+        is_long && self.access.is_open() && self.packer.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Has the oldest part of the log packed if it is time.
@@ -254,9 +235,11 @@ impl Writer {
         let unpacked = i64::from(self.options.unpacked);
         // Half of it, so that the rows of runs that go on now are not cut into small pieces.
         let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
-        let (place, queue) = (self.place.clone(), self.queue.clone());
+        let (place, queue, troubles) = (self.place.clone(), self.queue.clone(), self.packing.clone());
+        let check = self.others.check.clone();
         let prepare = move || match pack::prepare(&place, packed, upto) {
             Ok(packed) => {
+                packed.damaged.iter().for_each(|damage| check.notice(damage));
                 let (promise, packing) = Promise::pair();
                 let (done, wait) = mpsc::channel::<()>();
                 packing.then(move |_| drop(done));
@@ -265,7 +248,11 @@ impl Writer {
                 let _ = wait.recv();
             }
             // Not a loss: the log is as good as it was, and the next group has it tried again.
-            Err(error) => tracing::warn!(%error, path = %place.path.display(), "the log could not be packed"),
+            Err(error) => {
+                if let Some(untold) = troubles.met(&error.to_string(), access::now()) {
+                    tracing::warn!(%error, untold, path = %place.path.display(), "the log could not be packed");
+                }
+            }
         };
         self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
@@ -276,14 +263,11 @@ impl Writer {
         if jobs.is_empty() && self.young.is_empty() {
             return Replies { replies: Vec::new(), failed: None, spent: Vec::new() };
         }
-        let was_open = self.link.is_ok();
+        let was_open = self.access.is_open();
         let (mut spent, packed) = (Vec::with_capacity(jobs.len()), self.end.packed);
         let (replies, failed) = self.transact(jobs, &mut spent);
         match &failed {
-            Some(failure) if was_open => {
-                tracing::error!(error = %failure.told, jobs = replies.len(), "a group of commits failed");
-                self.fail(failure.fault.clone());
-            }
+            Some(failure) if was_open => self.fail(failure.fault.clone()),
             Some(_) => {}
             None => {
                 self.others.tails.publish(&mut self.end.moved);
@@ -351,7 +335,7 @@ impl Writer {
         }
         if failed.is_none()
             && !single
-            && let Ok(link) = &self.link
+            && let Some(link) = self.access.link()
             && let Err(error) = link.run("COMMIT")
         {
             failed = Some(Failure::unknown(&error, &self.place.path));
@@ -372,13 +356,14 @@ impl Writer {
     /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written. A single
     /// statement needs none.
     fn begin(&mut self, single: bool) -> Result<(), Failure> {
-        let begun = match &mut self.link {
-            Ok(link) => link.check(&self.place).and_then(|()| match single {
+        let place = &self.place;
+        let begun = self.access.link_mut().and_then(|link| {
+            link.check(place)?;
+            match single {
                 true => Ok(()),
                 false => link.run("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error)),
-            }),
-            Err(outage) => Err(outage.fault.clone()),
-        };
+            }
+        });
         begun.map_err(|fault| Failure::before(fault, &self.place.path))
     }
 
@@ -392,7 +377,12 @@ impl Writer {
         }
         let Some(mut table) = self.table() else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
         work(&mut table).map_err(|trouble| match trouble {
-            Trouble::Refused(error) => error,
+            Trouble::Refused(error) => {
+                if let StoreError::Damaged { run, place } = &error {
+                    self.others.check.notice(&Damage { run: *run, place: place.clone() });
+                }
+                error
+            }
             Trouble::Sql(error) => failed.insert(Failure::unknown(&error, &self.place.path)).told.clone(),
         })
     }
@@ -400,7 +390,7 @@ impl Writer {
     /// The file, if it is open, with what is known of it.
     fn table(&mut self) -> Option<Table<'_>> {
         Some(Table {
-            connection: &self.link.as_ref().ok()?.connection,
+            connection: &self.access.link()?.connection,
             heads: &mut self.heads,
             end: &mut self.end,
             tails: &self.others.tails,
@@ -412,8 +402,16 @@ impl Writer {
         })
     }
 
+    /// Moves what is left of the log. If that is all of it, the log begins again with the next transaction.
+    pub(super) fn move_rest(&mut self) {
+        if self.stamp() {
+            self.checkpoint(CheckpointMode::PASSIVE);
+            self.stamp();
+        }
+    }
+
     fn checkpoint(&mut self, mode: CheckpointMode) {
-        let Ok(link) = &self.link else { return };
+        let Some(link) = self.access.link() else { return };
         let moved = self
             .place
             .check_both(link.log)
@@ -422,41 +420,45 @@ impl Writer {
             // What somebody who reads is still looking at is moved the next time.
             Ok(_) | Err(Fault::Busy) => {}
             // What was answered is safe in the log; but a disk that did not take it once is not built on.
-            Err(fault) => {
-                tracing::error!(error = fault.sentence(&self.place.path), "a checkpoint failed");
-                self.fail(fault);
-            }
+            Err(fault) => self.fail(fault),
         }
     }
 
-    /// Gives up the connection: closing it rolls back, and what was remembered may not be what the file says now. Goes
-    /// on at once if that is possible, but not over and over.
+    /// Stamps the file, or fails.
+    fn stamp(&mut self) -> bool {
+        let Some(link) = self.access.link() else { return false };
+        let stamped = lineage::stamp(&link.connection, self.options.shared);
+        stamped.map_err(|error| self.fail(Fault::of(&error))).is_ok()
+    }
+
+    /// Gives up the connection, and goes on at once if that is possible, but not over and over.
     fn fail(&mut self, fault: Fault) {
+        self.give_up(fault);
+        if self.may_try() {
+            self.try_again();
+        }
+    }
+
+    /// Closing the connection rolls back, and what was remembered may not be what the file says now.
+    fn give_up(&mut self, fault: Fault) {
         self.heads.clear();
         self.resting.clear();
         // Their rows are written when the file is opened again.
         self.young.clear();
         self.sessions.clear();
-        let link = std::mem::replace(&mut self.link, Err(Outage::new(fault))).ok();
-        if let (Err(outage), Some(link)) = (&mut self.link, link) {
-            outage.give_up(link);
-        }
-        if self.may_try() {
-            self.try_again();
-        }
-        self.tell();
+        self.access.lost(fault);
     }
 
     /// A disk that fails again right after it was opened again gets a pause. What fails for a reason of its own does not
     /// keep the others waiting.
     fn may_try(&self) -> bool {
-        let pause = self.link.as_ref().is_err_and(|outage| outage.fault.is_of_the_disk());
+        let pause = self.access.outage().is_some_and(|outage| outage.fault.is_of_the_disk());
         !pause || self.tried.is_none_or(|tried| tried.elapsed() >= PACE)
     }
 
     /// Tries to go on after a failure.
     pub(super) fn try_again(&mut self) {
-        let Err(outage) = &mut self.link else { return };
+        let Some(outage) = self.access.outage_mut() else { return };
         self.tried = Some(Instant::now());
         // A check reads for minutes, and a log that somebody reads cannot be emptied.
         self.others.check.pause(true);
@@ -467,32 +469,22 @@ impl Writer {
         self.others.check.pause(false);
         match ended {
             Ok((link, end)) => {
-                tracing::info!(path = %self.place.path.display(), "the file is open again");
                 // They may be connected to files that are not there any more.
                 self.others.readers.close();
                 self.others.readers.nursery.begin(end.last);
-                (self.link, self.end) = (Ok(link), end);
+                end.damaged.iter().for_each(|damage| self.others.check.notice(damage));
+                self.end = end;
                 self.checkpoints = Checkpoints::default();
+                self.access.regained(link);
             }
-            Err(fault) => {
-                if outage.fault != fault {
-                    tracing::error!(error = fault.sentence(&self.place.path), "the file cannot be opened again");
-                }
-                outage.fault = fault;
-            }
+            Err(fault) => self.access.lost(fault),
         }
-        self.tell();
-    }
-
-    /// Tells whoever submits whether the file takes commits.
-    fn tell(&self) {
-        self.queue.refuse(self.link.as_ref().err().map(|outage| outage.fault.sentence(&self.place.path)));
     }
 
     /// Marks the file as closed in good order, as far as it lets us.
     fn close(&mut self) {
         self.try_again();
-        let Ok(link) = &self.link else {
+        let Some(link) = self.access.link() else {
             tracing::error!(path = %self.place.path.display(), "closed while the file takes no commits");
             return;
         };

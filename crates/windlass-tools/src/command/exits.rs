@@ -1,7 +1,7 @@
 //! What the end of a command says about the call.
 
 use serde::{Deserialize, Serialize};
-use windlass::ToolError;
+use windlass::{Effect, ToolError};
 
 /// What an exit code means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,22 @@ impl Exit {
         }
     }
 
+    /// What death by a signal means where nobody said otherwise. The command had begun, and a signal says nothing about what it
+    /// did: what acts once is in doubt. What may be repeated is, unless it would only end the same way again.
+    pub fn of_signal(signal: i32, effect: Effect) -> Self {
+        match effect {
+            Effect::Once => Self::InDoubt,
+            _ if OWN.contains(&signal) => Self::Failed,
+            Effect::Readonly => Self::Retry,
+            Effect::Idempotent => Self::InDoubt,
+        }
+    }
+
+    /// The same for a command that was ended because it took more than it may.
+    pub(crate) fn of_limit(effect: Effect) -> Self {
+        if effect == Effect::Once { Self::InDoubt } else { Self::Failed }
+    }
+
     /// The error it stands for, if it does.
     pub(crate) fn error(self, message: String) -> Option<ToolError> {
         Some(match self {
@@ -48,6 +64,16 @@ impl Exit {
             Self::InDoubt => ToolError::InDoubt { reason: message },
         })
     }
+}
+
+/// Signals that are a command's own doing, or tell of a limit it ran into: ILL, TRAP, ABRT, BUS, FPE, SEGV, PIPE, ALRM, STKFLT,
+/// XCPU, XFSZ and SYS. All others come from outside.
+const OWN: [i32; 12] = [4, 5, 6, 7, 8, 11, 13, 14, 16, 24, 25, 31];
+
+/// The signal that a code stands for: shells, and programs that catch one, end with 128 and its number. 128 and 129 are also what
+/// programs such as git end with by themselves.
+pub(crate) fn signal_of(code: i32) -> Option<i32> {
+    (130..=159).contains(&code).then(|| code - 128)
 }
 
 #[cfg(test)]
@@ -72,5 +98,21 @@ mod tests {
         }
         assert!(Exit::of(0).error(String::new()).is_none());
         assert_eq!(Exit::InDoubt.error(String::new()).unwrap().kind(), "in_doubt");
+    }
+
+    #[test]
+    fn w01_a_signal_says_nothing_about_what_was_done() {
+        let (kill, term, segv, xcpu) = (9, 15, 11, 24);
+        for signal in [kill, term, segv, xcpu, 40] {
+            assert_eq!(Exit::of_signal(signal, Effect::Once), Exit::InDoubt, "{signal}");
+        }
+        for signal in [kill, term, 1, 2] {
+            assert_eq!(Exit::of_signal(signal, Effect::Readonly), Exit::Retry, "{signal}");
+            assert_eq!(Exit::of_signal(signal, Effect::Idempotent), Exit::InDoubt, "{signal}");
+        }
+        for (signal, effect) in [(segv, Effect::Readonly), (xcpu, Effect::Readonly), (segv, Effect::Idempotent)] {
+            assert_eq!(Exit::of_signal(signal, effect), Exit::Failed, "{signal}");
+        }
+        assert_eq!([137, 143, 128, 129, 1, 255].map(signal_of), [Some(kill), Some(term), None, None, None, None]);
     }
 }

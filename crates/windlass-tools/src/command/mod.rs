@@ -10,7 +10,8 @@
 //! | 69 (`EX_UNAVAILABLE`), 126, 127 (a shell could not run something) | `unavailable` |
 //! | 75 (`EX_TEMPFAIL`): nothing was done, and it may be tried again | `failed`, and is tried again, also if it acts once |
 //! | 77 (`EX_NOPERM`) | `denied` |
-//! | anything else, or a signal | `failed`, with the last of its standard error |
+//! | a signal, or 130 to 159, which stand for one | in doubt, if it acts once; see below |
+//! | anything else | `failed`, with the last of its standard error |
 //!
 //! [`Command::exits`] and [`Command::on_signal`] change that.
 //!
@@ -26,6 +27,13 @@
 //! **Its end**: when the program ends, whatever it left running is killed. When the call is cancelled or times out, it gets
 //! SIGTERM and the tool's grace, then SIGKILL. If it ends with 0 meanwhile, that counts; anything else says nothing about what was
 //! done, so an attempt that acts once is in doubt. See [`process`](crate::process).
+//!
+//! **Killed**: a command that a signal ends had begun, and nobody can tell how far it came. If it acts once, the call is in doubt,
+//! whether another program, the system, its own fault or one of its limits ended it. One that is `readonly` or `idempotent` is tried
+//! again, unless it did it to itself or ran into a limit (such as SIGSEGV and SIGXCPU): then it has `failed`.
+//!
+//! **Not begun**: what could not be started for want of space, memory, files or processes has done nothing. It is tried again a few
+//! times, also if it acts once, and if that does not help the call has `failed` and says that it may be tried again.
 
 mod exits;
 #[cfg(target_os = "linux")]
@@ -77,8 +85,8 @@ pub struct Command {
     pub output: Output,
     /// What exit codes mean where they do not mean what the [table](self) says.
     pub exits: BTreeMap<i32, Exit>,
-    /// What it means that it was ended by a signal that is not ours.
-    pub on_signal: Exit,
+    /// What it means that it was ended by a signal that is not ours, where that is not as the [module](self) says.
+    pub on_signal: Option<Exit>,
     /// Bytes of standard output. A command that prints more runs to its end, and the call fails and says so: a part of a result is
     /// none.
     pub max_output: usize,
@@ -112,7 +120,7 @@ impl Command {
             sandbox: Sandbox::default(),
             output: Output::default(),
             exits: BTreeMap::new(),
-            on_signal: Exit::Failed,
+            on_signal: None,
             max_output: MAX_OUTPUT,
             redact: None,
             launcher,
@@ -177,7 +185,7 @@ async fn output(command: Arc<Command>, call: Call) -> ToolResult<serde_json::Val
     #[cfg(target_os = "linux")]
     {
         let end = run::run(&command, &call).await?;
-        reply::value(&command, &end)
+        reply::value(&command, &end, call.effect())
     }
     #[cfg(not(target_os = "linux"))]
     Err(ToolError::unavailable(format!("`{}` is a command, and commands are run on Linux only", call.tool())))

@@ -1,9 +1,9 @@
 //! What a command printed, as a value.
 
 use serde_json::Value;
-use windlass::{Reconciled, ToolError, ToolResult};
+use windlass::{Effect, Reconciled, ToolError, ToolResult};
 
-use super::{Command, Exit, Output};
+use super::{Command, Exit, Output, exits};
 use crate::sandbox::{Level, Sandbox};
 
 /// How a command ended, and what it had printed by then.
@@ -21,15 +21,19 @@ pub(super) struct End {
 }
 
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-pub(super) fn value(command: &Command, end: &End) -> ToolResult<Value> {
+pub(super) fn value(command: &Command, end: &End, effect: Effect) -> ToolResult<Value> {
     let name = command.argv.first().map_or("the command", String::as_str);
+    let died_of = |signal| command.on_signal.unwrap_or_else(|| Exit::of_signal(signal, effect));
     let (exit, how) = match (&end.stopped, end.code) {
-        (Some(why), _) => (Exit::Failed, why.clone()),
+        (Some(why), _) => (Exit::of_limit(effect), why.clone()),
         (None, Ok(code)) => {
-            let exit = command.exits.get(&code).copied().unwrap_or_else(|| Exit::of(code));
-            (exit, format!("ended with code {code}"))
+            let usual = || exits::signal_of(code).map_or_else(|| Exit::of(code), died_of);
+            let exit = command.exits.get(&code).copied().unwrap_or_else(usual);
+            let signal = exits::signal_of(code).map(signal_name);
+            let stands_for = signal.map(|signal| format!(", which stands for {signal}")).unwrap_or_default();
+            (exit, format!("ended with code {code}{stands_for}"))
         }
-        (None, Err(signal)) => (command.on_signal, format!("was ended by {}", signal_name(signal))),
+        (None, Err(signal)) => (died_of(signal), format!("was ended by {}", signal_name(signal))),
     };
     let words = end.last_words.trim();
     let mut message = if words.is_empty() { format!("`{name}` {how}") } else { format!("`{name}` {how}: {words}") };
@@ -169,12 +173,12 @@ mod tests {
             (Output::Text, "", json!("")),
             (Output::Json, "[1]", json!([1])),
         ] {
-            assert_eq!(value(&command(output), &end(text, Ok(0))).unwrap(), expected, "{text}");
+            assert_eq!(value(&command(output), &end(text, Ok(0)), Effect::Readonly).unwrap(), expected, "{text}");
         }
-        let error = value(&command(Output::Json), &end("seven", Ok(0))).unwrap_err();
+        let error = value(&command(Output::Json), &end("seven", Ok(0)), Effect::Readonly).unwrap_err();
         assert!(error.to_string().contains("not JSON"), "{error}");
         let lossy = End { stdout: vec![b'a', 0xff], printed: 2, ..end("", Ok(0)) };
-        assert_eq!(value(&command(Output::Text), &lossy).unwrap(), json!("a\u{fffd}"));
+        assert_eq!(value(&command(Output::Text), &lossy, Effect::Readonly).unwrap(), json!("a\u{fffd}"));
     }
 
     #[test]
@@ -185,17 +189,22 @@ mod tests {
             (Ok(77), "denied", "code 77"),
             (Err(11), "failed", "SIGSEGV"),
             (Err(40), "failed", "signal 40"),
+            (Ok(143), "failed", "SIGTERM"),
         ] {
-            let error = value(&command(Output::Auto), &end("{}", code)).unwrap_err();
+            let error = value(&command(Output::Auto), &end("{}", code), Effect::Readonly).unwrap_err();
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(word), "{error}");
         }
         let mut own = command(Output::Auto);
         own.exits = [(1, Exit::Ok), (0, Exit::Denied)].into();
-        own.on_signal = Exit::InDoubt;
-        assert_eq!(value(&own, &end("none", Ok(1))).unwrap(), json!("none"));
-        assert_eq!(value(&own, &end("", Ok(0))).unwrap_err().kind(), "denied");
-        assert_eq!(value(&own, &end("", Err(9))).unwrap_err().kind(), "in_doubt");
+        own.on_signal = Some(Exit::Denied);
+        assert_eq!(value(&own, &end("none", Ok(1)), Effect::Once).unwrap(), json!("none"));
+        assert_eq!(value(&own, &end("", Ok(0)), Effect::Once).unwrap_err().kind(), "denied");
+        for death in [Err(9), Ok(137)] {
+            assert_eq!(value(&own, &end("", death), Effect::Once).unwrap_err().kind(), "denied");
+            let error = value(&command(Output::Auto), &end("", death), Effect::Once).unwrap_err();
+            assert!(error.kind() == "in_doubt" && error.to_string().contains("SIGKILL"), "{error}");
+        }
     }
 
     #[test]
@@ -203,7 +212,7 @@ mod tests {
         let check = |sandbox: &Sandbox, code: i32, words: &str, said: &[&str], unsaid: &[&str]| {
             let command = Command { sandbox: sandbox.clone(), ..command(Output::Auto) };
             let end = End { last_words: words.to_owned(), ..end("", Ok(code)) };
-            let error = value(&command, &end).unwrap_err().to_string();
+            let error = value(&command, &end, Effect::Readonly).unwrap_err().to_string();
             said.iter().for_each(|word| assert!(error.contains(word), "{word} is not in {error}"));
             unsaid.iter().for_each(|word| assert!(!error.contains(word), "{word} is in {error}"));
         };
@@ -221,11 +230,11 @@ mod tests {
     #[test]
     fn too_much_is_said_and_secrets_are_not() {
         let more = End { printed: 99, ..end("{}", Ok(0)) };
-        let error = value(&command(Output::Auto), &more).unwrap_err().to_string();
+        let error = value(&command(Output::Auto), &more, Effect::Readonly).unwrap_err().to_string();
         assert!(error.contains("99 bytes") && error.contains("max_output") && error.contains("code 0"), "{error}");
         let mut own = command(Output::Json);
         own.redact = Some(std::sync::Arc::new(|text: &str| text.replace("hunter2", "***")));
-        assert_eq!(value(&own, &end("[\"hunter2\"]", Ok(0))).unwrap(), json!(["***"]));
+        assert_eq!(value(&own, &end("[\"hunter2\"]", Ok(0)), Effect::Readonly).unwrap(), json!(["***"]));
     }
 
     #[test]

@@ -1,19 +1,16 @@
 //! One run of a command, from its orders to the death of the last process it left.
 
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::future::join3;
 use parking_lot::Mutex;
 use rustix::process::Signal;
 use tokio::net::unix::pipe;
-use tokio::time::MissedTickBehavior;
-use windlass::{Call, ToolError, ToolResult};
+use windlass::{Call, Effect, ToolError, ToolResult};
 
 use super::listen::{Heard, Listener, collect, feed};
 use super::reply::End;
@@ -21,11 +18,17 @@ use super::words::words;
 use super::{Command, PATH};
 use crate::process::count;
 use crate::process::running::{Pipes, Running};
-use crate::sandbox::{Launch, Level, Orders, support};
+use crate::process::shortage::may_pass;
+use crate::sandbox::{Launch, Level, NOT_RUN_NOW, Orders, support};
 
 /// When all of a command is dead, what it printed is in the pipe. Only a process that left its group (which the sandbox prevents)
 /// still holds one open, and is not waited for.
 const REST: Duration = Duration::from_millis(100);
+
+/// How long a machine that is short of something is given before the second attempt; the double before the next, and so on.
+const SHORTAGE: Duration = Duration::from_secs(2);
+/// The most it is given.
+const LONG_SHORTAGE: Duration = Duration::from_secs(60);
 
 /// Runs a command to its end. Cancelled, it is asked to stop; unless it then ends well, this never resolves, for nobody can tell
 /// what was done: the runtime drops it when the grace is over.
@@ -38,23 +41,50 @@ pub(super) async fn run(command: &Command, call: &Call) -> ToolResult<End> {
         call.progress(&warning);
     }
     let argv = words(&command.argv, call.args())?;
-    let temp = Temp::make().map_err(|error| here(format!("no temporary folder can be made: {error}")))?;
-    let launch = orders(command, call, argv, &temp.0);
+    let launcher = &command.launcher;
+    let unbegun = |what: &str, error: io::Error| not_begun(call, format!("{what}: {error}"), may_pass(&error));
+    let no_launcher =
+        |error| unbegun(&format!("its launcher `{}` cannot be started", launcher.argv().join(" ")), error);
+    let begun = launcher.guard().lock().begin(launcher.argv(), launcher.folder());
+    begun.map_err(no_launcher)?;
+    let temp = launcher.guard().lock().folder();
+    let temp = temp.map_err(|error| unbegun("no temporary folder can be made", error))?;
+    let launch = orders(command, call, argv, &temp);
     let nonce = launch.nonce.clone();
-    let input = input(launch, call).map_err(|error| here(error.to_string()))?;
-    let started = Running::start(&command.launcher, &call.idempotency_key(), temp.0.clone());
-    let (running, pipes) = started.map_err(|error| {
-        let launcher = command.launcher.argv().join(" ");
-        here(format!("its launcher `{launcher}` cannot be started: {error}"))
+    let input = input(launch, call).map_err(|error| here(error.to_string()));
+    let started = input.and_then(|input| {
+        let started = Running::start(launcher, &call.idempotency_key(), temp.clone());
+        started.map(|started| (started, input)).map_err(no_launcher)
+    });
+    let ((running, pipes), input) = started.inspect_err(|_| {
+        // Nothing has used it.
+        let _ = std::fs::remove_dir(&temp);
     })?;
-    // From here on the folder is removed with the process that uses it.
-    temp.keep();
-    let (end, refusal) =
-        drive(command, call, running, pipes, (&nonce, input)).await.map_err(|error| here(error.to_string()))?;
+    // The launcher has no orders yet.
+    let watched = Watched::new(&running, pipes).map_err(no_launcher)?;
+    let driven = drive(command, call, running, watched, (&nonce, input)).await;
+    let (end, refusal) = driven.map_err(|error| lost_sight(call, &error))?;
     if call.is_cancelled() && end.code != Ok(0) {
         return std::future::pending().await;
     }
-    refusal.map_or(Ok(end), |problem| Err(here(problem)))
+    let passes = end.code == Ok(i32::from(NOT_RUN_NOW));
+    refusal.map_or(Ok(end), |problem| Err(not_begun(call, problem, passes)))
+}
+
+/// What it means that the command was not started, which is known for certain.
+fn not_begun(call: &Call, problem: String, passes: bool) -> ToolError {
+    let message = format!("`{}` could not be run: {problem}", call.tool());
+    if !passes {
+        return ToolError::unavailable(message);
+    }
+    let doubled = SHORTAGE.saturating_mul(1u32.checked_shl(call.number().saturating_sub(1)).unwrap_or(u32::MAX));
+    ToolError::retry_after(format!("{message}; nothing was done"), doubled.min(LONG_SHORTAGE))
+}
+
+/// What it means that the command was started, and its end cannot be seen. It is dead by now.
+fn lost_sight(call: &Call, error: &io::Error) -> ToolError {
+    let message = format!("`{}` was started, and how it ended cannot be told: {error}", call.tool());
+    if call.effect() == Effect::Readonly { ToolError::retryable(message) } else { ToolError::in_doubt(message) }
 }
 
 /// Whether it may run where these things are missing from its sandbox; what is to be said about it if so.
@@ -88,7 +118,9 @@ fn orders(command: &Command, call: &Call, argv: Vec<String>, temp: &Path) -> Lau
     ];
     env.extend(own.map(|(name, value)| (name.to_owned(), value)));
     let nonce = uuid::Uuid::new_v4().simple().to_string();
-    Launch { nonce, argv, env, dir, temp: temp.to_owned(), sandbox: command.sandbox.clone() }
+    let mut sandbox = command.sandbox.clone();
+    sandbox.kept.extend(command.launcher.kept().iter().cloned());
+    Launch { nonce, argv, env, dir, temp: temp.to_owned(), sandbox }
 }
 
 /// What goes down the pipe: orders for the launcher, then arguments for the command.
@@ -99,27 +131,44 @@ fn input(launch: Launch, call: &Call) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Its end and our ends of its pipes, as events.
+struct Watched<F> {
+    ended: F,
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
+
+impl Watched<()> {
+    fn new(running: &Running, pipes: Pipes) -> io::Result<Watched<impl Future<Output = io::Result<()>> + use<>>> {
+        Ok(Watched {
+            ended: running.ended()?,
+            stdin: pipe::Sender::from_owned_fd(pipes.stdin)?,
+            stdout: pipe::Receiver::from_owned_fd(pipes.stdout)?,
+            stderr: pipe::Receiver::from_owned_fd(pipes.stderr)?,
+        })
+    }
+}
+
 /// Lets it run, and sees to its end. Returns also what its launcher said, if it could not become the command.
 async fn drive(
     command: &Command,
     call: &Call,
     mut running: Running,
-    pipes: Pipes,
+    watched: Watched<impl Future<Output = io::Result<()>>>,
     (nonce, input): (&str, Vec<u8>),
 ) -> io::Result<(End, Option<String>)> {
-    let mut ended = std::pin::pin!(running.ended()?);
-    let stdin = pipe::Sender::from_owned_fd(pipes.stdin)?;
-    let (stdout, stderr) = (pipe::Receiver::from_owned_fd(pipes.stdout)?, pipe::Receiver::from_owned_fd(pipes.stderr)?);
+    let Watched { ended, stdin, stdout, stderr } = watched;
+    let mut ended = std::pin::pin!(ended);
     let heard = Mutex::new(Heard::default());
     let say = |line: &str| call.progress(line);
     let listener = Listener { heard: &heard, redact: command.redact.as_ref(), nonce, say: &say };
     let reading = join3(feed(stdin, input), collect(stdout, command.max_output, &heard, call), listener.listen(stderr));
     let mut reading = std::pin::pin!(reading);
     let mut cancelled = std::pin::pin!(call.cancelled());
-    let mut looks = tokio::time::interval(count::EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    looks.tick().await;
-    let (mut is_read, mut is_asked, mut stopped) = (false, false, None);
+    let most = command.sandbox.processes;
+    let counted = most.map(|most| count::watch(running.group, most)).transpose()?;
+    let (mut is_read, mut is_asked) = (false, false);
     loop {
         tokio::select! {
             biased;
@@ -129,15 +178,11 @@ async fn drive(
                 is_asked = true;
                 running.group.signal(Signal::TERM);
             }
-            _ = looks.tick(), if stopped.is_none() => {
-                let most = command.sandbox.processes.unwrap_or(u64::MAX);
-                if count::threads(running.group.pid) > most {
-                    stopped = Some(format!("was ended: it had more than its {most} processes and threads"));
-                    running.group.signal(Signal::KILL);
-                }
-            }
         }
     }
+    let is_over = counted.is_some_and(|counted| counted.is_over());
+    let stopped = most.filter(|_| is_over);
+    let stopped = stopped.map(|most| format!("was ended: it had more than its {most} processes and threads"));
     let status = running.finish().await?;
     if !is_read {
         let _ = tokio::time::timeout(REST, &mut reading).await;
@@ -145,30 +190,6 @@ async fn drive(
     let Heard { stdout, printed, last_words, refusal } = std::mem::take(&mut *heard.lock());
     let code = status.code().ok_or_else(|| status.signal().unwrap_or(0));
     Ok((End { code, stdout, printed, last_words, stopped }, refusal))
-}
-
-/// A private folder, removed unless a process has taken it over.
-struct Temp(PathBuf);
-
-impl Temp {
-    fn make() -> io::Result<Self> {
-        let name = format!("windlass-{}", uuid::Uuid::new_v4().simple());
-        let path = std::env::temp_dir().join(name);
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
-    }
-
-    fn keep(mut self) {
-        self.0 = PathBuf::new();
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        if !self.0.as_os_str().is_empty() {
-            let _ = std::fs::remove_dir(&self.0);
-        }
-    }
 }
 
 #[cfg(test)]

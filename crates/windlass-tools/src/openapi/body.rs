@@ -5,7 +5,7 @@ use serde_json::Value;
 use windlass::ToolError;
 
 use super::Problem;
-use super::document::{Document, Spot};
+use super::document::{Reading, Spot};
 use super::parameter::form_of;
 
 /// What an operation takes as its body.
@@ -35,17 +35,14 @@ pub(crate) fn json_among<'d>(content: &Spot<'d>) -> Option<(String, Spot<'d>)> {
 }
 
 impl Body {
-    pub(crate) fn read(document: &Document, spot: Spot<'_>) -> Result<Self, Problem> {
+    pub(crate) fn read(document: &Reading, spot: Spot<'_>) -> Result<Self, Problem> {
         let spot = document.follow(spot)?;
         let content = spot.get("content").ok_or_else(|| spot.problem("a body has `content`"))?;
         let form = || content.get(FORM).map(|media| (FORM.to_owned(), media));
         let anything = || content.get("*/*").map(|media| ("application/json".to_owned(), media));
         let Some((media_type, media)) = json_among(&content).or_else(form).or_else(anything) else {
             let kinds: Vec<String> = content.children().into_iter().map(|(kind, _)| format!("`{kind}`")).collect();
-            return Err(content.problem(format!(
-                "a body in {} is not sent, only JSON and forms are; leave the operation out with `exclude`",
-                kinds.join(", ")
-            )));
+            return Err(content.problem(format!("a body in {} is not sent, only JSON and forms are", kinds.join(", "))));
         };
         let (required, description) = (spot.is("required"), spot.text("description").map(str::to_owned));
         Ok(Self { required, description, schema: media.get("schema").map(|schema| schema.pointer), media_type })

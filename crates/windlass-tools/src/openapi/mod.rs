@@ -9,6 +9,7 @@ mod document;
 mod name;
 mod operation;
 mod parameter;
+mod revision;
 mod schema;
 mod security;
 mod tool;
@@ -22,8 +23,10 @@ use windlass::{Tool, ToolSpec};
 
 use crate::net::Client;
 use crate::secret::{Secrets, Text};
-use document::{Document, Spot};
+pub use document::Document;
+use document::{Reading, Spot};
 use operation::{METHODS, Operation};
+use revision::Revisions;
 
 /// Documents with more operations than this have their schemas made when they are needed.
 const LARGE: usize = 64;
@@ -111,57 +114,98 @@ impl Options {
 }
 
 /// Reads a document, in JSON or YAML.
-pub fn parse(text: &str) -> Result<Value, Problem> {
+pub fn parse(text: &str) -> Result<Document, Problem> {
     if text.trim_start().starts_with('{') {
-        return serde_json::from_str(text).map_err(|error| Problem::at("#", format!("it is no JSON: {error}")));
+        return Document::cut(text);
     }
-    serde_saphyr::from_str(text).map_err(|error| Problem::at("#", format!("it is neither JSON nor YAML: {error}")))
+    let value: Value = serde_saphyr::from_str(text)
+        .map_err(|error| Problem::at("#", format!("it is neither JSON nor YAML: {error}")))?;
+    Document::cut(&value.to_string())
 }
 
-/// The tools of a document, or everything that is wrong with it.
-pub fn tools(document: &Value, options: &Options) -> Result<Vec<Tool>, Vec<Problem>> {
-    let document = Arc::new(Document::new(document.clone()).map_err(|problem| vec![problem])?);
-    let mut problems = Problems::default();
-    let wanted = problems.note(wanted(&document, options)).unwrap_or_default();
+/// What a document made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Import {
+    /// Its tools, in the order of its paths.
+    pub tools: Vec<Imported>,
+    /// Operations that were wanted and cannot be tools.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// An operation that became a tool.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Imported {
+    /// The tool.
+    pub tool: Tool,
+    /// Changes whenever the operation, or anything it refers to, does. Of one process: it is not for keeping.
+    pub revision: u64,
+}
+
+/// An operation that cannot be a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeftOut {
+    /// `METHOD /path`.
+    pub operation: String,
+    /// Why.
+    pub problem: Problem,
+}
+
+/// The tools of a document. One that none of its wanted operations can make a tool of is refused with everything that is wrong.
+pub fn tools(document: Document, options: &Options) -> Result<Import, Vec<Problem>> {
+    let document = Arc::new(document);
+    let mut left_out = Vec::new();
+    let wanted = wanted(&document, options, &mut left_out);
     let lazy = wanted.len() > LARGE;
+    let mut revisions = Revisions::new(&document);
     let mut taken = BTreeSet::new();
     let mut tools = Vec::with_capacity(wanted.len());
-    for Wanted { path, item, method, id, tags, place } in wanted {
-        let Some(operation) = problems.note(Operation::read(&document, &path, &item, method, options)) else {
-            continue;
-        };
-        let name = name::unique(&format!("{}{id}", options.prefix), &mut taken);
-        let spec = describe(name, document.at(&operation.pointer), &place, tags);
-        tools.extend(problems.note(tool::tool(&document, operation, spec, options, lazy)));
+    for wanted in wanted {
+        // A name is taken whether or not its operation can be a tool: what is wrong with one does not rename others.
+        let name = name::unique(&format!("{}{}", options.prefix, wanted.id), &mut taken);
+        let place = wanted.place.clone();
+        match import(&document, wanted, name, options, lazy, &mut revisions) {
+            Ok(imported) => tools.push(imported),
+            Err(problem) => left_out.push(LeftOut { operation: place, problem }),
+        }
     }
-    if problems.found.is_empty() { Ok(tools) } else { Err(problems.found) }
+    if tools.is_empty() && !left_out.is_empty() {
+        return Err(each_once(left_out));
+    }
+    Ok(Import { tools, left_out })
+}
+
+fn import(
+    document: &Arc<Document>,
+    wanted: Wanted,
+    name: String,
+    options: &Options,
+    lazy: bool,
+    revisions: &mut Revisions<'_>,
+) -> Result<Imported, Problem> {
+    // A reading for each: of a whole document at once they take more memory than all that is kept.
+    let reading = document.open();
+    let item = item(&reading, &wanted.pointer)?;
+    let operation = Operation::read(&reading, &wanted.path, &item, wanted.method, options)?;
+    let spec = describe(name, item.get(wanted.method), &wanted.place, wanted.tags);
+    let revision = revisions.of(&item, wanted.method);
+    Ok(Imported { tool: tool::tool(document, operation, spec, options, lazy)?, revision })
 }
 
 /// Problems, each once: a whole document may want for the same credential.
-#[derive(Default)]
-struct Problems {
-    found: Vec<Problem>,
-    known: BTreeSet<String>,
-}
-
-impl Problems {
-    fn note<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
-        match result {
-            Ok(value) => Some(value),
-            Err(problem) => {
-                if self.found.len() < MOST_PROBLEMS && self.known.insert(problem.message.clone()) {
-                    self.found.push(problem);
-                }
-                None
-            }
-        }
-    }
+fn each_once(left_out: Vec<LeftOut>) -> Vec<Problem> {
+    let mut known = BTreeSet::new();
+    let problems = left_out.into_iter().map(|left_out| left_out.problem);
+    problems.filter(|problem| known.insert(problem.message.clone())).take(MOST_PROBLEMS).collect()
 }
 
 /// An operation that is to become a tool.
-struct Wanted<'d> {
+struct Wanted {
     path: String,
-    item: Spot<'d>,
+    /// Of the path item.
+    pointer: String,
     method: &'static str,
     id: String,
     tags: Vec<String>,
@@ -169,11 +213,23 @@ struct Wanted<'d> {
     place: String,
 }
 
-fn wanted<'d>(document: &'d Document, options: &Options) -> Result<Vec<Wanted<'d>>, Problem> {
-    let paths = document.root().get("paths").map(|paths| paths.children()).unwrap_or_default();
+/// A path item, which may be kept elsewhere.
+fn item<'d>(reading: &'d Reading, pointer: &str) -> Result<Spot<'d>, Problem> {
+    let item = reading.find(pointer)?.ok_or_else(|| Problem::at(pointer, "there is nothing here"))?;
+    reading.follow(item)
+}
+
+fn wanted(document: &Arc<Document>, options: &Options, left_out: &mut Vec<LeftOut>) -> Vec<Wanted> {
     let mut wanted = Vec::new();
-    for (path, item) in paths.into_iter().filter(|(path, _)| path.starts_with('/')) {
-        let item = document.follow(item)?;
+    for (path, pointer) in document.paths().filter(|(path, _)| path.starts_with('/')) {
+        let reading = document.open();
+        let item = match item(&reading, &pointer) {
+            Ok(item) => item,
+            Err(problem) => {
+                left_out.push(LeftOut { operation: path.to_owned(), problem });
+                continue;
+            }
+        };
         for method in METHODS {
             let Some(operation) = item.get(method) else { continue };
             let place = format!("{} {path}", method.to_ascii_uppercase());
@@ -182,11 +238,11 @@ fn wanted<'d>(document: &'d Document, options: &Options) -> Result<Vec<Wanted<'d
             let tags: Vec<String> = tags.iter().filter_map(|(_, tag)| tag.value.as_str()).map(str::to_owned).collect();
             let skipped = operation.is("deprecated") && options.deprecated == Deprecated::Skip;
             if !skipped && options.wants(&id, &place, &tags) {
-                wanted.push(Wanted { path: path.clone(), item: item.clone(), method, id, tags, place });
+                wanted.push(Wanted { path: path.to_owned(), pointer: pointer.clone(), method, id, tags, place });
             }
         }
     }
-    Ok(wanted)
+    wanted
 }
 
 /// What a tool says about itself.

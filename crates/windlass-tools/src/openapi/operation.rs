@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use windlass::{Effect, Schemas};
 
 use super::body::{Body, json_among};
-use super::document::{Document, Spot};
+use super::document::{Reading, Spot};
 use super::parameter::{Parameter, Place};
 use super::schema::{Converter, Side, convert};
 use super::security::{self, Credential};
@@ -42,7 +42,7 @@ pub(crate) const METHODS: [&str; 7] = ["get", "put", "post", "delete", "options"
 impl Operation {
     /// Reads an operation of a path.
     pub(crate) fn read(
-        document: &Document,
+        document: &Reading,
         path: &str,
         item: &Spot<'_>,
         method: &str,
@@ -56,7 +56,7 @@ impl Operation {
         let mut parameters = parameters(document, item, &spot)?;
         let body = spot.get("requestBody").map(|body| Body::read(document, body)).transpose()?;
         if body.is_some() && matches!(method, Method::GET | Method::HEAD) {
-            return Err(spot.problem(format!("a {method} request has no body; leave the operation out with `exclude`")));
+            return Err(spot.problem(format!("a {method} request has no body")));
         }
         name_arguments(&mut parameters, body.is_some());
         check_path(&pieces, &parameters, &spot)?;
@@ -66,7 +66,7 @@ impl Operation {
     }
 
     /// Its schemas, from the document.
-    pub(crate) fn schemas(&self, document: &Document) -> Result<Schemas, Problem> {
+    pub(crate) fn schemas(&self, document: &Reading) -> Result<Schemas, Problem> {
         let (mut input, definitions) = convert(document, Side::Request, |converter| self.input(document, converter))?;
         if !definitions.is_empty() {
             input["$defs"] = Value::Object(definitions);
@@ -74,7 +74,7 @@ impl Operation {
         Ok(Schemas { input, output: self.output(document)? })
     }
 
-    fn input(&self, document: &Document, converter: &mut Converter<'_>) -> Result<Value, Problem> {
+    fn input(&self, document: &Reading, converter: &mut Converter<'_>) -> Result<Value, Problem> {
         let mut properties = Map::new();
         let mut required = Vec::new();
         let mut property = |name: &str, schema: &Option<String>, description: &Option<String>, needed: bool| {
@@ -99,7 +99,7 @@ impl Operation {
     }
 
     /// The schema of what it returns, if every answer that is a success is described.
-    fn output(&self, document: &Document) -> Result<Option<Value>, Problem> {
+    fn output(&self, document: &Reading) -> Result<Option<Value>, Problem> {
         let responses = document.at(&self.pointer).and_then(|operation| operation.get("responses"));
         let Some(responses) = responses.filter(|_| self.method != Method::HEAD) else { return Ok(None) };
         let mut found: Vec<Option<String>> = Vec::new();
@@ -147,7 +147,7 @@ fn effect(spot: &Spot<'_>, method: &Method) -> Result<Effect, Problem> {
 }
 
 /// The parameters of a path and of its operation, which has the last word.
-fn parameters(document: &Document, item: &Spot<'_>, operation: &Spot<'_>) -> Result<Vec<Parameter>, Problem> {
+fn parameters(document: &Reading, item: &Spot<'_>, operation: &Spot<'_>) -> Result<Vec<Parameter>, Problem> {
     let mut found: BTreeMap<(Place, String), Parameter> = BTreeMap::new();
     for spot in [item, operation].into_iter().filter_map(|spot| spot.get("parameters")) {
         for (_, parameter) in spot.children() {
@@ -220,17 +220,17 @@ fn first<'d>(spot: &Spot<'d>) -> Option<Spot<'d>> {
 
 /// Whom to ask, and the beginning of every path there.
 fn server(
-    document: &Document,
+    document: &Reading,
     item: &Spot<'_>,
     operation: &Spot<'_>,
     options: &Options,
 ) -> Result<(Url, String), Problem> {
-    let root = document.root();
     let (text, at) = match &options.base {
-        Some(base) => (base.clone(), root.pointer.clone()),
+        Some(base) => (base.clone(), "#".to_owned()),
         None => {
-            let server = first(operation).or_else(|| first(item)).or_else(|| first(&document.root()));
-            let server = server.ok_or_else(|| root.problem("it names no server; set the base address"))?;
+            let of_document = || document.at("#/servers")?.get_nth(0);
+            let server = first(operation).or_else(|| first(item)).or_else(of_document);
+            let server = server.ok_or_else(|| Problem::at("#", "it names no server; set the base address"))?;
             (with_variables(&server, options)?, server.pointer)
         }
     };

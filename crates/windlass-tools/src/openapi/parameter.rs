@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use windlass::ToolError;
 
 use super::Problem;
-use super::document::{Document, Spot};
+use super::document::{Reading, Spot};
 use crate::encode;
 
 /// Where a parameter goes.
@@ -46,7 +46,7 @@ const NO_PARAMETERS: [&str; 3] = ["accept", "content-type", "authorization"];
 
 impl Parameter {
     /// Reads a parameter; nothing if it is one that is never sent.
-    pub(crate) fn read(document: &Document, spot: Spot<'_>) -> Result<Option<Self>, Problem> {
+    pub(crate) fn read(document: &Reading, spot: Spot<'_>) -> Result<Option<Self>, Problem> {
         let spot = document.follow(spot)?;
         let name = spot.text("name").ok_or_else(|| spot.problem("a parameter has a `name`"))?.to_owned();
         let required = spot.is("required");
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     fn parameter(json: Value) -> Parameter {
-        let document = Document::new(json!({"openapi": "3.1.0", "p": json})).unwrap();
+        let document = super::super::tests::reading(&json!({"openapi": "3.1.0", "p": json}));
         let spot = document.at("#/p").unwrap();
         Parameter::read(&document, spot).unwrap().unwrap()
     }
@@ -278,7 +278,7 @@ mod tests {
             (json!({"$ref": "other.yaml#/x"}), "#/p: `other.yaml#/x` is in another document"),
             (json!({"$ref": "#/p"}), "#/p: the references go round in a circle"),
         ] {
-            let document = Document::new(json!({"openapi": "3.0.3", "p": json})).unwrap();
+            let document = super::super::tests::reading(&json!({"openapi": "3.0.3", "p": json}));
             let problem = Parameter::read(&document, document.at("#/p").unwrap()).unwrap_err().to_string();
             assert!(problem.starts_with(expected), "{problem}");
         }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use super::Problem;
-use super::document::{Document, Spot, escaped};
+use super::document::{Reading, Spot, escaped};
 
 /// Deepest nesting of schemas.
 const DEPTH: usize = 64;
@@ -22,7 +22,7 @@ pub(crate) enum Side {
 
 /// Converts the schemas of one tool, which share their definitions.
 pub(crate) struct Converter<'d> {
-    document: &'d Document,
+    document: &'d Reading,
     side: Side,
     in_place: bool,
     /// Names by pointer, and definitions by name.
@@ -66,7 +66,7 @@ const DROPPED: [&str; 12] = [
 
 /// Makes schemas, with references put in place if that stays small.
 pub(crate) fn convert<T>(
-    document: &Document,
+    document: &Reading,
     side: Side,
     make: impl Fn(&mut Converter<'_>) -> Result<T, Problem>,
 ) -> Result<(T, Map<String, Value>), Problem> {
@@ -80,7 +80,7 @@ pub(crate) fn convert<T>(
 }
 
 impl<'d> Converter<'d> {
-    fn new(document: &'d Document, side: Side, in_place: bool) -> Self {
+    fn new(document: &'d Reading, side: Side, in_place: bool) -> Self {
         let (names, definitions, recursive) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { document, side, in_place, names, definitions, recursive, count: 0 }
     }
@@ -114,7 +114,7 @@ impl<'d> Converter<'d> {
         let beside = self.plain(spot, map, depth)?;
         Ok(match beside {
             // In 3.0 whatever stands beside a reference is ignored.
-            Value::Object(beside) if !self.document.old && !beside.is_empty() => with_beside(target, beside),
+            Value::Object(beside) if !self.document.is_old() && !beside.is_empty() => with_beside(target, beside),
             _ => target,
         })
     }
@@ -209,7 +209,7 @@ impl<'d> Converter<'d> {
         if self.side == Side::Request {
             without_read_only(&mut out);
         }
-        Ok(if self.document.old { modern(out, map) } else { Value::Object(out) })
+        Ok(if self.document.is_old() { modern(out, map) } else { Value::Object(out) })
     }
 
     fn list(&mut self, spot: &Spot<'_>, depth: usize) -> Result<Value, Problem> {
@@ -245,7 +245,7 @@ fn at_once(value: &Value, references: &mut Vec<Value>) {
 }
 
 /// Every reference in a value.
-fn anywhere(value: &Value, references: &mut Vec<Value>) {
+pub(crate) fn anywhere(value: &Value, references: &mut Vec<Value>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| anywhere(item, references)),
         Value::Object(map) => {

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use windlass::ToolError;
 
-use super::document::{Document, Spot};
+use super::document::{Reading, Spot, escaped};
 use super::{Options, Problem};
 use crate::encode;
 use crate::http::{header_name, header_value};
@@ -30,11 +30,11 @@ enum Form {
 
 /// The credentials of an operation: the first of its alternatives for which there are all.
 pub(crate) fn credentials(
-    document: &Document,
+    document: &Reading,
     operation: &Spot<'_>,
     options: &Options,
 ) -> Result<Vec<Credential>, Problem> {
-    let Some(security) = operation.get("security").or_else(|| document.root().get("security")) else {
+    let Some(security) = operation.get("security").or_else(|| document.at("#/security")) else {
         return Ok(Vec::new());
     };
     let alternatives = security.children();
@@ -56,9 +56,8 @@ pub(crate) fn credentials(
     chosen.iter().map(|name| credential(document, &security, name, options)).collect()
 }
 
-fn credential(document: &Document, at: &Spot<'_>, name: &str, options: &Options) -> Result<Credential, Problem> {
-    let schemes = document.root().get("components").and_then(|components| components.get("securitySchemes"));
-    let scheme = schemes.and_then(|schemes| schemes.get(name));
+fn credential(document: &Reading, at: &Spot<'_>, name: &str, options: &Options) -> Result<Credential, Problem> {
+    let scheme = document.at(&format!("#/components/securitySchemes/{}", escaped(name)));
     let scheme = document.follow(scheme.ok_or_else(|| at.problem(format!("there is no security scheme `{name}`")))?)?;
     let form =
         match (scheme.text("type"), scheme.text("in"), scheme.text("scheme").map(str::to_ascii_lowercase).as_deref()) {

@@ -12,7 +12,23 @@ fn options() -> Options {
 }
 
 fn petstore() -> Value {
-    parse(include_str!("petstore.yaml")).unwrap()
+    serde_saphyr::from_str(include_str!("petstore.yaml")).unwrap()
+}
+
+/// A look at a document.
+pub(super) fn reading(document: &Value) -> Reading {
+    Arc::new(parse(&document.to_string()).unwrap()).open()
+}
+
+fn import(document: &Value, options: &Options) -> Result<Import, Vec<Problem>> {
+    super::tools(Document::cut(&document.to_string()).map_err(|problem| vec![problem])?, options)
+}
+
+/// The tools of a document of which nothing is left out.
+fn tools(document: &Value, options: &Options) -> Result<Vec<Tool>, Vec<Problem>> {
+    let import = import(document, options)?;
+    assert_eq!(import.left_out, []);
+    Ok(import.tools.into_iter().map(|imported| imported.tool).collect())
 }
 
 fn by_name<'t>(tools: &'t [Tool], name: &str) -> &'t Tool {
@@ -122,7 +138,7 @@ fn references_are_put_in_place_and_recursive_ones_kept() {
 
 /// The request an operation makes of its arguments.
 fn request(document: &Value, place: (&str, &str), args: Value, options: &Options) -> Result<String, ToolError> {
-    let document = Document::new(document.clone()).unwrap();
+    let document = reading(document);
     let item = document.at(&format!("#/paths/{}", document::escaped(place.1))).unwrap();
     let operation = Operation::read(&document, place.1, &item, place.0, options).unwrap();
     let request = operation.request(&args, &options.secrets, &mut Redactor::default())?;
@@ -183,9 +199,12 @@ fn credentials_come_from_secrets() {
     let args = json!({"petId": 5, "path_id": "x"});
     let sent = request(&petstore(), ("put", "/pets/{petId}/photos/{id}"), args, &options).unwrap();
     assert_eq!(sent, "PUT https://other.example/api/pets/5/photos/x [authorization: Basic YW5uOnBhc3M=]");
-    let problems = tools(&petstore(), &options).unwrap_err();
-    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     let expected = "#/security: it needs `key`; say which secret that is, or leave the operations out with `exclude`";
+    let left_out = import(&petstore(), &options).unwrap().left_out;
+    let left_out: Vec<String> = left_out.iter().map(|it| format!("{} {}", it.operation, it.problem)).collect();
+    assert_eq!(left_out, [format!("GET /pets {expected}"), format!("POST /pets {expected}")]);
+    let none = Options { exclude: vec!["PUT *".to_owned(), "search".to_owned()], ..options };
+    let problems: Vec<String> = import(&petstore(), &none).unwrap_err().iter().map(ToString::to_string).collect();
     assert_eq!(problems, [expected], "once, not for every operation");
     for (scheme, expected) in [
         (json!({"type": "http", "scheme": "Bearer"}), "GET https://a.example/x [authorization: Bearer t]"),
@@ -282,7 +301,7 @@ fn mutual_recursion_ends() {
     let names: Vec<String> = input(&tools, "post_x")["$defs"].as_object().unwrap().keys().cloned().collect();
     assert_eq!(names, ["A", "B", "a"]);
     for name in ["Self", "All"] {
-        let problems = super::tools(&one(body(name), json!({"schemas": schemas})), &options()).unwrap_err();
+        let problems = import(&one(body(name), json!({"schemas": schemas})), &options()).unwrap_err();
         assert!(problems[0].message.contains("leads back to itself at once"), "{problems:?}");
     }
 }
@@ -307,6 +326,65 @@ fn a_large_document_is_looked_at_when_it_is_needed() {
     assert!(toolbox.get("op0").unwrap().contract().is_ok());
     let error = toolbox.get("op7").unwrap().contract().err().unwrap().to_string();
     assert!(error.contains("#/paths/~1p7/get/parameters/0/schema: there is nothing at `#/nowhere`"), "{error}");
+}
+
+#[test]
+fn e26_operations_that_cannot_be_tools_are_left_out_and_named() {
+    let text = json!({"content": {"text/plain": {"schema": {"type": "string"}}}});
+    let cookie = json!([{"name": "c", "in": "cookie", "required": true}]);
+    let broken = json!([{"name": "q", "in": "query", "schema": {"$ref": "#/nowhere"}}]);
+    let document = json!({
+        "openapi": "3.1.0", "servers": [{"url": "https://a.example"}],
+        "paths": {
+            "/fine": {"get": {"operationId": "fine"}},
+            "/raw": {"post": {"operationId": "raw", "requestBody": text}, "get": {"operationId": "raw"}},
+            "/cookie": {"get": {"parameters": cookie}},
+            "/schema": {"get": {"parameters": broken}},
+            "/gone": {"$ref": "#/components/pathItems/Gone"},
+        }
+    });
+    let import = import(&document, &options()).unwrap();
+    let names: Vec<String> = import.tools.iter().map(|it| it.tool.spec().name.to_string()).collect();
+    assert_eq!(names, ["fine", "raw"], "those that can be tools, under the names they always have");
+    let mut left_out: Vec<String> =
+        import.left_out.iter().map(|it| format!("{} {}", it.operation, it.problem)).collect();
+    left_out.sort();
+    let expected = [
+        "/gone #/paths/~1gone: there is nothing at `#/components/pathItems/Gone`",
+        "GET /cookie #/paths/~1cookie/get/parameters/0: the cookie `c` is required, and cookies are not sent",
+        "GET /schema #/paths/~1schema/get/parameters/0/schema: there is nothing at `#/nowhere`",
+        "POST /raw #/paths/~1raw/post/requestBody/content: a body in `text/plain` is not sent, only JSON and forms are",
+    ];
+    assert_eq!(left_out, expected);
+}
+
+#[test]
+fn e26_a_revision_changes_with_all_its_operation_refers_to() {
+    let revisions = |document: &Value| -> Vec<u64> {
+        import(document, &options()).unwrap().tools.iter().map(|imported| imported.revision).collect()
+    };
+    let body = json!({"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}});
+    let base = json!({
+        "openapi": "3.1.0", "servers": [{"url": "https://a.example"}],
+        "paths": {"/a": {"post": {"requestBody": body}, "get": {}}, "/b": {"get": {}}},
+        "components": {"schemas": {
+            "A": {"properties": {"b": {"$ref": "#/components/schemas/B/properties/c"}}},
+            "B": {"properties": {"c": {"$ref": "#/components/schemas/A"}, "d": {"type": "string"}}}
+        }}
+    });
+    let before = revisions(&base);
+    for (pointer, value, changed) in [
+        ("/components/schemas/B/properties/d/type", json!("integer"), [false, true, false]),
+        ("/components/schemas/A", json!({}), [false, true, false]),
+        ("/paths/~1b/get", json!({"summary": "new"}), [false, false, true]),
+        ("/servers/0/url", json!("https://b.example"), [true, true, true]),
+        ("/paths/~1a/get", json!({}), [false, false, false]),
+    ] {
+        let mut document = base.clone();
+        *document.pointer_mut(pointer).unwrap() = value;
+        let now: Vec<bool> = revisions(&document).iter().zip(&before).map(|(now, before)| now != before).collect();
+        assert_eq!(now, changed, "{pointer}");
+    }
 }
 
 #[test]
@@ -375,8 +453,8 @@ fn problems_name_their_place() {
         let problem = problems.first().map(ToString::to_string).unwrap_or_default();
         assert!(problem.starts_with(expected), "{problem:?} instead of {expected}");
     }
-    assert!(parse("{").unwrap_err().message.contains("no JSON"));
-    assert!(parse("a: [").unwrap_err().message.contains("neither JSON nor YAML"));
+    assert!(parse("{").err().unwrap().message.contains("no JSON"));
+    assert!(parse("a: [").err().unwrap().message.contains("neither JSON nor YAML"));
 }
 
 mod properties {

@@ -32,16 +32,17 @@ pub(crate) fn tool(
 ) -> Result<Tool, Problem> {
     spec.effect = operation.effect;
     spec.hints.open_world = true;
-    let asks = Asks { operation, client: options.client.clone(), secrets: options.secrets.clone() };
+    let asks = Arc::new(Asks { operation, client: options.client.clone(), secrets: options.secrets.clone() });
     if !lazy {
-        let schemas = asks.operation.schemas(document)?;
-        return Ok(Tool::atomic(spec, schemas, Shared(Arc::new(asks))));
+        let schemas = asks.operation.schemas(&document.open())?;
+        return Ok(Tool::atomic(spec, schemas, Shared(asks)));
     }
-    let (document, operation) = (document.clone(), asks.operation.clone());
+    let (document, shared) = (document.clone(), asks.clone());
     let resolve = move |_: &ToolSpec| {
-        operation.schemas(&document).map_err(|problem| ToolError::unavailable(format!("its document: {problem}")))
+        let schemas = shared.operation.schemas(&document.open());
+        schemas.map_err(|problem| ToolError::unavailable(format!("its document: {problem}")))
     };
-    Ok(Tool::lazy(spec, resolve, Body::Atomic(Arc::new(Shared(Arc::new(asks))))))
+    Ok(Tool::lazy(spec, resolve, Body::Atomic(Arc::new(Shared(asks)))))
 }
 
 /// Shared with every attempt.

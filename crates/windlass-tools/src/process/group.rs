@@ -4,12 +4,15 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, test_kill_process_group, waitpgid};
 
 use super::table::{self, Stat};
 
-/// How long the dead take to be gone is up to the system, and short; how often we look.
+/// How long the dead take to be gone is up to the system, and short; how often we look at first.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Where a thousand of them are dying, looking would keep them from it.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(32);
 
 /// Longer than anything but a process that hangs inside the kernel, on a disk or a network drive that is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,11 +37,16 @@ pub(crate) enum Fate {
     Hangs,
 }
 
+/// How long to wait before the next look.
+pub(crate) fn longer(pause: Duration) -> Duration {
+    (2 * pause).min(LOOK_AT_LEAST_EVERY)
+}
+
 impl Group {
     /// The group of a child that nobody has waited for: its number is its own until then.
     pub(crate) fn of_child(pid: u32) -> io::Result<Self> {
         let pid = i32::try_from(pid).map_err(io::Error::other)?;
-        let stat = table::look(pid).ok_or_else(|| io::Error::other("/proc does not show the processes we start"))?;
+        let stat = table::read(pid)?;
         Ok(Self { pid, start: stat.start })
     }
 
@@ -55,8 +63,14 @@ impl Group {
     /// has only the number from it.
     pub(crate) fn is_gone(self, until: u64) -> bool {
         let Some(pid) = Pid::from_raw(self.pid) else { return true };
-        test_kill_process_group(pid) == Err(Errno::SRCH)
-            || !table::all().iter().any(|stat| self.has(stat) && stat.lives() && stat.start <= until)
+        if test_kill_process_group(pid) == Err(Errno::SRCH) {
+            return true;
+        }
+        let lives = table::all().iter().any(|stat| self.has(stat) && stat.lives() && stat.start <= until);
+        // Those whose parent we have become: by their own doing without a sandbox, or because we are the first process of all.
+        // After the look, so that what it saw dead is not left as a zombie.
+        while matches!(waitpgid(pid, WaitOptions::NOHANG), Ok(Some(_))) {}
+        !lives || test_kill_process_group(pid) == Err(Errno::SRCH)
     }
 
     fn has(self, stat: &Stat) -> bool {
@@ -65,12 +79,13 @@ impl Group {
 
     /// Blocks until nothing of it lives; false when our patience ends.
     pub(crate) fn wait_until_gone(self, until: u64) -> bool {
-        let started = Instant::now();
+        let (started, mut pause) = (Instant::now(), LOOK_EVERY);
         while !self.is_gone(until) {
             if started.elapsed() > PATIENCE {
                 return false;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(pause);
+            pause = longer(pause);
         }
         true
     }

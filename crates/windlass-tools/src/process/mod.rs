@@ -6,8 +6,11 @@
 //! afterwards that it did not happen does not say it of a living process.
 //!
 //! If this process dies, however it dies, its guard sees a pipe close and kills what is left. If the guard died too, the next
-//! process does, before it settles anything: [`kill_leftovers`].
+//! process does, before it settles anything: [`kill_leftovers`]. Temporary folders go the same way: with the attempt, by the guard,
+//! or by the next process.
 
+#[cfg(target_os = "linux")]
+pub(crate) mod cleaner;
 #[cfg(target_os = "linux")]
 pub(crate) mod count;
 #[cfg(target_os = "linux")]
@@ -17,9 +20,15 @@ pub(crate) mod guard;
 #[cfg(target_os = "linux")]
 pub(crate) mod records;
 #[cfg(target_os = "linux")]
+pub(crate) mod remove;
+#[cfg(target_os = "linux")]
 pub(crate) mod running;
 #[cfg(target_os = "linux")]
+pub(crate) mod shortage;
+#[cfg(target_os = "linux")]
 pub(crate) mod table;
+#[cfg(target_os = "linux")]
+pub(crate) mod temps;
 
 use std::io;
 use std::path::Path;
@@ -36,8 +45,11 @@ pub struct Leftovers {
 }
 
 /// Kills the commands that a dead process left running, by the records it kept in this folder
-/// ([`Launcher::records`](crate::sandbox::Launcher::records)), and waits until they are dead. To be called before the database is
-/// opened, by whoever may open it: nothing may be settled as not having happened while it still happens.
+/// ([`Launcher::records`](crate::sandbox::Launcher::records)), and waits until they are dead. To be called by the process that
+/// owns the database, before it takes up any run ([`Builder::before_runs`](windlass::Builder::before_runs)): nothing may be settled
+/// as not having happened while it still happens, and a command whose owner lives is no leftover.
+///
+/// What they left in temporary folders is removed too: at once if it is little, else in the background.
 ///
 /// A process is killed only if it is the one that was recorded: same number, same start time, same boot of the machine.
 /// A folder that does not exist has no leftovers.

@@ -9,8 +9,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::group::{Group, LOOK_EVERY};
-use super::records::Record;
+use super::cleaner;
+use super::group::{Group, LOOK_EVERY, longer};
+use super::records::{Record, forgotten};
 use super::table;
 use crate::sandbox::Launcher;
 
@@ -95,22 +96,25 @@ impl Running {
         let status = self.child.wait();
         let dead = table::now();
         self.stage = Stage::Killed(dead);
-        while !self.group.is_gone(dead) {
-            tokio::time::sleep(LOOK_EVERY).await;
+        let mut pause = LOOK_EVERY;
+        while !self.group.is_gone(dead) || cleaner::is_full() {
+            tokio::time::sleep(pause).await;
+            pause = longer(pause);
         }
         self.release();
         status
     }
 
+    /// Guard and record know of it until nothing of it is left on the disk either.
     fn release(&mut self) {
         self.stage = Stage::Over;
-        self.record.remove_temp();
-        if let Some(folder) = self.launcher.folder()
-            && let Err(error) = self.record.forget(folder)
-        {
-            tracing::warn!(folder = %folder.display(), "a command's record cannot be removed: {error}");
-        }
-        self.launcher.guard().lock().remove(self.group.pid);
+        let (record, launcher) = (self.record.clone(), self.launcher.clone());
+        cleaner::remove_soon(self.record.temp.clone(), move || {
+            if let Some(folder) = launcher.folder() {
+                forgotten(record.forget(folder), folder);
+            }
+            launcher.guard().lock().remove(&record);
+        });
     }
 }
 

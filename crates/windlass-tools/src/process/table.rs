@@ -1,6 +1,6 @@
 //! The system's table of processes, as `/proc` shows it.
 
-use std::fs;
+use std::{fs, io};
 
 /// What we need to know of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +39,30 @@ impl Stat {
 
 /// A process by its number.
 pub(crate) fn look(pid: i32) -> Option<Stat> {
-    Stat::parse(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
+    read(pid).ok()
+}
+
+/// The same, or why it cannot be read: this process may be short of files for a moment.
+pub(crate) fn read(pid: i32) -> io::Result<Stat> {
+    let text = fs::read(format!("/proc/{pid}/stat"))?;
+    let unknown = || io::Error::other(format!("/proc does not show process {pid}"));
+    Stat::parse(&String::from_utf8_lossy(&text)).ok_or_else(unknown)
 }
 
 /// All processes we can see.
 pub(crate) fn all() -> Vec<Stat> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    numbers().filter_map(look).collect()
+}
+
+/// Their numbers.
+pub(crate) fn numbers() -> impl Iterator<Item = i32> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    entries.flatten().filter_map(number).filter_map(look).collect()
+    fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(number)
+}
+
+/// This process, as others see it.
+pub(crate) fn own() -> io::Result<Stat> {
+    read(i32::try_from(std::process::id()).map_err(io::Error::other)?)
 }
 
 /// Whether a process was started with this in its environment.

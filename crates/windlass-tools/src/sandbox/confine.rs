@@ -1,31 +1,18 @@
 //! Locking this very process in, before it becomes the command.
 
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
     Scope, path_beneath_rules,
 };
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
+use super::kept::{Kept, SYSTEM};
 use super::{Launch, Level, Sandbox, filter};
-
-/// Programs, libraries, and what they need to find one another.
-const SYSTEM: [&str; 12] = [
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/etc/pki/tls/certs",
-    "/etc/ca-certificates",
-    "/etc/localtime",
-];
 
 /// What turns names into addresses.
 const NAMES: [&str; 6] =
@@ -88,19 +75,31 @@ fn files(launch: &Launch) -> Result<(), String> {
     let write = AccessFs::from_all(ABI::V5) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     let device: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::WriteFile;
     let names = if sandbox.network { &NAMES[..] } else { &[] };
-    let (program, more, own) = (program(launch), there(&sandbox.read)?, there(&sandbox.write)?);
-    let status = ruleset
+    let mut ruleset = ruleset
         .create()
         .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(SYSTEM, read)))
         .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(names, read)))
         .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(READ_DEVICES, AccessFs::ReadFile)))
         .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(DEVICES, device)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(program, read)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(more, read)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(own, write)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules([&launch.dir, &launch.temp], write)))
-        .and_then(landlock::RulesetCreated::restrict_self);
-    status.map(drop).map_err(|error| told(&error))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules([&launch.temp], write)))
+        .map_err(|error| told(&error))?;
+    if let Some((folder, kept)) = sandbox.reached_by_all().first() {
+        return Err(refusal(Path::new(folder), kept));
+    }
+    let program = program(launch).filter(|path| path.exists());
+    let reads = sandbox.read.iter().chain(&program).map(|path| (path, false));
+    for (path, may_write) in sandbox.write.iter().chain([&launch.dir]).map(|path| (path, true)).chain(reads) {
+        let opened = opened(path)?;
+        // Of what was opened, whatever a path leads to by now.
+        let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        let real = std::fs::read_link(&link).map_err(|error| format!("/proc does not show open files: {error}"))?;
+        if let Some(kept) = sandbox.reaches(&real, may_write).first() {
+            return Err(refusal(path, kept));
+        }
+        let rules = path_beneath_rules([&link], if may_write { write } else { read });
+        ruleset = ruleset.add_rules(rules).map_err(|error| told(&error))?;
+    }
+    ruleset.restrict_self().map(drop).map_err(|error| told(&error))
 }
 
 /// The command itself, where it is named by a path: whoever wrote its name wants it run.
@@ -108,13 +107,15 @@ fn program(launch: &Launch) -> Option<PathBuf> {
     launch.argv.first().filter(|name| name.contains('/')).map(|name| launch.dir.join(name))
 }
 
-/// Paths that a rule can be made for. One that is skipped in silence would be looked for in the command.
-fn there(paths: &[PathBuf]) -> Result<&[PathBuf], String> {
-    let gone = |path: &&PathBuf| std::fs::metadata(path).is_err();
-    match paths.iter().find(gone) {
-        Some(path) => Err(format!("its sandbox names {}, which does not exist or cannot be opened", path.display())),
-        None => Ok(paths),
-    }
+/// What a rule is made for. A path that is skipped in silence would be looked for in the command.
+fn opened(path: &Path) -> Result<OwnedFd, String> {
+    let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    opened.map_err(|_| format!("its sandbox names {}, which does not exist or cannot be opened", path.display()))
+}
+
+fn refusal(folder: &Path, kept: &Kept) -> String {
+    let (folder, what, path) = (folder.display(), &kept.what, kept.path.display());
+    format!("its sandbox has {folder} in it, and with it {what} ({path}); give it a folder of its own")
 }
 
 /// The highest version whose rights this kernel knows, as far as we use them.

@@ -19,6 +19,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_process_madvise,
+    libc::SYS_process_mrelease,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
     libc::SYS_shmget,
@@ -27,10 +28,13 @@ const REFUSED: &[c_long] = &[
     libc::SYS_msgget,
     libc::SYS_msgsnd,
     libc::SYS_msgrcv,
+    libc::SYS_msgctl,
     libc::SYS_semget,
     libc::SYS_semop,
     libc::SYS_semtimedop,
+    libc::SYS_semctl,
     libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
@@ -42,6 +46,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_pivot_root,
     libc::SYS_chroot,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_move_mount,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
@@ -52,6 +57,7 @@ const REFUSED: &[c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_fanotify_init,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     // The kernel and the machine.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -79,6 +85,22 @@ const REFUSED_HERE: &[c_long] =
     &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt, libc::SYS_kexec_file_load, libc::SYS_uselib];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[c_long] = &[];
+
+/// Limits and places in the queue, of whatever process the first argument names: a server whose limits a command can lower is a
+/// server it can end. Zero is the caller itself.
+const OF_A_PROCESS: &[c_long] = &[
+    libc::SYS_prlimit64,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+];
+
+/// The same for a process, a group or a user by the second argument, each with the kind that means a user. Zero is the caller's own
+/// process or group, which are its own, or its user, who is the server's too.
+const OF_A_KIND: &[(c_long, u64)] = &[(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
 
 /// Changes to files by path that Landlock does not look at.
 const METADATA: &[c_long] = &[
@@ -108,10 +130,12 @@ const UNKNOWN: &[c_long] =
 const FCHMODAT2: c_long = 452;
 const SETXATTRAT: c_long = 463;
 const REMOVEXATTRAT: c_long = 466;
+const OPEN_TREE_ATTR: c_long = 467;
 const FILE_SETATTR: c_long = 469;
 
-/// New namespaces by `clone`.
-const NAMESPACES: [i32; 7] = [
+/// What `clone` may not do: new namespaces, and children that are left to the server, which does not know of them.
+const CLONE: [i32; 8] = [
+    libc::CLONE_PARENT,
     libc::CLONE_NEWNS,
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWUTS,
@@ -161,7 +185,8 @@ fn program(rules: Rules, errno: i32) -> Result<BpfProgram, String> {
 fn refused(network: bool, metadata: bool) -> Result<Rules, seccompiler::BackendError> {
     let mut rules = all(REFUSED);
     rules.extend(all(REFUSED_HERE));
-    add(&mut rules, libc::SYS_clone, namespaces()?);
+    add(&mut rules, libc::SYS_clone, clone()?);
+    others(&mut rules)?;
     add(&mut rules, libc::SYS_socket, if network { other_sockets()? } else { Vec::new() });
     if !metadata {
         rules.extend(all(METADATA));
@@ -188,8 +213,8 @@ fn add(rules: &mut Rules, call: c_long, when: Vec<SeccompRule>) {
     rules.insert(call, when);
 }
 
-fn namespaces() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    NAMESPACES
+fn clone() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    CLONE
         .iter()
         .map(|flag| {
             let flag = u64::from(flag.unsigned_abs());
@@ -197,6 +222,20 @@ fn namespaces() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
             SeccompRule::new(vec![has])
         })
         .collect()
+}
+
+/// Whatever is done to another process than the caller.
+fn others(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
+    let when = |argument, operator, value| {
+        SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
+    };
+    for call in OF_A_PROCESS {
+        add(rules, *call, vec![when(0, SeccompCmpOp::Ne, 0)?]);
+    }
+    for (call, user) in OF_A_KIND {
+        add(rules, *call, vec![when(1, SeccompCmpOp::Ne, 0)?, when(0, SeccompCmpOp::Eq, *user)?]);
+    }
+    Ok(())
 }
 
 /// All but TCP and UDP: no raw packets, no routing tables, no programs on this machine by their files.
@@ -224,5 +263,66 @@ mod tests {
             assert!(length < 4096, "{network} {metadata}: {length}");
         }
         assert!(!program(all(UNKNOWN), libc::ENOSYS).unwrap().is_empty());
+    }
+
+    /// What the kernel does with a call: the number of the error it is refused with, or nothing.
+    fn refusal(program: &BpfProgram, call: c_long, arguments: [u64; 6]) -> Option<u32> {
+        let native = match std::env::consts::ARCH {
+            "x86_64" => 0xc000_003e_u32,
+            "aarch64" => 0xc000_00b7,
+            _ => 0xc000_00f3,
+        };
+        let mut words = vec![u32::try_from(call).unwrap(), native, 0, 0];
+        let halves = |value: &u64| [u32::try_from(value & 0xffff_ffff).unwrap(), u32::try_from(value >> 32).unwrap()];
+        words.extend(arguments.iter().flat_map(halves));
+        let (mut at, mut value) = (0, 0);
+        loop {
+            let step = &program[at];
+            at += 1;
+            let skip = |holds: bool| usize::from(if holds { step.jt } else { step.jf });
+            match step.code {
+                0x20 => value = words[usize::try_from(step.k).unwrap() / 4],
+                0x54 => value &= step.k,
+                0x05 => at += usize::try_from(step.k).unwrap(),
+                0x15 => at += skip(value == step.k),
+                0x25 => at += skip(value > step.k),
+                0x35 => at += skip(value >= step.k),
+                0x06 if step.k == 0x7fff_0000 => return None,
+                0x06 => return Some(step.k & 0xffff),
+                other => panic!("the filter has a step {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn e26_calls_about_a_process_are_about_the_caller_alone() {
+        let refused = program(refused(false, false).unwrap(), libc::EPERM).unwrap();
+        let is_refused = |call, first, second| refusal(&refused, call, [first, second, 0, 0, 0, 0]).is_some();
+        let minus_one = u64::MAX;
+        for call in OF_A_PROCESS {
+            assert!(!is_refused(*call, 0, 7), "{call}: itself");
+            // The system looks at the lower half alone.
+            assert!(!is_refused(*call, 1 << 32, 7), "{call}: itself, by a larger number");
+            assert!(
+                is_refused(*call, 1, 0) && is_refused(*call, 4_000_000, 0) && is_refused(*call, minus_one, 0),
+                "{call}"
+            );
+        }
+        for (call, user) in OF_A_KIND {
+            for kind in (0..4).filter(|kind| kind != user) {
+                assert!(!is_refused(*call, kind, 0) && is_refused(*call, kind, 1), "{call} {kind}");
+            }
+            assert!(is_refused(*call, *user, 0) && is_refused(*call, *user | 1 << 32, 0), "{call}: its user");
+        }
+        for flag in CLONE {
+            let flag = u64::from(flag.unsigned_abs());
+            assert!(is_refused(libc::SYS_clone, flag | 17, 0), "{flag:#x}");
+        }
+        let thread = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+        for flags in [17, thread, libc::CLONE_VM | libc::CLONE_VFORK | 17] {
+            assert!(!is_refused(libc::SYS_clone, u64::from(flags.unsigned_abs()), 0), "{flags:#x}");
+        }
+        let unknown = program(all(UNKNOWN), libc::ENOSYS).unwrap();
+        assert_eq!(refusal(&unknown, libc::SYS_clone3, [0; 6]), Some(libc::ENOSYS.unsigned_abs()));
     }
 }

@@ -9,6 +9,10 @@ pub(crate) use orders::{Launch, Orders};
 #[cfg(target_os = "linux")]
 const NOT_RUN: u8 = 125;
 
+/// The same, where it may be run a moment later (`EX_TEMPFAIL`).
+#[cfg(target_os = "linux")]
+pub(crate) const NOT_RUN_NOW: u8 = 75;
+
 /// The whole of a program that a [`Launcher`](super::Launcher) names: takes its orders from standard input and follows them. Not
 /// for people; without orders it says so and ends.
 pub fn launch_main() -> ExitCode {
@@ -32,8 +36,9 @@ mod orders {
     use rustix::stdio::stdin;
     use serde::{Deserialize, Serialize};
 
-    use super::NOT_RUN;
+    use super::{NOT_RUN, NOT_RUN_NOW};
     use crate::process::guard;
+    use crate::process::shortage::may_pass;
     use crate::sandbox::{Sandbox, confine};
 
     /// Nobody's arguments and environment are longer: the system would not take them.
@@ -104,9 +109,9 @@ mod orders {
         match Orders::read() {
             Ok(Orders::Guard) => guard::watch(),
             Ok(Orders::Launch(launch)) if led => {
-                let problem = become_command(&launch);
+                let NotRun { problem, passes } = become_command(&launch);
                 eprintln!("{} {problem}", launch.nonce);
-                ExitCode::from(NOT_RUN)
+                ExitCode::from(if passes { NOT_RUN_NOW } else { NOT_RUN })
             }
             // Whoever wanted something of us died before he could say what.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => ExitCode::from(NOT_RUN),
@@ -117,14 +122,23 @@ mod orders {
         }
     }
 
+    /// Why it did not become the command.
+    struct NotRun {
+        problem: String,
+        /// Whether it may be tried again.
+        passes: bool,
+    }
+
     /// Returns only if it could not.
-    fn become_command(launch: &Launch) -> String {
-        let Some((name, args)) = launch.argv.split_first() else { return "it has no program".to_owned() };
+    fn become_command(launch: &Launch) -> NotRun {
+        let for_good = |problem: String| NotRun { problem, passes: false };
+        let Some((name, args)) = launch.argv.split_first() else { return for_good("it has no program".to_owned()) };
         if let Err(error) = std::env::set_current_dir(&launch.dir) {
-            return format!("its working directory {} cannot be entered: {error}", launch.dir.display());
+            let problem = format!("its working directory {} cannot be entered: {error}", launch.dir.display());
+            return NotRun { problem, passes: may_pass(&error) };
         }
         if let Err(problem) = confine::confine(launch) {
-            return problem;
+            return for_good(problem);
         }
         let error = Command::new(name).args(args).env_clear().envs(&launch.env).exec();
         let hint = match error.kind() {
@@ -132,6 +146,6 @@ mod orders {
             io::ErrorKind::NotFound => "; is it installed, and on the PATH the command is given?",
             _ => "",
         };
-        format!("`{name}` cannot be run: {error}{hint}")
+        NotRun { problem: format!("`{name}` cannot be run: {error}{hint}"), passes: may_pass(&error) }
     }
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::Kept;
+
 /// A program that answers to [`launch_main`](super::launch_main), and what it has running. Cloning shares it: one is enough for
 /// all commands of a process.
 ///
@@ -14,6 +16,7 @@ pub struct Launcher(Arc<Inner>);
 struct Inner {
     argv: Vec<String>,
     records: Option<PathBuf>,
+    kept: Vec<Kept>,
     #[cfg(target_os = "linux")]
     guard: parking_lot::Mutex<crate::process::guard::Guard>,
 }
@@ -22,7 +25,7 @@ impl Launcher {
     /// Starts commands by this program with these arguments.
     pub fn new(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let argv = argv.into_iter().map(Into::into).collect();
-        Self::with(argv, None)
+        Self::with(argv, None, Vec::new())
     }
 
     /// Starts commands by the very program that runs now, with these arguments, by which it must know to call
@@ -36,13 +39,25 @@ impl Launcher {
     /// before the launcher is shared: the others keep what they have.
     #[must_use]
     pub fn records(self, folder: impl Into<PathBuf>) -> Self {
-        Self::with(self.0.argv.clone(), Some(folder.into()))
+        let folder = folder.into();
+        let mut kept = self.0.kept.clone();
+        kept.push(Kept::new("the record of what runs", &folder));
+        Self::with(self.0.argv.clone(), Some(folder), kept)
     }
 
-    fn with(argv: Vec<String>, records: Option<PathBuf>) -> Self {
+    /// Keeps these files from every command: one whose sandbox has one of them in it is not run. The folder of
+    /// [records](Launcher::records) is one of them. Must be called before the launcher is shared: the others keep what they have.
+    #[must_use]
+    pub fn keep(self, files: impl IntoIterator<Item = Kept>) -> Self {
+        let kept = self.0.kept.iter().cloned().chain(files).collect();
+        Self::with(self.0.argv.clone(), self.0.records.clone(), kept)
+    }
+
+    fn with(argv: Vec<String>, records: Option<PathBuf>, kept: Vec<Kept>) -> Self {
         Self(Arc::new(Inner {
             argv,
             records,
+            kept,
             #[cfg(target_os = "linux")]
             guard: parking_lot::Mutex::default(),
         }))
@@ -56,6 +71,11 @@ impl Launcher {
     /// Where records are kept.
     pub fn folder(&self) -> Option<&Path> {
         self.0.records.as_deref()
+    }
+
+    /// What is kept from every command.
+    pub fn kept(&self) -> &[Kept] {
+        &self.0.kept
     }
 
     #[cfg(target_os = "linux")]

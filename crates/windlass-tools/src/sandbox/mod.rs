@@ -9,10 +9,14 @@
 //! | files: the working directory and a private temporary one to read and write; programs, libraries and certificates of the system to read; `/dev/null`, `zero`, `full`, `random`, `urandom`; what [`Sandbox::read`] and [`Sandbox::write`] add; nothing else | Landlock |
 //! | network: none, of whatever kind, unless asked for; then TCP and UDP alone | seccomp, and Landlock where it knows TCP |
 //! | other programs: no sockets of theirs, no signals to them (Linux 6.12), no debugging, no shared memory | seccomp, Landlock |
-//! | leaving its process group, namespaces, mounts, kernel modules, io_uring and the like | seccomp |
+//! | limits, priorities and processors of other processes: untouched; what it sets is its own | seccomp |
+//! | leaving its process group, children that are left to the server, namespaces, mounts, kernel modules, io_uring and the like | seccomp |
 //! | memory, processor time, open files, file sizes, core dumps | resource limits, each for one process |
 //! | processes and threads in all | counted while it runs; too many end it |
 //! | privileges | none: `no_new_privs`, no capabilities, also for root |
+//!
+//! What the command's own server lives by is kept from it: [`Launcher::keep`] and [`Sandbox::kept`] name files that no folder of a
+//! command may have in it.
 //!
 //! What this cannot do: the existence, size and times of files elsewhere can be asked for (Landlock does not hide names), and a
 //! command that runs as the owner of the system's files may change their modes through an open file. Do not run servers as root.
@@ -21,6 +25,7 @@
 mod confine;
 #[cfg(target_os = "linux")]
 mod filter;
+mod kept;
 mod launch;
 mod launcher;
 mod support;
@@ -29,9 +34,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use kept::Kept;
 pub use launch::launch_main;
 #[cfg(target_os = "linux")]
-pub(crate) use launch::{Launch, Orders};
+pub(crate) use launch::{Launch, NOT_RUN_NOW, Orders};
 pub use launcher::Launcher;
 pub use support::{Support, support};
 
@@ -56,6 +62,9 @@ pub struct Sandbox {
     pub read: Vec<PathBuf>,
     /// Files and folders it may read and write. One that does not exist fails the call.
     pub write: Vec<PathBuf>,
+    /// What it never reaches: a command is not run if what it may touch has one of these in it. Its
+    /// [launcher](Launcher::keep)'s come on top.
+    pub kept: Vec<Kept>,
     /// Lets it use TCP and UDP.
     pub network: bool,
     /// Lets it change modes, owners, times and extended attributes by path (`chmod`, `tar`, `git`). Landlock cannot keep that to
@@ -65,7 +74,8 @@ pub struct Sandbox {
     pub memory: Option<u64>,
     /// Processor time of each of its processes; the attempt's timeout limits the whole in any case.
     pub cpu_seconds: Option<u64>,
-    /// Processes and threads at once. They are counted forty times a second, so it is a wall with a step before it.
+    /// Processes and threads at once. They are counted every few milliseconds, and too many are
+    /// killed at once: some more may be started in between, and on a busy machine more than some.
     pub processes: Option<u64>,
     /// Open files of each of its processes.
     pub files: Option<u64>,
@@ -92,6 +102,7 @@ impl Default for Sandbox {
             level: Level::Required,
             read: Vec::new(),
             write: Vec::new(),
+            kept: Vec::new(),
             network: false,
             metadata: false,
             memory: Some(MEMORY),

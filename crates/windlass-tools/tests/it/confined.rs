@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use serde_json::{Value, json};
-use windlass_tools::sandbox::{Level, Sandbox, support};
+use windlass_tools::sandbox::{Kept, Level, Sandbox, support};
 
 use crate::world::{World, call, can_confine, error, probe, value};
 
@@ -67,6 +67,42 @@ async fn e26_more_can_be_given_to_a_command() {
     let (kind, message) = error(command).await;
     assert_eq!(kind, "unavailable");
     assert!(message.contains("/nowhere/at/all"), "{message}");
+}
+
+#[tokio::test]
+async fn e26_a_command_whose_folder_has_a_kept_file_in_it_is_not_run() {
+    let world = World::new();
+    if !can_confine(&world).await {
+        return;
+    }
+    let key = world.base().join("secret/key.txt");
+    let launcher = world.launcher.clone().keep([Kept::new("the key", &key)]);
+    // Replaced between the time it was looked at and the time it is used.
+    std::os::unix::fs::symlink("../secret", world.work().join("turned")).unwrap();
+    let given = |dir: &str, read: &[&str], write: &[&str]| {
+        let mut command = world.sh("echo ran");
+        command.launcher = launcher.clone();
+        command.dir = Some(world.base().join(dir));
+        command.sandbox.read.extend(read.iter().map(|path| world.base().join(path)));
+        command.sandbox.write.extend(write.iter().map(|path| world.base().join(path)));
+        command
+    };
+    for command in [
+        given("secret", &[], &[]),
+        given("", &[], &[]),
+        given("work/turned", &[], &[]),
+        given("work", &["work/turned"], &[]),
+        given("work", &[], &["secret/key.txt"]),
+        given("work", &["records"], &[]),
+    ] {
+        let (kind, message) = error(command).await;
+        assert_eq!(kind, "unavailable");
+        assert!(message.contains("a folder of its own"), "{message}");
+    }
+    assert_eq!(value(given("work", &[], &[])).await, json!("ran"));
+    let mut off = given("secret", &[], &[]);
+    off.sandbox.level = Level::Off;
+    assert_eq!(value(off).await, json!("ran"));
 }
 
 #[tokio::test]

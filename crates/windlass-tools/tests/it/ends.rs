@@ -146,3 +146,73 @@ async fn w01_a_command_settles_doubts_of_another() {
         assert_eq!(result, expected, "{answer}");
     }
 }
+
+/// The first doubt of a run, once there is one.
+async fn doubt(windlass: &Windlass) -> windlass::Doubt {
+    let started = Instant::now();
+    loop {
+        if let Some((_, doubt)) = windlass.doubts().await.unwrap().pop() {
+            return doubt;
+        }
+        assert!(started.elapsed() < crate::world::PATIENCE, "no doubt");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// By another program, by the system, by its own fault or by a limit: it had begun, and nobody can tell how far it came. A
+/// shell tells of the death of what it ran by a code.
+#[tokio::test]
+async fn w01_a_command_that_acts_once_and_is_killed_is_in_doubt() {
+    for (script, word) in [
+        ("kill -KILL $$", "SIGKILL"),
+        ("kill -TERM $$", "SIGTERM"),
+        ("kill -HUP $$", "SIGHUP"),
+        ("kill -SEGV $$", "SIGSEGV"),
+        ("kill -XCPU $$", "SIGXCPU"),
+        ("sh -c 'kill -KILL $$'; exit $?", "code 137"),
+    ] {
+        let world = World::new();
+        let mut command = world.sh(&format!("echo charged >> ledger; {script}"));
+        command.sandbox = Sandbox::off();
+        let windlass = Windlass::in_memory().tool(tool(command).effect(Effect::Once)).attended().await.unwrap();
+        let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+        let doubt = doubt(&windlass).await;
+        assert_eq!(doubt.cause, DoubtCause::Unclear, "{script}");
+        assert!(doubt.said.as_deref().is_some_and(|said| said.contains(word)), "{script}: {doubt:?}");
+        windlass.settle(run, &doubt.path, Settlement::GiveUp, "ann", "nobody knows").await.unwrap();
+        assert_eq!(windlass.attach(run).await.unwrap().remove(0).result.unwrap_err().kind(), "in_doubt");
+        assert_eq!(std::fs::read_to_string(world.work().join("ledger")).unwrap(), "charged\n", "{script}: once");
+    }
+}
+
+#[tokio::test]
+async fn w01_a_command_that_has_too_many_processes_and_acts_once_is_in_doubt() {
+    let world = World::new();
+    let mut command = world.sh("echo charged > ledger; for n in 1 2 3 4 5 6; do sleep 600 & done; wait");
+    command.sandbox = Sandbox { processes: Some(3), ..Sandbox::off() };
+    let windlass = Windlass::in_memory().tool(tool(command).effect(Effect::Once)).attended().await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    let doubt = doubt(&windlass).await;
+    assert!(doubt.said.as_deref().is_some_and(|said| said.contains("more than its 3 processes")), "{doubt:?}");
+    windlass.settle(run, &doubt.path, Settlement::GiveUp, "ann", "nobody knows").await.unwrap();
+    windlass.attach(run).await.unwrap();
+}
+
+#[tokio::test]
+async fn l17_a_command_that_may_be_repeated_is_repeated_when_it_is_killed_from_outside() {
+    for effect in [Effect::Readonly, Effect::Idempotent] {
+        let world = World::new();
+        let mut command = world.sh("[ -e begun ] && echo second && exit; echo x > begun; kill -KILL $$");
+        command.sandbox = Sandbox::off();
+        let windlass = Windlass::in_memory().tool(tool(command).effect(effect)).await.unwrap();
+        let outcome = windlass.call_json("run", json!({})).await.unwrap();
+        assert_eq!(outcome.value(), Some(&json!("second")), "{effect:?}: {:?}", outcome.result);
+        // What it did to itself it would do again.
+        let mut command = world.sh("echo x >> crashes; kill -SEGV $$");
+        command.sandbox = Sandbox::off();
+        let windlass = Windlass::in_memory().tool(tool(command).effect(effect)).await.unwrap();
+        let outcome = windlass.call_json("run", json!({})).await.unwrap();
+        assert_eq!(outcome.result.unwrap_err().kind(), "failed", "{effect:?}");
+        assert_eq!(std::fs::read_to_string(world.work().join("crashes")).unwrap(), "x\n", "{effect:?}");
+    }
+}

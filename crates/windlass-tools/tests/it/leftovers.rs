@@ -50,6 +50,7 @@ async fn e26_w01_a_command_dies_when_its_server_is_killed() {
     host.kill().unwrap();
     host.wait().unwrap();
     until("the guard has killed the tree", || pids.iter().all(|pid| !lives(*pid))).await;
+    until("what they left is gone too", || world.folders().is_empty()).await;
     // The record is still there, and about nobody.
     assert_eq!(world.records(), 1);
     assert_eq!(kill_leftovers(&world.base().join("records")).unwrap(), Leftovers::default());
@@ -71,10 +72,32 @@ async fn e26_w01_leftovers_die_before_anything_is_settled() {
     host.kill().unwrap();
     host.wait().unwrap();
     assert!(pids.iter().all(|pid| lives(*pid)), "nobody is left to kill them");
+    let (temps, _) = world.folders().remove(0);
+    // As if it had been killed between making a folder and recording who uses it.
+    fs::create_dir_all(temps.join("77/inner")).unwrap();
     let found = kill_leftovers(&world.base().join("records")).unwrap();
     assert_eq!(found, Leftovers { killed: vec![pids[0]], unsure: Vec::new() });
     assert!(pids.iter().all(|pid| !lives(*pid)), "{pids:?}");
     assert_eq!(world.records(), 0);
+    assert!(!temps.exists() && world.folders().is_empty(), "nor is anything left on the disk");
+}
+
+#[tokio::test]
+async fn e26_temporary_folders_of_a_living_process_are_left_alone() {
+    let world = World::new();
+    if !can_confine(&world).await {
+        return;
+    }
+    assert_eq!(crate::world::value(world.sh("echo one")).await, json!("one"));
+    let (temps, _) = world.folders().remove(0);
+    assert_eq!(kill_leftovers(&world.base().join("records")).unwrap(), Leftovers::default());
+    assert!(temps.exists() && world.folders().len() == 1);
+    assert_eq!(crate::world::value(world.sh("echo two")).await, json!("two"));
+    // Some systems remove what is old.
+    fs::remove_dir(&temps).unwrap();
+    assert_eq!(crate::world::value(world.sh("echo three")).await, json!("three"));
+    drop(world);
+    until("they go with the launcher", || !temps.exists()).await;
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 #[cfg(target_os = "linux")]
+mod attacks;
+#[cfg(target_os = "linux")]
 mod confined;
 #[cfg(target_os = "linux")]
 mod ends;
@@ -10,10 +12,16 @@ mod ends;
 mod hostile;
 mod hostile_addresses;
 #[cfg(target_os = "linux")]
+mod launches;
+#[cfg(target_os = "linux")]
 mod leftovers;
 mod limits;
 mod openapi;
+#[cfg(target_os = "linux")]
+mod reach;
 mod redirects;
+#[cfg(target_os = "linux")]
+mod remains;
 #[cfg(target_os = "linux")]
 mod results;
 mod retries;

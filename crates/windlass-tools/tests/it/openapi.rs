@@ -49,8 +49,8 @@ async fn operations_are_tools_like_any_other() {
     };
     let at_once = Retry { base: std::time::Duration::from_millis(1), ..Retry::attempts(3) };
     let mut builder = Windlass::in_memory();
-    for tool in tools(&parse(DOCUMENT).unwrap(), &options).unwrap() {
-        builder = builder.tool(tool.retry(at_once));
+    for imported in tools(parse(DOCUMENT).unwrap(), &options).unwrap().tools {
+        builder = builder.tool(imported.tool.retry(at_once));
     }
     let windlass = builder.await.unwrap();
     let wrong = windlass.call_json("write", value!({"id": "a", "body": {"text": 5}})).await.unwrap();

@@ -35,8 +35,21 @@ impl World {
         self.base().join("work")
     }
 
+    /// How many commands are recorded.
     pub(crate) fn records(&self) -> usize {
-        fs::read_dir(self.base().join("records")).map_or(0, Iterator::count)
+        let is_command = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with("folder-");
+        fs::read_dir(self.base().join("records")).map_or(0, |entries| entries.flatten().filter(is_command).count())
+    }
+
+    /// Where the temporary folders of commands are recorded to be, and the files that say so.
+    pub(crate) fn folders(&self) -> Vec<(PathBuf, PathBuf)> {
+        let entries = fs::read_dir(self.base().join("records")).into_iter().flatten().flatten();
+        let files = entries.map(|entry| entry.path());
+        let folder = |file: &PathBuf| {
+            let record: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+            Some(PathBuf::from(record.get("folder")?.as_str()?))
+        };
+        files.filter_map(|file| Some((folder(&file)?, file))).collect()
     }
 
     /// A command that runs in the working directory.

@@ -101,7 +101,7 @@ async fn a_check_tells_of_tools_and_warnings() {
                 [tool.a]\ndescription = \"A.\"\nhttp = { url = \"https://a.example/\" }\n\
                 [secrets]\nX = \"env:WINDLASS_TEST_NOT_SET\"\n";
     std::fs::write(&path, text).unwrap();
-    let report = check(&path).await;
+    let report = check(&path, None).await;
     let said = report.render(false);
     assert!(report.is_usable(), "{said}");
     assert!(
@@ -114,7 +114,7 @@ async fn a_check_tells_of_tools_and_warnings() {
     assert_eq!(json["tools"][1], tool);
     assert_eq!(json["problems"].as_array().map(Vec::len), Some(2));
     std::fs::write(&path, "[tool.b]\n").unwrap();
-    let report = check(&path).await;
+    let report = check(&path, None).await;
     assert!(!report.is_usable());
     assert!(report.render(false).ends_with(&format!("{}: 2 errors, 0 warnings\n", path.display())));
 }

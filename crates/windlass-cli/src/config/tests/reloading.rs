@@ -219,6 +219,11 @@ async fn documents_become_tools_with_what_their_section_says() {
     assert!(reload.is_stale());
     let change = reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!((change.added, change.removed), (vec!["pets_listPets".to_owned()], vec!["pets_findPets".to_owned()]));
+    // A change of what an operation takes is a change of its tool alone.
+    std::fs::write(&document, pets("listPets").replacen("\"200\"", "\"201\"", 1)).unwrap();
+    let change = reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!((change.added.len(), change.removed.len(), change.changed), (0, 0, vec!["pets_listPets".to_owned()]));
+    std::fs::write(&document, pets("listPets")).unwrap();
     // What is wrong with it is told where the file names it.
     std::fs::write(&document, "{").unwrap();
     let problems = reload.now().await.expect_err("it is no document");
@@ -248,4 +253,39 @@ async fn a_document_is_fetched_under_the_rules_of_the_network() {
     let problem = problems.iter().next().unwrap();
     assert_eq!((problem.code, problems.position(problem)), ("bad_document", Some((2, 7))), "{problems}");
     server.abort();
+}
+
+#[tokio::test]
+async fn b02_layers_follow_the_file_and_a_run_waits_for_the_one_it_was_called_through() {
+    let tools = "[tool.read]\ndescription = \"Read.\"\ncommand = [\"cat\"]\napproval = \"always\"\n\
+                 [tool.wipe]\ndescription = \"Wipe.\"\ncommand = [\"cat\"]\n";
+    let file = File::new(&format!("{tools}[layer.guest]\nhide = [\"wipe\"]\n"));
+    let toolbox = Toolbox::new();
+    let mut reload = file.reload(&toolbox).await;
+    let guest = toolbox.with_layers(&["guest".into()].into_iter().collect()).expect("the file has it");
+    assert_eq!(names(&guest), ["read"]);
+    let windlass = Windlass::in_memory().toolbox(toolbox.clone()).suspend_after(Duration::ZERO).await.unwrap();
+    let run = windlass.layer("guest").unwrap().start(ToolCall::new("read", json!({}))).unwrap();
+    let state = async || windlass.info(run).await.unwrap().map(|info| info.state);
+    while !matches!(state().await, Some(RunState::Suspended { .. })) {
+        tokio::task::yield_now().await;
+    }
+
+    file.write(&format!("{tools}[layer.other]\nonly = [\"wipe\"]\n"));
+    reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(toolbox.layer_names(), ["other".into()]);
+    assert_eq!(names(&toolbox.layer("other").unwrap()), ["wipe"]);
+    let waiting = windlass.inbox().await.unwrap().pop().expect("it waits for approval");
+    windlass.approve(&waiting, "ann", "fine").await.unwrap();
+    while !matches!(state().await, Some(RunState::Held { .. })) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(wake(&windlass).await.unwrap(), 0, "the layer is still missing");
+
+    file.write(&format!("{tools}[layer.guest]\nonly = [\"read\"]\n"));
+    reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(wake(&windlass).await.unwrap(), 1);
+    // The launcher of this test starts nothing; that it was tried is enough.
+    let outcomes = windlass.attach(run).await.unwrap();
+    assert!(outcomes[0].for_model().to_string().contains("launcher"), "{:?}", outcomes[0].for_model());
 }

@@ -123,6 +123,7 @@ impl Entry {
             session: self.session.clone(),
             parent: self.parent.clone(),
             sealed: None,
+            damaged: None,
         }
     }
 

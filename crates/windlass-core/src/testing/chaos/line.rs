@@ -174,6 +174,22 @@ impl Wire {
         };
         Box::pin(std::future::ready(answer))
     }
+
+    /// The same of something that changes: it may have changed by the time the answer comes.
+    fn slowly<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>>,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        let answer = self.unless_down(ask);
+        if !self.line.rolls(6) {
+            return answer;
+        }
+        let nap = Duration::from_micros(self.line.dice.lock().below(3_000));
+        Box::pin(async move {
+            self.line.sim.sleep(nap).await;
+            answer.await
+        })
+    }
 }
 
 impl Store for Wire {
@@ -245,11 +261,11 @@ impl Store for Wire {
     }
 
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        self.unless_down(|store| store.info(run))
+        self.slowly(|store| store.info(run))
     }
 
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.unless_down(|store| store.journal(run, from))
+        self.slowly(|store| store.journal(run, from))
     }
 
     fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
@@ -261,7 +277,7 @@ impl Store for Wire {
     }
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        self.unless_down(|store| store.mail(run, after))
+        self.slowly(|store| store.mail(run, after))
     }
 
     fn list(
@@ -270,7 +286,7 @@ impl Store for Wire {
         after: Option<RunId>,
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.unless_down(|store| store.list(filter, after, limit))
+        self.slowly(|store| store.list(filter, after, limit))
     }
 
     fn latest(

@@ -9,6 +9,8 @@ use serde_json::Value;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::record::{Event, Record};
+use crate::run::reply::Signer;
+use crate::runtime::Resolved;
 use crate::store::{Change, Claimed, Commit, Guard, StoreError};
 use crate::testing::sim::Sim;
 use crate::time::{Clock, Timestamp};
@@ -33,6 +35,8 @@ struct Facts {
     keys: BTreeMap<RunId, String>,
     /// By run and reply key.
     answers: BTreeMap<(RunId, String), Answers>,
+    /// What those were told whose answers did not count, with the reply key.
+    told: Vec<(RunId, String, Resolved)>,
 }
 
 struct Effect {
@@ -47,6 +51,10 @@ struct Known {
     journal: Vec<Mark>,
     /// Paths that are finished in this generation.
     finished: BTreeSet<Path>,
+    /// Paths that are in doubt in this generation.
+    doubted: BTreeSet<Path>,
+    /// Those that the store shows to people.
+    listed: BTreeSet<Path>,
 }
 
 /// What was said under one reply key.
@@ -160,10 +168,18 @@ impl Model {
         known.epoch = epoch;
         if commit.changes.iter().any(|change| matches!(change, Change::Continue)) {
             known.finished.clear();
+            known.doubted.clear();
         }
-        match known.append(records) {
-            Some(path) => Err(format!("{path} has two results")),
-            None => Ok(()),
+        let twice = known.append(records);
+        for change in &commit.changes {
+            if let Change::Doubts(doubts) = change {
+                known.listed = doubts.iter().map(|doubt| doubt.path.clone()).collect();
+            }
+        }
+        match (twice, known.doubted.difference(&known.listed).next()) {
+            (Some(path), _) => Err(format!("{path} has two results")),
+            (None, Some(path)) => Err(format!("{path} is in doubt, and nobody can see it")),
+            (None, None) => Ok(()),
         }
     }
 
@@ -205,6 +221,43 @@ impl Model {
         }
     }
 
+    /// Somebody answered, and it did not count.
+    pub(super) fn told(&self, run: RunId, key: &str, told: Resolved) {
+        self.facts.lock().told.push((run, key.to_owned(), told));
+    }
+
+    /// Some reply key that was answered before.
+    pub(super) fn answered(&self, choice: u64) -> Option<(RunId, String)> {
+        let facts = self.facts.lock();
+        let index = usize::try_from(choice % (facts.answers.len() as u64).max(1)).ok()?;
+        facts.answers.keys().nth(index).cloned()
+    }
+
+    /// Whoever was told what counts was told what the journal says.
+    pub(super) fn compare_told(&self, run: RunId, journal: &[Record], signer: &Signer) {
+        let told: Vec<_> = self.facts.lock().told.iter().filter(|(of, ..)| *of == run).cloned().collect();
+        for (_, key, told) in told {
+            let Some(address) = signer.open(&key).filter(|address| address.generation == 0) else { continue };
+            let first = journal.iter().position(|record| matches!(record.event, Event::Continued { .. }));
+            let result = journal[..first.unwrap_or(journal.len())].iter().find_map(|record| match &record.event {
+                Event::Finished(finished) if record.path == address.path => Some(&finished.result),
+                _ => None,
+            });
+            let right = match (&told, result) {
+                (Resolved::Already(Ok(told)), Some(Ok(result))) => told.value == result.value,
+                (Resolved::Already(Err(told)), result) => {
+                    matches!(result, Some(Err(error)) if error.to_string() == told.to_string())
+                }
+                (Resolved::Revoked { .. }, result) => !matches!(result, Some(Ok(_))),
+                _ => true,
+            };
+            if !right {
+                let name = self.name(run);
+                self.problem(format!("{name} at {} came to {result:?}, and an answer was told {told:?}", address.path));
+            }
+        }
+    }
+
     /// Whether this can be what a run was answered with.
     pub(super) fn was_answered(&self, run: RunId, value: &Value) -> bool {
         let facts = self.facts.lock();
@@ -222,6 +275,10 @@ impl Known {
         let mut twice = None;
         for record in records {
             self.journal.push(mark(record));
+            match record.event {
+                Event::Doubted { .. } => self.doubted.insert(record.path.clone()),
+                _ => self.doubted.remove(&record.path),
+            };
             if matches!(record.event, Event::Finished(_)) && !self.finished.insert(record.path.clone()) {
                 twice = Some(record.path.clone());
             }

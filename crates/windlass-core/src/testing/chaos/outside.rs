@@ -8,9 +8,10 @@ use serde_json::json;
 use super::model::Model;
 use super::tools::NUMBERS;
 use crate::call::{ToolCall, idempotency_key};
+use crate::error::Error;
 use crate::id::RunId;
 use crate::run::state::{Blocked, Hold, RunState};
-use crate::runtime::{Awaited, Resolved, Runtime, Start};
+use crate::runtime::{About, Awaited, Question, Resolved, Runtime, Start};
 use crate::store::{Filter, Resolution, Settlement, Store};
 use crate::tool::Output;
 
@@ -107,10 +108,44 @@ impl Outside {
         let value = json!(value);
         self.model.answering(run, key, &value);
         let told = runtime.resolve(key, Resolution::Ok { value: value.clone() }).await;
-        if let Ok(Resolved::Accepted) = told {
-            let name = self.model.name(run);
-            self.model.say(format!("{name} was answered {value}"));
-            self.model.accepted(run, key, &value);
+        let name = self.model.name(run);
+        match told {
+            Ok(Resolved::Accepted) => {
+                self.model.say(format!("{name} was answered {value}"));
+                self.model.accepted(run, key, &value);
+            }
+            Ok(told) => {
+                self.model.say(format!("{name} was not answered {value}: {told:?}"));
+                self.model.told(run, key, told);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Answers what was answered before.
+    pub(super) async fn answer_late(self, runtime: Runtime, choice: u64) {
+        if let Some((run, key)) = self.model.answered(choice) {
+            self.resolve(&runtime, run, &key, 1_000 + choice % 1_000).await;
+        }
+    }
+
+    /// A second word about a doubt, which must not count and must be told what did.
+    async fn settle_late(&self, runtime: &Runtime, question: &Question) {
+        let name = self.model.name(question.run);
+        match runtime.settle_once(question, Settlement::GiveUp, "a latecomer", "has no idea").await {
+            Ok(()) => self.model.problem(format!("the doubt at {} of {name} was settled twice", question.path)),
+            Err(Error::Conflict(_) | Error::StillRunning { .. }) => {}
+            Err(_) => return,
+        }
+        let cancelled = self.errands.lock().iter().any(|errand| errand.run == Some(question.run) && errand.cancelled);
+        match runtime.counted(question).await {
+            Ok(Some(counted)) if counted.by == "a latecomer" => {
+                self.model.problem(format!("a latecomer counts at {} of {name}", question.path));
+            }
+            Ok(None) if !cancelled => {
+                self.model.problem(format!("the doubt at {} of {name} is settled, and nothing counts", question.path));
+            }
+            _ => {}
         }
     }
 
@@ -134,6 +169,10 @@ impl Outside {
         let told = runtime.settle(*run, &doubt.path, settlement, "the outside", "as the books say").await;
         let name = self.model.name(*run);
         self.model.say(format!("{name} at {}: it happened: {happened}, taken: {}", doubt.path, told.is_ok()));
+        if told.is_ok() && choice.is_multiple_of(2) {
+            let (path, about) = (doubt.path.clone(), About::Doubt(doubt.attempt));
+            self.settle_late(&runtime, &Question { run: *run, generation: info.generation, path, about }).await;
+        }
     }
 
     /// Does everything that can be done.

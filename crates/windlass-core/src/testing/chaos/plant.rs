@@ -13,6 +13,8 @@ pub(crate) enum Plant {
     LoseExamined,
     /// Every generation uses the keys of the first.
     ReuseKeys,
+    /// A run that is taken up shows none of its doubts until it comes to them again.
+    ForgetDoubts,
 }
 
 #[cfg(test)]

@@ -49,6 +49,11 @@ fn w11_a_key_reused_across_generations_is_found() {
 }
 
 #[test]
+fn w11_a_doubt_that_is_hidden_while_its_run_is_taken_up_is_found() {
+    finds(Plant::ForgetDoubts, "nobody can see it");
+}
+
+#[test]
 fn w11_a_seed_tells_the_same_story_again() {
     for seed in 1..=20 {
         assert_eq!(Chaos::seed(seed).story().log, Chaos::seed(seed).story().log, "seed {seed}");

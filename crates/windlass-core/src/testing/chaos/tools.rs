@@ -15,8 +15,10 @@ use crate::tool::{Artifact, Effect, Reconciled, Reply, Tool, ToolError};
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// What the outside may ask for.
-pub(super) const NAMES: &[&str] =
-    &["look", "set", "pay", "send", "manager", "listener", "parent", "saga", "counter", "guarded", "office", "archive"];
+pub(super) const NAMES: &[&str] = &[
+    "look", "set", "pay", "send", "manager", "listener", "parent", "saga", "counter", "guarded", "office", "archive",
+    "twins",
+];
 
 /// How many numbers whoever receives some receives.
 pub(super) const NUMBERS: usize = 3;
@@ -37,6 +39,7 @@ pub(super) fn tools(line: &Arc<Line>) -> Vec<Tool> {
         saga(line),
         counter(),
         archive(line),
+        twins(),
     ]
 }
 
@@ -114,6 +117,14 @@ fn manager() -> Tool {
         };
         ctx.call(call("pay")).await?;
         Ok(json!(word))
+    })
+}
+
+/// Two at once that only a person can settle.
+fn twins() -> Tool {
+    Tool::durable_fn("twins", "sends twice", |mut ctx: Ctx, _: Value| async move {
+        let (a, b) = ctx.call_all((call("send"), call("send"))).await?;
+        Ok(json!([a, b]))
     })
 }
 

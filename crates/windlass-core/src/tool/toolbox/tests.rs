@@ -40,8 +40,8 @@ fn b02_layers_shadow_hide_and_end() {
     base.insert(tool("read", "base")).unwrap();
     base.insert(tool("write", "base")).unwrap();
     {
-        let scope = base.layer();
-        let other = base.layer();
+        let scope = base.unnamed_layer();
+        let other = base.layer("other").unwrap();
         scope.insert(tool("read", "scope")).unwrap();
         scope.hide("write");
         assert_eq!(described(&scope, "read").unwrap(), "scope");
@@ -54,7 +54,50 @@ fn b02_layers_shadow_hide_and_end() {
         scope.remove("write");
         assert_eq!(described(&scope, "write").unwrap(), "base");
     }
-    assert_eq!(described(&base, "read").unwrap(), "base", "a layer ends with its value");
+    assert_eq!(described(&base, "read").unwrap(), "base");
+    assert_eq!(base.layer_names(), ["other".into()], "a layer without a name ends with its last toolbox");
+    assert!(base.remove_layer("other") && !base.remove_layer("other"));
+}
+
+#[test]
+fn b02_a_layer_is_the_same_wherever_its_name_is_used() {
+    let base = Toolbox::new();
+    base.insert(tool("read", "base")).unwrap();
+    let guest = base.layer("guest").unwrap();
+    guest.insert(tool("read", "guest")).unwrap();
+    assert_eq!(described(&base.layer("guest").unwrap(), "read").unwrap(), "guest");
+    let trial = guest.layer("trial").unwrap();
+    trial.insert(tool("read", "trial")).unwrap();
+    assert_eq!(trial.layers().names(), ["guest".into(), "trial".into()]);
+    assert_eq!(described(&trial, "read").unwrap(), "trial");
+    // The order of a scope is its own: the same layers the other way round are another scope.
+    let other = base.layer("trial").unwrap().layer("guest").unwrap();
+    assert_eq!(described(&other, "read").unwrap(), "guest");
+    assert_eq!(base.scope(&trial.layers()).unwrap().layers(), trial.layers());
+    assert_eq!(guest.layer("guest").unwrap().layers(), guest.layers(), "not stacked on itself");
+    let missing = base.with_layers(&["gone".into()].into_iter().collect());
+    assert_eq!(missing.err(), Some(NoLayer("gone".into())));
+    for bad in ["", "a b", "~x", &"n".repeat(65)] {
+        assert_eq!(base.layer(bad).err(), Some(RegisterError::LayerName(bad.to_owned())));
+    }
+}
+
+#[test]
+fn b02_a_layer_may_show_only_some_also_of_what_comes_later() {
+    let base = Toolbox::new();
+    base.insert(tool("read", "base")).unwrap();
+    base.insert(tool("write", "base")).unwrap();
+    let guest = base.layer("guest").unwrap();
+    guest.show_only(["read", "list"]);
+    guest.insert(tool("mine", "guest")).unwrap();
+    guest.mount("source", [tool("theirs", "guest")]).unwrap();
+    base.insert(tool("list", "base")).unwrap();
+    base.insert(tool("format", "base")).unwrap();
+    assert_eq!(names(&guest), ["list", "mine", "read", "theirs"]);
+    assert!(guest.by_id("format").is_none());
+    guest.hide("list");
+    guest.show_all_but(["write", "mine"]);
+    assert_eq!(names(&guest), ["format", "list", "mine", "read", "theirs"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use windlass_core::limits;
 use windlass_core::store::ArtifactId;
 
-use super::pack::Piece;
+use super::pack::{Piece, broken};
 use super::{find, insert_piece, reference, stretch};
 
 /// Content that fits in memory, named and compressed.
@@ -48,7 +48,7 @@ pub(super) fn put(connection: &Connection, payload: &Payload) -> rusqlite::Resul
         return Ok(blob);
     }
     connection
-        .prepare_cached("INSERT INTO blobs (digest, size) VALUES (?1, ?2)")?
+        .prepare_cached("INSERT INTO blobs (digest, size, sum) VALUES (?1, ?2, windlass_sum(?1, ?2, NULL))")?
         .execute(params![payload.id.as_bytes(), payload.size])?;
     let blob = connection.last_insert_rowid();
     for (number, piece) in payload.pieces.iter().enumerate() {
@@ -57,8 +57,10 @@ pub(super) fn put(connection: &Connection, payload: &Payload) -> rusqlite::Resul
     Ok(blob)
 }
 
-/// All of the content under this name, whoever asks; for what is known to fit in memory.
+/// All of the content under this name, whoever asks; for what is known to fit in memory. What is not what its name says is
+/// damaged.
 pub(in crate::sqlite) fn read(connection: &Connection, artifact: &ArtifactId) -> rusqlite::Result<Option<Vec<u8>>> {
     let Some(blob) = find(connection, artifact)? else { return Ok(None) };
-    stretch(connection, blob, 0, i64::MAX).map(Some)
+    let bytes = stretch(connection, blob, 0, i64::MAX)?;
+    if ArtifactId::of(&bytes) == *artifact { Ok(Some(bytes)) } else { Err(broken(format!("{artifact} is damaged"))) }
 }

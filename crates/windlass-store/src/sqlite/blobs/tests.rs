@@ -17,6 +17,7 @@ const OPENING: i64 = 2;
 
 fn file() -> Connection {
     let mut connection = Connection::open_in_memory().unwrap();
+    schema::add_functions(&connection).unwrap();
     schema::create(&mut connection).unwrap();
     connection
 }

@@ -86,7 +86,9 @@ const OPEN: &str = "SELECT EXISTS (SELECT 1 FROM blobs WHERE id = ?1 AND digest 
 /// The blob of an upload: a new one for its first step. Refuses to go on with one that is over.
 fn open(connection: &Connection, blob: Option<i64>, opening: i64) -> Result<i64, Trouble> {
     let Some(blob) = blob else {
-        connection.prepare_cached("INSERT INTO blobs (size, opening) VALUES (0, ?1)")?.execute([opening])?;
+        connection
+            .prepare_cached("INSERT INTO blobs (size, opening, sum) VALUES (0, ?1, windlass_sum(NULL, 0, ?1))")?
+            .execute([opening])?;
         return Ok(connection.last_insert_rowid());
     };
     let open: bool = connection.prepare_cached(OPEN)?.query_row([blob, opening], |row| row.get(0))?;

@@ -4,22 +4,24 @@ use rusqlite::{Connection, params};
 use windlass_core::RunId;
 use windlass_core::store::Entry;
 
-use super::{Row, signed, unpack, unsigned};
+use super::{Row, hot_row, packed_rows, signed, unsigned};
 use crate::sqlite::birth;
 use crate::sqlite::keys::Keys;
 use crate::sqlite::nursery::Nursery;
-use crate::sqlite::read::{ReadError, decode_line, text};
+use crate::sqlite::read::{ReadError, decode_line};
 use crate::sqlite::seal;
 
 /// A run may have no row yet.
-pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.seq, log.count, runs.run, log.body, log.run
+pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.run, log.seq, log.count, log.previous,
+        log.session, log.body, log.note, log.sum, runs.run
     FROM log LEFT JOIN runs ON runs.id = log.run
     WHERE log.session = (SELECT id FROM sessions WHERE name = ?1) AND log.position > ?2 AND log.position <= ?3
       AND coalesce(runs.summary, 0) = 0
     ORDER BY log.position LIMIT ?4";
 
 /// Segments of runs that went on at the same time overlap, so they come by where they begin.
-pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.first, segments.seq, runs.run, segments.body
+pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.position, segments.first, segments.run,
+        segments.seq, segments.count, segments.previous, segments.session, segments.body, segments.sum, runs.run
     FROM segments CROSS JOIN runs ON runs.id = segments.run
     WHERE segments.session = (SELECT id FROM sessions WHERE name = ?1) AND segments.position > ?2
       AND runs.summary = 0
@@ -37,31 +39,30 @@ pub(in crate::sqlite) fn feed(
     let mut statement = view.prepare_cached(HOT_FEED)?;
     let mut rows = statement.query(params![session, page.after, upto, i64::try_from(limit).unwrap_or(i64::MAX)])?;
     while let Some(row) = rows.next()? {
-        let body = text(row, 4)?.to_owned();
-        let found = Row { position: row.get(0)?, seq: unsigned(row.get(1)?), count: row.get(2)?, body };
-        let run = match row.get::<_, Option<_>>(3)? {
+        let run = match row.get::<_, Option<_>>(9)? {
             Some(run) => Some(RunId::from_bytes(run)),
-            None => match nursery.numbered(row.get(5)?) {
+            None => match nursery.numbered(row.get(1)?) {
                 Some(run) => Some(run),
                 // It has got its row since this view was taken.
-                None => birth::run_at(view, found.position)?,
+                None => birth::run_at(view, row.get(0)?)?,
             },
         };
+        let found = hot_row(row).map_err(|error| error.of(run))?;
         if let Some(run) = run {
-            page.add(run, &found)?;
+            page.add(run, &found).map_err(|error| error.of(Some(run)))?;
         }
     }
     page.cut();
     let mut statement = view.prepare_cached(PACKED_FEED)?;
     let mut segments = statement.query(params![session, page.after])?;
     while let Some(segment) = segments.next()? {
-        if page.ends_before(segment.get(0)?) {
+        if page.ends_before(segment.get(1)?) {
             break;
         }
-        let run = RunId::from_bytes(segment.get(2)?);
-        let body = segment.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
-        for row in unpack(unsigned(segment.get(1)?), body)? {
-            page.add(run, &row)?;
+        let run = RunId::from_bytes(segment.get(9)?);
+        let of = |error: ReadError| error.of(Some(run));
+        for row in packed_rows(segment).map_err(of)? {
+            page.add(run, &row).map_err(of)?;
         }
         page.cut();
     }

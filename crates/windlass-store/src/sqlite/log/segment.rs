@@ -54,11 +54,16 @@ impl Segment {
 
 /// The rows of a segment whose first record is the record `seq` of its journal.
 pub(in crate::sqlite) fn unpack(seq: u64, body: &[u8]) -> Result<Vec<Row>, ReadError> {
+    // A damaged length must not take all memory: nothing is compressed further than this.
+    let (size, _) = body.split_first_chunk().ok_or_else(|| ReadError::Segment("it is cut short".to_owned()))?;
+    if u64::from(u32::from_le_bytes(*size)) > 255 * body.len() as u64 {
+        return Err(ReadError::Segment("its length is damaged".to_owned()));
+    }
     let text = lz4_flex::decompress_size_prepended(body).map_err(|error| ReadError::Segment(error.to_string()))?;
     let (mut rest, mut seq, mut rows) = (&text[..], seq, Vec::new());
     while !rest.is_empty() {
         let (row, left) = read_row(rest, seq).ok_or_else(|| ReadError::Segment("it is cut short".to_owned()))?;
-        seq += u64::from(row.count);
+        seq = seq.saturating_add(row.count.into());
         rest = left;
         rows.push(row);
     }

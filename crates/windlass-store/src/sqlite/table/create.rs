@@ -12,7 +12,8 @@ use windlass_core::time::Timestamp;
 use super::super::decide::{self, AT_ONCE, Head, NEVER, Owner};
 use super::super::job::{Phase, Start, State, Write};
 use super::super::log::{Tail, signed};
-use super::{Table, Trouble};
+use super::super::sum::{run_is_sound, run_sum};
+use super::{Table, Trouble, damaged_row};
 
 impl Table<'_> {
     /// Refuses creations whose key or turn is taken, and returns the runs to start that are not there yet.
@@ -66,12 +67,16 @@ impl Table<'_> {
         Ok(())
     }
 
-    fn keyed(&self, key: &str) -> rusqlite::Result<Option<RunId>> {
+    fn keyed(&self, key: &str) -> Result<Option<RunId>, Trouble> {
         if let Some(young) = self.young.keyed(key) {
             return Ok(Some(young));
         }
         let mut statement = self.connection.prepare_cached(KEYED)?;
-        statement.query_row([key], |row| row.get(0).map(RunId::from_bytes)).optional()
+        let found = statement.query_row([key], |row| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?))).optional()?;
+        match found {
+            Some((run, false)) => Err(damaged_row(run).into()),
+            found => Ok(found.map(|(run, _)| run)),
+        }
     }
 
     /// The turn of a session that is not over.
@@ -178,8 +183,11 @@ pub(in crate::sqlite) struct Row<'a> {
 pub(in crate::sqlite) fn insert(connection: &Connection, id: i64, opening: i64, row: &Row<'_>) -> rusqlite::Result<()> {
     let Row { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
     let sql = "INSERT INTO runs (id, run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
-                                 session, turn, parent_run, parent_path, tail, length, ended)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)";
+                                 session, turn, parent_run, parent_path, tail, length, ended, mail, sum)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, 0,
+                       windlass_sum(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, ?9, ?10, ?11, ?12, ?13,
+                                    (SELECT name FROM sessions WHERE id = ?13), ?14, ?15, ?16, 0, 0, 0, NULL, NULL, 0,
+                                    ?17, ?18, ?19, 0, 0))";
     let parent = creation.parent.as_deref();
     connection.prepare_cached(sql)?.execute(params![
         id,
@@ -205,7 +213,8 @@ pub(in crate::sqlite) fn insert(connection: &Connection, id: i64, opening: i64, 
     Ok(())
 }
 
-pub(in crate::sqlite) const KEYED: &str = "SELECT run FROM runs WHERE key = ?1";
+/// The run that has a key, and whether its row is what was written.
+pub(in crate::sqlite) const KEYED: &str = concat!("SELECT run, ", run_is_sound!(), " FROM runs WHERE key = ?1");
 
 pub(super) const TURN: &str = "SELECT run FROM runs
     WHERE session = (SELECT id FROM sessions WHERE name = ?1) AND turn IS NOT NULL ORDER BY id LIMIT 1";

@@ -61,12 +61,16 @@ impl Table<'_> {
         let head = self.head(letter.run)?.ok_or(StoreError::NoSuchRun(letter.run))?;
         head.mail += 1;
         connection
-            .prepare_cached("INSERT INTO mail (run, position, dedupe, body) VALUES (?1, ?2, ?3, ?4)")?
+            .prepare_cached(
+                "INSERT INTO mail (run, position, dedupe, body, sum)
+                 VALUES (?1, ?2, ?3, ?4, windlass_sum(?1, ?2, ?3, ?4))",
+            )?
             .execute(params![head.id, signed(head.mail), letter.dedupe, letter.text.body])?;
         blobs::keep(connection, head.id, &letter.text.payloads)?;
-        if head.phase == Phase::Suspended {
-            connection.prepare_cached("UPDATE runs SET wake = ?2 WHERE id = ?1")?.execute(params![head.id, AT_ONCE])?;
-        }
+        let wake = (head.phase == Phase::Suspended).then_some(AT_ONCE);
+        connection
+            .prepare_cached("UPDATE runs SET mail = ?2, wake = coalesce(?3, wake) WHERE id = ?1")?
+            .execute(params![head.id, signed(head.mail), wake])?;
         if head.phase == Phase::Finished
             && let Some((path, attempt)) = &letter.settles
         {

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicBool;
 
-use rusqlite::Connection;
 use windlass_core::store::Filter;
 
 use super::super::{BackupError, check_file};
@@ -120,7 +119,7 @@ fn sound(path: &PathBuf) {
     drop(store);
     // As after the next packing, which would find nothing worth it: all journals are found by their rows.
     let sql = "UPDATE file SET packed = (SELECT max(position) FROM log)";
-    Connection::open(path).unwrap().execute(sql, []).unwrap();
+    edit(path).execute(sql, []).unwrap();
 }
 
 #[test]
@@ -151,10 +150,16 @@ fn w09_a_check_names_what_is_damaged() {
     let table = [
         (format!("DELETE FROM log WHERE run = {} AND seq = 1", of(7)), "is missing"),
         (format!("UPDATE runs SET length = 9 WHERE id = {}", of(7)), "goes on at record 9"),
-        (format!("UPDATE log SET body = '{{}}' WHERE run = {} AND seq = 1", of(7)), "record 1 cannot be read"),
-        (format!("UPDATE log SET count = 3 WHERE run = {} AND seq = 0", of(7)), "should have 3 records, and has 1"),
-        (format!("UPDATE log SET run = 99 WHERE run = {} AND seq = 1", of(7)), "is another run's"),
-        (format!("UPDATE log SET previous = 0 WHERE run = {} AND seq = 2", of(7)), "first 2 records"),
+        (
+            format!("UPDATE log SET sum = NULL, body = '{{}}' WHERE run = {} AND seq = 1", of(7)),
+            "record 1 cannot be read",
+        ),
+        (
+            format!("UPDATE log SET sum = NULL, count = 3 WHERE run = {} AND seq = 0", of(7)),
+            "should have 3 records, and has 1",
+        ),
+        (format!("UPDATE log SET sum = NULL, run = 99 WHERE run = {} AND seq = 1", of(7)), "is another run's"),
+        (format!("UPDATE log SET sum = NULL, previous = 0 WHERE run = {} AND seq = 2", of(7)), "first 2 records"),
         (format!("UPDATE runs SET tail = 0, length = 0 WHERE id = {}", of(7)), "pieces of journals are in the file"),
         (format!("UPDATE runs SET state = 'null' WHERE id = {}", of(7)), "its state cannot be read"),
         (format!("UPDATE runs SET phase = 2 WHERE id = {}", of(8)), "its state is not of phase 2"),
@@ -167,13 +172,13 @@ fn w09_a_check_names_what_is_damaged() {
         ("DELETE FROM pieces".to_owned(), "cannot be read"),
         ("UPDATE blobs SET digest = NULL, opening = 0".to_owned(), "1 references are to content that is not there"),
         ("UPDATE refs SET run = 99".to_owned(), "1 references to content are of runs that are not there"),
-        ("UPDATE segments SET body = x'00'".to_owned(), "a packed part of a journal cannot be read"),
+        ("UPDATE segments SET sum = NULL, body = x'00'".to_owned(), "a packed part of a journal cannot be read"),
         (format!("UPDATE runs SET summary = 2 WHERE id = {}", of(8)), "it is not finished"),
     ];
     for (damage, word) in table {
         let copy = path.with_file_name("damaged.db");
         std::fs::copy(&path, &copy).unwrap();
-        let changed = Connection::open(&copy).unwrap().execute(&damage, []).unwrap();
+        let changed = edit(&copy).execute(&damage, []).unwrap();
         assert!(changed > 0, "{damage}");
         let report = check_file(&copy, |_, _| {}).unwrap();
         assert!(!report.is_fine() && report.to_string().contains(word), "{damage}: {report}");

@@ -19,7 +19,7 @@ fn unclean(path: &Path, damage: &str) {
     commit(&store, create(1)).unwrap();
     commit(&store, create(2)).unwrap();
     drop(store);
-    let connection = Connection::open(path).unwrap();
+    let connection = edit(path);
     connection.execute_batch("UPDATE file SET clean = 0").unwrap();
     connection.execute_batch(damage).unwrap();
 }
@@ -61,7 +61,7 @@ fn w08_a_file_that_was_not_closed_is_looked_through_while_it_is_used() {
 #[test]
 fn w08_damage_is_found_in_the_background_and_told_until_it_is_repaired() {
     let (_directory, path) = place();
-    unclean(&path, "DELETE FROM runs WHERE id = 1; UPDATE log SET note = NULL");
+    unclean(&path, "DELETE FROM runs WHERE id = 1; UPDATE log SET note = NULL, sum = NULL");
     let broken = Health::Broken(format!("{} is damaged (a record is of no run); {ADVICE}", path.display()));
     for seq in 1..=2 {
         let store = SqliteStore::open(&path).unwrap();
@@ -94,7 +94,7 @@ fn w08_a_row_that_an_index_has_not_is_found_in_the_background() {
 fn w08_a_check_makes_way_and_begins_again_and_stops_when_it_is_told() {
     let (_directory, path) = place();
     fs::write(&path, "").unwrap();
-    let shared = Shared::new(Health::Checking);
+    let shared = Shared::new(Health::Checking, Arc::default());
     let reading = Reading::new(&Place::of(path, &Options::default()), &shared);
     let interrupted = || rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(9), None);
     let tries = AtomicU32::new(0);
@@ -125,8 +125,9 @@ fn w08_a_check_that_was_stopped_says_nothing_and_is_made_again() {
     let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30000)
                 INSERT INTO log (position, run, seq, count, previous, body) SELECT i + 2, 2, i, 1, i + 1, '{}' FROM n";
     connection.execute_batch(many).unwrap();
+    drop(connection);
     let opened = super::super::open::open(&path, &Options::default()).unwrap();
-    let shared = Shared::new(Health::Checking);
+    let shared = Shared::new(Health::Checking, Arc::default());
     shared.stop();
     check::conclude(&opened.place, &shared);
     assert!(!shared.is_fine(), "it was stopped, so it knows nothing");

@@ -19,8 +19,8 @@ use super::*;
 pub(super) fn writer(path: &std::path::Path) -> Writer {
     let opened = open::open(path, &Options::default()).unwrap();
     let tails = Arc::new(Tails::default());
-    let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone()));
-    let others = Others { readers, tails, check: Shared::new(Health::Fine) };
+    let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone(), Arc::default()));
+    let others = Others { readers, tails, check: Shared::new(Health::Fine, Arc::default()) };
     Writer::new(opened, Options::default(), Arc::new(Queue::new(queue::BOUNDS)), others).unwrap()
 }
 

@@ -4,6 +4,7 @@ use rusqlite::Connection;
 use windlass_core::store::{Access, ArtifactId, Filter};
 
 use super::super::schema::VERSION;
+use super::super::{OpenError, check_file};
 use super::*;
 
 #[test]
@@ -81,16 +82,22 @@ fn w08_a_file_of_version_3_goes_on() {
     assert_eq!(number(&path, 5), 10, "the numbers of runs that are gone stay theirs");
 }
 
+/// A file of version 6 without runs, closed in good order, made older.
+fn older(path: &std::path::Path, sql: &str) -> Connection {
+    let connection = Connection::open(path).unwrap();
+    connection.execute_batch(include_str!("v6.sql")).unwrap();
+    let empty = "DELETE FROM runs; DELETE FROM log; DELETE FROM segments; DELETE FROM mail; DELETE FROM refs;
+                 UPDATE file SET clean = 1, packed = 0, last = 0, runs = 0; DROP VIEW run; DROP VIEW journal;";
+    connection.execute_batch(empty).unwrap();
+    connection.execute_batch(sql).unwrap();
+    connection
+}
+
 #[test]
 fn w08_a_file_of_version_4_goes_on() {
     let (_directory, path) = place();
-    drop(SqliteStore::open(&path).unwrap());
-    let connection = Connection::open(&path).unwrap();
     // What version 5 added.
-    connection
-        .execute_batch("DROP VIEW run; DROP VIEW journal; ALTER TABLE log DROP COLUMN note; PRAGMA user_version = 4;")
-        .unwrap();
-    drop(connection);
+    drop(older(&path, "ALTER TABLE log DROP COLUMN note; PRAGMA user_version = 4;"));
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create(1)).unwrap();
     assert_eq!(length(&store, 1), 1);
@@ -99,19 +106,63 @@ fn w08_a_file_of_version_4_goes_on() {
 #[test]
 fn w08_a_file_of_version_5_goes_on_with_the_run_that_had_no_row() {
     let (_directory, path) = place();
-    let store = SqliteStore::open(&path).unwrap();
-    commit(&store, create(1)).unwrap();
-    drop(store);
-    let connection = Connection::open(&path).unwrap();
     // As version 5 called it, and left it when it was killed.
-    let older = "DROP VIEW run; DROP VIEW journal; ALTER TABLE log RENAME COLUMN note TO birth;
-                 DELETE FROM runs; UPDATE file SET clean = 0; PRAGMA user_version = 5;";
-    connection.execute_batch(older).unwrap();
+    let sql = "ALTER TABLE log RENAME COLUMN note TO birth; UPDATE file SET clean = 0; PRAGMA user_version = 5;
+               INSERT INTO log (position, run, seq, count, previous, body)
+               VALUES (1, 1, 0, 1, 0, '{\"path\":\"/\",\"at\":1,\"event\":{\"type\":\"entered\"}}');";
+    let connection = older(&path, sql);
     let born = r#"{"run":"01010101-0101-0101-0101-010101010101","tool":"t","at":0,"epoch":1,"worker":0,"opening":1}"#;
     assert_eq!(connection.execute("UPDATE log SET birth = ?1", [born]).unwrap(), 1);
     drop(connection);
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!((length(&store, 1), block_on(store.list(Filter::Running, None, 9)).unwrap().len()), (1, 1));
+}
+
+#[test]
+fn w08_a_file_of_version_6_goes_on_and_what_comes_new_has_checksums() {
+    let (_directory, path) = place();
+    Connection::open(&path).unwrap().execute_batch(include_str!("v6.sql")).unwrap();
+    assert!(check_file(&path, |_, _| {}).unwrap().is_fine(), "as a backup of it is checked before it is restored");
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!([1, 2, 3, 5].map(|n| length(&store, n)), [21, 2, 1, 1], "packed, finished, out of line, without a row");
+    assert_eq!(block_on(store.keyed("k".into())), Ok(Some(run(2))));
+    assert_eq!(block_on(store.keyed("young".into())), Ok(Some(run(5))));
+    assert_eq!(block_on(store.feed("s".into(), 0, 99)).unwrap().len(), 21);
+    let spent = Creation { tool: "t".into(), key: Some("spent".into()), ..Creation::default() };
+    let again = commit(&store, owner(6, 0, vec![Change::Create(spent), append(json!(1))]));
+    assert_eq!(again, Err(StoreError::KeySpent { run: run(4) }));
+    let artifact = ArtifactId::of(b"an artifact");
+    let read = store.artifacts().read(artifact, Access::Session("s".into()), 0, 99);
+    assert_eq!(block_on(read).as_deref(), Ok(&b"an artifact"[..]));
+    let claimed = block_on(store.claim(run(3), claimant())).unwrap();
+    assert_eq!((claimed.epoch, claimed.seq, claimed.mail.len(), claimed.damaged), (2, 1, 1, None));
+    let guard = Guard::Owner { run: run(3), epoch: 2, expected_seq: 1 };
+    commit(&store, Commit { guard, changes: vec![append(json!("new"))] }).unwrap();
+    drop(store);
+    let report = check_file(&path, |_, _| {}).unwrap();
+    assert!(report.is_fine(), "{report}");
+    let count = |which: &str| packing::count(&path, which);
+    assert_eq!((count("log WHERE sum IS NULL"), count("log WHERE sum IS NOT NULL")), (9, 1));
+    assert_eq!((count("runs WHERE sum IS NULL"), count("runs WHERE sum IS NOT NULL")), (2, 2));
+}
+
+#[test]
+fn w08_a_damaged_file_of_an_older_version_is_not_made_a_new_one() {
+    let (_directory, path) = place();
+    Connection::open(&path).unwrap().execute_batch(include_str!("v6.sql")).unwrap();
+    // An index that is not there while a row changes.
+    for sql in [
+        "CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name = 'runs_by_key';
+         DELETE FROM sqlite_schema WHERE name = 'runs_by_key'",
+        "UPDATE runs SET key = 'other' WHERE key = 'k'",
+        "INSERT INTO sqlite_schema SELECT * FROM kept",
+    ] {
+        Connection::open(&path).unwrap().execute_batch(&format!("PRAGMA writable_schema = ON; {sql}")).unwrap();
+    }
+    let refused = SqliteStore::open(&path).unwrap_err();
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    let version = |path| Connection::open(path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0));
+    assert_eq!(version(&path), Ok(6));
 }
 
 /// What stands for the run in the file.

@@ -4,13 +4,17 @@ mod backup;
 mod births;
 mod checking;
 mod crash;
+mod damage;
 mod desk;
+mod flips;
 mod group;
+mod lineage;
 mod migration;
 mod opening;
 mod outage;
 mod packing;
 mod payloads;
+mod recovery;
 mod reopening;
 mod retention;
 mod sealing;
@@ -87,6 +91,13 @@ fn place() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("app.db");
     (directory, path)
+}
+
+/// Opens the file as a program that changes what it says and keeps its checksums.
+fn edit(path: impl AsRef<std::path::Path>) -> rusqlite::Connection {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    super::schema::add_functions(&connection).unwrap();
+    connection
 }
 
 fn suite_with(options: impl Into<Options>) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::super::schema::VERSION;
-use super::super::{Holder, OpenError, holder};
+use super::super::{Holder, OpenError, claim, holder};
 use super::*;
 
 fn refusal(path: &Path) -> (OpenError, String) {
@@ -42,6 +42,18 @@ fn w08_a_second_opener_is_told_who_has_the_file() {
     commit(&store, create(1)).unwrap();
     drop(store);
     assert_eq!(length(&SqliteStore::open(&path).unwrap(), 1), 1);
+}
+
+#[test]
+fn w08_a_file_that_is_being_replaced_is_opened_by_no_process() {
+    let (_directory, path) = place();
+    let claimed = claim(&path).unwrap();
+    assert!(matches!(refusal(&path).0, OpenError::InUse { .. }), "also if it is not there yet");
+    drop(claimed);
+    let store = SqliteStore::open(&path).unwrap();
+    assert!(matches!(claim(&path).unwrap_err(), OpenError::InUse { pid: Some(_), .. }));
+    drop(store);
+    drop(claim(&path).unwrap());
 }
 
 #[test]
@@ -110,7 +122,7 @@ fn w08_a_damaged_file_is_refused_and_left_alone() {
         fs::write(path, bytes).unwrap();
     };
     let drop_a_table = |path: &Path| {
-        Connection::open(path).unwrap().execute_batch("DROP TABLE mail; UPDATE file SET clean = 0").unwrap();
+        edit(path).execute_batch("DROP TABLE mail; UPDATE file SET clean = 0").unwrap();
     };
     let table =
         [(&spoil as &dyn Fn(&Path), "database disk image is malformed"), (&drop_a_table, "the table mail is missing")];
@@ -214,7 +226,7 @@ fn w08_an_id_that_cannot_be_read_is_in_the_way_of_nobody_else() {
     commit(&store, create(1)).unwrap();
     commit(&store, create(9)).unwrap();
     drop(store);
-    let connection = Connection::open(&path).unwrap();
+    let connection = edit(&path);
     connection.execute("UPDATE runs SET run = x'ff' WHERE run = ?1", [run(9).as_bytes()]).unwrap();
     drop(connection);
     let store = SqliteStore::open(&path).unwrap();

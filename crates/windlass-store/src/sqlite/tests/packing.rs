@@ -1,6 +1,5 @@
 //! What is packed reads as it did before.
 
-use rusqlite::Connection;
 use windlass_core::store::{Entry, Promise};
 
 use super::super::job::{Job, Write};
@@ -118,7 +117,7 @@ fn positions_go_on_when_the_log_is_empty() {
     let last = feed(&store, usize::MAX).last().unwrap().0;
     drop(store);
     // As if everything had been packed, and purged.
-    let file = Connection::open(&path).unwrap();
+    let file = edit(&path);
     file.execute_batch("UPDATE file SET packed = (SELECT max(position) FROM log); DELETE FROM log").unwrap();
     drop(file);
     let store = SqliteStore::open(&path).unwrap();

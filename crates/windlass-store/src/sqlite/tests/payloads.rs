@@ -58,7 +58,7 @@ fn a_value_that_is_missing_is_named() {
     drop(store);
     rusqlite::Connection::open(&path).unwrap().execute_batch("DELETE FROM blobs").unwrap();
     let error = block_on(SqliteStore::open(&path).unwrap().journal(run(1), 0)).unwrap_err().to_string();
-    assert!(error.contains("app.db") && error.contains("large value") && error.contains("is missing"), "{error}");
+    assert!(error.contains("record 1") && error.contains("large value") && error.contains("is missing"), "{error}");
 }
 
 #[test]

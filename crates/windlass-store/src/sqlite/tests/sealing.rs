@@ -15,15 +15,8 @@ use super::*;
 fn asked(secret: &str) -> Record {
     let input = json!({"password": secret, "to": "Oslo"});
     let asked = Asked {
-        kind: OpKind::Call,
-        name: "login".into(),
-        input: Some(Arc::new(input)),
-        call_id: None,
-        effect: Effect::Once,
-        version: None,
-        limits: None,
-        broken: None,
         secrets: Places::new(vec!["/password".to_owned()]),
+        ..Asked::operation(OpKind::Call, "login".into(), Some(Arc::new(input)), Effect::Once)
     };
     Record { path: Path::root(), at: Timestamp::default(), asked: Some(asked), event: Event::Accepted }
 }
@@ -161,14 +154,15 @@ fn e26_a_wrong_key_and_a_damaged_value_are_told_and_never_taken_for_a_secret() {
     fs::write(&key, &text).unwrap();
 
     // What was sealed for one run is of no use in another.
-    let connection = Connection::open(&path).unwrap();
+    let connection = || Connection::open(&path).unwrap();
     let body = |n: i64| -> String {
-        connection.query_row("SELECT body FROM log ORDER BY position LIMIT 1 OFFSET ?1", [n], |row| row.get(0)).unwrap()
+        let sql = "SELECT body FROM log ORDER BY position LIMIT 1 OFFSET ?1";
+        connection().query_row(sql, [n], |row| row.get(0)).unwrap()
     };
     let (own, others) = (body(0), body(1));
     let put = |body: &str| {
-        let sql = "UPDATE log SET body = ?1 WHERE position = (SELECT min(position) FROM log)";
-        connection.execute(sql, [body]).unwrap();
+        let sql = "UPDATE log SET body = ?1, sum = NULL WHERE position = (SELECT min(position) FROM log)";
+        connection().execute(sql, [body]).unwrap();
     };
     put(&others);
     cannot(&["they are damaged"]);

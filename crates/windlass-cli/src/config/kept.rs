@@ -1,0 +1,94 @@
+//! What a server lives by, and no command may reach: its database with all that belongs to it, its config, its secrets.
+
+use std::path::{Path, PathBuf};
+
+use windlass_tools::sandbox::{Kept, Sandbox};
+use windlass_tools::secret::Reference;
+
+use super::Config;
+use super::api::Api;
+use super::problem::Problem;
+use super::tree::Span;
+
+/// What stands beside a database, by the end of its name.
+const BESIDE: [(&str, &str); 5] = [
+    ("-wal", "the database's log"),
+    ("-shm", "the database's index"),
+    ("-lock", "the database's lock"),
+    ("-key", "the database's keys"),
+    ("-commands", "the record of what runs"),
+];
+
+/// A database and all that belongs to it.
+pub fn of_database(file: &Path) -> Vec<Kept> {
+    let beside = |(end, what): (&str, &str)| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(end);
+        Kept::new(what, name)
+    };
+    std::iter::once(Kept::new("the database", file)).chain(BESIDE.map(beside)).collect()
+}
+
+impl Config {
+    /// What no command of this file may reach. Documents and certificates may be read; who writes them says where requests go.
+    pub(super) fn kept(&self) -> Vec<Kept> {
+        let mut kept = of_database(&self.store.file);
+        kept.push(Kept::new("the config", &self.source.path));
+        for (name, reference) in self.secrets.iter() {
+            if let Reference::File(path) = reference {
+                kept.push(Kept::new(format!("the secret `{name}`"), path));
+            }
+        }
+        kept.extend(self.apis.iter().filter_map(Api::file).map(|file| Kept::new("a document", file).readable()));
+        kept.extend(self.net.authorities().iter().map(|file| Kept::new("a certificate", file).readable()));
+        kept
+    }
+}
+
+/// A path that a tool gives to its command.
+#[derive(Clone)]
+pub(super) struct Given {
+    /// The key that names it.
+    pub(super) key: String,
+    pub(super) path: PathBuf,
+    pub(super) may_write: bool,
+    pub(super) at: Span,
+}
+
+/// Says of each path that has something in it which no command may reach.
+pub(super) fn reached(given: &[Given], sandbox: &Sandbox) -> Vec<Problem> {
+    let problem = |given: &Given| {
+        let reached = sandbox.reaches(&given.path, given.may_write);
+        let Some(first) = reached.first() else { return second_name(given, sandbox) };
+        let others = match reached.len() {
+            1 => String::new(),
+            count => format!(" (and {} more)", count - 1),
+        };
+        let problem = format!(
+            "`{}` is {}, and would give the command {} {}{others}",
+            given.key,
+            given.path.display(),
+            first.what,
+            first.path.display(),
+        );
+        let help =
+            "give it a folder of its own, such as \"work\", with what it needs in it; or keep the other elsewhere";
+        Some(Problem::error("unsafe_folder", &given.at, problem).help(help))
+    };
+    given.iter().filter_map(problem).collect()
+}
+
+fn second_name(given: &Given, sandbox: &Sandbox) -> Option<Problem> {
+    let (name, kept) = sandbox.second_name(&given.path, given.may_write)?;
+    let (name, what, path) = (name.display(), &kept.what, kept.path.display());
+    let problem = format!("`{}` has {name} in it, which is another name of {what} {path}", given.key);
+    Some(Problem::error("unsafe_folder", &given.at, problem).help("remove that name, or make a copy of the file"))
+}
+
+/// Says what lies where every command can read.
+pub(super) fn reached_by_all(sandbox: &Sandbox) -> Option<Problem> {
+    let found = sandbox.reached_by_all();
+    let (folder, kept) = found.first()?;
+    let problem = format!("every command may read {folder}, and {} {} is in it", kept.what, kept.path.display());
+    Some(Problem::of_file("unsafe_folder", problem).help("keep it elsewhere"))
+}

@@ -1,0 +1,139 @@
+//! A server on a disk that is full: what programs and people are told meanwhile, how much the log says, and that all of it
+//! is over once there is room.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::http::Client;
+use crate::world::{PATIENCE, Server, World, has};
+
+const CONFIG: &str = r#"
+[tool.note]
+description = "Takes a note, once."
+command = ["cat"]
+input = { text = "string" }
+sandbox = { level = "off" }
+"#;
+
+/// Programs outside that ask at once.
+const CLIENTS: u64 = 8;
+/// How long the disk is full while they ask.
+const FULL_FOR: Duration = Duration::from_secs(3);
+/// Lines that may be written about it in that time: the beginning, its kinds, the runs it concerns, the end.
+const LINES: usize = 25;
+
+/// Whether this user may mount a small disk in a mount namespace of its own.
+fn may_mount() -> bool {
+    let mounted =
+        Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]).output();
+    let may = mounted.is_ok_and(|output| output.status.success());
+    if !may {
+        eprintln!("skipped: this user may not mount a small file system to fill");
+    }
+    may
+}
+
+/// The server's disk, as seen from outside.
+fn disk(world: &World, server: &Server) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/root{}", server.child.id(), world.path("disk").display()))
+}
+
+/// A server whose file is on a small disk of its own, and whose log goes to a file.
+fn serve(world: &World) -> Server {
+    world.write("windlass.toml", CONFIG);
+    std::fs::create_dir(world.path("disk")).unwrap();
+    let script = "mount -t tmpfs -o size=8m none disk && exec \"$0\" \"$@\" 2> server.log";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_windlass")]);
+    command.args(["--json", "--file", "disk/app.db", "serve", "--listen", "127.0.0.1:0"]);
+    command.current_dir(world.path("")).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for name in ["WINDLASS_SERVER", "WINDLASS_TOKEN", "WINDLASS_LOG"] {
+        command.env_remove(name);
+    }
+    Server::start(command)
+}
+
+fn fill(filler: &Path) {
+    let mut file = std::fs::File::create(filler).unwrap();
+    for size in [64 << 10, 4_096, 1] {
+        while file.write_all(&vec![7; size]).is_ok() {}
+    }
+}
+
+fn note(key: &str) -> String {
+    json!({"tool": "note", "args": {"text": key}, "wait_ms": 20_000}).to_string()
+}
+
+/// Asks for one note after the other until it is time, each until it is taken; says how many there were.
+async fn ask(url: String, number: u64, until: Instant) -> u64 {
+    let mut client = Client::new(&url);
+    for n in 0.. {
+        if Instant::now() >= until {
+            return n;
+        }
+        let key = format!("p{number}.{n}");
+        let answer = client.insist("POST", "/v1/calls", Some(&key), &note(&key)).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    0
+}
+
+async fn get(url: &str, path: &str) -> (u16, Value) {
+    let answer = Client::new(url).ask("GET", path, None, "").await.unwrap();
+    (answer.status, answer.body)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn w08_a_server_on_a_full_disk_says_so_and_goes_on_when_there_is_room() {
+    if !may_mount() {
+        return;
+    }
+    let world = World::empty();
+    let server = serve(&world);
+    let (url, filler) = (server.url.clone(), disk(&world, &server).join("filler"));
+    let log = || world.read("server.log").lines().count();
+    let mut client = Client::new(&url);
+    for n in 0..6 {
+        let answer = client.insist("POST", "/v1/calls", Some(&format!("before.{n}")), &note("before")).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let before = log();
+    fill(&filler);
+    let asking: Vec<_> =
+        (0..CLIENTS).map(|number| tokio::spawn(ask(url.clone(), number, Instant::now() + FULL_FOR))).collect();
+    let began = Instant::now();
+    while get(&url, "/v1/ready").await.0 == 200 {
+        assert!(began.elapsed() < PATIENCE, "the fault is not met");
+    }
+    let refused = client.ask("POST", "/v1/calls", Some("refused"), &note("refused")).await.unwrap();
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.body["detail"].as_str().unwrap().contains("ask again"), "{refused:?}");
+    let (status, ready) = get(&url, "/v1/ready").await;
+    assert_eq!(status, 503);
+    has(ready["why"].as_str().unwrap(), &["app.db takes no commits: its disk is full; free some space"]);
+    has(&get(&url, "/v1/health").await.1.to_string(), &["its disk is full; free some space"]);
+    while began.elapsed() < FULL_FOR {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let lines = log() - before;
+    assert!(lines <= LINES, "{lines} lines in {:?}:\n{}", began.elapsed(), world.read("server.log"));
+    std::fs::remove_file(&filler).unwrap();
+    let freed = Instant::now();
+    while get(&url, "/v1/ready").await.0 != 200 {
+        assert!(freed.elapsed() < Duration::from_secs(20), "{:?}", get(&url, "/v1/health").await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!("ready {:?} after there was room; {lines} lines of log in {FULL_FOR:?}", freed.elapsed());
+    let answer = client.insist("POST", "/v1/calls", Some("refused"), &note("refused")).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    for client in asking {
+        assert!(client.await.unwrap() > 0);
+    }
+    assert_eq!(get(&url, "/v1/inbox").await.0, 200);
+    has(&world.read("server.log"), &["its disk is full", "open again"]);
+    assert_eq!(server.stop(), 0);
+}

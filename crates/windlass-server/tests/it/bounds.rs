@@ -1,0 +1,317 @@
+//! What one client may take of the server's memory, time and connections: a bounded part, so that others are served.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use windlass_server::{Limits, Options};
+
+use crate::net::{Client, PATIENCE, until};
+use crate::world::World;
+
+/// Bytes of memory this process has.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Asks for something and reads the status of the answer, and nothing of the rest.
+async fn unread(world: &World, path: &str, more: &str) -> (u16, TcpStream) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let mut socket = socket.connect(world.client.address).await.unwrap();
+    let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n{more}\r\n", world.client.address);
+    socket.write_all(head.as_bytes()).await.unwrap();
+    (status(&mut socket).await, socket)
+}
+
+async fn status(socket: &mut TcpStream) -> u16 {
+    let mut line = [0; 12];
+    tokio::time::timeout(PATIENCE, socket.read_exact(&mut line)).await.expect("an answer in time").unwrap();
+    std::str::from_utf8(&line[9..]).unwrap().parse().unwrap()
+}
+
+async fn rest(mut socket: TcpStream) -> String {
+    let mut text = Vec::new();
+    tokio::time::timeout(PATIENCE, socket.read_to_end(&mut text)).await.expect("an answer in time").unwrap();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Two clients with a token each.
+async fn two(world: &World) -> (String, Client, Client) {
+    let scopes = ["admin", "read", "call"];
+    let first = world.client.post("/v1/tokens", json!({"name": "first", "scopes": scopes})).await.is(201);
+    let secret = first["secret"].as_str().unwrap().to_owned();
+    let client = world.client.bearing(&secret);
+    let second = client.post("/v1/tokens", json!({"name": "second", "scopes": scopes})).await.is(201);
+    let second = world.client.bearing(second["secret"].as_str().unwrap());
+    (format!("authorization: Bearer {secret}\r\n"), client, second)
+}
+
+async fn run_of(client: &Client, tool: &str, args: Value, session: &str) -> String {
+    let call = json!({"tool": tool, "args": args, "session": session});
+    client.post("/v1/calls", call).await.is(200)["run"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_readers_that_take_nothing_hold_little() {
+    let world = World::new().await;
+    run_of(&world.client, "steps", json!({"n": 130, "pad": 40_000}), "s").await;
+    let before = resident();
+    let mut readers = Vec::new();
+    for _ in 0..40 {
+        let (status, mut socket) = unread(&world, "/v1/sessions/s/events", "").await;
+        let mut some = [0; 1_024];
+        // Its first events are there, so a page was read for it.
+        socket.read_exact(&mut some).await.unwrap();
+        readers.push((status, socket));
+    }
+    let taken = resident().saturating_sub(before);
+    assert!(readers.iter().all(|(status, _)| *status == 200));
+    assert!(taken < 80 << 20, "{} MB for forty readers that take nothing", taken >> 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_answers_that_are_not_taken_have_a_bound_for_each_client() {
+    let mut options = Options::default();
+    options.limits.held_bytes = 20 << 20;
+    let world = World::with(options).await;
+    let (bearer, first, second) = two(&world).await;
+    let run = run_of(&first, "big", json!({"bytes": 6 << 20}), "s").await;
+    let path = format!("/v1/runs/{run}/outcome");
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(unread(&world, &path, &bearer).await);
+    }
+    let given = held.iter().filter(|(status, _)| *status == 200).count();
+    assert!((1..=3).contains(&given), "{given} of 8");
+    let refused = first.get(&path).await;
+    assert_eq!(refused.header("retry-after"), "1");
+    refused.refused(503, "too_much_in_flight");
+    // What is small is answered, and so is the other client.
+    first.get("/v1/health").await.is(200);
+    second.get(&path).await.is(200);
+    // A call that was made is not refused: its outcome is there for later.
+    let large = first.post("/v1/calls", json!({"tool": "big", "args": {"bytes": 6 << 20}})).await.is(202);
+    assert_eq!(large["state"], "finished");
+    let run = large["run"].as_str().unwrap().to_owned();
+    drop(held);
+    let path = format!("/v1/runs/{run}/outcome");
+    until(|| async { (first.get(&path).await.status == 200).then_some(()) }).await;
+    until(|| async {
+        let text = first.get("/metrics").await.body;
+        String::from_utf8_lossy(&text).contains("windlass_http_held_bytes 0\n").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_a_large_event_that_is_not_taken_counts_too() {
+    let mut options = Options::default();
+    options.limits.held_bytes = 4 << 20;
+    let world = World::with(options).await;
+    let (bearer, first, _) = two(&world).await;
+    let run = run_of(&first, "steps", json!({"n": 4, "pad": 3 << 20}), "s").await;
+    let path = format!("/v1/runs/{run}/events");
+    let (status, socket) = unread(&world, &path, &bearer).await;
+    assert_eq!(status, 200);
+    // As soon as the first reader is stuck within an event, there is no room for another one.
+    let next = until(|| async {
+        let events = first.events(&path, &[]).await.rest().await;
+        let end = events.last().expect("it ends");
+        let next = end.data["next"].as_str().unwrap().to_owned();
+        (end.name == "end" && end.data["reason"] == "slow").then_some(next)
+    })
+    .await;
+    drop(socket);
+    until(|| async {
+        let events = first.events(&format!("{path}?from={next}"), &[]).await.rest().await;
+        let whole = events.iter().any(|event| event.data.to_string().len() > 3 << 20);
+        (events.last().expect("it ends").data["reason"] == "finished" && whole).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_a_client_with_many_streams_leaves_room_for_others_and_for_itself() {
+    let mut options = Options::default();
+    options.limits.connections = 16;
+    let world = World::with(options).await;
+    let (bearer, first, second) = two(&world).await;
+    let mut streams = Vec::new();
+    for n in 0..16 {
+        let (status, socket) = unread(&world, "/v1/sessions/s/events", &bearer).await;
+        assert_eq!(status, if n < 4 { 200 } else { 429 }, "stream {n}");
+        streams.push(socket);
+    }
+    let refused =
+        rest(unread(&world, "/v1/sessions/s/events", &format!("{bearer}connection: close\r\n")).await.1).await;
+    assert!(refused.contains("too_many_streams") && refused.to_lowercase().contains("retry-after: 1"), "{refused}");
+    second.get("/v1/runs").await.is(200);
+    first.get("/v1/runs").await.is(200);
+    assert_eq!(unread(&world, "/v1/sessions/s/events", &second_bearer(&second)).await.0, 200);
+    drop(streams);
+    until(|| async { (unread(&world, "/v1/sessions/s/events", &bearer).await.0 == 200).then_some(()) }).await;
+}
+
+fn second_bearer(client: &Client) -> String {
+    format!("authorization: Bearer {}\r\n", client.token())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_a_client_whose_requests_wait_leaves_room_for_others() {
+    let mut options = Options::default();
+    options.limits.connections = 16;
+    let world = World::with(options).await;
+    let (bearer, first, second) = two(&world).await;
+    let call = json!({"tool": "slow", "args": {"ms": 600_000}, "wait_ms": 0});
+    let run = first.post("/v1/calls", call).await.is(202);
+    let path = format!("/v1/runs/{}/outcome?wait_ms=300000", run["run"].as_str().unwrap());
+    let mut waiting = Vec::new();
+    for _ in 0..12 {
+        let mut socket = TcpStream::connect(world.client.address).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n{bearer}\r\n", world.client.address);
+        socket.write_all(head.as_bytes()).await.unwrap();
+        waiting.push(socket);
+    }
+    until(|| async {
+        let answer = first.get("/v1/runs").await;
+        (answer.status == 429).then(|| answer.refused(429, "too_many_at_once"))
+    })
+    .await;
+    second.get("/v1/runs").await.is(200);
+    let run = run["run"].as_str().unwrap();
+    second.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.is(202);
+    until(|| async { (first.get("/v1/runs").await.status == 200).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_bodies_that_arrive_slowly_have_a_bound_for_each_client() {
+    let mut options = Options::default();
+    options.limits.held_bytes = 8 << 20;
+    let world = World::with(options).await;
+    let (bearer, first, second) = two(&world).await;
+    let mut slow = Vec::new();
+    for _ in 0..2 {
+        let mut socket = TcpStream::connect(world.client.address).await.unwrap();
+        let head = format!(
+            "POST /v1/calls HTTP/1.1\r\nhost: {}\r\n{bearer}content-type: application/json\r\ncontent-length: {}\r\n\r\n{}",
+            world.client.address,
+            4 << 20,
+            " ".repeat(100_000)
+        );
+        socket.write_all(head.as_bytes()).await.unwrap();
+        slow.push(socket);
+    }
+    let large = json!({"tool": "charge", "args": {"x": "y".repeat(100_000)}});
+    until(|| async {
+        let answer = first.post("/v1/calls", large.clone()).await;
+        (answer.status == 503).then(|| answer.refused(503, "too_much_in_flight"))
+    })
+    .await;
+    second.post("/v1/calls", large.clone()).await.is(200);
+    first.post("/v1/calls", json!({"tool": "charge", "args": {}})).await.is(200);
+    drop(slow);
+    until(|| async { (first.post("/v1/calls", large.clone()).await.status == 200).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_schemas_that_would_take_too_much_memory_are_refused_by_name() {
+    let world = World::new().await;
+    let tool = |n: usize| {
+        let property = |p: usize| (format!("property_{p}"), json!({"type": "string", "minLength": 1}));
+        let all: Map<String, Value> = (0..250).map(property).collect();
+        json!({"name": format!("t{n}"), "description": "d", "input_schema": {"type": "object", "properties": all}})
+    };
+    let tools: Vec<Value> = (0..256).map(tool).collect();
+    let body = json!({ "tools": tools });
+    assert!(body.to_string().len() > 2_600_000);
+    let before = resident();
+    let problem = world.client.post("/v1/clients", body).await.refused(413, "schemas_too_large");
+    assert_eq!(problem["limit"], Limits::default().schema_bytes);
+    let taken = resident().saturating_sub(before);
+    assert!(taken < 150 << 20, "{} MB", taken >> 20);
+    world.client.get("/v1/tools/t0").await.refused(404, "not_found");
+    // Several clients together have a bound of their own.
+    let some = |n: usize| json!({"tools": (n * 40..n * 40 + 40).map(tool).collect::<Vec<_>>()});
+    let mut clients = 0;
+    let refused = loop {
+        let answer = world.client.post("/v1/clients", some(clients)).await;
+        if answer.status != 201 {
+            break answer;
+        }
+        clients += 1;
+    };
+    assert!((2..=5).contains(&clients), "{clients}");
+    refused.refused(409, "too_many");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_arguments_that_are_slow_to_check_hold_up_no_other_call() {
+    let world = World::new().await;
+    let mut defs = Map::new();
+    for n in 0..30 {
+        let next = format!("#/$defs/d{}", n + 1);
+        defs.insert(format!("d{n}"), json!({"anyOf": [{"$ref": next, "type": "array"}, {"$ref": next}]}));
+    }
+    defs.insert("d30".to_owned(), json!({"required": ["x"]}));
+    let schema = json!({"type": "object", "$defs": defs, "$ref": "#/$defs/d0"});
+    let tools = json!({"tools": [{"name": "slow_check", "description": "d", "input_schema": schema}]});
+    world.client.post("/v1/clients", tools).await.is(201);
+    let begun = Instant::now();
+    let checks = (0..8).map(|_| world.call("slow_check", json!({"all": "x".repeat(9_000)})));
+    let (outcomes, sum) =
+        tokio::join!(futures_util::future::join_all(checks), world.call("add", json!({"a": 1, "b": 1})));
+    assert_eq!(sum["outcome"]["value"], 2);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    for outcome in outcomes {
+        let error = &outcome["outcome"]["error"];
+        assert_eq!(error["kind"], "invalid_arguments", "{outcome}");
+        assert!(error["violations"][0]["message"].as_str().unwrap().contains("too long"), "{outcome}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e26_a_request_that_names_two_hosts_or_another_one_is_refused() {
+    let world = World::new().await;
+    let address = world.client.address;
+    let ask = async |target: &str, hosts: &[&str]| {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        let hosts: String = hosts.iter().map(|host| format!("host: {host}\r\n")).collect();
+        let head = format!("GET {target} HTTP/1.1\r\n{hosts}connection: close\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let status = status(&mut socket).await;
+        (status, rest(socket).await)
+    };
+    let ours = address.to_string();
+    for (target, hosts, expected, name) in [
+        ("/v1/ready".to_owned(), &[&*ours, "evil.example"][..], 400, "several_hosts"),
+        ("/v1/ready".to_owned(), &[&*ours, &*ours], 400, "several_hosts"),
+        ("http://evil.example/v1/ready".to_owned(), &[&*ours], 421, "wrong_host"),
+        (format!("http://{ours}/v1/ready"), &["evil.example"], 421, "wrong_host"),
+        (format!("http://{ours}/v1/ready"), &[&*ours], 200, "ready"),
+        ("/v1/ready".to_owned(), &[&*ours], 200, "ready"),
+    ] {
+        let (status, text) = ask(&target, hosts).await;
+        assert!(status == expected && text.contains(name), "{target} {hosts:?}: {status} {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_an_artifact_that_says_it_is_too_large_is_refused_before_it_is_sent() {
+    let world = World::new().await;
+    for expect in ["", "expect: 100-continue\r\n"] {
+        let mut socket = TcpStream::connect(world.client.address).await.unwrap();
+        let head = format!(
+            "POST /v1/artifacts?session=s HTTP/1.1\r\nhost: {}\r\n{expect}content-length: {}\r\n\r\n",
+            world.client.address,
+            (1u64 << 30) + 1
+        );
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let status = status(&mut socket).await;
+        let text = rest(socket).await;
+        assert!(status == 413 && text.contains("too_large") && text.contains("1073741824"), "{status} {text}");
+    }
+}

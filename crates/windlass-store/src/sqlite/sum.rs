@@ -1,0 +1,268 @@
+//! Checksums of rows: what is read is what was written, or it is damaged.
+//!
+//! A row that decides an answer has a column `sum` with the CRC-32 of its other columns, which finds every flipped byte and all
+//! but one in four thousand million other damages. A row without one was written before there were checksums, and counts as
+//! unverified. Rows that change have a trigger that keeps the sum: one that was damaged before stays so, whatever changes.
+
+use crc32fast::Hasher;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+
+/// The checksum of some columns, in their order.
+pub(super) fn sum<'a>(values: impl IntoIterator<Item = ValueRef<'a>>) -> i64 {
+    let mut running = Running { hasher: Hasher::new(), short: [0; SHORT], used: 0 };
+    for value in values {
+        match value {
+            ValueRef::Null => running.add(0, 0),
+            ValueRef::Integer(number) => running.add(1, number.cast_unsigned()),
+            ValueRef::Real(number) => running.add(2, number.to_bits()),
+            ValueRef::Text(bytes) => running.add_long(3, bytes),
+            ValueRef::Blob(bytes) => running.add_long(4, bytes),
+        }
+    }
+    running.flush();
+    i64::from(running.hasher.finalize())
+}
+
+/// What is short is put together first: every row has more numbers than texts, and the hasher likes long stretches.
+const SHORT: usize = 128;
+
+struct Running {
+    hasher: Hasher,
+    short: [u8; SHORT],
+    used: usize,
+}
+
+impl Running {
+    fn add(&mut self, tag: u8, number: u64) {
+        if self.used + 9 > SHORT {
+            self.flush();
+        }
+        self.short[self.used] = tag;
+        self.short[self.used + 1..self.used + 9].copy_from_slice(&number.to_le_bytes());
+        self.used += 9;
+    }
+
+    /// With its length, so that no byte can move from one column to the next.
+    fn add_long(&mut self, tag: u8, bytes: &[u8]) {
+        self.add(tag, bytes.len() as u64);
+        self.flush();
+        self.hasher.update(bytes);
+    }
+
+    fn flush(&mut self) {
+        self.hasher.update(&self.short[..self.used]);
+        self.used = 0;
+    }
+}
+
+/// Whether the first `covered` columns of a row are what the column after them says.
+pub(super) fn is_sound(row: &Row<'_>, covered: usize) -> rusqlite::Result<bool> {
+    let stated = match row.get_ref(covered)? {
+        ValueRef::Null => return Ok(true),
+        ValueRef::Integer(stated) => stated,
+        _ => return Ok(false),
+    };
+    // The column behind them is there, so they are.
+    Ok(sum((0..covered).map(|column| row.get_ref(column).unwrap_or(ValueRef::Null))) == stated)
+}
+
+/// The tables a file of ours has.
+pub(super) const TABLES: [&str; 12] = [
+    "file",
+    "workers",
+    "sessions",
+    "mail",
+    "runs",
+    "log",
+    "segments",
+    "tombstones",
+    "blobs",
+    "pieces",
+    "refs",
+    "claims",
+];
+
+/// The checksum of the schema, as far as it is ours.
+pub(super) fn shape(connection: &Connection) -> rusqlite::Result<i64> {
+    let sql = "SELECT type, name, tbl_name, sql FROM sqlite_schema
+               WHERE tbl_name IN ('file', 'workers', 'sessions', 'mail', 'runs', 'log', 'segments', 'tombstones', 'blobs',
+                                  'pieces', 'refs', 'claims', 'run', 'journal')
+               ORDER BY type, name";
+    let mut statement = connection.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut sums = Vec::new();
+    while let Some(row) = rows.next()? {
+        let columns = (0..4).map(|column| row.get_ref(column)).collect::<rusqlite::Result<Vec<_>>>()?;
+        sums.push(sum(columns));
+    }
+    Ok(sum(sums.into_iter().map(ValueRef::Integer)))
+}
+
+/// Makes the checksum known to a connection: `windlass_sum(…)`.
+pub(super) fn add_function(connection: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
+    connection.create_scalar_function("windlass_sum", -1, flags, |context| {
+        Ok(sum((0..context.len()).map(|argument| context.get_raw(argument))))
+    })
+}
+
+/// The checksum of a row of `runs`, whose columns have this prefix. With the name of its session: the number that stands for
+/// it means nothing by itself.
+macro_rules! run_sum {
+    ($($p:literal)?) => {
+        concat!(
+            "windlass_sum(", $($p,)? "id, ", $($p,)? "run, ", $($p,)? "tool, ", $($p,)? "created, ", $($p,)? "epoch, ",
+            $($p,)? "opening, ", $($p,)? "worker, ", $($p,)? "orderly, ", $($p,)? "clean, ", $($p,)? "phase, ",
+            $($p,)? "state, ", $($p,)? "wake, ", $($p,)? "key, ", $($p,)? "session, ",
+            "(SELECT name FROM sessions WHERE sessions.id = ", $($p,)? "session), ", $($p,)? "turn, ",
+            $($p,)? "parent_run, ", $($p,)? "parent_path, ", $($p,)? "generation, ", $($p,)? "base, ",
+            $($p,)? "examined, ", $($p,)? "doubts, ", $($p,)? "parks, ", $($p,)? "asks, ", $($p,)? "tail, ",
+            $($p,)? "length, ", $($p,)? "ended, ", $($p,)? "summary, ", $($p,)? "mail)"
+        )
+    };
+}
+pub(super) use run_sum;
+
+/// Whether a row of `runs` is what was written.
+macro_rules! run_is_sound {
+    () => {
+        concat!("(runs.sum IS NULL OR runs.sum = ", run_sum!("runs."), ")")
+    };
+}
+pub(super) use run_is_sound;
+
+/// Keeps the checksum of a row that changes, unless it was damaged before.
+macro_rules! keep {
+    ($table:literal, $changes:literal, $old:expr, $new:expr, $key:literal) => {
+        concat!(
+            "CREATE TRIGGER ",
+            $table,
+            "_sum AFTER UPDATE OF ",
+            $changes,
+            " ON ",
+            $table,
+            " WHEN old.sum IS NULL OR old.sum = ",
+            $old,
+            " BEGIN UPDATE ",
+            $table,
+            " SET sum = ",
+            $new,
+            " WHERE ",
+            $key,
+            "; END;\n"
+        )
+    };
+}
+
+/// What version 7 added. Beside the checksums, `file.shape` is that of the schema, and `runs.mail` says how many messages a
+/// run has had: the last of them could be missing otherwise.
+pub(super) const COLUMNS: &str = "
+ALTER TABLE file ADD COLUMN shape INTEGER;
+ALTER TABLE runs ADD COLUMN mail INTEGER;
+ALTER TABLE file ADD COLUMN sum INTEGER;
+ALTER TABLE mail ADD COLUMN sum INTEGER;
+ALTER TABLE runs ADD COLUMN sum INTEGER;
+ALTER TABLE log ADD COLUMN sum INTEGER;
+ALTER TABLE segments ADD COLUMN sum INTEGER;
+ALTER TABLE tombstones ADD COLUMN sum INTEGER;
+ALTER TABLE blobs ADD COLUMN sum INTEGER;
+ALTER TABLE pieces ADD COLUMN sum INTEGER;
+ALTER TABLE refs ADD COLUMN sum INTEGER;
+ALTER TABLE claims ADD COLUMN sum INTEGER;
+";
+
+pub(super) const TRIGGERS: &str = concat!(
+    keep!(
+        "file",
+        "openings, secret, packed, clean, last, copy, runs, shape",
+        "windlass_sum(old.openings, old.secret, old.packed, old.clean, old.last, old.copy, old.runs, old.shape)",
+        "windlass_sum(openings, secret, packed, clean, last, copy, runs, shape)",
+        "true"
+    ),
+    keep!(
+        "runs",
+        "run, tool, created, epoch, opening, worker, orderly, clean, phase, state, wake, key, session, turn, parent_run,
+         parent_path, generation, base, examined, doubts, parks, asks, tail, length, ended, summary, mail",
+        run_sum!("old."),
+        run_sum!("new."),
+        "id = new.id"
+    ),
+    keep!(
+        "mail",
+        "run, position, dedupe, body",
+        "windlass_sum(old.run, old.position, old.dedupe, old.body)",
+        "windlass_sum(new.run, new.position, new.dedupe, new.body)",
+        "run = new.run AND position = new.position"
+    ),
+    keep!(
+        "blobs",
+        "digest, size, opening",
+        "windlass_sum(old.digest, old.size, old.opening)",
+        "windlass_sum(new.digest, new.size, new.opening)",
+        "id = new.id"
+    ),
+    keep!(
+        "refs",
+        "run, blob, scope",
+        "windlass_sum(old.run, old.blob, old.scope)",
+        "windlass_sum(new.run, new.blob, new.scope)",
+        "run = new.run AND blob = new.blob"
+    ),
+    keep!(
+        "claims",
+        "blob, holder, until",
+        "windlass_sum(old.blob, old.holder, old.until)",
+        "windlass_sum(new.blob, new.holder, new.until)",
+        "blob = new.blob AND holder = new.holder"
+    ),
+);
+
+/// What is damaged, a question for each table: the run, if one can be named, and the place.
+pub(super) const QUESTIONS: [&str; 10] = [
+    "SELECT NULL, 'the row of the file itself' FROM file
+     WHERE sum != windlass_sum(openings, secret, packed, clean, last, copy, runs, shape)",
+    concat!("SELECT run, 'its row in the table of runs' FROM runs WHERE sum != ", run_sum!()),
+    "SELECT (SELECT runs.run FROM runs WHERE runs.id = log.run), 'its journal at position ' || position FROM log
+     WHERE sum != windlass_sum(position, run, seq, count, previous, session, body, note)",
+    "SELECT (SELECT runs.run FROM runs WHERE runs.id = segments.run), 'its packed journal at position ' || position
+     FROM segments WHERE sum != windlass_sum(position, first, run, seq, count, previous, session, body)",
+    "SELECT (SELECT runs.run FROM runs WHERE runs.id = mail.run), 'its message ' || position FROM mail
+     WHERE sum != windlass_sum(run, position, dedupe, body)",
+    "SELECT run, 'the key ' || key || ' of a run that is gone' FROM tombstones WHERE sum != windlass_sum(key, run, since)",
+    "SELECT NULL, 'the row of artifact ' || hex(digest) FROM blobs WHERE sum != windlass_sum(digest, size, opening)",
+    "SELECT NULL, 'piece ' || number || ' of artifact ' || (SELECT hex(digest) FROM blobs WHERE id = blob) FROM pieces
+     WHERE sum != windlass_sum(blob, number, length, body)",
+    "SELECT (SELECT runs.run FROM runs WHERE runs.id = refs.run), 'its reference to content ' || blob FROM refs
+     WHERE sum != windlass_sum(run, blob, scope)",
+    "SELECT NULL, 'a claim on content ' || blob FROM claims WHERE sum != windlass_sum(blob, holder, until)",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn w08_a_checksum_is_what_it_always_was() {
+        // What is in files: never to change.
+        let (text, blob) = (ValueRef::Text(b"paid"), ValueRef::Blob(b"paid"));
+        assert_eq!(sum([]), 0);
+        assert_eq!(sum([ValueRef::Integer(7), ValueRef::Null, text]), EXPECTED);
+        let many = || std::iter::repeat_n(ValueRef::Integer(-1), 40);
+        assert_ne!(sum(many()), sum(many().chain([ValueRef::Null])), "beyond what is put together at once");
+        let different = [
+            sum([text, text]),
+            sum([ValueRef::Text(b"paidp"), ValueRef::Text(b"aid")]),
+            sum([text, blob]),
+            sum([ValueRef::Integer(0)]),
+            sum([ValueRef::Real(0.0)]),
+            sum([ValueRef::Null]),
+            sum([ValueRef::Null, ValueRef::Null]),
+        ];
+        let all: std::collections::BTreeSet<i64> = different.into();
+        assert_eq!(all.len(), different.len());
+    }
+
+    const EXPECTED: i64 = 2_966_081_228;
+}

@@ -1,0 +1,245 @@
+//! Removing a folder with whatever a command has left in it.
+//!
+//! The command is not trusted: folders may stand in one another deeper than a stack or a path is long, and may be closed to their
+//! owner. So the way down is a list, two folders are open at a time, everything is named from the folder it stands in, and no
+//! link is followed.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, fchmod, fstat, openat, seek, unlinkat};
+use rustix::io::Errno;
+
+const OPEN: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Room for the entries that are read at once.
+const BUFFER: usize = 32 << 10;
+
+/// A folder, whatever it is called.
+type Id = (u64, u64);
+
+/// Removes a folder and all that is in it. False if there are more than so many things in it: then some are gone, and some are
+/// not. A folder that is not there is removed.
+pub(crate) fn remove(folder: &Path, most: usize) -> io::Result<bool> {
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let outer = || openat(CWD, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    loop {
+        let walk = match outer().and_then(|outer| Walk::new(outer, name, most)) {
+            Err(Errno::NOENT) => return Ok(true),
+            walk => walk?,
+        };
+        match walk.run() {
+            // The guard of a process that died removes the same as the next process: less is left each time.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+    }
+}
+
+struct Walk {
+    /// Where the folder stands that is to go.
+    outer: OwnedFd,
+    /// The folder that is being emptied.
+    at: OwnedFd,
+    /// From the folder that is to go down to the open one: the name of each, and its identity.
+    way: Vec<(CString, Id)>,
+    left: usize,
+}
+
+enum Found {
+    /// A folder with something in it.
+    Folder(CString),
+    Nothing,
+    /// More than may be removed now.
+    More,
+}
+
+impl Walk {
+    fn new(outer: OwnedFd, name: &OsStr, left: usize) -> rustix::io::Result<Self> {
+        let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+        let (at, id) = enter(&outer, &name)?;
+        Ok(Self { outer, at, way: vec![(name, id)], left })
+    }
+
+    fn run(mut self) -> io::Result<bool> {
+        loop {
+            match self.empty()? {
+                Found::More => return Ok(false),
+                Found::Folder(name) => {
+                    let (inner, id) = enter(&self.at, &name)?;
+                    self.at = inner;
+                    self.way.push((name, id));
+                }
+                Found::Nothing => {
+                    let Some((name, _)) = self.way.pop() else { return Ok(true) };
+                    let Some((_, parent)) = self.way.last() else {
+                        unlinkat(&self.outer, &name, AtFlags::REMOVEDIR)?;
+                        return Ok(true);
+                    };
+                    let above = openat(&self.at, "..", OPEN, Mode::empty())?;
+                    if id(&above)?.0 != *parent {
+                        return Err(io::Error::other("it was moved while it was being removed"));
+                    }
+                    self.at = above;
+                    unlinkat(&self.at, &name, AtFlags::REMOVEDIR)?;
+                }
+            }
+        }
+    }
+
+    /// Removes what is in the open folder, up to the first folder that is not empty.
+    fn empty(&mut self) -> rustix::io::Result<Found> {
+        let mut buffer = Vec::with_capacity(BUFFER);
+        loop {
+            let mut is_empty = true;
+            let mut entries = RawDir::new(&self.at, buffer.spare_capacity_mut());
+            while let Some(entry) = entries.next() {
+                let entry = entry?;
+                let name = entry.file_name();
+                if matches!(name.to_bytes(), b"." | b"..") {
+                    continue;
+                }
+                if self.left == 0 {
+                    return Ok(Found::More);
+                }
+                self.left -= 1;
+                is_empty = false;
+                match take(&self.at, name, entry.file_type()) {
+                    Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(Found::Folder(name.to_owned())),
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            // Some file systems leave entries out while others are being removed.
+            if is_empty {
+                return Ok(Found::Nothing);
+            }
+            seek(&self.at, SeekFrom::Start(0))?;
+        }
+    }
+}
+
+fn take(at: &OwnedFd, name: &CStr, kind: FileType) -> rustix::io::Result<()> {
+    if kind != FileType::Directory {
+        match unlinkat(at, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            other => return other,
+        }
+    }
+    match unlinkat(at, name, AtFlags::REMOVEDIR) {
+        // A folder that is closed to us has to be looked into.
+        Err(Errno::ACCESS) => Err(Errno::NOTEMPTY),
+        other => other,
+    }
+}
+
+fn id(folder: &OwnedFd) -> rustix::io::Result<(Id, Mode)> {
+    let found = fstat(folder)?;
+    Ok(((found.st_dev, found.st_ino), Mode::from_raw_mode(found.st_mode)))
+}
+
+/// Opens a folder, and gives its owner all rights to it.
+fn enter(at: &OwnedFd, name: &CStr) -> rustix::io::Result<(OwnedFd, Id)> {
+    let folder = match openat(at, name, OPEN, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            let closed = openat(at, name, OFlags::PATH | OPEN, Mode::empty())?;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", closed.as_raw_fd()), Mode::RWXU)?;
+            openat(at, name, OPEN, Mode::empty())?
+        }
+        folder => folder?,
+    };
+    let (id, mode) = id(&folder)?;
+    if !mode.contains(Mode::RWXU) {
+        fchmod(&folder, Mode::RWXU)?;
+    }
+    Ok((folder, id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_goes_with_all_that_is_in_it_and_with_nothing_else() {
+        let base = tempfile::tempdir().unwrap();
+        let (folder, other) = (base.path().join("folder"), base.path().join("other"));
+        fs::create_dir_all(other.join("inner")).unwrap();
+        fs::write(other.join("inner/file"), "x").unwrap();
+        fs::create_dir_all(folder.join("a/b/c")).unwrap();
+        fs::create_dir_all(folder.join("a/d")).unwrap();
+        for name in ["file", "a/file", "a/b/c/file"] {
+            fs::write(folder.join(name), "x").unwrap();
+        }
+        symlink(&other, folder.join("link")).unwrap();
+        symlink(&other, folder.join("a/b/link")).unwrap();
+        symlink("nowhere", folder.join("a/dangling")).unwrap();
+        fs::hard_link(other.join("inner/file"), folder.join("hard")).unwrap();
+        assert!(remove(&folder, usize::MAX).unwrap());
+        assert!(!folder.exists());
+        assert_eq!(fs::read_to_string(other.join("inner/file")).unwrap(), "x");
+        assert!(remove(&folder, 0).unwrap(), "what is not there is removed");
+        assert!(remove(&base.path().join("no/folder"), 0).unwrap());
+        symlink(&other, &folder).unwrap();
+        assert!(remove(&folder, usize::MAX).is_err(), "a link is no folder");
+        assert!(other.join("inner/file").exists());
+    }
+
+    #[test]
+    fn e26_depth_takes_neither_stack_nor_path() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = base.path().join("folder");
+        fs::create_dir(&folder).unwrap();
+        let mut at = openat(CWD, &folder, OPEN, Mode::empty()).unwrap();
+        for _ in 0..3_000 {
+            rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+            at = openat(&at, "d", OPEN, Mode::empty()).unwrap();
+        }
+        let small = std::thread::Builder::new().stack_size(64 << 10);
+        let removed = small.spawn(move || remove(&folder, usize::MAX).map(|whole| (whole, folder.exists()))).unwrap();
+        assert_eq!(removed.join().unwrap().unwrap(), (true, false));
+    }
+
+    #[test]
+    fn two_who_remove_the_same_folder_do_not_disturb_each_other() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = base.path().join("folder");
+        for number in 0..200 {
+            let inner = folder.join(format!("{number}/a/b"));
+            fs::create_dir_all(&inner).unwrap();
+            fs::write(inner.join("file"), "x").unwrap();
+        }
+        let one = || {
+            let folder = folder.clone();
+            std::thread::spawn(move || remove(&folder, usize::MAX))
+        };
+        for done in [one(), one(), one()] {
+            assert!(done.join().unwrap().unwrap());
+        }
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn no_more_is_removed_at_once_than_asked_for() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = base.path().join("folder");
+        fs::create_dir_all(folder.join("inner")).unwrap();
+        for number in 0..10 {
+            fs::write(folder.join(number.to_string()), "x").unwrap();
+            fs::write(folder.join("inner").join(number.to_string()), "x").unwrap();
+        }
+        let count = || fs::read_dir(&folder).unwrap().count() + fs::read_dir(folder.join("inner")).unwrap().count();
+        assert!(!remove(&folder, 5).unwrap());
+        assert!((16..=21).contains(&count()), "{}", count());
+        assert!(remove(&folder, 100).unwrap());
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,261 @@
+//! Files that no command may reach, whatever its sandbox names.
+//!
+//! Landlock gives a folder with everything in it and can take nothing out of it again. So a command is refused if one of its folders
+//! has such a file in it, by whatever name the file can be reached: its path with links followed, every link on the way to it, and
+//! every place where its file system is mounted a second time.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Level, Sandbox};
+
+/// Programs, libraries, and what they need to find one another: every sandbox has them, to read.
+pub(super) const SYSTEM: [&str; 12] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/ca-certificates",
+    "/etc/localtime",
+];
+
+/// How far a second name is looked for. Commands cannot make one; it is a mistake of the file's owner, if it is there.
+#[cfg(unix)]
+const MOST_ENTRIES: usize = 100_000;
+
+/// A file or folder that no command may reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// What it is, as in "the database".
+    pub what: String,
+    /// Where it is, as it was named.
+    pub path: PathBuf,
+    /// Whether a command may read it.
+    pub may_read: bool,
+    /// Every path that leads to it, links followed.
+    places: BTreeSet<PathBuf>,
+}
+
+impl Kept {
+    /// A file that no command may read or write. It need not be there yet; what leads to it is looked at now.
+    pub fn new(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let mounts = Mount::all();
+        let all: BTreeSet<PathBuf> = names(&path).iter().flat_map(|place| mounted(place, &mounts)).collect();
+        // A folder on the way says nothing that the file in it does not.
+        let is_last = |place: &&PathBuf| !all.iter().any(|other| other != *place && other.starts_with(place));
+        let places = all.iter().filter(is_last).cloned().collect();
+        Self { what: what.into(), path, may_read: false, places }
+    }
+
+    /// The same, but a command may read it.
+    #[must_use]
+    pub fn readable(self) -> Self {
+        Self { may_read: true, ..self }
+    }
+
+    /// Whether it is this file, or in this folder. The path has to be without links.
+    fn is_in(&self, real: &Path) -> bool {
+        self.places.iter().any(|place| place.starts_with(real))
+    }
+}
+
+impl Sandbox {
+    /// Of the files it keeps from commands, those that one gets who may write or read a file or folder, or else only read it. Nothing
+    /// is kept from a command without a sandbox.
+    pub fn reaches(&self, path: &Path, may_write: bool) -> Vec<&Kept> {
+        let real = resolved(path);
+        let is_reached = |kept: &&Kept| (may_write || !kept.may_read) && kept.is_in(&real);
+        if self.level == Level::Off { Vec::new() } else { self.kept.iter().filter(is_reached).collect() }
+    }
+
+    /// The same of what every command may read: the system's programs and libraries. Each with the folder it is in.
+    pub fn reached_by_all(&self) -> Vec<(&'static str, &Kept)> {
+        let one = |path: &'static str| self.reaches(Path::new(path), false).into_iter().map(move |kept| (path, kept));
+        SYSTEM.into_iter().flat_map(one).collect()
+    }
+}
+
+#[cfg(unix)]
+impl Sandbox {
+    /// Another name of a file it keeps from commands, in a folder that a command may read, or also write: a file may have several.
+    /// Looked for only if one of them has, and in no more than a hundred thousand entries.
+    pub fn second_name(&self, folder: &Path, may_write: bool) -> Option<(PathBuf, &Kept)> {
+        use std::os::unix::fs::MetadataExt;
+
+        if self.level == Level::Off {
+            return None;
+        }
+        let id = |found: &std::fs::Metadata| (found.dev(), found.ino());
+        let is_kept = |kept: &&Kept| (may_write || !kept.may_read) && !kept.path.is_dir();
+        let mut wanted = Vec::new();
+        for kept in self.kept.iter().filter(is_kept) {
+            match std::fs::metadata(&kept.path) {
+                Ok(found) if found.nlink() > 1 => wanted.push((id(&found), kept)),
+                _ => {}
+            }
+        }
+        let (mut folders, mut left) = (vec![folder.to_owned()], MOST_ENTRIES);
+        while let Some(folder) = folders.pop().filter(|_| !wanted.is_empty()) {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                left = usize::checked_sub(left, 1)?;
+                let Ok(found) = entry.metadata() else { continue };
+                if found.is_dir() {
+                    folders.push(entry.path());
+                } else if let Some((_, kept)) = wanted.iter().find(|(wanted, _)| *wanted == id(&found)) {
+                    return Some((entry.path(), kept));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// A path without links, as far as it is there.
+fn resolved(path: &Path) -> PathBuf {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in whole.ancestors() {
+        if let Ok(real) = std::fs::canonicalize(ancestor) {
+            let rest = whole.strip_prefix(ancestor).unwrap_or(Path::new(""));
+            // What is not there has no links; what is above it is known.
+            return rest.components().fold(real, |mut at, step| {
+                match step {
+                    Component::ParentDir => drop(at.pop()),
+                    step => at.push(step),
+                }
+                at
+            });
+        }
+    }
+    whole
+}
+
+/// The file itself, and every name on the way to it: to replace a link is to replace the file.
+fn names(path: &Path) -> BTreeSet<PathBuf> {
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let name = |step: &Path| Some(resolved(step.parent()?).join(step.file_name()?));
+    whole.ancestors().filter_map(name).chain([resolved(&whole)]).collect()
+}
+
+/// A part of a file system, and where it is shown.
+struct Mount {
+    device: String,
+    root: PathBuf,
+    at: PathBuf,
+}
+
+impl Mount {
+    fn all() -> Vec<Self> {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        table.lines().filter_map(Self::parse).collect()
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ').skip(2);
+        let device = fields.next()?.to_owned();
+        let mut path = || fields.next().map(|field| PathBuf::from(unescaped(field)));
+        Some(Self { device, root: path()?, at: path()? })
+    }
+}
+
+/// Blanks and the like are written as three octal digits.
+fn unescaped(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(field.to_owned(), |text, (escaped, letter)| text.replace(escaped, letter))
+}
+
+/// Every place where this one is shown.
+fn mounted(place: &Path, mounts: &[Mount]) -> Vec<PathBuf> {
+    let above = mounts.iter().filter(|mount| place.starts_with(&mount.at));
+    // Of two at the same place the later one hides the other.
+    let Some(own) = above.max_by_key(|mount| mount.at.components().count()) else { return vec![place.to_owned()] };
+    let inside = own.root.join(place.strip_prefix(&own.at).unwrap_or(Path::new("")));
+    let same = mounts.iter().filter(|mount| mount.device == own.device);
+    let shown = same.filter_map(|mount| Some(joined(&mount.at, inside.strip_prefix(&mount.root).ok()?)));
+    shown.chain([place.to_owned()]).collect()
+}
+
+/// Without a slash at its end.
+fn joined(folder: &Path, rest: &Path) -> PathBuf {
+    if rest.as_os_str().is_empty() { folder.to_owned() } else { folder.join(rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn sandbox(kept: Kept) -> Sandbox {
+        Sandbox { kept: vec![kept], ..Sandbox::default() }
+    }
+
+    #[test]
+    fn e26_a_file_is_found_behind_every_name() {
+        let base = tempfile::tempdir().unwrap();
+        let path = |name: &str| base.path().join(name);
+        for folder in ["data/inner", "work/sub"] {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        symlink(path("data"), path("work/link")).unwrap();
+        symlink("data", path("to-data")).unwrap();
+        fs::write(path("data/inner/db"), "x").unwrap();
+        for named in ["data/inner/db", "work/../data/inner/db", "to-data/inner/db", "data/inner/not-yet"] {
+            let sandbox = sandbox(Kept::new("the database", path(named)));
+            for folder in
+                ["", "data", "data/inner", named, "to-data", "to-data/inner", "work/link", "work/sub/../../data"]
+            {
+                assert_eq!(sandbox.reaches(&path(folder), false).len(), 1, "{named} in {folder}");
+            }
+            for folder in ["work/sub", "data/inner/other", "dat", "nowhere/at/all"] {
+                assert!(sandbox.reaches(&path(folder), true).is_empty(), "{named} in {folder}");
+            }
+            let off = Sandbox { level: Level::Off, ..sandbox };
+            assert!(off.reaches(&path("data"), true).is_empty());
+        }
+        // A link that leads to the file is as good as the file.
+        let linked = sandbox(Kept::new("the database", path("work/link/inner/db")));
+        assert_eq!(linked.reaches(&path("work"), true).len(), 1);
+        assert!(linked.reaches(&path("work/sub"), true).is_empty());
+        fs::hard_link(path("data/inner/db"), path("work/sub/other")).unwrap();
+        let linked = sandbox(Kept::new("the database", path("data/inner/db")));
+        assert_eq!(linked.second_name(&path("work"), true).map(|(name, _)| name), Some(path("work/sub/other")));
+        fs::remove_file(path("work/sub/other")).unwrap();
+        assert_eq!(linked.second_name(&path("work"), true), None);
+        let document = sandbox(Kept::new("the document", path("data/inner/db")).readable());
+        assert_eq!((document.reaches(&path("data"), true).len(), document.reaches(&path("data"), false).len()), (1, 0));
+        let system = sandbox(Kept::new("the config", "/usr/local/etc/windlass.toml"));
+        assert_eq!(system.reached_by_all().first().map(|(folder, _)| *folder), Some("/usr"));
+    }
+
+    #[test]
+    fn e26_a_file_system_that_is_mounted_twice_is_found_twice() {
+        let table = "1 0 8:1 / / rw - ext4 /dev/a rw\n\
+                     2 1 8:2 / /data rw - ext4 /dev/b rw\n\
+                     3 1 8:2 /app /srv/my\\040app rw - ext4 /dev/b rw\n\
+                     4 1 8:1 /home/ann /work rw - ext4 /dev/a rw\n";
+        let mounts: Vec<Mount> = table.lines().filter_map(Mount::parse).collect();
+        let places = |path: &str| {
+            let mut places: Vec<String> =
+                mounted(Path::new(path), &mounts).iter().map(|place| place.display().to_string()).collect();
+            places.sort();
+            places.dedup();
+            places
+        };
+        assert_eq!(places("/data/app/db"), ["/data/app/db", "/srv/my app/db"]);
+        assert_eq!(places("/srv/my app/db"), ["/data/app/db", "/srv/my app/db"]);
+        assert_eq!(places("/data/other/db"), ["/data/other/db"]);
+        assert_eq!(places("/home/ann/x/db"), ["/home/ann/x/db", "/work/x/db"]);
+        assert_eq!(places("/work"), ["/home/ann", "/work"]);
+    }
+}

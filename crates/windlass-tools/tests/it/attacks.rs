@@ -1,0 +1,126 @@
+//! A process outlives hostile commands, many of them at once and again and again: it stays as it was, and nothing of theirs is
+//! left. One round in every test run; `cargo xtask soak` asks for minutes of it.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::json;
+use windlass::{Effect, Schemas, Tool, ToolSpec, Windlass};
+use windlass_tools::command::Command;
+use windlass_tools::sandbox::Kept;
+
+use crate::world::{World, can_confine, until};
+
+/// Lowers limits and the priority of the process with this number, and makes children of it.
+const LOWER: &str = r#"
+my $pid = shift;
+syscall($_->[0], @{$_}[1..$#$_]) for (
+    [PRLIMIT, $pid + 0, 7, pack("QQ", 3, 3), 0], [PRLIMIT, $pid + 0, 1, pack("QQ", 0, 0), 0],
+    [PRLIMIT, $pid + 0, 0, pack("QQ", 1, 1), 0], [SETPRIORITY, 0, $pid + 0, 19], [SETPRIORITY, 2, 0, 19],
+);
+for (1..50) { my $child = syscall(CLONE, 0x8000 | 17, 0, 0, 0, 0); exit 0 if $child == 0; }
+print "tried";
+"#;
+
+fn lower() -> String {
+    [("PRLIMIT", libc::SYS_prlimit64), ("SETPRIORITY", libc::SYS_setpriority), ("CLONE", libc::SYS_clone)]
+        .iter()
+        .fold(LOWER.to_owned(), |script, (name, number)| script.replace(name, &number.to_string()))
+}
+
+fn attack(name: &str, command: Command) -> Tool {
+    let spec = ToolSpec::new(name, "Does harm");
+    command.tool(spec, Schemas::any()).effect(Effect::Readonly).timeout(Duration::from_secs(20))
+}
+
+fn attacks(world: &World) -> Vec<Tool> {
+    let own = std::process::id().to_string();
+    let launcher = world.launcher.clone().keep([Kept::new("the key", world.base().join("secret/key.txt"))]);
+    let of = |mut command: Command| {
+        command.launcher = launcher.clone();
+        command
+    };
+    let mut turned = world.sh("cat key.txt; echo spoilt > key.txt");
+    turned.dir = Some(world.work().join("turned"));
+    vec![
+        attack("limits", of(world.command(&["/usr/bin/perl", "-e", &lower(), "--", &own]))),
+        attack("deep", of(world.probe(&["deep", "1000"]))),
+        attack("wide", of(world.probe(&["wide", "2000"]))),
+        attack("shut", of(world.probe(&["shut"]))),
+        attack("bomb", of(world.sh("f() { f & f & wait; }; f"))),
+        attack("threads", of(world.probe(&["threads", "200"]))),
+        attack("turned", of(turned)),
+        attack("orphans", of(world.sh("for _ in 1 2 3 4 5; do (sleep 600 &); done; cat ../secret/key.txt"))),
+    ]
+}
+
+/// What an attack would change.
+fn state() -> String {
+    let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap();
+    let stat = read("stat");
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    format!("{}{:?}", read("limits"), &fields[15..=16])
+}
+
+/// Processes that were left to this one.
+fn left_to_us() -> usize {
+    let own = std::process::id().to_string();
+    let is_ours = |number: &String| {
+        let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
+        parent == Some(&*own) && ["(perl)", "(sh)", "(sleep)", "(probe)"].iter().any(|name| stat.contains(name))
+    };
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(is_ours)
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e26_a_process_outlives_hostile_commands_for_a_while() {
+    let world = World::new();
+    if !can_confine(&world).await || !Path::new("/usr/bin/perl").exists() {
+        return;
+    }
+    std::os::unix::fs::symlink("../secret", world.work().join("turned")).unwrap();
+    let minutes: u64 = std::env::var("WINDLASS_SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let until_when = Instant::now() + Duration::from_secs(60 * minutes);
+    let attacks = attacks(&world);
+    let names: Vec<String> = attacks.iter().map(|tool| tool.spec().name.to_string()).collect();
+    let echo = attack("echo", world.sh("cat"));
+    let mut windlass = Windlass::in_memory().tool(echo);
+    for tool in attacks {
+        windlass = windlass.tool(tool);
+    }
+    let windlass = windlass.await.unwrap();
+    let before = state();
+    for round in 1.. {
+        let outcomes = join_all(names.iter().map(|name| windlass.call_json(name, json!({})))).await;
+        for (name, outcome) in names.iter().zip(outcomes) {
+            let outcome = outcome.unwrap();
+            let failed = outcome.result.as_ref().err().map(ToString::to_string);
+            match &**name {
+                "bomb" | "threads" => assert!(failed.unwrap().contains("more than its 64"), "{round}: {name}"),
+                "turned" => assert!(failed.unwrap().contains("a folder of its own"), "{round}: {name}"),
+                "orphans" => assert!(failed.unwrap().contains("Permission denied"), "{round}: {name}"),
+                _ => assert_eq!(failed, None, "{round}: {name}"),
+            }
+        }
+        let echoed = windlass.call_json("echo", json!({"still": "here"})).await.unwrap();
+        assert_eq!(echoed.value(), Some(&json!({"still": "here"})), "{round}");
+        assert_eq!(state(), before, "{round}");
+        assert_eq!(fs::read_to_string(world.base().join("secret/key.txt")).unwrap(), "SECRET", "{round}");
+        until("all of theirs is gone", || world.records() == 0 && left_to_us() == 0).await;
+        for (folder, _) in world.folders() {
+            assert_eq!(fs::read_dir(folder).map_or(0, Iterator::count), 0, "{round}: nothing is left on the disk");
+        }
+        if Instant::now() >= until_when {
+            println!("{round} rounds");
+            return;
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! A command that could not be started has done nothing, and is tried again.
+
+use std::fs::File;
+use std::process::Command as Program;
+use std::time::Instant;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+use windlass::record::Event;
+use windlass::tools::spec::Retry;
+use windlass::{Effect, RunId, RunState, ToolCall, Windlass};
+use windlass_tools::sandbox::Sandbox;
+
+use crate::world::{PATIENCE, World, tool};
+
+const CHILD: &str = "WINDLASS_SHORT_OF_FILES";
+
+/// Takes every file this process may still open.
+fn all_files() -> Vec<File> {
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+}
+
+async fn failures(windlass: &Windlass, run: RunId) -> usize {
+    let journal = windlass.journal(run).await.unwrap();
+    journal.iter().filter(|record| matches!(record.event, Event::Failed { .. })).count()
+}
+
+/// In a process of its own, whose limit hurts no other test.
+#[test]
+fn l17_a_once_command_that_was_never_started_is_tried_again() {
+    if std::env::var_os(CHILD).is_none() {
+        let name = "launches::l17_a_once_command_that_was_never_started_is_tried_again";
+        let child = Program::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let said = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
+    let executor = tokio::runtime::Runtime::new().unwrap();
+    executor.block_on(async {
+        let world = World::new();
+        let mut command = world.sh("echo charged >> ledger; echo done");
+        command.sandbox = Sandbox::off();
+        let patient = tool(command.clone()).effect(Effect::Once);
+        let windlass = Windlass::in_memory().tool(patient).await.unwrap();
+        let taken = all_files();
+        let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+        let started = Instant::now();
+        while failures(&windlass, run).await == 0 {
+            let over =
+                windlass.info(run).await.unwrap().is_some_and(|info| matches!(info.state, RunState::Finished { .. }));
+            assert!(!over && started.elapsed() < PATIENCE, "it was not put off");
+            tokio::task::yield_now().await;
+        }
+        drop(taken);
+        let outcome = windlass.attach(run).await.unwrap().remove(0);
+        assert_eq!(outcome.value(), Some(&json!("done")), "{:?}", outcome.result);
+        assert_eq!(std::fs::read_to_string(world.work().join("ledger")).unwrap(), "charged\n");
+
+        // Where the tool wants one attempt only, the caller is told that another call is safe.
+        let once = tool(command).effect(Effect::Once).retry(Retry::attempts(1));
+        let windlass = Windlass::in_memory().tool(once).await.unwrap();
+        let taken = all_files();
+        let outcome = windlass.call_json("run", json!({})).await.unwrap();
+        drop(taken);
+        let error = windlass::tools::view::Failure::of(outcome.error().unwrap());
+        assert!(error.retryable && error.kind == "failed" && error.message.contains("nothing was done"), "{error:?}");
+        assert_eq!(std::fs::read_to_string(world.work().join("ledger")).unwrap(), "charged\n");
+    });
+}

@@ -1,0 +1,219 @@
+//! A failing disk may be met by one caller that writes on its own thread, by several callers, or by a list that has to write
+//! rows first. In each case the store recovers by itself once the disk works, without another request.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use windlass::{Call, Filter, Health, SqliteStore, Tool, ToolCall, Windlass};
+use windlass_store::Options;
+
+use crate::fault::{Broken, EIO, ENOSPC, EROFS, Means, in_child};
+
+/// How long a store may take to go on: it looks every second, and machines are busy.
+const SOON: Duration = Duration::from_secs(20);
+
+/// The request that meets the fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Finder {
+    Caller,
+    Callers,
+    List,
+    Inbox,
+}
+
+const FINDERS: [Finder; 4] = [Finder::Caller, Finder::Callers, Finder::List, Finder::Inbox];
+
+struct Shop {
+    store: Arc<SqliteStore>,
+    windlass: Windlass,
+    /// The key of every charge.
+    charged: Arc<Mutex<Vec<String>>>,
+}
+
+impl Shop {
+    async fn open(path: &Path) -> Self {
+        let mut options = Options::default();
+        options.here = true;
+        let store = Arc::new(SqliteStore::open_with(path, options).expect("the store opens"));
+        let charged: Arc<Mutex<Vec<String>>> = Arc::default();
+        let ledger = charged.clone();
+        let charge = Tool::with_call("charge", "once", move |call: Call, _: Value| {
+            ledger.lock().push(call.idempotency_key().to_string());
+            async { Ok(json!("charged")) }
+        });
+        let windlass = Windlass::with_store(store.clone()).tool(charge).await.expect("the runtime opens");
+        Self { store, windlass, charged }
+    }
+
+    fn charge(&self) -> impl Future<Output = windlass::Result<Value>> + Send + use<> {
+        let windlass = self.windlass.clone();
+        async move { windlass.call(ToolCall::<Value>::new("charge", json!({}))).await }
+    }
+
+    /// Meets the fault. Nothing is asked of whether it succeeds: a call under way may be answered when the disk is mended.
+    async fn meet(&self, finder: Finder) {
+        let calls = match finder {
+            Finder::Caller => 1,
+            Finder::Callers => 8,
+            Finder::List | Finder::Inbox => 0,
+        };
+        let calls: Vec<_> = (0..calls).map(|_| tokio::spawn(self.charge())).collect();
+        let until = Instant::now() + SOON;
+        while self.store.health() == Health::Fine {
+            assert!(Instant::now() < until, "the fault is not met by {finder:?}");
+            match finder {
+                Finder::List => drop(self.windlass.list(Filter::All, None, 9).await),
+                Finder::Inbox => drop(self.windlass.list(Filter::Inbox, None, 9).await),
+                Finder::Caller | Finder::Callers => tokio::task::yield_now().await,
+            }
+        }
+        calls.into_iter().for_each(|call| call.abort());
+    }
+
+    async fn goes_on(&self, finder: Finder) {
+        let until = Instant::now() + SOON;
+        while self.store.health() != Health::Fine {
+            assert!(Instant::now() < until, "met by {finder:?}: {:?}", self.store.health());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(self.charge().await.expect("it is charged"), json!("charged"));
+        self.windlass.list(Filter::All, None, 9).await.expect("runs are listed");
+        let mut keys = self.charged.lock().clone();
+        let all = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), all, "a charge was made twice");
+    }
+}
+
+/// Breaks and mends the disk under every kind of finder.
+fn is_recovered_from(path: &Path, breaks: impl Fn(), mends: impl Fn()) {
+    let executor = tokio::runtime::Runtime::new().expect("an executor");
+    executor.block_on(async {
+        let shop = Shop::open(path).await;
+        for finder in FINDERS {
+            // Often enough that a caller is known to be alone; the last run has no row of its own yet.
+            for _ in 0..8 {
+                shop.charge().await.expect("it is charged");
+            }
+            breaks();
+            shop.meet(finder).await;
+            mends();
+            shop.goes_on(finder).await;
+        }
+        shop.windlass.shutdown().await.expect("it closes");
+    });
+}
+
+fn failing_calls_are_recovered_from(test: &str, calls: &[(&str, &str, i32)]) {
+    in_child(test, Means::Library, |broken: &Broken| {
+        is_recovered_from(&broken.dir.join("app.db"), || broken.fail(calls), || drop(broken.mend()));
+    });
+}
+
+#[test]
+fn w08_a_full_disk_met_by_one_caller_is_recovered_from() {
+    let calls = [("write", "-wal", ENOSPC), ("write", ".db", ENOSPC)];
+    failing_calls_are_recovered_from("recovery::w08_a_full_disk_met_by_one_caller_is_recovered_from", &calls);
+}
+
+#[test]
+fn w08_a_failed_sync_met_by_one_caller_is_recovered_from() {
+    let calls = [("sync", "-wal", EIO)];
+    failing_calls_are_recovered_from("recovery::w08_a_failed_sync_met_by_one_caller_is_recovered_from", &calls);
+}
+
+#[test]
+fn w08_a_read_only_disk_met_by_one_caller_is_recovered_from() {
+    let calls = [("write", "-wal", EROFS), ("write", ".db", EROFS), ("truncate", "-wal", EROFS)];
+    failing_calls_are_recovered_from("recovery::w08_a_read_only_disk_met_by_one_caller_is_recovered_from", &calls);
+}
+
+#[cfg(unix)]
+#[test]
+fn w08_a_file_moved_away_and_back_under_one_caller_is_recovered_from() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (path, aside) = (directory.path().join("app.db"), directory.path().join("aside.db"));
+    let move_to = |from: &Path, to: &Path| std::fs::rename(from, to).expect("it is moved");
+    is_recovered_from(&path, || move_to(&path, &aside), || move_to(&aside, &path));
+}
+
+/// Mounts a small disk on a child's directory. Where that is not allowed, the test says that it is skipped.
+pub(crate) fn mounts(dir: &Path, size: &str) -> bool {
+    let size = format!("size={size}");
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(dir).status();
+    let mounted = mounted.is_ok_and(|status| status.success());
+    if !mounted {
+        println!("skipped: this user may not mount a small file system to fill");
+    }
+    mounted
+}
+
+/// Writes until there is no room.
+pub(crate) fn fill(filler: &Path) {
+    use std::io::Write;
+    let mut file = std::fs::File::options().create(true).append(true).open(filler).expect("a file");
+    for size in [64 << 10, 4_096, 1] {
+        while file.write_all(&vec![7; size]).is_ok() {}
+    }
+}
+
+#[test]
+fn w08_a_disk_really_full_met_by_one_caller_is_recovered_from() {
+    let test = "recovery::w08_a_disk_really_full_met_by_one_caller_is_recovered_from";
+    in_child(test, Means::Mounts, |broken| {
+        if mounts(&broken.dir, "8m") {
+            let filler = broken.dir.join("filler");
+            let empty = || std::fs::remove_file(&filler).expect("room again");
+            is_recovered_from(&broken.dir.join("app.db"), || fill(&filler), empty);
+        }
+    });
+}
+
+#[test]
+fn w08_starting_on_a_full_disk_names_the_file_the_room_and_the_way_out() {
+    let test = "recovery::w08_starting_on_a_full_disk_names_the_file_the_room_and_the_way_out";
+    in_child(test, Means::Mounts, |broken| {
+        if !mounts(&broken.dir, "8m") {
+            return;
+        }
+        let (clean, crashed, new) =
+            (broken.dir.join("clean.db"), broken.dir.join("crashed.db"), broken.dir.join("new.db"));
+        let executor = tokio::runtime::Runtime::new().expect("an executor");
+        executor.block_on(async {
+            let shop = Shop::open(&clean).await;
+            shop.charge().await.expect("it is charged");
+            // What a killed process leaves.
+            for end in ["", "-wal"] {
+                let of = |path: &Path| std::path::PathBuf::from(format!("{}{end}", path.display()));
+                std::fs::copy(of(&clean), of(&crashed)).expect("a copy");
+            }
+            shop.windlass.shutdown().await.expect("it closes");
+        });
+        let filler = broken.dir.join("filler");
+        fill(&filler);
+        for path in [&clean, &crashed, &new] {
+            let path = path
+                .parent()
+                .expect("a directory")
+                .canonicalize()
+                .expect("it is there")
+                .join(path.file_name().expect("a name"));
+            let error = SqliteStore::open(&path).expect_err("there is no room").to_string();
+            let expected = format!(
+                "cannot open {}: its disk is full (0 KiB are free, and it needs 1024 KiB); free some space, or name a file \
+                 on another disk",
+                path.display()
+            );
+            assert_eq!(error, expected);
+        }
+        std::fs::remove_file(&filler).expect("room again");
+        for path in [&clean, &crashed, &new] {
+            SqliteStore::open(path).expect("there is room");
+        }
+    });
+}
