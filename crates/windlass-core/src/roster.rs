@@ -287,11 +287,13 @@ mod tests {
 
     const RUN: RunId = RunId::from_bytes([7; 16]);
 
+    type Bring = fn(&Roster<u32>);
+
     /// Brings a run into each stage.
-    const STAGES: [(&str, fn(&Roster<u32>)); 4] = [
+    const STAGES: [(&str, Bring); 4] = [
         ("resting", |_| {}),
         ("queued", |roster| roster.queue(RUN)),
-        ("taking", |roster| drop(roster.request(RUN, Cause::Woken))),
+        ("taking", |roster| assert_eq!(requested(roster, Cause::Woken), "granted")),
         ("live", |roster| roster.born(RUN, 1)),
     ];
 
@@ -386,15 +388,15 @@ mod tests {
     #[test]
     fn w03_what_is_asked_for_while_a_run_is_taken_up_is_not_lost_and_the_strongest_cause_counts() {
         let roster = Roster::<u32>::default();
-        drop(roster.request(RUN, Cause::Woken));
-        drop(roster.request(RUN, Cause::Unowned));
-        drop(roster.request(RUN, Cause::Left));
+        requested(&roster, Cause::Woken);
+        requested(&roster, Cause::Unowned);
+        requested(&roster, Cause::Left);
         assert_eq!(roster.not_taken(RUN).ok(), Some(Cause::Unowned));
         assert_eq!(name(&roster), "taking", "the same task looks once more");
         assert!(roster.not_taken(RUN).is_err());
         assert_eq!(name(&roster), "resting");
-        drop(roster.request(RUN, Cause::Woken));
-        drop(roster.request(RUN, Cause::Woken));
+        requested(&roster, Cause::Woken);
+        requested(&roster, Cause::Woken);
         let _settled = roster.taken(RUN, 1);
         drop(roster.let_go(RUN, |_| true, Next::TakeUp));
         assert!(roster.not_taken(RUN).is_err(), "what was asked for before the run was driven was seen to");
@@ -406,7 +408,7 @@ mod tests {
         roster.born(RUN, 1);
         let waiter = roster.wait(RUN);
         assert!(roster.let_go(RUN, |_| true, Next::Rest).waiters.is_none());
-        drop(roster.request(RUN, Cause::Woken));
+        requested(&roster, Cause::Woken);
         let _settled = roster.taken(RUN, 2);
         let told = roster.let_go(RUN, |_| true, Next::Over);
         assert!(told.waiters.is_some_and(|told| Arc::ptr_eq(&told, &waiter)));
