@@ -202,6 +202,62 @@ fn the_run_machine_awaits_nothing() {
 }
 
 #[test]
+fn the_run_machine_knows_neither_calls_nor_bodies_nor_their_driver() {
+    let others = ["crate::call", "crate::ctx", "crate::kernel", "crate::driver", "crate::take_up", "crate::runtime"];
+    for file in ["machine", "replay", "history", "outbox", "record", "parks", "state", "intent", "restored"] {
+        let text = code(&read(format!("crates/windlass-core/src/run/{file}.rs")));
+        for other in others {
+            assert!(!text.contains(other), "run/{file}.rs imports `{other}`");
+        }
+    }
+    let roster = code(&read("crates/windlass-core/src/roster.rs"));
+    for word in ["Store", "Future", ".await", "crate::kernel", "crate::env"] {
+        assert!(!roster.contains(word), "roster.rs contains `{word}`");
+    }
+    let env = code(&read("crates/windlass-core/src/env.rs"));
+    for word in ["RunId", "crate::run", "crate::roster", "Store"] {
+        assert!(!env.contains(word), "env.rs contains `{word}`");
+    }
+}
+
+#[test]
+fn production_code_imports_nothing_of_the_tests() {
+    let tests = |name: &str| name.contains("/testing/") || name.contains("/tests") || name.ends_with("/disk.rs");
+    let importers = users("crates", &["crate::testing", "windlass_core::testing", "planted("]);
+    let importers: Vec<_> =
+        importers.iter().filter(|name| !tests(name) && !name.ends_with("windlass/src/lib.rs")).collect();
+    assert!(importers.is_empty(), "{importers:?}");
+    // The binary and the server are built without it.
+    for package in ["windlass-cli", "windlass-server"] {
+        let tree =
+            cargo(&["tree", "--locked", "-p", package, "-e", "features,normal", "--prefix", "none", "-f", "{p} {f}"]);
+        let core = tree.lines().find(|line| line.starts_with("windlass-core ")).expect("it stands on the kernel");
+        assert!(!core.contains("testing"), "{package} is built with {core}");
+    }
+}
+
+/// Structs with more fields than a reader keeps in mind have their reason beside them.
+#[test]
+fn no_struct_of_the_kernel_has_more_than_twelve_fields_without_a_reason() {
+    for (name, text) in sources("crates/windlass-core/src").into_iter().filter(|(name, _)| !name.contains("/testing/"))
+    {
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            if !(line.contains("struct ") && line.ends_with('{') && !line.starts_with(' ')) {
+                continue;
+            }
+            let body = lines[at + 1..].iter().take_while(|line| **line != "}");
+            let is_field = |line: &&&str| line.starts_with("    ") && !line.starts_with("     ") && line.ends_with(',');
+            let fields = body.filter(is_field).filter(|line| line.contains(": ")).count();
+            let reason = lines[..at].iter().rev().take_while(|line| line.starts_with("//") || line.starts_with('#'));
+            let has_reason = reason.into_iter().any(|line| line.contains("Many fields:"));
+            assert!(fields <= 12 || has_reason, "{name}: `{line}` has {fields} fields and no `Many fields:` beside it");
+        }
+    }
+}
+
+#[test]
 fn one_module_turns_errors_into_what_others_see() {
     let view = "crates/windlass-core/src/tool/view.rs";
     // `Display`, for people with access to the process, goes through it.

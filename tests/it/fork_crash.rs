@@ -3,15 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::record::Record;
-use windlass::{
-    Call, Change, Ctx, Cut, Filter, Reconciled, RunId, RunInfo, Store, StoreError, Timestamp, Tool, ToolCall, ToolRef,
-};
-use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Mail, Promise};
-use windlass_core::{Runtime, WorkerId};
+use windlass::{Call, Change, Ctx, Cut, Filter, Reconciled, RunId, Store, Tool, ToolCall, ToolRef};
+use windlass_core::Runtime;
+use windlass_core::store::{Answer, Commit, Promise};
+use windlass_core::testing::Around;
 
 use crate::world::{Kind, World};
 
@@ -30,7 +27,11 @@ impl Dying {
     }
 }
 
-impl Store for Dying {
+impl Around for Dying {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn commit(&self, commit: Commit) -> Answer<()> {
         let left = self.left.fetch_sub(1, Ordering::SeqCst);
         if left > 0 {
@@ -44,59 +45,6 @@ impl Store for Dying {
         }
         self.graves.lock().push(promise);
         Answer::Wait(ticket)
-    }
-
-    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        self.inner.claim(run, by)
-    }
-
-    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.release(run, epoch)
-    }
-
-    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.renew(worker, until)
-    }
-
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
-        self.inner.due(now, limit)
-    }
-
-    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        self.inner.info(run)
-    }
-
-    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.inner.journal(run, from)
-    }
-
-    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
-        self.inner.feed(session, after, limit)
-    }
-
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        self.inner.mail(run, after)
-    }
-
-    fn list(
-        &self,
-        filter: Filter,
-        after: Option<RunId>,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.inner.list(filter, after, limit)
-    }
-
-    fn artifacts(&self) -> &dyn windlass::Artifacts {
-        self.inner.artifacts()
-    }
-
-    fn secret(&self) -> [u8; 32] {
-        self.inner.secret()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::{
-    About, Awaited, Blocked, Ctx, Durability, Error, Path, Question, Resolution, Resolved, RunId, Settlement,
-    SqliteStore, Store, Tool, ToolCall,
+    About, Awaited, Blocked, Ctx, Driving, Durability, Error, Path, Queries, Question, Resolution, Resolved, RunId,
+    Settlement, SqliteStore, Tool, ToolCall,
 };
 use windlass_core::Runtime;
 use windlass_core::run::record::{Event, Record};

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use windlass::record::Record;
-use windlass::{Filter, RunId, RunInfo, Store, StoreError, Timestamp};
-use windlass_core::WorkerId;
+use windlass::{Store, StoreError, Timestamp};
 use windlass_core::spawn::Spawn;
-use windlass_core::store::{Answer, Claimant, Claimed, Commit, Due, Entry, Mail, Promise};
-use windlass_core::testing::Sim;
+use windlass_core::store::{Answer, Commit, Promise};
+use windlass_core::testing::{Around, Asked, Request, Sim};
 use windlass_core::time::Clock;
 
 /// A store whose reads, claims or renewals fail so many times.
@@ -55,7 +52,11 @@ impl Shaky {
     }
 }
 
-impl Store for Shaky {
+impl Around for Shaky {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn commit(&self, commit: Commit) -> Answer<()> {
         let slow = self.slow_commits.lock().pop_front();
         let Some((sim, time)) = slow else { return self.inner.commit(commit) };
@@ -67,80 +68,43 @@ impl Store for Shaky {
         Answer::Wait(ticket)
     }
 
-    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        Box::pin(async move {
-            let claimed = self.inner.claim(run, by).await;
-            let slow = self.slow.lock().clone();
-            if let Some((sim, time)) = slow {
-                sim.sleep(time).await;
+    fn ask<'a, T: Send + 'a>(
+        &'a self,
+        request: Request,
+        ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
+    ) -> Asked<'a, T> {
+        let failed = |error| -> Asked<'a, T> { Box::pin(std::future::ready(Err(error))) };
+        match request {
+            Request::Claim => Box::pin(async move {
+                let claimed = ask(&*self.inner).await;
+                let slow = self.slow.lock().clone();
+                if let Some((sim, time)) = slow {
+                    sim.sleep(time).await;
+                }
+                Self::fails(&self.claim).map_or(claimed, Err)
+            }),
+            Request::Renew(until) => match Self::fails(&self.renew) {
+                Some(error) => failed(error),
+                None => {
+                    self.leases.lock().push(until);
+                    ask(&*self.inner)
+                }
+            },
+            Request::Info => {
+                let slow = self.slow_look.lock().take();
+                let Some((sim, [there, back])) = slow else { return ask(&*self.inner) };
+                Box::pin(async move {
+                    sim.sleep(there).await;
+                    let info = ask(&*self.inner).await;
+                    sim.sleep(back).await;
+                    info
+                })
             }
-            Self::fails(&self.claim).map_or(claimed, Err)
-        })
-    }
-
-    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.release(run, epoch)
-    }
-
-    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        match Self::fails(&self.renew) {
-            Some(error) => Box::pin(std::future::ready(Err(error))),
-            None => {
-                self.leases.lock().push(until);
-                self.inner.renew(worker, until)
+            Request::Mail => {
+                let fails = if Self::fails(&self.readable).is_some() { None } else { Self::fails(&self.mail) };
+                fails.map_or_else(|| ask(&*self.inner), failed)
             }
+            _ => ask(&*self.inner),
         }
-    }
-
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
-        self.inner.due(now, limit)
-    }
-
-    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        let slow = self.slow_look.lock().take();
-        Box::pin(async move {
-            let Some((sim, [there, back])) = slow else { return self.inner.info(run).await };
-            sim.sleep(there).await;
-            let info = self.inner.info(run).await;
-            sim.sleep(back).await;
-            info
-        })
-    }
-
-    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.inner.journal(run, from)
-    }
-
-    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
-        self.inner.feed(session, after, limit)
-    }
-
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        let fails = if Self::fails(&self.readable).is_some() { None } else { Self::fails(&self.mail) };
-        match fails {
-            Some(error) => Box::pin(std::future::ready(Err(error))),
-            None => self.inner.mail(run, after),
-        }
-    }
-
-    fn list(
-        &self,
-        filter: Filter,
-        after: Option<RunId>,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.inner.list(filter, after, limit)
-    }
-
-    fn artifacts(&self) -> &dyn windlass::Artifacts {
-        self.inner.artifacts()
-    }
-
-    fn secret(&self) -> [u8; 32] {
-        self.inner.secret()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.inner.close()
     }
 }

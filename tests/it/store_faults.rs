@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use windlass::record::{Event, Finished, Record};
-use windlass::{Filter, Health, Output, RunId, SqliteStore, Store, StoreError, Times, Timestamp};
+use windlass::{Driving, Filter, Health, Output, Queries, RunId, SqliteStore, StoreError, Times, Timestamp};
 use windlass_core::store::{Change, Commit, Creation, Guard};
 use windlass_core::testing::block_on;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use windlass::record::{Event, Finished, Record};
 use windlass::testing::block_on;
-use windlass::{Durability, Filter, Output, RunId, RunState, SqliteStore, Store, Times, Timestamp};
+use windlass::{Driving, Durability, Filter, Output, RunId, RunState, SqliteStore, Store, Times, Timestamp};
 use windlass_core::Path as Place;
 use windlass_core::WorkerId;
 use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message};

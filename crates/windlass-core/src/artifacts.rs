@@ -79,8 +79,8 @@ impl Door {
     fn of(kernel: &Kernel, by: Access) -> Self {
         Self {
             store: kernel.store.clone(),
-            clock: kernel.clock.clone(),
-            limit: kernel.artifact_bytes,
+            clock: kernel.env.clock.clone(),
+            limit: kernel.env.limits.artifact_bytes,
             by,
             keep: limits::ARTIFACT_GRACE,
             attempt: None,
@@ -338,6 +338,6 @@ impl Runtime {
     /// Collects a slice of the artifacts that nobody needs any more; says whether there is more to collect.
     pub async fn sweep_artifacts(&self) -> Result<Swept> {
         let kernel = self.kernel();
-        Ok(kernel.store.artifacts().sweep(kernel.clock.now(), limits::ARTIFACT_SWEEP).await?)
+        Ok(kernel.store.artifacts().sweep(kernel.env.clock.now(), limits::ARTIFACT_SWEEP).await?)
     }
 }

@@ -93,7 +93,7 @@ impl Kernel {
     /// What follows the end of driving a run.
     fn let_go(self: &Arc<Self>, live: &Live, end: &RunEnd) {
         let (run, id) = (&live.run, live.run.id);
-        self.kept.forget(id);
+        self.admission.kept.forget(id);
         let stop = run.with(|machine| machine.stop().cloned());
         let goes_on = self.drives && !self.closed.load(Ordering::Acquire);
         let next = match (end, &stop) {
@@ -138,7 +138,7 @@ impl Driven {
 
     /// Gives it a task of its own.
     fn detach(mut self, kernel: &Kernel) {
-        kernel.spawn.spawn(Box::pin(async move {
+        kernel.env.spawn.spawn(Box::pin(async move {
             let end = std::future::poll_fn(|cx| self.drive.poll(cx)).await;
             self.end(end);
         }));

@@ -11,9 +11,11 @@
 pub mod activity;
 mod admit;
 mod artifacts;
+mod begin;
 pub mod call;
 pub mod ctx;
 mod driver;
+mod env;
 mod error;
 pub mod explain;
 mod id;
@@ -32,6 +34,7 @@ mod session;
 pub mod spawn;
 pub mod store;
 mod take_up;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod time;
 pub mod tool;

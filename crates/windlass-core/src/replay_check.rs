@@ -8,8 +8,9 @@ use std::task::{Context, Wake, Waker};
 use futures_util::future::BoxFuture;
 
 use crate::activity::watchers::Watchers;
-use crate::admit::{Keys, Permits};
+use crate::admit::Admission;
 use crate::call::Reach;
+use crate::env::Env;
 use crate::id::{Mint, RunId, WorkerId};
 use crate::kernel::Kernel;
 use crate::path::Path;
@@ -20,8 +21,8 @@ use crate::run::record::Record;
 use crate::run::state::{Hold, RunInfo};
 use crate::spawn::Spawn;
 use crate::store::{
-    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Due, Entry, Filter, Mail, Store, StoreError,
-    Stored, Swept, Upload,
+    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Driving, Due, Entry, Filter, Mail, Queries,
+    Store, StoreError, Stored, Swept, Upkeep, Upload,
 };
 use crate::time::Timestamp;
 use crate::worker::Lease;
@@ -70,7 +71,7 @@ impl Checks {
 /// Checks one journal, the one of the run's latest generation.
 pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>) -> Check {
     let kernel = Arc::new(aside(kernel));
-    let base = (kernel.clock.now(), kernel.clock.ticks());
+    let base = (kernel.env.clock.now(), kernel.env.clock.ticks());
     let seq = journal.len() as u64;
     let claimed = Claimed {
         epoch: info.epoch,
@@ -114,37 +115,21 @@ pub(crate) fn check(kernel: &Kernel, info: RunInfo, journal: Vec<Record>) -> Che
 
 /// A kernel with the same rules, out of which nothing leads.
 fn aside(kernel: &Kernel) -> Kernel {
-    let watchers = Arc::new(Watchers::new(kernel.clock.clone()));
+    // A watcher of the run itself hears nothing of a check.
+    let watchers = Arc::new(Watchers::new(kernel.env.clock.clone()));
     Kernel {
+        env: Env { spawn: Arc::new(Nobody), mint: Arc::new(Mint::seeded(0)), ..kernel.env.clone() },
+        admission: Admission::new(1),
         store: Arc::new(Nowhere),
-        clock: kernel.clock.clone(),
-        spawn: Arc::new(Nobody),
-        toolbox: kernel.toolbox.clone(),
-        permits: Permits::new(1),
-        keys: Arc::new(Keys::default()),
-        kept: Default::default(),
-        connections: kernel.connections.clone(),
-        policy: kernel.policy.clone(),
-        is_silent: kernel.is_silent,
-        attended: kernel.attended,
-        middleware: kernel.middleware.clone(),
-        locale: kernel.locale.clone(),
-        watchdog: Default::default(),
-        mint: Mint::seeded(0),
-        worker: WorkerId::default(),
-        lease: Lease::new(None),
-        sessions: Default::default(),
-        loops: Default::default(),
+        lease: Lease::new(WorkerId::default(), None),
         roster: Default::default(),
         rest: Default::default(),
-        suspend_after: kernel.suspend_after,
-        tidy_every: None,
-        drives: true,
-        // Whoever watches the run itself hears nothing of a check.
         reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
-        closed: AtomicBool::new(false),
+        watchdog: Default::default(),
+        loops: Default::default(),
         on_threads: Default::default(),
-        artifact_bytes: kernel.artifact_bytes,
+        drives: true,
+        closed: AtomicBool::new(false),
     }
 }
 
@@ -174,7 +159,7 @@ fn none<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T, StoreError>> {
     Box::pin(std::future::ready(Err(StoreError::Unavailable(why))))
 }
 
-impl Store for Nowhere {
+impl Driving for Nowhere {
     fn commit(&self, _: Commit) -> Answer<()> {
         Answer::Ready(Ok(()))
     }
@@ -195,6 +180,12 @@ impl Store for Nowhere {
         none()
     }
 
+    fn mail(&self, _: RunId, _: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
+        none()
+    }
+}
+
+impl Queries for Nowhere {
     fn info(&self, _: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
         none()
     }
@@ -207,24 +198,24 @@ impl Store for Nowhere {
         none()
     }
 
-    fn mail(&self, _: RunId, _: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        none()
-    }
-
     fn list(&self, _: Filter, _: Option<RunId>, _: usize) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
         none()
     }
+}
 
+impl Upkeep for Nowhere {
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Store for Nowhere {
     fn artifacts(&self) -> &dyn Artifacts {
         self
     }
 
     fn secret(&self) -> [u8; 32] {
         [0; 32]
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
     }
 }
 

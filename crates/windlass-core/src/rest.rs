@@ -70,7 +70,7 @@ impl Kernel {
             }
             // Another worker may take it up, and nobody here would be told.
             Some(look) => {
-                futures_util::future::select(waits.completion.wait(), self.clock.sleep(look)).await;
+                futures_util::future::select(waits.completion.wait(), self.env.clock.sleep(look)).await;
             }
         }
         Ok(())
@@ -91,7 +91,7 @@ impl Kernel {
             self.set_alarm(wake);
         }
         let (kernel, id, seen) = (self.clone(), run.id, run.with(|machine| machine.seen()));
-        self.spawn.spawn(Box::pin(async move {
+        self.env.spawn.spawn(Box::pin(async move {
             match kernel.store.mail(id, seen).await {
                 Ok(mail) if mail.is_empty() => {}
                 Ok(_) => kernel.nudge(id),
@@ -138,7 +138,7 @@ impl Kernel {
         let Some(info) = self.store.info(run).await? else {
             return Ok(Err(ToolError::rejected("run_over", format!("there is no run {run}"))));
         };
-        let Some(tool) = self.toolbox.recorded(&info.tool, &self.layers_of(run).await?) else {
+        let Some(tool) = self.env.toolbox.recorded(&info.tool, &self.layers_of(run).await?) else {
             let message = format!("the tool `{}` of run {run} is not registered here", info.tool);
             return Ok(Err(ToolError::unavailable(message)));
         };
@@ -148,7 +148,7 @@ impl Kernel {
     /// Warns that the store failed, once per cause for all runs that meet it. Returns the text that names the trouble.
     pub(crate) fn troubled(&self, run: Option<RunId>, what: &str, error: &StoreError) -> String {
         let trouble = format!("{what}: {error}");
-        let now = std::time::Duration::from_nanos(self.clock.ticks());
+        let now = std::time::Duration::from_nanos(self.env.clock.ticks());
         match (self.rest.troubles.met(&trouble, now), run) {
             (Some(untold), Some(run)) => tracing::warn!(%run, untold, "{trouble}"),
             (Some(untold), None) => tracing::warn!(untold, "{trouble}"),
@@ -178,8 +178,8 @@ impl Kernel {
         }
         if !std::mem::replace(&mut alarm.running, true) {
             let kernel = Arc::downgrade(self);
-            let clock = self.clock.clone();
-            self.spawn.spawn(Box::pin(async move {
+            let clock = self.env.clock.clone();
+            self.env.spawn.spawn(Box::pin(async move {
                 loop {
                     let Some(strong) = kernel.upgrade() else { return };
                     if strong.closed.load(Ordering::Acquire) {
@@ -202,18 +202,18 @@ impl Kernel {
     /// Has every run taken up that is due.
     pub(crate) fn look_for_due(self: &Arc<Self>) {
         let kernel = self.clone();
-        self.spawn.spawn(Box::pin(async move { kernel.take_up_due().await }));
+        self.env.spawn.spawn(Box::pin(async move { kernel.take_up_due().await }));
     }
 
     /// Takes up every run that is due, a bounded number at a time, and sets the alarm for the next.
     pub(crate) async fn take_up_due(self: &Arc<Self>) {
         let mut before = Vec::new();
         while self.drives && !self.closed.load(Ordering::Acquire) {
-            let due = match self.store.due(self.clock.now(), limits::TAKEN_UP_AT_ONCE).await {
+            let due = match self.store.due(self.env.clock.now(), limits::TAKEN_UP_AT_ONCE).await {
                 Ok(due) => due,
                 Err(error) => {
                     self.troubled(None, "suspended runs cannot be looked for", &error);
-                    return self.set_alarm(self.clock.now() + limits::LOOK_AGAIN);
+                    return self.set_alarm(self.env.clock.now() + limits::LOOK_AGAIN);
                 }
             };
             // What is listed again was not taken: it is not its turn, or somebody else has it.
@@ -234,12 +234,12 @@ impl Kernel {
 
     /// A pause in which new calls get their turn; a longer one while all attempts there may be are under way.
     pub(crate) async fn room(&self) {
-        self.clock.sleep(limits::TAKE_UP_PAUSE).await;
+        self.env.clock.sleep(limits::TAKE_UP_PAUSE).await;
         for _ in 0..limits::TAKE_UP_PATIENCE {
-            if !self.permits.is_full() || self.closed.load(Ordering::Acquire) {
+            if !self.admission.permits.is_full() || self.closed.load(Ordering::Acquire) {
                 return;
             }
-            self.clock.sleep(limits::TAKE_UP_PAUSE).await;
+            self.env.clock.sleep(limits::TAKE_UP_PAUSE).await;
         }
     }
 }
@@ -286,7 +286,7 @@ impl Future for Ringing {
             return Poll::Ready(false);
         }
         std::task::ready!(self.timer.poll_unpin(cx));
-        let rings = kernel.clock.now() >= self.at;
+        let rings = kernel.env.clock.now() >= self.at;
         if rings {
             kernel.rest.rang(self.at);
         }

@@ -86,6 +86,9 @@ pub(crate) enum Request<L> {
 
 pub(crate) struct Roster<L> {
     runs: Mutex<BTreeMap<RunId, Place<L>>>,
+    /// A bug that the simulator must find.
+    #[cfg(test)]
+    forgets: std::sync::atomic::AtomicBool,
 }
 
 struct Place<L> {
@@ -119,7 +122,19 @@ impl<L> Place<L> {
 
 impl<L> Default for Roster<L> {
     fn default() -> Self {
-        Self { runs: Mutex::default() }
+        Self {
+            runs: Mutex::default(),
+            #[cfg(test)]
+            forgets: Default::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl<L> Roster<L> {
+    /// What is asked for while a run is taken up is not noted from now on.
+    pub(crate) fn forget_requests(&self) {
+        self.forgets.store(true, std::sync::atomic::Ordering::Release);
     }
 }
 
@@ -167,6 +182,8 @@ impl<L: Clone> Roster<L> {
             Stage::Live(live) => Request::Live(live.clone()),
             // Its mailbox is read when its turn comes.
             Stage::Queued(_) if cause < Cause::Recovery => Request::Noted,
+            #[cfg(test)]
+            Stage::Taking(_) if self.forgets.load(std::sync::atomic::Ordering::Acquire) => Request::Noted,
             Stage::Taking(_) => {
                 place.again = place.again.max(Some(cause));
                 Request::Noted

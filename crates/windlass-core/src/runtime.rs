@@ -16,11 +16,11 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::activity::watchers::Watchers;
-use crate::admit::{Keys, Permits};
-use crate::call::execute::Told;
+use crate::admit::Admission;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::driver::Live;
+use crate::env::{Env, RuntimeLimits};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
 use crate::kernel::Kernel;
@@ -30,7 +30,7 @@ use crate::policy::Policy;
 use crate::roster::Stage;
 use crate::run::drive::RunEnd;
 use crate::run::machine::Machine;
-use crate::run::record::{Event, OpKind, Record, Settled, Settler};
+use crate::run::record::{Event, OpKind, Record, Settled, Settler, Told};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
@@ -84,6 +84,7 @@ impl Start {
 }
 
 /// What a runtime is made of.
+// Many fields: each is one choice of an embedder.
 pub struct Config {
     /// Keeps the runs.
     pub store: Arc<dyn Store>,
@@ -154,35 +155,37 @@ impl Runtime {
         let signer = Arc::new(Signer::new(config.store.secret()));
         let watchers = Arc::new(Watchers::new(config.clock.clone()));
         let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
-        let kernel = Kernel {
-            worker: mint.worker(),
-            lease: Lease::new(config.lease),
-            sessions: Default::default(),
-            loops: Default::default(),
-            store: config.store,
+        let lease = Lease::new(mint.worker(), config.lease);
+        let env = Env {
             clock: config.clock,
             spawn: config.spawn,
+            mint: Arc::new(mint),
             toolbox: config.toolbox.clone(),
-            permits: Permits::new(config.in_flight.max(1)),
-            keys: Arc::new(Keys::default()),
-            kept: Default::default(),
-            connections: config.connections,
             is_silent: config.policy == Policy::default(),
             policy: config.policy,
-            middleware: config.middleware,
             attended: config.attended,
+            connections: config.connections,
+            middleware: config.middleware,
             locale: config.locale,
-            watchdog: Default::default(),
-            mint,
+            limits: RuntimeLimits {
+                suspend_after: config.suspend_after,
+                tidy_every: config.tidy_every,
+                artifact_bytes: config.artifact_bytes,
+            },
+        };
+        let kernel = Kernel {
+            env,
+            admission: Admission::new(config.in_flight),
+            store: config.store,
+            lease,
             roster: Default::default(),
             rest: Default::default(),
-            suspend_after: config.suspend_after,
-            tidy_every: config.tidy_every,
-            drives: config.drives,
             reach: Arc::new(Reach { signer, watchers }),
-            closed: false.into(),
+            watchdog: Default::default(),
+            loops: Default::default(),
             on_threads: Default::default(),
-            artifact_bytes: config.artifact_bytes,
+            drives: config.drives,
+            closed: false.into(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
     }
@@ -310,14 +313,14 @@ impl Runtime {
                 RunState::Running if matches!(self.kernel.roster.stage(run), Stage::Resting) => {
                     match self.kernel.lease.look() {
                         // Another worker drives it.
-                        Some(look) => self.kernel.clock.sleep(look).await,
+                        Some(look) => self.kernel.env.clock.sleep(look).await,
                         // It may have ended since it was read, or be about to be known here, on a thread that stands still
                         // for a moment. If it runs on, nobody here did that.
                         None => match undriven {
                             Some((epoch, LOOKS)) if epoch == info.epoch => return Err(Error::Elsewhere { run }),
                             Some((epoch, looks)) if epoch == info.epoch => {
                                 undriven = Some((epoch, looks + 1));
-                                self.kernel.clock.sleep(LOOK_PAUSE).await;
+                                self.kernel.env.clock.sleep(LOOK_PAUSE).await;
                             }
                             _ => undriven = Some((info.epoch, 1)),
                         },
@@ -342,7 +345,7 @@ impl Runtime {
                 let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
                 let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
                 let own = asked.and_then(|asked| asked.limits.as_deref());
-                let lens = Lens::of(tool.as_ref(), &args, (own, &self.kernel.policy));
+                let lens = Lens::of(tool.as_ref(), &args, (own, &self.kernel.env.policy));
                 let id = asked.and_then(|asked| asked.call_id.clone());
                 Some(outcome(run, record.path.clone(), id, told, lens))
             })
@@ -445,9 +448,9 @@ impl Runtime {
         let kernel = &self.kernel;
         kernel.closed.store(true, Ordering::Release);
         let mut patience = patience;
-        while kernel.permits.in_use() > 0 && !patience.is_zero() {
+        while kernel.admission.permits.in_use() > 0 && !patience.is_zero() {
             let nap = patience.min(limits::DRAIN_LOOK);
-            kernel.clock.sleep(nap).await;
+            kernel.env.clock.sleep(nap).await;
             patience -= nap;
         }
         let mut failed = None;
@@ -501,25 +504,7 @@ pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
 }
 
 impl Runtime {
-    /// Who owns the runs this runtime drives.
-    pub(crate) fn worker(&self) -> crate::id::WorkerId {
-        self.kernel.worker
-    }
-
     pub(crate) fn kernel(&self) -> &Arc<Kernel> {
         &self.kernel
-    }
-
-    /// Takes up what is due, as a worker among others does now and then.
-    pub(crate) async fn look_for_due(&self) {
-        self.kernel.take_up_due().await;
-    }
-
-    /// One call as a run of its own, several as a batch.
-    pub(crate) async fn batch_or_call(&self, mut calls: Vec<ToolCall>) -> Result<Vec<Outcome>> {
-        match calls.len() {
-            1 => Ok(vec![self.call(calls.remove(0)).await?]),
-            _ => self.batch(calls, false).await,
-        }
     }
 }

@@ -19,12 +19,12 @@ impl Kernel {
     pub(crate) fn scope_of(&self, run: &Run) -> Result<Scope, Hold> {
         let layers = run.standing(&Path::root(), |standing| standing.asked.layers.clone()).unwrap_or_default();
         let missing = |missing: NoLayer| Hold::LayerMissing { path: Path::root(), layer: missing.0.to_string() };
-        Ok(Scope::of(self.toolbox.scope(&layers).map_err(missing)?))
+        Ok(Scope::of(self.env.toolbox.scope(&layers).map_err(missing)?))
     }
 
     /// The tool of a recorded call, in the scope that is recorded with it.
     pub(crate) fn tool_of(&self, asked: &Asked) -> Option<Arc<Tool>> {
-        self.toolbox.recorded(&asked.name, &asked.layers)
+        self.env.toolbox.recorded(&asked.name, &asked.layers)
     }
 
     /// The layers that a run's first record names; none, if its journal is gone or cannot be read.

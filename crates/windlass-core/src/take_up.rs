@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::call::ToolCall;
 use crate::call::batch::Batch;
-use crate::call::execute::Told;
 use crate::call::plan::{Place, Scope, plan, resolve};
 use crate::driver::Live;
 use crate::id::{RunId, WorkerId};
@@ -18,7 +17,7 @@ use crate::roster::{self, Cause, Request, Stage};
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::machine::{Machine, TakenUp};
-use crate::run::record::{Event, Finished, OpKind, Recorded, Settled};
+use crate::run::record::{Event, Finished, OpKind, Recorded, Settled, Told};
 use crate::run::state::{Ending, Hold, RunState};
 use crate::scope::{is_owner_bound, recorded_call};
 use crate::store::{Claimant, StoreError};
@@ -71,7 +70,7 @@ impl Kernel {
         match self.request(run, cause) {
             Some(Request::Live(live)) => {
                 let kernel = self.clone();
-                self.spawn.spawn(Box::pin(async move { kernel.look_at_live(live, cause).await }));
+                self.env.spawn.spawn(Box::pin(async move { kernel.look_at_live(live, cause).await }));
             }
             Some(Request::Granted) => self.taking_up(run, cause),
             Some(Request::Noted) | None => {}
@@ -141,14 +140,14 @@ impl Kernel {
 
     fn taking_up_with(self: &Arc<Self>, run: RunId, cause: Cause, reply: Reply) {
         let kernel = self.clone();
-        self.spawn.spawn(Box::pin(async move { kernel.until_settled(run, cause, reply).await }));
+        self.env.spawn.spawn(Box::pin(async move { kernel.until_settled(run, cause, reply).await }));
     }
 
     /// Takes up a run, however long the store fails; ends when the run is driven, or is not to be.
     async fn until_settled(self: &Arc<Self>, run: RunId, cause: Cause, mut reply: Reply) {
         let (mut cause, mut delay, mut trouble) = (cause, DELAYS.0, None);
         if cause == Cause::Reload {
-            self.clock.sleep(delay).await;
+            self.env.clock.sleep(delay).await;
         }
         loop {
             let tried = match self.closed.load(Ordering::Acquire) {
@@ -171,7 +170,7 @@ impl Kernel {
                 Err(error) => {
                     trouble = Some(self.troubled(Some(run), NOT_TAKEN_UP, &error));
                     reply.send(|| answer.clone());
-                    self.clock.sleep(delay).await;
+                    self.env.clock.sleep(delay).await;
                     delay = (delay * 2).min(DELAYS.1);
                     // It may have been claimed all the same, and then nothing drives it.
                     cause = cause.max(Cause::Unowned);
@@ -226,7 +225,7 @@ impl Kernel {
         let unreadable = damaged.or_else(|| claimed.sealed.clone().map(|why| Hold::Sealed { why }));
         let run = self.claimed(id, claimed, how);
         let scope = self.scope_of(&run);
-        if last != self.worker && last != WorkerId::default() && is_owner_bound(&run, scope.as_ref().ok()) {
+        if last != self.lease.worker && last != WorkerId::default() && is_owner_bound(&run, scope.as_ref().ok()) {
             return Ok(lost(run));
         }
         // Before anything is planned: no body may see what could not be opened, or is not what was written.
@@ -246,11 +245,11 @@ impl Kernel {
     }
 
     fn claimant(&self) -> Claimant {
-        Claimant { worker: self.worker, now: self.clock.now() }
+        Claimant { worker: self.lease.worker, now: self.env.clock.now() }
     }
 
     fn claimed(self: &Arc<Self>, id: RunId, claimed: crate::store::Claimed, how: TakenUp) -> Arc<Run> {
-        let base = (self.clock.now(), self.clock.ticks());
+        let base = (self.env.clock.now(), self.env.clock.ticks());
         let session = (claimed.session.clone(), claimed.turn);
         Run::new(self.clone(), id, base, session, Machine::claimed(id, claimed, base.0, how))
     }
@@ -268,7 +267,7 @@ impl Kernel {
         let (kernel, ended) = (self.clone(), Arc::new(Completion::default()));
         let answer = ended.clone();
         // As in `first_try`.
-        self.spawn.spawn(Box::pin(async move {
+        self.env.spawn.spawn(Box::pin(async move {
             let ended = match kernel.store.claim(id, kernel.claimant()).await {
                 Ok(claimed) => {
                     let run = kernel.claimed(id, claimed, TakenUp::Resumed);

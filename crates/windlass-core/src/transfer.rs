@@ -200,7 +200,7 @@ impl Document {
             changes.push(Change::Create(Creation {
                 tool: self.tool.clone(),
                 at: self.created,
-                worker: kernel.worker,
+                worker: kernel.lease.worker,
                 session: self.session.clone(),
                 parent: self.parent.clone(),
                 ..Creation::default()

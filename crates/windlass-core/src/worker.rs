@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::driver::Live;
-use crate::id::RunId;
+use crate::id::{RunId, WorkerId};
 use crate::kernel::Kernel;
 use crate::roster::Cause;
 use crate::store::StoreError;
@@ -16,6 +16,8 @@ use crate::time::Clock;
 
 /// The lease of this worker.
 pub(crate) struct Lease {
+    /// Owns the runs this process drives.
+    pub(crate) worker: WorkerId,
     /// How long it lasts unless it is renewed. Nothing where one process owns the store: then nobody waits for anybody.
     pub(crate) length: Option<Duration>,
     /// By the ticks of this process: when it is over unless the store took a renewal.
@@ -23,9 +25,9 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(length: Option<Duration>) -> Self {
+    pub(crate) fn new(worker: WorkerId, length: Option<Duration>) -> Self {
         // A worker that never renewed has nothing to lose.
-        Self { length, over: AtomicU64::new(u64::MAX) }
+        Self { worker, length, over: AtomicU64::new(u64::MAX) }
     }
 
     /// Three looks in a lease: two may fail before anybody suffers.
@@ -59,8 +61,8 @@ impl Kernel {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (kernel, clock) = (Arc::downgrade(self), self.clock.clone());
-        self.spawn.spawn(Box::pin(async move {
+        let (kernel, clock) = (Arc::downgrade(self), self.env.clock.clone());
+        self.env.spawn.spawn(Box::pin(async move {
             loop {
                 clock.sleep(pause).await;
                 let Some(kernel) = kernel.upgrade().filter(|kernel| !kernel.closed.load(Ordering::Acquire)) else {
@@ -75,9 +77,9 @@ impl Kernel {
     /// another worker has it by then.
     pub(crate) fn take_up_with_a_lease(self: &Arc<Self>, run: RunId) {
         let (look, kernel) = (self.lease.look().unwrap_or_default(), self.clone());
-        self.spawn.spawn(Box::pin(async move {
-            while kernel.lease.is_over(&*kernel.clock) && !kernel.closed.load(Ordering::Acquire) {
-                kernel.clock.sleep(look).await;
+        self.env.spawn.spawn(Box::pin(async move {
+            while kernel.lease.is_over(&*kernel.env.clock) && !kernel.closed.load(Ordering::Acquire) {
+                kernel.env.clock.sleep(look).await;
             }
             kernel.taking_up(run, Cause::Reload);
         }));
@@ -86,8 +88,8 @@ impl Kernel {
     async fn renew(self: &Arc<Self>) -> Result<(), StoreError> {
         let Some(length) = self.lease.length else { return Ok(()) };
         // Counted from before the request: whatever it took, nobody else counts from earlier.
-        let (now, ticks) = (self.clock.now(), self.clock.ticks());
-        self.store.renew(self.worker, now + length).await?;
+        let (now, ticks) = (self.env.clock.now(), self.env.clock.ticks());
+        self.store.renew(self.lease.worker, now + length).await?;
         let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
         self.lease.over.store(ticks.saturating_add(nanos), Ordering::Release);
         Ok(())

@@ -1,5 +1,7 @@
 #![doc = include_str!("docs/crate.md")]
 
+#[cfg(feature = "testing")]
+mod disk;
 mod executor;
 mod open;
 mod watch;
@@ -23,8 +25,8 @@ pub use windlass_core::policy::{self, Policy};
 pub use windlass_core::run::record;
 pub use windlass_core::run::state::{Blocked, Divergence, Doubt, Ending, Hold, Park, RunInfo, RunState};
 pub use windlass_core::store::{
-    Access, ArtifactId, Artifacts, Counts, Filter, MemoryStore, Resolution, Retention, Settlement, Store, StoreError,
-    Stored, Swept, Tidied, Turn,
+    Access, ArtifactId, Artifacts, Counts, Driving, Filter, MemoryStore, Queries, Resolution, Retention, Settlement,
+    Store, StoreError, Stored, Swept, Tidied, Turn, Upkeep,
 };
 pub use windlass_core::time::{Times, Timestamp};
 pub use windlass_core::tool::budget::Page;
@@ -56,9 +58,10 @@ pub mod prelude {
     pub use serde_json::{Value, json};
 }
 
-/// Testing your tools: the crash matrix and its parts.
+/// Testing your tools: the crash matrix and its parts. Needs the feature `testing`.
+#[cfg(feature = "testing")]
 pub mod testing {
-    pub use crate::open::SqliteDisk;
+    pub use crate::disk::SqliteDisk;
     pub use windlass_core::testing::*;
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use windlass_core::policy::Policy;
 use windlass_core::store::Retention;
-use windlass_core::testing::Disk;
 use windlass_core::tool::Tool;
 use windlass_core::{Config, Error, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
@@ -279,27 +278,5 @@ impl IntoFuture for Builder {
     /// Awaited outside of a tokio runtime.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
-    }
-}
-
-/// A database file as the disk of a crash matrix. Syncing is relaxed: the matrix kills processes, not machines.
-pub struct SqliteDisk(PathBuf);
-
-impl SqliteDisk {
-    /// A disk at this path, which should be a fresh one.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
-    }
-}
-
-impl Disk for SqliteDisk {
-    /// # Panics
-    ///
-    /// If the file cannot be opened: a test has no use for going on.
-    fn open(&self) -> Arc<dyn Store> {
-        match SqliteStore::open_with(&self.0, Durability::Relaxed) {
-            Ok(store) => Arc::new(store),
-            Err(error) => panic!("{error}"),
-        }
     }
 }

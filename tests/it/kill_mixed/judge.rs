@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use windlass::record::{Event, Record};
 use windlass::testing::block_on;
-use windlass::{Filter, RunId, RunInfo, RunState, SqliteStore, Store, Timestamp};
+use windlass::{Filter, Queries, RunId, RunInfo, RunState, SqliteStore, Timestamp};
 
 use super::plan::{self, Often, Plan};
 use crate::kill::{LedgerFile, ledger_path};

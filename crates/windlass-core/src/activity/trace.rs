@@ -100,8 +100,8 @@ impl<'a> Tracer<'a> {
         let telling = Telling {
             run: info.run,
             parent: info.parent.as_deref(),
-            toolbox: &self.kernel.toolbox,
-            locale: &self.kernel.locale,
+            toolbox: &self.kernel.env.toolbox,
+            locale: &self.kernel.env.locale,
         };
         let (mut all, mut seq) = (Vec::new(), 0);
         loop {

@@ -28,6 +28,7 @@ use crate::value::size;
 /// dropped is gone. It is woken by what this process does. Where
 /// another one may drive the run, say how often to look: [`look_every`](Watch::look_every). It keeps the store open until it
 /// is dropped or the runtime is shut down.
+// Many fields: one reader's whole state, private, and moved as one.
 pub struct Watch {
     kernel: Arc<Kernel>,
     ear: Ear,
@@ -155,8 +156,8 @@ impl Watch {
             let said = self.ear.take(Some((run, &read.record.path)));
             self.ready.extend(said.into_iter().map(|live| (None, shown(live, known.parent.clone()))));
         }
-        let locale = &self.kernel.locale;
-        let telling = Telling { run, parent: known.parent.as_deref(), toolbox: &self.kernel.toolbox, locale };
+        let locale = &self.kernel.env.locale;
+        let telling = Telling { run, parent: known.parent.as_deref(), toolbox: &self.kernel.env.toolbox, locale };
         let activities = known.story.activities(read.seq, &read.record, &telling);
         known.next = read.seq + 1;
         let asked = read.record.asked.as_ref().and_then(|asked| asked.input.as_deref());
@@ -212,7 +213,7 @@ impl Watch {
             RunState::Held { hold } if self.held != Some(info.epoch) => {
                 self.held = Some(info.epoch);
                 let what = Happening::RunHeld { sentence: hold.to_string(), hold };
-                let live = Live { run, path: Path::root(), at: self.kernel.clock.now(), what };
+                let live = Live { run, path: Path::root(), at: self.kernel.env.clock.now(), what };
                 self.ready.push_back((None, shown(live, info.parent)));
                 Ok(true)
             }
@@ -308,7 +309,7 @@ impl Watch {
 
     /// Until something happened, or it is time to look.
     async fn wait(&self) {
-        let mut timer = self.look.map(|interval| self.kernel.clock.sleep(interval));
+        let mut timer = self.look.map(|interval| self.kernel.env.clock.sleep(interval));
         std::future::poll_fn(|cx| {
             let heard = self.ear.poll(cx).is_ready() || self.kernel.closed.load(Ordering::Acquire);
             let due = timer.as_mut().is_some_and(|timer| timer.poll_unpin(cx).is_ready());

@@ -13,3 +13,30 @@ pub(crate) use fifo::{Fifo, Turn};
 pub(crate) use gate::Gate;
 pub(crate) use keys::{Held, KeyTurn, Keys};
 pub(crate) use permits::{Permit, Permits};
+
+use std::sync::Arc;
+
+use crate::run::keep::Kept;
+use crate::session::Sessions;
+
+/// What the attempts of one process share.
+pub(crate) struct Admission {
+    pub(crate) permits: Arc<Permits>,
+    pub(crate) keys: Arc<Keys>,
+    /// Keys that runs of an earlier process held, until those runs are driven again.
+    pub(crate) kept: Kept,
+    /// Exclusivity among the attempts of a session's runs.
+    pub(crate) sessions: Sessions,
+}
+
+impl Admission {
+    /// For so many attempts at once.
+    pub(crate) fn new(in_flight: usize) -> Self {
+        Self {
+            permits: Permits::new(in_flight.max(1)),
+            keys: Arc::default(),
+            kept: Kept::default(),
+            sessions: Sessions::default(),
+        }
+    }
+}

@@ -7,14 +7,13 @@ use std::task::{Context, Poll};
 use serde_json::Value;
 
 use super::child::CallFuture;
-use super::execute::Told;
 use super::operation::Operation;
 use super::plan::{Ready, Scope};
 use super::wait::{Sleeper, Wait, Woken};
 use crate::policy::{Facts, Need, PastCall, Resolved, Session, Unattended};
 use crate::run::parks::Answer;
 use crate::run::recall::Recalling;
-use crate::run::record::{Event, Grant};
+use crate::run::record::{Event, Grant, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::Earlier;
 use crate::run::state::Blocked;
@@ -114,8 +113,8 @@ fn lacks_approval(run: &Run, ready: &Ready) -> Option<Lacks<Need>> {
 }
 
 fn around<'a>(run: &'a Run, history: Option<&'a [PastCall]>) -> Around<'a> {
-    let session = Session { id: run.session.as_deref(), attended: run.kernel.attended };
-    Around { connections: &run.kernel.connections, session, history }
+    let session = Session { id: run.session.as_deref(), attended: run.kernel.env.attended };
+    Around { connections: &run.kernel.env.connections, session, history }
 }
 
 /// Says which call with which arguments a decision is about.
@@ -128,7 +127,7 @@ fn digest(ready: &Ready) -> String {
 
 impl Guarded {
     pub(crate) fn new(run: Arc<Run>, scope: Scope, operation: Operation, ready: Ready) -> Self {
-        let (heeds_cancel, asked) = (run.heeds_cancel(), run.kernel.clock.ticks());
+        let (heeds_cancel, asked) = (run.heeds_cancel(), run.kernel.env.clock.ticks());
         Self {
             run,
             scope,
@@ -328,7 +327,7 @@ impl Guarded {
 
     /// What it took until somebody decided.
     fn spent(&self) -> Earlier {
-        self.earlier.waited(self.run.kernel.clock.ticks().saturating_sub(self.asked))
+        self.earlier.waited(self.run.kernel.env.clock.ticks().saturating_sub(self.asked))
     }
 
     fn refuse(&mut self, error: ToolError) -> Stage {

@@ -17,7 +17,6 @@ use crate::path::Path;
 use crate::run::Run;
 use crate::run::reply::Signer;
 use crate::store::ArtifactId;
-use crate::testing::chaos::{Plant, planted};
 use crate::tool::Effect;
 
 /// One attempt of a call or step. Cloning shares it.
@@ -45,15 +44,6 @@ pub(crate) struct Reach {
     pub(crate) signer: Arc<Signer>,
     /// Who is told when there is something new to see.
     pub(crate) watchers: Arc<Watchers>,
-}
-
-#[cfg(test)]
-impl Origin {
-    pub(crate) fn for_test(run: RunId, generation: u32, signer: Arc<Signer>) -> Self {
-        let watchers = Arc::new(Watchers::new(Arc::new(crate::testing::Sim::new(1))));
-        let reach = Arc::new(Reach { signer, watchers });
-        Self { run, generation, session: None, reach, home: Weak::new(), lasts: Duration::ZERO, effect: Effect::Once }
-    }
 }
 
 struct Inner {
@@ -229,7 +219,6 @@ impl Token {
 
 /// The key of the operation at `path`. Readable, so that a person who finds it at a payment provider finds the call.
 pub(crate) fn idempotency_key(run: RunId, generation: u32, path: &Path) -> String {
-    let generation = if planted(Plant::ReuseKeys) { 0 } else { generation };
     let mut key = format!("{run}.{generation}");
     for position in path.positions() {
         key.push('.');

@@ -9,13 +9,12 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use super::child::CallFuture;
-use super::execute::Told;
 use super::operation::{Operation, Written};
 use super::plan::{Place, Scope, asked, plan, plan_in, tool_at};
 use super::request::ToolCall;
 use super::rules::{Session, session_of};
 use crate::path::Path;
-use crate::run::record::Event;
+use crate::run::record::{Event, Told};
 use crate::run::spent::{Earlier, Spent};
 use crate::run::{Awake, Polling, Registration, Run};
 use crate::tool::projection::Lens;
@@ -125,7 +124,7 @@ impl Batch {
             .collect();
         Self {
             heeds_cancel: run.heeds_cancel(),
-            asked: run.kernel.clock.ticks(),
+            asked: run.kernel.env.clock.ticks(),
             earlier: Earlier::default(),
             holds_back: false,
             shared: Arc::default(),
@@ -148,7 +147,7 @@ impl Batch {
     /// Nanoseconds from being asked for to having these outcomes.
     pub(crate) fn total(&self, told: &[Told]) -> u64 {
         let longest = told.iter().map(|told| told.times.total).max().unwrap_or(0);
-        let passed = self.run.kernel.clock.ticks().saturating_sub(self.asked);
+        let passed = self.run.kernel.env.clock.ticks().saturating_sub(self.asked);
         self.earlier.total.saturating_add(passed).max(longest)
     }
 
@@ -247,7 +246,7 @@ impl Batch {
             }
         };
         if self.holds_back {
-            let waited = self.run.kernel.clock.ticks().saturating_sub(self.asked);
+            let waited = self.run.kernel.env.clock.ticks().saturating_sub(self.asked);
             future = future.after(Earlier::default().waited(waited));
         }
         self.progress.open += 1;
@@ -259,7 +258,7 @@ impl Batch {
             Poll::Pending => {
                 let shared = self.shared.clone();
                 let task = Task { run: self.run.clone(), future, shared, index, registration: Registration::default() };
-                self.run.kernel.spawn.spawn(Box::pin(task));
+                self.run.kernel.env.spawn.spawn(Box::pin(task));
             }
         }
     }
@@ -318,7 +317,7 @@ impl Batch {
 
     /// How the outcomes of a batch that has not begun are shown to a model.
     pub(crate) fn lenses(&self) -> Vec<Lens> {
-        let policy = &self.run.kernel.policy;
+        let policy = &self.run.kernel.env.policy;
         let lens = |slot: &Slot| {
             slot.call.as_ref().map(|call| Lens::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy)))
         };

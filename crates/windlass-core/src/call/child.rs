@@ -10,7 +10,7 @@ use super::approve::Guarded;
 use super::attempt::{Attempt, Call};
 use super::commands::{self, Ready};
 use super::durable::Entry;
-use super::execute::{Execution, Source, Told};
+use super::execute::{Execution, Source};
 use super::middleware::Passing;
 use super::operation::Operation;
 use super::prepare::Preparing;
@@ -19,6 +19,7 @@ use super::rules::Rules;
 use super::running::on_cpu_thread;
 use crate::path::Path;
 use crate::run::Run;
+use crate::run::record::Told;
 use crate::run::spent::Earlier;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
@@ -200,7 +201,7 @@ impl Source<'static> for ToolSource {
     }
 
     fn toolbox<'t>(&'t self, run: &'t Run) -> &'t Toolbox {
-        self.layered.as_ref().unwrap_or(&run.kernel.toolbox)
+        self.layered.as_ref().unwrap_or(&run.kernel.env.toolbox)
     }
 
     fn ended(&self, run: &Run, path: &Path, well: bool) {
@@ -217,7 +218,7 @@ pub(crate) fn narrate(tool: &Tool, run: &Run, path: &Path, phase: Phase, args: &
     if tool.spec().about.narration.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
         return;
     }
-    if let Some(line) = tool.narrate(&run.kernel.locale, phase, args) {
+    if let Some(line) = tool.narrate(&run.kernel.env.locale, phase, args) {
         tracing::info!(run = %run.id, %path, "{line}");
     }
 }

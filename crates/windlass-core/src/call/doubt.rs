@@ -103,7 +103,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let answer = self.run.with(|machine| machine.take_answer(&Looks { path: &self.op.path, on: &on }));
         if let Some(Answer::Result(result)) = answer {
             let settled = Settled { by: Settler::Reply, reason: "it was answered by its reply key".to_owned() };
-            let ticks = self.run.kernel.clock.ticks();
+            let ticks = self.run.kernel.env.clock.ticks();
             let result = result.map(Arc::unwrap_or_clone).map_err(Arc::unwrap_or_clone);
             return self.finish_at(ticks, result, Some(settled));
         }
@@ -160,7 +160,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
         });
         let reconcile = Box::pin(reconcile);
-        let timeout = self.run.kernel.clock.sleep(self.rules.timeout);
+        let timeout = self.run.kernel.env.clock.sleep(self.rules.timeout);
         doubting.step = Step::Reconcile(reconcile, timeout);
         self.go(Phase::Doubt(doubting))
     }
@@ -189,7 +189,9 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         };
         let by_tool = || Settled { by: Settler::Tool, reason: "the tool's reconcile".to_owned() };
         match found {
-            Reconciled::Happened(output) => self.finish_at(self.run.kernel.clock.ticks(), Ok(output), Some(by_tool())),
+            Reconciled::Happened(output) => {
+                self.finish_at(self.run.kernel.env.clock.ticks(), Ok(output), Some(by_tool()))
+            }
             Reconciled::DidNotHappen if self.tried_enough() => self.ask_a_person(doubting),
             Reconciled::DidNotHappen if self.is_over(&doubting) => self.again(by_tool()),
             Reconciled::DidNotHappen => self.wait_quiet(doubting, Then::Reconcile),
@@ -214,7 +216,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             OnDoubt::Rerun if self.tried_enough() => self.ask_a_person(doubting),
             OnDoubt::Fail => {
                 let error = ToolError::InDoubt { reason: format!("{}; it may have happened", doubting.why()) };
-                let ticks = self.run.kernel.clock.ticks();
+                let ticks = self.run.kernel.env.clock.ticks();
                 self.finish_at(ticks, Err(error), Some(by_policy("on_doubt = fail")))
             }
             OnDoubt::Rerun => self.wait_quiet(doubting, Then::Again(by_policy("on_doubt = rerun"))),
@@ -223,7 +225,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     fn settle_by_mail(&mut self, doubting: Box<Doubting<'a>>, mail: SettleMail) -> Flow {
         let settled = Settled { by: Settler::Person(mail.by), reason: mail.reason };
-        let ticks = self.run.kernel.clock.ticks();
+        let ticks = self.run.kernel.env.clock.ticks();
         match mail.settlement {
             Settlement::Happened(Ok(output)) => self.finish_at(ticks, Ok(Arc::unwrap_or_clone(output)), Some(settled)),
             Settlement::Happened(Err(error)) => self.finish_at(ticks, Err(Arc::unwrap_or_clone(error)), Some(settled)),
@@ -245,7 +247,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if wait.is_zero() && !self.is_over(&doubting) {
             wait = THREAD_POLL;
         }
-        doubting.step = Step::Quiet(self.run.kernel.clock.sleep(wait), then);
+        doubting.step = Step::Quiet(self.run.kernel.env.clock.sleep(wait), then);
         self.go(Phase::Doubt(doubting))
     }
 

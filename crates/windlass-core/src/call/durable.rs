@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::attempt::Attempt;
 use super::child::{broken_promise, narrate};
-use super::execute::{Told, seal};
+use super::execute::seal;
 use super::loops::Loops;
 use super::middleware::Passing;
 use super::operation::Operation;
@@ -25,7 +25,7 @@ use crate::admit::KeyTurn;
 use crate::ctx::Ctx;
 use crate::ctx::undo::{Undo, compensate};
 use crate::path::Path;
-use crate::run::record::{Event, Finished};
+use crate::run::record::{Event, Finished, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::{Earlier, nanos};
 use crate::run::state::Hold;
@@ -129,7 +129,7 @@ impl Entry {
         scope: Scope,
         prepared: Option<Arc<Value>>,
     ) -> Self {
-        let asked = run.kernel.clock.ticks();
+        let asked = run.kernel.env.clock.ticks();
         let heeds_cancel = run.heeds_cancel();
         let frame = Arc::new(Frame::new(run.clone(), op.path.clone(), prepared));
         Self {
@@ -241,10 +241,10 @@ impl Entry {
         }
         let began = past.and_then(|past| if self.in_batch { past.begun } else { Some(past.since) });
         let from = began.unwrap_or_else(|| self.run.at(self.timing.asked));
-        let policy = self.run.kernel.governs(&self.tool, self.call.limits.as_deref());
+        let policy = self.run.kernel.env.governs(&self.tool, self.call.limits.as_deref());
         if let Some(deadline) = policy.as_deref().unwrap_or_else(|| self.tool.resolved()).deadline {
             let at = from + deadline;
-            let timer = self.run.kernel.clock.sleep(at.since(self.run.now()));
+            let timer = self.run.kernel.env.clock.sleep(at.since(self.run.now()));
             self.timing.deadline = Some((at, timer));
             self.run.with(|machine| machine.deadline(&self.op.path, Some(at)));
         }
@@ -253,9 +253,9 @@ impl Entry {
             return None;
         };
         let kernel = &self.run.kernel;
-        let kept = kernel.kept.take(self.run.id, &self.op.path);
+        let kept = kernel.admission.kept.take(self.run.id, &self.op.path);
         let (run, path) = (self.run.id, &self.op.path);
-        let asked = || kernel.keys.request(key, self.scope.held.as_ref()).map(|turn| turn.of(run, path));
+        let asked = || kernel.admission.keys.request(key, self.scope.held.as_ref()).map(|turn| turn.of(run, path));
         match kept.map_or_else(asked, Ok) {
             Ok(turn) => {
                 self.scope.held = Some(turn.hold(self.scope.held.take()));
@@ -267,7 +267,7 @@ impl Entry {
     }
 
     fn enter(&mut self, key: Option<KeyTurn>, again: bool) {
-        let ticks = self.run.kernel.clock.ticks();
+        let ticks = self.run.kernel.env.clock.ticks();
         self.timing.entered = Some(ticks);
         let began = self.timing.began.unwrap_or_else(|| self.run.at(ticks));
         if !again {
@@ -398,7 +398,7 @@ impl Entry {
         let phrase = if result.is_ok() { Phrase::End } else { Phrase::Failure };
         narrate(&self.tool, &self.run, &self.op.path, phrase, &self.call.args);
         let told = self.told(&result).map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
-        let ticks = self.run.kernel.clock.ticks();
+        let ticks = self.run.kernel.env.clock.ticks();
         let times = self.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);
         let finished = Finished { result, told, attempts: 1, times, settled: None };

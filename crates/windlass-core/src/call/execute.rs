@@ -19,12 +19,11 @@ use super::stopwatch::Stopwatch;
 use super::wait::Wait;
 use crate::path::Path;
 use crate::run::machine::Past;
-use crate::run::record::{DoubtCause, Event, Finished, Record, Recorded, Settled, Settler};
+use crate::run::record::{DoubtCause, Event, Finished, Record, Settled, Settler, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::{Earlier, Spent};
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
-use crate::testing::chaos::{Plant, planted};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, Toolbox};
 use crate::value::digest::Encoder;
@@ -52,19 +51,11 @@ pub(crate) trait Source<'a>: Send {
 
     /// What the names in its commands are resolved in.
     fn toolbox<'t>(&'t self, run: &'t Run) -> &'t Toolbox {
-        &run.kernel.toolbox
+        &run.kernel.env.toolbox
     }
 
     /// Whether it touches the outside at all. If not, nothing of it can be in doubt, whatever class it was asked under.
     const ACTS: bool = true;
-}
-
-/// What an operation came to.
-#[derive(Clone, Debug)]
-pub(crate) struct Told {
-    pub(crate) result: Recorded,
-    pub(crate) at: Timestamp,
-    pub(crate) times: Times,
 }
 
 pub(crate) struct Execution<'a, S> {
@@ -108,7 +99,7 @@ impl<S> Unpin for Execution<'_, S> {}
 
 impl<'a, S: Source<'a>> Execution<'a, S> {
     pub(crate) fn new(run: Arc<Run>, op: Operation, rules: Rules, source: S, queue: Queue) -> Self {
-        let asked = run.kernel.clock.ticks();
+        let asked = run.kernel.env.clock.ticks();
         let heeds_cancel = !rules.compensates && run.heeds_cancel();
         Self {
             run,
@@ -272,7 +263,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     /// Waits for its turn, within the deadline.
     fn queued(&mut self, cx: &mut Context<'_>) -> Flow {
         if let Some(left) = self.left()
-            && self.queue.is_overdue(cx, &*self.run.kernel.clock, left)
+            && self.queue.is_overdue(cx, &*self.run.kernel.env.clock, left)
         {
             return self.finish(Err(self.deadline_passed()));
         }
@@ -297,7 +288,6 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let suspect = self.run.suspect();
         let attempt = self.attempt;
         let event = match self.rules.effect {
-            Effect::Once if planted(Plant::SkipIntent) => return self.start(self.ticks()),
             Effect::Once if S::ACTS && self.run.with(|machine| machine.must_ask_about(&self.op.path)) => {
                 let over_by = self.run.now();
                 return self.go(Phase::Doubt(Box::new(Doubting::new(DoubtCause::Restored, over_by))));
@@ -341,7 +331,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// A reading of the ticks. Nothing pending so far: the one made when the call was asked for still holds.
     fn ticks(&self) -> u64 {
-        if self.queue.waited() { self.run.kernel.clock.ticks() } else { self.clock.asked }
+        if self.queue.waited() { self.run.kernel.env.clock.ticks() } else { self.clock.asked }
     }
 
     /// Whether others may take the attempt for over: this process stood still for so long. No zombie doubles.
@@ -382,7 +372,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Whether others may take this worker for dead; if so it has no part in the run any more.
     fn has_lost_its_lease(&self) -> bool {
-        let is_over = self.run.kernel.lease.is_over(&*self.run.kernel.clock);
+        let is_over = self.run.kernel.lease.is_over(&*self.run.kernel.env.clock);
         if is_over {
             self.run.lose();
         }
@@ -426,7 +416,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     fn conclude(&mut self, started: u64, ended: Ended) -> Flow {
-        let now = self.run.kernel.clock.ticks();
+        let now = self.run.kernel.env.clock.ticks();
         self.clock.ran(started, now);
         // When all it set off is over, as its intent says, even if the body has returned before.
         let set_off = self.clock.stop_by.take().map_or(self.run.at(now), |stop_by| stop_by + self.rules.grace);
@@ -511,7 +501,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     pub(crate) fn finish(&mut self, result: ToolResult<Output>) -> Flow {
-        let now = self.run.kernel.clock.ticks();
+        let now = self.run.kernel.env.clock.ticks();
         self.finish_at(now, result, None)
     }
 

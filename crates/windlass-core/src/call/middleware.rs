@@ -154,7 +154,7 @@ impl<'a> Passing<'a> {
 
     pub(crate) fn before(&self) -> ToolResult<Entrance> {
         let mut call = Incoming { about: self.about(), args: self.args.clone(), answer: None };
-        for middleware in &self.run.kernel.middleware {
+        for middleware in &self.run.kernel.env.middleware {
             let said = std::panic::catch_unwind(AssertUnwindSafe(|| middleware.before(&mut call)));
             said.unwrap_or_else(|panic| Err(self.panicked(&panic_message(&*panic))))?;
             if let Some(answer) = call.answer {
@@ -170,7 +170,7 @@ impl<'a> Passing<'a> {
         result: &ToolResult<Output>,
         told: Option<ToolResult<Output>>,
     ) -> Option<ToolResult<Output>> {
-        let middleware = &self.run.kernel.middleware;
+        let middleware = &self.run.kernel.env.middleware;
         if middleware.is_empty() {
             return told;
         }

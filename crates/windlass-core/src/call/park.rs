@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::execute::Told;
 use super::wait::{Sleeper, Wait, Woken};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::machine::Machine;
 use crate::run::parks::Answer;
-use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded};
+use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded, Told};
 use crate::run::replay::Decision;
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Registration, Run};

@@ -168,7 +168,7 @@ pub(crate) fn plan(
     }
     let (tool, policy, is_open) = match (tool, known) {
         (Some(tool), Known::Nothing | Known::Accepted(_))
-            if !run.kernel.middleware.is_empty() || tool.preparer().is_some() =>
+            if !run.kernel.env.middleware.is_empty() || tool.preparer().is_some() =>
         {
             if !asked.secrets.is_empty() {
                 asked.secrets = tool.secret_places(&call.args);
@@ -179,7 +179,7 @@ pub(crate) fn plan(
             return CallFuture::Preparing(Box::new(preparing));
         }
         (Some(tool), known) => {
-            let policy = run.kernel.governs(tool, call.limits.as_deref());
+            let policy = run.kernel.env.governs(tool, call.limits.as_deref());
             if matches!(known, Known::Nothing | Known::Accepted(_)) {
                 let checked = check(tool, &call, &place.path, policy.as_deref().unwrap_or_else(|| tool.resolved()));
                 if !asked.secrets.is_empty() {

@@ -14,7 +14,6 @@ use serde_json::Value;
 use super::attempt::{Attempt, Call};
 use super::batch::Barrier;
 use super::child::{CallFuture, ToolSource};
-use super::execute::Told;
 use super::middleware::{Entrance, Passing};
 use super::operation::Operation;
 use super::plan::{self, Scope};
@@ -22,7 +21,7 @@ use super::request::ToolCall;
 use super::running::panic_message;
 use crate::limits;
 use crate::policy::Resolved;
-use crate::run::record::{Event, Prepared};
+use crate::run::record::{Event, Prepared, Told};
 use crate::run::spent::Earlier;
 use crate::run::{Awake, Registration, Run};
 use crate::tool::{Output, Tool, ToolError, ToolResult};
@@ -62,6 +61,7 @@ impl Preparation {
 }
 
 /// A call that is being prepared, and then is what it became.
+// Many fields: what the stages before the first attempt hand to one another.
 pub(crate) struct Preparing {
     run: Arc<Run>,
     scope: Scope,
@@ -104,9 +104,9 @@ impl Preparing {
         tool: Arc<Tool>,
         call: ToolCall,
     ) -> Self {
-        let (since, heeds_cancel) = (run.kernel.clock.ticks(), run.heeds_cancel());
+        let (since, heeds_cancel) = (run.kernel.env.clock.ticks(), run.heeds_cancel());
         let (registration, awake, stage) = (Registration::default(), Awake::default(), Stage::Before(operation));
-        let policy = Resolved::of(&run.kernel.policy, tool.spec(), call.limits.as_deref());
+        let policy = Resolved::of(&run.kernel.env.policy, tool.spec(), call.limits.as_deref());
         Self {
             run,
             scope,
@@ -240,7 +240,7 @@ impl Preparing {
         if let Some(error) = self.run.cancellation(self.heeds_cancel) {
             return Poll::Ready(Err(error));
         }
-        let timer = work.timer.get_or_insert_with(|| self.run.kernel.clock.sleep(work.limit));
+        let timer = work.timer.get_or_insert_with(|| self.run.kernel.env.clock.sleep(work.limit));
         std::task::ready!(timer.poll_unpin(cx));
         let message = format!("preparing the call took longer than {:?}", work.limit);
         Poll::Ready(Err(ToolError::TimedOut { message }))

@@ -103,9 +103,9 @@ impl Queue {
             let seldom = self.seldom.get_or_insert_default();
             let turn = match seldom.key.take() {
                 Some(turn) => turn,
-                None => match run.kernel.kept.take(run.id, path) {
+                None => match run.kernel.admission.kept.take(run.id, path) {
                     Some(turn) => turn,
-                    None => run.kernel.keys.request(key.clone(), self.held.as_ref())?.of(run.id, path),
+                    None => run.kernel.admission.keys.request(key.clone(), self.held.as_ref())?.of(run.id, path),
                 },
             };
             if seldom.key.insert(turn).poll(cx).is_pending() {
@@ -123,7 +123,7 @@ impl Queue {
         if turn.is_some_and(|turn| turn.poll(cx).is_pending()) || self.poll_gate(cx, run, lane).is_pending() {
             return Ok(Poll::Pending);
         }
-        let permit = self.permit.get_or_insert_with(|| run.kernel.permits.request(run.id));
+        let permit = self.permit.get_or_insert_with(|| run.kernel.admission.permits.request(run.id));
         Ok(permit.poll(cx))
     }
 
@@ -133,7 +133,7 @@ impl Queue {
         if let Some(turn) = seldom.gate.get_or_insert_with(|| gate.enter()) {
             std::task::ready!(turn.poll(cx));
         }
-        let clock = &run.kernel.clock;
+        let clock = &run.kernel.env.clock;
         let pace = seldom.pace.get_or_insert_with(|| {
             let delay = gate.reserve(clock.ticks());
             if delay.is_zero() { Pace::Go } else { Pace::Wait(clock.sleep(delay)) }

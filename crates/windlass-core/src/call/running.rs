@@ -93,10 +93,10 @@ impl<'a> Running<'a> {
             return Poll::Ready(ended);
         }
         if self.stopping.is_none() {
-            let overdue = self.poll_timers(cx, &*kernel.clock, rules, left());
+            let overdue = self.poll_timers(cx, &*kernel.env.clock, rules, left());
             if overdue.is_some() || (cancelled && self.heeds_cancel) {
                 self.attempt.cancel();
-                let grace = kernel.clock.sleep(rules.grace);
+                let grace = kernel.env.clock.sleep(rules.grace);
                 self.stopping = Some(Box::new(Stopping { grace, timed_out: overdue }));
                 // The token may be all the body waits for.
                 if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
@@ -193,7 +193,7 @@ pub(crate) fn on_cpu_thread(
         attempts.retain(Attempt::is_on_thread);
         attempts.push(alive.clone());
     }
-    kernel.spawn.spawn_cpu(Box::pin(async move {
+    kernel.env.spawn.spawn_cpu(Box::pin(async move {
         let mut body = body;
         let mut dropped = attempt.dropped();
         let ended = std::future::poll_fn(move |cx| {

@@ -96,7 +96,7 @@ impl Wait {
             if left.is_zero() {
                 return true;
             }
-            let timer = self.timer.get_or_insert_with(|| run.kernel.clock.sleep(left));
+            let timer = self.timer.get_or_insert_with(|| run.kernel.env.clock.sleep(left));
             if timer.poll_unpin(cx).is_pending() {
                 return false;
             }

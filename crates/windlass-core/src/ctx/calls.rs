@@ -12,13 +12,12 @@ use super::{Ctx, Guard, decode};
 use crate::call::ToolCall;
 use crate::call::batch::{Batch, has_begun};
 use crate::call::child::CallFuture;
-use crate::call::execute::Told;
 use crate::call::loops::{Key, limit};
 use crate::call::operation::{Operation, Written};
 use crate::call::plan::{Place, asked, plan_in, resolve};
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind};
+use crate::run::record::{Asked, Event, OpKind, Told};
 use crate::run::replay::Decision;
 use crate::tool::{Effect, ToolError, ToolResult};
 
@@ -309,7 +308,7 @@ impl Ctx {
     /// Why a call is not made that would only go on with a loop; it does not count then. One that the journal knows is
     /// answered, or gone on with, all the same.
     fn refusal(&self, key: &mut Option<Key>) -> Option<ToolError> {
-        let limit = |tool: &str| limit(&self.run.kernel.policy, &self.scope.toolbox.snapshot(), tool);
+        let limit = |tool: &str| limit(&self.run.kernel.env.policy, &self.scope.toolbox.snapshot(), tool);
         let error = self.frame.loops.lock().refusal(key.as_ref()?, limit)?;
         *key = None;
         Some(error)

@@ -9,11 +9,10 @@ use serde_json::Value;
 
 use super::Ctx;
 use crate::activity::Happening;
-use crate::call::execute::Told;
 use crate::call::park::finished;
 use crate::call::plan::asked;
 use crate::call::{ToolCall, ToolRef};
-use crate::run::record::{Asked, Event, OpKind, Record};
+use crate::run::record::{Asked, Event, OpKind, Record, Told};
 use crate::run::replay::Decision;
 use crate::time::Times;
 use crate::tool::{Effect, Output, ToolError, ToolResult};

@@ -10,11 +10,10 @@ use serde_json::json;
 
 use super::park::Park;
 use super::{Ctx, Guard, decode};
-use crate::call::execute::Told;
 use crate::call::park::{ParkPlan, Parking, finished};
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind};
+use crate::run::record::{Asked, Event, OpKind, Told};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
 use crate::time::Times;

@@ -23,13 +23,12 @@ pub use step::{CtxStep, Step, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
 
 use crate::call::durable::Frame;
-use crate::call::execute::Told;
 use crate::call::plan::Scope;
 use crate::call::{Attempt, ToolCall, ToolRef};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind, Recorded};
+use crate::run::record::{Asked, Event, OpKind, Recorded, Told};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
 use crate::time::Timestamp;

@@ -13,12 +13,12 @@ use serde_json::json;
 use super::park::{CtxPark, Park};
 use super::{Ctx, decode};
 use crate::call::ToolCall;
-use crate::call::execute::Told;
 use crate::call::park::{Child, ParkPlan, finished};
 use crate::call::plan::{asked, resolve};
 use crate::id::RunId;
 use crate::path::Path;
-use crate::run::record::{Asked, Event, OpKind, Record};
+use crate::run::outbox::Started;
+use crate::run::record::{Asked, Event, OpKind, Record, Told};
 use crate::run::replay::Decision;
 use crate::run::state::Blocked;
 use crate::store::{Creation, Message, Turn};
@@ -273,13 +273,6 @@ pub(crate) fn refuse_start(tool: Option<&Tool>, call: &ToolCall) -> Option<ToolE
         return Some(ToolError::invalid("", message.to_string()));
     }
     tool.contract().and_then(|contract| contract.check_arguments(&call.args)).err()
-}
-
-/// A run that another one starts, and the beginning of its journal.
-pub(crate) struct Started {
-    pub(crate) run: RunId,
-    pub(crate) creation: Creation,
-    pub(crate) records: Vec<Record>,
 }
 
 pub(crate) fn started(parent: &crate::run::Run, path: &Path, asked: Asked, run: RunId, at: Timestamp) -> Started {

@@ -15,10 +15,10 @@ use super::step::{Step, StepSource};
 use super::undo::UndoPlan;
 use super::{Ctx, Guard};
 use crate::call::Attempt;
-use crate::call::execute::{Execution, Told};
+use crate::call::execute::Execution;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::OpKind;
+use crate::run::record::{OpKind, Told};
 use crate::tool::ToolResult;
 
 /// A step in progress, whatever it returns.

@@ -105,7 +105,7 @@ impl Looker<'_> {
         }
         // Places that are kept for runs nobody drives yet say nothing about what those wait for.
         let live = self.kernel.roster.live(run).is_some();
-        for wait in if live { self.kernel.keys.waits_of(run) } else { Vec::new() } {
+        for wait in if live { self.kernel.admission.keys.waits_of(run) } else { Vec::new() } {
             // A doubt that queues for its key again does not wait for it.
             if moves.iter().all(|other: &Move| other.path != wait.path) {
                 moves.push(self.say(wait.path, Why::Key { key: wait.key, holder: wait.holder }));
@@ -163,7 +163,7 @@ impl Looker<'_> {
             OpKind::Call if !open.entered => self
                 .kernel
                 .tool_of(&open.asked)
-                .map(|tool| Resolved::of(&self.kernel.policy, tool.spec(), open.asked.limits.as_deref()).timeout),
+                .map(|tool| Resolved::of(&self.kernel.env.policy, tool.spec(), open.asked.limits.as_deref()).timeout),
             _ => None,
         };
         let sentence = sentence::at_work(path, &why, timeout, self.now);

@@ -44,6 +44,7 @@ use crate::tool::spec::{Approval, OnDoubt, Retry};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+// Many fields: each is one setting that people write, and a flat list is how they write it.
 pub struct Policy {
     /// Longest one attempt may run. By default a minute; an hour for a tool with the long-running hint. A durable body has
     /// no attempts: only its steps and calls do.

@@ -14,6 +14,7 @@ use crate::tool::spec::{Approval, OnDoubt, Retry};
 
 /// The plain values that govern one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// Many fields: the settings of [`Policy`](super::Policy), one for one.
 pub struct Resolved {
     /// See [`Policy::timeout`].
     pub timeout: Duration,

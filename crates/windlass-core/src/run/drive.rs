@@ -10,16 +10,14 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::machine::Stop;
-use super::record::{Event, Finished};
+use super::record::{Event, Finished, Told};
 use super::state::{Ending, Hold};
 use super::{Registration, Run};
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
-use crate::call::execute::Told;
 use crate::limits::CLEAN_UP;
 use crate::path::Path;
 use crate::store::StoreError;
-use crate::testing::chaos::{Plant, planted};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Output, ToolError};
 
@@ -123,7 +121,7 @@ impl Drive {
                     }
                 },
                 Phase::Flush(mark, told) => {
-                    if self.run.is_durable(mark) || planted(Plant::AnswerEarly) {
+                    if self.run.is_durable(mark) {
                         return Poll::Ready(RunEnd::Finished(told));
                     }
                     self.registration.register(&self.run, cx);
@@ -162,8 +160,12 @@ impl Drive {
             return self.run.wake_when_unpolled(cx);
         }
         let (run, kernel) = (&self.run, &self.run.kernel);
-        let over = kernel.suspend_after.is_zero()
-            || self.idle.get_or_insert_with(|| kernel.clock.sleep(kernel.suspend_after)).poll_unpin(cx).is_ready();
+        let over = kernel.env.limits.suspend_after.is_zero()
+            || self
+                .idle
+                .get_or_insert_with(|| kernel.env.clock.sleep(kernel.env.limits.suspend_after))
+                .poll_unpin(cx)
+                .is_ready();
         if over {
             self.idle = None;
             // Under the lock that every branch needs to go on: one that is polled from now on finds the run suspended.
@@ -176,7 +178,7 @@ impl Drive {
         let timer = self.clean_up.get_or_insert_with(|| {
             let since = run.with(|machine| machine.cancelled_at());
             let end = since.unwrap_or_else(|| run.now()) + CLEAN_UP;
-            run.kernel.clock.sleep(end.since(run.now()))
+            run.kernel.env.clock.sleep(end.since(run.now()))
         });
         timer.poll_unpin(cx).is_ready()
     }

@@ -456,7 +456,7 @@ mod tests {
     fn l05_only_the_runs_own_cancellation_counts_as_told() {
         let told = |reason: &str| {
             let result = Err(Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
-            let told = crate::call::execute::Told { result, at: Timestamp::default(), times: Default::default() };
+            let told = crate::run::record::Told { result, at: Timestamp::default(), times: Default::default() };
             let asked = Asked::operation(OpKind::Wait, "w".into(), None, Effect::Readonly);
             Record { asked: Some(asked), ..crate::call::park::finished(&"0".parse().unwrap(), &told) }
         };

@@ -6,27 +6,24 @@ use std::collections::VecDeque;
 use super::budget::Budget;
 use super::cancelling::Cancel;
 use super::check::Checking;
-use super::history::{History, Open, Standing};
+use super::history::{History, Standing};
 use super::intent::Intent;
 pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
-use super::outbox::Outbox;
+use super::outbox::{Outbox, Started};
 use super::parks::{self, Parks};
 use super::rare::Rare;
-use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded};
+use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded, Told};
 use super::refs::Refs;
 use super::replay::{self, Decision, replay};
 use super::restored::Restored;
 use super::spent::Spent;
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
-use crate::call::execute::Told;
-use crate::ctx::runs::Started;
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
 use crate::policy::PastCalls;
 use crate::store::{Claimed, Commit, Creation, Mail, Message, StoreError};
-use crate::testing::chaos::{Plant, planted};
 use crate::time::Timestamp;
 use crate::tool::Effect;
 
@@ -75,6 +72,7 @@ pub(crate) struct Past {
 }
 
 /// Most runs begin and end with one owner and never wait: what only the others have is out of line.
+// Many fields: all that decides about a run is under one lock.
 pub(crate) struct Machine {
     pub(super) history: Rare<History>,
     pub(super) outbox: Outbox,
@@ -155,7 +153,7 @@ impl Machine {
         let mut history = History::fold(records);
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
-        let open = if planted(Plant::ForgetDoubts) { Open::default() } else { history.open() };
+        let open = history.open();
         let parks = Parks::of_past(history.revoked.take(), open.parks);
         if !open.doubts.is_empty() {
             outbox.doubts(open.doubts.clone());

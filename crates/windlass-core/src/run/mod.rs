@@ -53,6 +53,7 @@ use state::Hold;
 const TURN: usize = 16;
 
 /// One run in this process: the machine and what its branches share.
+// Many fields: flags beside the machine are read at every poll, without its lock.
 pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) kernel: Arc<Kernel>,
@@ -108,7 +109,7 @@ impl Run {
         (session, is_turn): (Option<Arc<str>>, bool),
         mut machine: Machine,
     ) -> Arc<Self> {
-        let turns = session.as_ref().map_or_else(Fifo::session, |session| kernel.sessions.turns(session));
+        let turns = session.as_ref().map_or_else(Fifo::session, |session| kernel.admission.sessions.turns(session));
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
@@ -232,12 +233,12 @@ impl Run {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        self.at(self.kernel.clock.ticks())
+        self.at(self.kernel.env.clock.ticks())
     }
 
     /// Reads the wall clock anew; after a pause the ticks alone may have missed time.
     pub(crate) fn rebase(&self) {
-        self.ahead.store(ahead((self.kernel.clock.now(), self.kernel.clock.ticks())), Ordering::Relaxed);
+        self.ahead.store(ahead((self.kernel.env.clock.now(), self.kernel.env.clock.ticks())), Ordering::Relaxed);
     }
 
     /// Adds to the journal.
@@ -302,7 +303,7 @@ impl Run {
                         }
                     };
                     if is_turn_over {
-                        return self.kernel.spawn.spawn(Box::pin(async move { follow(ticket.await) }));
+                        return self.kernel.env.spawn.spawn(Box::pin(async move { follow(ticket.await) }));
                     }
                     return ticket.then(follow);
                 }
@@ -405,9 +406,9 @@ impl Run {
             return;
         }
         let run = self.clone();
-        self.kernel.spawn.spawn(Box::pin(async move {
+        self.kernel.env.spawn.spawn(Box::pin(async move {
             while !run.is_halted() {
-                run.kernel.clock.sleep(limits::LOOK_AGAIN).await;
+                run.kernel.env.clock.sleep(limits::LOOK_AGAIN).await;
                 run.looks_again.store(false, Ordering::Release);
                 if run.fetch_mail().await.is_ok() || run.looks_again.swap(true, Ordering::AcqRel) {
                     return;

@@ -40,6 +40,13 @@ struct Facts {
     continues: bool,
 }
 
+/// A run that another one starts, and the beginning of its journal.
+pub(crate) struct Started {
+    pub(crate) run: RunId,
+    pub(crate) creation: Creation,
+    pub(crate) records: Vec<Record>,
+}
+
 /// Counts changes: `durable <= sent <= written`.
 #[derive(Default)]
 struct Marks {

@@ -8,7 +8,6 @@ use super::state::{Blocked, Park, RunState};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::store::{Mail, Message, Resolution};
-use crate::testing::chaos::{Plant, planted};
 use crate::time::Timestamp;
 use crate::tool::Output;
 use crate::tool::ToolError;
@@ -171,7 +170,7 @@ impl Machine {
         if wake.is_some_and(|wake| wake <= now) || self.mail.iter().any(|mail| self.is_awaited(mail)) {
             return false;
         }
-        self.outbox.examined(if planted(Plant::LoseExamined) { u64::MAX } else { self.seen });
+        self.outbox.examined(self.seen);
         self.outbox.state(RunState::Suspended { wake });
         self.stop = Some(Stop::Suspended { wake });
         true

@@ -514,3 +514,11 @@ pub(crate) mod recorded_form {
         })
     }
 }
+
+/// What an operation came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) result: Recorded,
+    pub(crate) at: Timestamp,
+    pub(crate) times: Times,
+}

@@ -89,8 +89,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::call::execute::Told;
     use crate::call::park::finished;
+    use crate::run::record::Told;
     use crate::store::Stored;
     use crate::time::{Times, Timestamp};
     use crate::tool::{Artifact, Output};

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::machine::Machine;
+use super::outbox::Started;
 use super::record::{Asked, DoubtCause, Event, OpKind, Record, Settler};
-use crate::ctx::runs::Started;
 use crate::path::Path;
 use crate::time::Timestamp;
 

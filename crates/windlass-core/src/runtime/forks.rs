@@ -61,10 +61,10 @@ impl Runtime {
         }
         let journal = people::current(kernel.store.journal(run, 0).await?);
         let original = Original { run, generation: generation(&journal), journal };
-        let now = kernel.clock.now();
+        let now = kernel.env.clock.now();
         let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
         let records = fork(&original, &at, change, now, check).map_err(Error::Conflict)?;
-        let forked = kernel.mint.run(now);
+        let forked = kernel.env.mint.run(now);
         let creation = Creation { tool: info.tool, at: now, session: info.session, key, ..Creation::default() };
         let artifacts: Vec<_> = referred(&records).collect();
         let mut changes = vec![Change::Start { run: forked, creation, records }];

@@ -52,7 +52,7 @@ impl Runtime {
     /// Where a run stands and what would move it; of a finished one, how it ended.
     pub async fn explain(&self, run: RunId) -> Result<Explanation> {
         self.arrived(run).await;
-        let looker = Looker { kernel: &self.kernel, now: self.kernel.clock.now() };
+        let looker = Looker { kernel: &self.kernel, now: self.kernel.env.clock.now() };
         looker.explain(run, 0).await
     }
 
@@ -63,11 +63,11 @@ impl Runtime {
 
     /// What would become of a call that is made here now; nothing is run, and nothing is recorded.
     pub fn predict(&self, mut case: Hypothetical) -> Prediction {
-        case.attended |= self.kernel.attended;
-        case.connections.extend(self.kernel.connections.iter().cloned());
+        case.attended |= self.kernel.env.attended;
+        case.connections.extend(self.kernel.env.connections.iter().cloned());
         let tool = case.call.tool().to_owned();
         let refused = || Prediction { tool, verdict: Verdict::Refused(ToolError::unavailable("nothing was asked")) };
-        dry_run(&self.toolbox, &self.kernel.policy, &[case]).pop().unwrap_or_else(refused)
+        dry_run(&self.toolbox, &self.kernel.env.policy, &[case]).pop().unwrap_or_else(refused)
     }
 
     /// What was started a moment ago may still be on its way to the store.

@@ -101,7 +101,7 @@ impl Runtime {
         if let Settlement::Happened(Ok(output)) = &settlement {
             size::shallow(&output.value, "the outcome").map_err(Error::Invalid)?;
         }
-        let wait = doubt.over_by.since(self.kernel.clock.now());
+        let wait = doubt.over_by.since(self.kernel.env.clock.now());
         if matches!(settlement, Settlement::DidNotHappen) && !wait.is_zero() {
             return Err(Error::StillRunning { run, path: path.clone(), wait });
         }
@@ -147,7 +147,7 @@ impl Runtime {
         }
         // Not for ever: an attempt may answer itself before anything of it can be written.
         let flushed = std::pin::pin!(live.run.flush());
-        futures_util::future::select(flushed, self.kernel.clock.sleep(ANSWER_EARLY)).await;
+        futures_util::future::select(flushed, self.kernel.env.clock.sleep(ANSWER_EARLY)).await;
         Ok(self.kernel.store.mail(run, 0).await?.iter().any(|mail| is_this(&mail.message)))
     }
 
@@ -253,7 +253,7 @@ impl Runtime {
             let is_over = live.run.is_halted() || live.run.with(|machine| machine.outbox().is_stored());
             if is_over { Poll::Ready(()) } else { Poll::Pending }
         });
-        futures_util::future::select(std::pin::pin!(stored), self.kernel.clock.sleep(ANSWER_EARLY)).await;
+        futures_util::future::select(std::pin::pin!(stored), self.kernel.env.clock.sleep(ANSWER_EARLY)).await;
     }
 
     /// Decides about a call that waits for approval: the one at `path`, with exactly the arguments this digest stands for.
@@ -287,7 +287,7 @@ impl Runtime {
             granted,
             by: by.to_owned(),
             reason: reason.to_owned(),
-            until: self.kernel.clock.now() + valid,
+            until: self.kernel.env.clock.now() + valid,
         };
         let (generation, since) = (info.generation, park.map(|park| park.since));
         let dedupe = format!("decide {generation} {path} {since:?}");
@@ -304,7 +304,7 @@ impl Runtime {
         let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
         let own = asked.and_then(|asked| asked.limits.as_deref());
         Ok(match asked.and_then(|asked| self.kernel.tool_of(asked)) {
-            Some(tool) => policy::Resolved::of(&self.kernel.policy, tool.spec(), own).grant_valid,
+            Some(tool) => policy::Resolved::of(&self.kernel.env.policy, tool.spec(), own).grant_valid,
             None => own.and_then(|own| own.grant_valid).unwrap_or(limits::GRANT_VALID),
         })
     }

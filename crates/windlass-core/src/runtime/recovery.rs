@@ -25,10 +25,10 @@ impl Runtime {
             return Ok(0);
         }
         self.kernel.begin_lease().await?;
-        if let Some(every) = self.kernel.tidy_every {
+        if let Some(every) = self.kernel.env.limits.tidy_every {
             self.kernel.begin_tidying(every);
         }
-        if has_keys(&self.kernel.toolbox) {
+        if has_keys(&self.kernel.env.toolbox) {
             self.keep_keys().await?;
         }
         let (mut suspects, mut later) = (Vec::new(), Vec::new());
@@ -78,7 +78,12 @@ impl Runtime {
             after = page.last().map(|info| info.run);
             for info in page.iter().filter(|info| !self.is_here(info.run)) {
                 match kernel.store.journal(info.run, 0).await {
-                    Ok(journal) => kernel.kept.keep(&kernel.keys, &kernel.toolbox, info.run, current(journal)),
+                    Ok(journal) => kernel.admission.kept.keep(
+                        &kernel.admission.keys,
+                        &kernel.env.toolbox,
+                        info.run,
+                        current(journal),
+                    ),
                     // One run that cannot be read must not keep the others from going on.
                     Err(error) => drop(kernel.troubled(Some(info.run), "a journal cannot be read", &error)),
                 }
@@ -114,7 +119,7 @@ impl Runtime {
     fn take_up_later(&self, later: Vec<RunId>, suspects: Vec<RunId>) {
         let runtime = self.clone();
         later.iter().chain(&suspects).for_each(|run| self.kernel.roster.queue(*run));
-        self.kernel.spawn.spawn(Box::pin(async move {
+        self.kernel.env.spawn.spawn(Box::pin(async move {
             runtime.kernel.take_up_due().await;
             for page in later.chunks(limits::TAKEN_UP_AT_ONCE) {
                 runtime.kernel.room().await;
@@ -135,7 +140,7 @@ impl Runtime {
     async fn survived(&self, run: RunId, end: impl Future<Output = RunEnd> + Unpin) {
         let mut end = end;
         loop {
-            let nap = self.kernel.clock.sleep(limits::WATCHDOG);
+            let nap = self.kernel.env.clock.sleep(limits::WATCHDOG);
             match futures_util::future::select(end, nap).await {
                 futures_util::future::Either::Left(_) => return,
                 futures_util::future::Either::Right((_, rest)) => end = rest,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{Runtime, Start, finished, outcome};
+use crate::begin::batch_asked;
 use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
 use crate::driver::Live;
 use crate::error::{Error, Result};
 use crate::id::RunId;
-use crate::kernel::batch_asked;
 use crate::limits;
 use crate::path::Path;
 use crate::run::drive::{Drive, RunEnd};
@@ -139,8 +139,8 @@ impl Runtime {
         if self.kernel.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        let at = self.kernel.clock.now();
-        let run = self.kernel.mint.run(at);
+        let at = self.kernel.env.clock.now();
+        let run = self.kernel.env.mint.run(at);
         let (tool, records) = self.first_records(work, at);
         let creation = Creation {
             tool,

@@ -29,15 +29,15 @@ impl Kernel {
     pub(crate) async fn tidy(&self) -> std::result::Result<Tidied, StoreError> {
         let mut all = Tidied::default();
         while !self.closed.load(Ordering::Acquire) {
-            let began = self.clock.ticks();
-            let done = self.store.tidy(self.clock.now()).await?;
+            let began = self.env.clock.ticks();
+            let done = self.store.tidy(self.env.clock.now()).await?;
             all.summarized += done.summarized;
             all.removed += done.removed;
             if !done.more {
                 break;
             }
-            let took = Duration::from_nanos(self.clock.ticks().saturating_sub(began));
-            self.clock.sleep(took.max(limits::TIDY_PAUSE)).await;
+            let took = Duration::from_nanos(self.env.clock.ticks().saturating_sub(began));
+            self.env.clock.sleep(took.max(limits::TIDY_PAUSE)).await;
         }
         Ok(all)
     }
@@ -54,6 +54,6 @@ impl Runtime {
     /// Forgets one finished run at once; see [`Store::purge`](crate::store::Store::purge).
     pub async fn purge(&self, run: RunId) -> Result<()> {
         let kernel = &self.kernel;
-        Ok(kernel.store.purge(run, kernel.clock.now()).await?)
+        Ok(kernel.store.purge(run, kernel.env.clock.now()).await?)
     }
 }

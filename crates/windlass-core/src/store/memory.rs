@@ -17,8 +17,8 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{
-    Answer, Artifacts, Change, Claimant, Claimed, Commit, Counts, Creation, Due, Entry as Logged, Filter, Guard, Mail,
-    Message, Retention, Store, StoreError, Tidied, Turn,
+    Answer, Artifacts, Change, Claimant, Claimed, Commit, Counts, Creation, Driving, Due, Entry as Logged, Filter,
+    Guard, Mail, Message, Queries, Retention, Store, StoreError, Tidied, Turn, Upkeep,
 };
 use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
@@ -374,7 +374,7 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
-impl Store for MemoryStore {
+impl Driving for MemoryStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
         Answer::Ready(self.inner.lock().commit(commit))
     }
@@ -401,6 +401,13 @@ impl Store for MemoryStore {
         ready(Ok(self.inner.lock().due(now, limit)))
     }
 
+    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
+        let beyond = |entry: &Entry| entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect();
+        ready(self.find(run, beyond))
+    }
+}
+
+impl Queries for MemoryStore {
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
         ready(Ok(self.inner.lock().runs.get(&run).map(|entry| entry.info(run))))
     }
@@ -420,11 +427,6 @@ impl Store for MemoryStore {
 
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Logged>, StoreError>> {
         ready(Ok(self.inner.lock().feed(&session, after, limit)))
-    }
-
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        let beyond = |entry: &Entry| entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect();
-        ready(self.find(run, beyond))
     }
 
     fn list(
@@ -456,11 +458,9 @@ impl Store for MemoryStore {
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
         ready(Ok(self.inner.lock().counts()))
     }
+}
 
-    fn artifacts(&self) -> &dyn Artifacts {
-        self
-    }
-
+impl Upkeep for MemoryStore {
     fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
         ready(Ok(self.inner.lock().tidy(now)))
     }
@@ -469,12 +469,18 @@ impl Store for MemoryStore {
         ready(self.inner.lock().purge(run, now))
     }
 
-    fn secret(&self) -> [u8; 32] {
-        self.secret
-    }
-
     /// There is nothing to give up: whoever shares the store goes on with it.
     fn close(&self) -> BoxFuture<'_, ()> {
         ready(())
+    }
+}
+
+impl Store for MemoryStore {
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.secret
     }
 }

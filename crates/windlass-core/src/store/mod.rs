@@ -400,6 +400,7 @@ pub struct Mail {
 
 /// A run with its new owner's fence and everything the owner needs to drive it.
 #[derive(Clone, Debug)]
+// Many fields: a claim is one answer of the store; all of it was read in one look.
 pub struct Claimed {
     /// The new owner's epoch.
     pub epoch: u64,
@@ -477,7 +478,16 @@ pub struct Entry {
 /// A record says which of its values are secret ([`Record::change_secrets`]). A store that writes to a disk should keep
 /// those sealed, as the SQLite store does, and give them back as they were. One that does not, such as the one in memory,
 /// need not look at it.
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Driving + Queries + Upkeep {
+    /// Where it keeps artifacts.
+    fn artifacts(&self) -> &dyn Artifacts;
+
+    /// The secret reply keys are signed with: made with the store, kept with it.
+    fn secret(&self) -> [u8; 32];
+}
+
+/// What the owner of a run, or a worker that looks for runs, asks of a [`Store`].
+pub trait Driving: Send + Sync + 'static {
     /// Writes atomically. Dropping the ticket does not undo the write.
     fn commit(&self, commit: Commit) -> Answer<()>;
 
@@ -500,6 +510,12 @@ pub trait Store: Send + Sync + 'static {
     /// nobody examined, and running ones whose owner's lease is over.
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>>;
 
+    /// A run's mail beyond `after` that was not consumed.
+    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;
+}
+
+/// What is looked at in a [`Store`]. Looking writes nothing.
+pub trait Queries: Send + Sync + 'static {
     /// A run's state.
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>>;
 
@@ -521,9 +537,6 @@ pub trait Store: Send + Sync + 'static {
     /// stay sealed in it: one run must not hide the others.
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>>;
 
-    /// A run's mail beyond `after` that was not consumed.
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;
-
     /// Runs that match, oldest first, at most `limit`, after the run `after`.
     fn list(
         &self,
@@ -542,12 +555,6 @@ pub trait Store: Send + Sync + 'static {
         lacks("it does not list the newest runs first")
     }
 
-    /// Whether a commit may be over when [`commit`](Store::commit) returns, though it went to a disk. Runs are then made
-    /// known before they are created.
-    fn commits_at_once(&self) -> bool {
-        false
-    }
-
     /// The run that has this key, if it is still kept.
     fn keyed(&self, _key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
         lacks("it does not say which run has a key")
@@ -562,10 +569,10 @@ pub trait Store: Send + Sync + 'static {
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
         lacks("it does not count runs")
     }
+}
 
-    /// Where it keeps artifacts.
-    fn artifacts(&self) -> &dyn Artifacts;
-
+/// What keeps a [`Store`] in order.
+pub trait Upkeep: Send + Sync + 'static {
     /// Lets go of a little of what is kept no longer at this time; see [`Retention`]. Small enough that no commit has to
     /// wait for it. A store that keeps everything does nothing.
     fn tidy(&self, _now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
@@ -580,9 +587,6 @@ pub trait Store: Send + Sync + 'static {
     fn purge(&self, _run: RunId, _now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
         lacks("it does not purge runs")
     }
-
-    /// The secret reply keys are signed with: made with the store, kept with it.
-    fn secret(&self) -> [u8; 32];
 
     /// Writes and answers everything submitted before, then gives up whatever it holds, such as a file's lock. Later
     /// requests fail.

@@ -31,8 +31,6 @@ use line::{Line, Wire};
 use model::Model;
 use outside::{Errand, Outside};
 
-pub(crate) use plant::{Plant, planted};
-
 /// Things that happen before it calms down.
 const TURNS: u64 = 160;
 /// How long it has to come to an end once nothing fails any more, in nanoseconds; shorter than the deadlines of what
@@ -209,6 +207,10 @@ impl<'d> World<'d> {
             }
         }
         let runtime = Runtime::new(config);
+        #[cfg(test)]
+        if plant::planted(plant::Plant::ForgetRequests) {
+            runtime.kernel().roster.forget_requests();
+        }
         let (recovering, clock) = (runtime.clone(), sim.clone());
         sim.spawn(Box::pin(async move {
             while recovering.recover().await.is_err() {
@@ -360,7 +362,7 @@ impl<'d> World<'d> {
         }
         for worker in self.workers.iter().flatten().filter(|worker| worker.is_awake()) {
             let until = self.clock.now() + LEASE;
-            drop(block_on(self.store().renew(worker.runtime.worker(), until)));
+            drop(block_on(self.store().renew(worker.runtime.kernel().lease.worker, until)));
         }
     }
 
@@ -373,7 +375,7 @@ impl<'d> World<'d> {
         self.looked_for_due = now;
         for worker in self.workers.iter().flatten().filter(|worker| worker.is_awake()) {
             let runtime = worker.runtime.clone();
-            worker.sim.spawn(Box::pin(async move { runtime.look_for_due().await }));
+            worker.sim.spawn(Box::pin(async move { runtime.kernel().take_up_due().await }));
         }
     }
 

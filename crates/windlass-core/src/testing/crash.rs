@@ -13,13 +13,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::reads::*;
 use super::sim::{Idle, Sim, block_on};
 use crate::call::ToolCall;
 use crate::error::Error;
+use crate::id::RunId;
 use crate::run::state::Doubt;
 use crate::runtime::{Config, Runtime};
-use crate::store::{MemoryStore, Settlement, Store};
+use crate::store::{Filter, MemoryStore, Settlement, Store};
 use crate::tool::Tool;
 use ledger::Effects;
 use life::{Life, Mortal};
@@ -358,7 +358,11 @@ async fn perform(runtime: &Runtime, known: Option<RunId>, calls: Vec<ToolCall>) 
             }
             runtime.attach(run).await
         }
-        None => runtime.batch_or_call(calls).await,
+        // One call is a run of its own, several are a batch.
+        None => match <[ToolCall; 1]>::try_from(calls) {
+            Ok([call]) => runtime.call(call).await.map(|outcome| vec![outcome]),
+            Err(calls) => runtime.batch(calls, false).await,
+        },
     };
     match outcomes {
         Ok(outcomes) => outcomes.iter().map(crate::call::Outcome::for_model).collect(),

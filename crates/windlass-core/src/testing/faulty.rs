@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::reads::*;
-use crate::store::{Answer, Commit, Store};
+use super::Around;
+use crate::store::{Answer, Commit, Store, StoreError};
 
 /// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,11 @@ impl FaultyStore {
     }
 }
 
-impl Store for FaultyStore {
+impl Around for FaultyStore {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn commit(&self, commit: Commit) -> Answer<()> {
         self.commits.fetch_add(1, Ordering::Relaxed);
         let lost = || Answer::Ready(Err(StoreError::Unknown("a fault was asked for".to_owned())));
@@ -70,10 +74,4 @@ impl Store for FaultyStore {
             },
         }
     }
-
-    fn artifacts(&self) -> &dyn Artifacts {
-        self.inner.artifacts()
-    }
-
-    delegate_reads!(inner, std::convert::identity);
 }

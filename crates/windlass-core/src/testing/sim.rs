@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::reads::*;
+use futures_util::future::BoxFuture;
+
+use super::{Around, Asked, Request};
 use crate::spawn::Spawn;
 use crate::store::{Answer, Commit, Promise, Store, Ticket};
 use crate::time::{Clock, Timestamp};
@@ -250,7 +252,7 @@ impl Sim {
 
     /// The store as tasks of this executor must see it: answers from other threads come in a fixed order.
     pub fn attach(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        Arc::new(Attached { store: Caught { store, sim: self.clone() } })
+        Arc::new(Attached { store, sim: self.clone() })
     }
 
     /// Waits until every answer that is owed is there, delivered or not.
@@ -298,47 +300,32 @@ impl Sim {
 
 /// See [`Sim::attach`].
 struct Attached {
-    store: Caught,
-}
-
-/// A store that has written everything it was told to by the time it is looked at: what a look finds does not depend on
-/// how fast another thread is.
-struct Caught {
     store: Arc<dyn Store>,
     sim: Sim,
 }
 
-impl std::ops::Deref for Caught {
-    type Target = dyn Store;
-
-    fn deref(&self) -> &Self::Target {
-        self.sim.catch_up();
+impl Around for Attached {
+    fn inner(&self) -> &dyn Store {
         &*self.store
     }
-}
 
-impl Store for Attached {
     fn commit(&self, commit: Commit) -> Answer<()> {
-        match self.store.store.commit(commit) {
+        match self.store.commit(commit) {
             Answer::Ready(answer) => Answer::Ready(answer),
-            Answer::Wait(ticket) => Answer::Wait(self.store.sim.owe(ticket)),
+            Answer::Wait(ticket) => Answer::Wait(self.sim.owe(ticket)),
         }
     }
 
-    fn artifacts(&self) -> &dyn Artifacts {
-        self
+    /// Everything that was told to the store is written by the time it is looked at, and the answer is waited for on the spot:
+    /// what a look finds does not depend on how fast another thread is, and the process sees no time pass.
+    fn ask<'a, T: Send + 'a>(
+        &'a self,
+        _: Request,
+        ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
+    ) -> Asked<'a, T> {
+        self.sim.catch_up();
+        Box::pin(std::future::ready(block_on(ask(&*self.store))))
     }
-
-    // Waited for on the spot: whatever thread answers, the process sees no time pass.
-    delegate_reads!(store, at_once);
-}
-
-impl Artifacts for Attached {
-    delegate_artifacts!(store, at_once);
-}
-
-fn at_once<'a, T: Send + 'a>(answer: BoxFuture<'a, T>) -> BoxFuture<'a, T> {
-    Box::pin(std::future::ready(block_on(answer)))
 }
 
 struct TaskWaker {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::reads::*;
+use super::Around;
 use crate::store::{Answer, Commit, Promise, Store};
 
 /// Passes everything on to another store and calls a function before every commit and after its answer.
@@ -18,7 +18,11 @@ impl<F: Fn(&str) + Clone + Send + Sync + 'static> Watched<F> {
     }
 }
 
-impl<F: Fn(&str) + Clone + Send + Sync + 'static> Store for Watched<F> {
+impl<F: Fn(&str) + Clone + Send + Sync + 'static> Around for Watched<F> {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn commit(&self, commit: Commit) -> Answer<()> {
         (self.tell)("before commit");
         match self.inner.commit(commit) {
@@ -37,10 +41,4 @@ impl<F: Fn(&str) + Clone + Send + Sync + 'static> Store for Watched<F> {
             }
         }
     }
-
-    fn artifacts(&self) -> &dyn Artifacts {
-        self.inner.artifacts()
-    }
-
-    delegate_reads!(inner, std::convert::identity);
 }

@@ -54,8 +54,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Due, Entry, Filter, Guard, Mail, Promise, Store, StoreError,
-    Tidied,
+    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Guard, Mail, Promise, Queries,
+    Store, StoreError, Tidied, Upkeep,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
@@ -210,17 +210,13 @@ impl SqliteStore {
     }
 }
 
-impl Store for SqliteStore {
+impl Driving for SqliteStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
         let (promise, ticket) = Promise::pair();
         match Write::encode(commit, self.readers.keys()).and_then(|write| self.submit(write, promise)) {
             Ok(()) => Answer::Wait(ticket),
             Err(error) => Answer::Ready(Err(error)),
         }
-    }
-
-    fn commits_at_once(&self) -> bool {
-        self.here
     }
 
     /// Dropping the future may leave the epoch raised, as if the claimant had died right after.
@@ -259,6 +255,12 @@ impl Store for SqliteStore {
         Box::pin(async move { self.readers.due(now, limit, self.opening) })
     }
 
+    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
+        Box::pin(async move { self.readers.mail(run, after) })
+    }
+}
+
+impl Queries for SqliteStore {
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.info(run) })
     }
@@ -273,10 +275,6 @@ impl Store for SqliteStore {
 
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
         Box::pin(async move { self.readers.feed(&session, after, limit) })
-    }
-
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        Box::pin(async move { self.readers.mail(run, after) })
     }
 
     fn list(
@@ -308,11 +306,9 @@ impl Store for SqliteStore {
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
         Box::pin(async move { self.readers.counts() })
     }
+}
 
-    fn artifacts(&self) -> &dyn Artifacts {
-        self
-    }
-
+impl Upkeep for SqliteStore {
     fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
         Box::pin(async move {
             let found = self.readers.with(|connection| self.keeper.look(connection, now))?;
@@ -332,13 +328,19 @@ impl Store for SqliteStore {
         })
     }
 
-    fn secret(&self) -> [u8; 32] {
-        self.secret
-    }
-
     /// Waits, blocking its thread, for what is queued and for one checkpoint.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move { self.end() })
+    }
+}
+
+impl Store for SqliteStore {
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.secret
     }
 }
 

@@ -18,9 +18,9 @@ use rustc_hash::FxHashMap;
 
 use super::{Key, Loops, limit};
 use crate::call::ToolCall;
-use crate::call::execute::Told;
 use crate::id::RunId;
 use crate::kernel::Kernel;
+use crate::run::record::Told;
 use crate::run::spent::nanos;
 use crate::tool::{Snapshot, ToolError};
 
@@ -129,7 +129,7 @@ impl Kernel {
     ) -> Vec<Option<ToolError>> {
         let Some(session) = session else { return Vec::new() };
         let keys: Vec<_> = calls.into_iter().map(Key::of).collect();
-        self.loops.refusals(session, &keys, self.clock.ticks(), |tool| limit(&self.policy, snapshot, tool))
+        self.loops.refusals(session, &keys, self.env.clock.ticks(), |tool| limit(&self.env.policy, snapshot, tool))
     }
 
     /// The run makes these calls of a session, except for those that are refused.
@@ -149,7 +149,7 @@ impl Kernel {
     /// The run has its outcomes.
     pub(crate) fn loop_ended(&self, session: Option<&Arc<str>>, run: RunId, told: &[Told]) {
         if let Some(session) = session {
-            self.loops.ended(session, run, told, self.clock.ticks());
+            self.loops.ended(session, run, told, self.env.clock.ticks());
         }
     }
 }

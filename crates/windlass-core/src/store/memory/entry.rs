@@ -10,6 +10,7 @@ use crate::run::record::Record;
 use crate::run::state::{Doubt, Park, RunInfo, RunState};
 use crate::time::Timestamp;
 
+// Many fields: the columns of a run, as a database has them.
 pub(super) struct Entry {
     pub(super) tool: Arc<str>,
     pub(super) created: Timestamp,

@@ -1,5 +1,6 @@
 //! What connects a worker with the world: it may be cut at any moment, and the store behind it may fail.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,10 +10,13 @@ use parking_lot::Mutex;
 use super::dice::Dice;
 use super::model::Model;
 use super::plant::{Plant, planted};
+use crate::id::RunId;
+use crate::run::record::Event;
+use crate::run::state::RunState;
 use crate::spawn::Spawn;
-use crate::store::{Answer, Commit, Guard, Promise, Store, Ticket};
-use crate::testing::reads::*;
+use crate::store::{Answer, Change, Claimed, Commit, Due, Guard, Promise, Store, StoreError, Ticket};
 use crate::testing::sim::{Sim, block_on};
+use crate::testing::{Around, Asked, Request};
 use crate::time::Clock;
 
 /// The lifeline of one worker.
@@ -27,6 +31,16 @@ pub(super) struct Line {
     down_until: Mutex<u64>,
     /// Answers that never come.
     graves: Mutex<Vec<Promise<()>>>,
+    planted: Mutex<Planted>,
+}
+
+/// What planted bugs keep.
+#[derive(Default)]
+struct Planted {
+    /// Commits that were acknowledged and not written.
+    unwritten: Vec<Commit>,
+    /// Runs that were claimed and have not said since what of them is in doubt.
+    claimed: BTreeSet<RunId>,
 }
 
 /// What becomes of a commit.
@@ -52,6 +66,7 @@ impl Line {
             calm: AtomicBool::new(false),
             down_until: Mutex::new(0),
             graves: Mutex::default(),
+            planted: Mutex::default(),
         }
     }
 
@@ -159,40 +174,61 @@ impl Wire {
         {
             (*epoch, *expected_seq) = (current, seq);
         }
+        if planted(Plant::LoseExamined) {
+            let examined = commit.changes.iter_mut().filter(|change| matches!(change, Change::Examined(_)));
+            examined.for_each(|change| *change = Change::Examined(u64::MAX));
+        }
         let answer = block_on(store.commit(commit).get());
         model.written(name, &asked, &answer);
         answer
     }
 
-    fn unless_down<'a, T: Send + 'a>(
-        &'a self,
-        ask: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>>,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
+    /// Whether a planted bug acknowledges the commit before it is written.
+    fn is_early(commit: &Commit) -> bool {
+        let has = |is: fn(&Change) -> bool| commit.changes.iter().any(is);
+        let intends = |change: &Change| match change {
+            Change::Append(records) => records.iter().any(|record| matches!(record.event, Event::Intended { .. })),
+            _ => false,
+        };
+        let ends = |change: &Change| matches!(change, Change::State(RunState::Finished { .. }));
+        (planted(Plant::SkipIntent) && has(intends)) || (planted(Plant::AnswerEarly) && has(ends))
+    }
+
+    /// Writes what was acknowledged before.
+    fn catch_up(&self) {
+        for commit in std::mem::take(&mut self.line.planted.lock().unwritten) {
+            drop(Self::write(&*self.store, &self.line.model, &self.line.name, commit));
+        }
+    }
+
+    /// The first word about doubts after a claim says that there are none.
+    fn forget_doubts(&self, commit: &mut Commit) {
+        let Guard::Owner { run, .. } = &commit.guard else { return };
+        let doubts = commit.changes.iter_mut().find_map(|change| match change {
+            Change::Doubts(doubts) => Some(doubts),
+            _ => None,
+        });
+        if let Some(doubts) = doubts
+            && self.line.planted.lock().claimed.remove(run)
+        {
+            doubts.clear();
+        }
+    }
+
+    fn unless_down<'a, T: Send + 'a>(&'a self, ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T>) -> Asked<'a, T> {
         let answer = match self.line.is_down() || self.line.is_dead() {
             true => Err(StoreError::Unavailable("the line is down".to_owned())),
             false => block_on(ask(&*self.store)),
         };
         Box::pin(std::future::ready(answer))
     }
-
-    /// The same of something that changes: it may have changed by the time the answer comes.
-    fn slowly<'a, T: Send + 'a>(
-        &'a self,
-        ask: impl FnOnce(&'a dyn Store) -> BoxFuture<'a, Result<T, StoreError>>,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
-        let answer = self.unless_down(ask);
-        if !self.line.rolls(6) {
-            return answer;
-        }
-        let nap = Duration::from_micros(self.line.dice.lock().below(3_000));
-        Box::pin(async move {
-            self.line.sim.sleep(nap).await;
-            answer.await
-        })
-    }
 }
 
-impl Store for Wire {
+impl Around for Wire {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
     fn commit(&self, commit: Commit) -> Answer<()> {
         let line = &self.line;
         if line.dies("before a commit") {
@@ -201,6 +237,15 @@ impl Store for Wire {
         let lost = |why: &str| Answer::Ready(Err(StoreError::Unknown(why.to_owned())));
         if line.is_down() {
             return lost("the line is down");
+        }
+        self.catch_up();
+        let mut commit = commit;
+        if planted(Plant::ForgetDoubts) {
+            self.forget_doubts(&mut commit);
+        }
+        if Self::is_early(&commit) {
+            line.planted.lock().unwritten.push(commit);
+            return Answer::Ready(Ok(()));
         }
         match line.fate() {
             Fate::Refused => lost("a fault was asked for"),
@@ -231,138 +276,32 @@ impl Store for Wire {
         }
     }
 
-    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        self.unless_down(|store| {
-            Box::pin(async move {
-                let claimed = store.claim(run, by).await?;
-                self.line.model.claimed(&self.line.name, run, &claimed);
-                Ok(claimed)
-            })
+    fn ask<'a, T: Send + 'a>(
+        &'a self,
+        request: Request,
+        ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
+    ) -> Asked<'a, T> {
+        let answer = self.unless_down(ask);
+        // What was read may have changed by the time the answer comes.
+        let changes = matches!(request, Request::Info | Request::Journal | Request::Mail | Request::List);
+        if !(changes && self.line.rolls(6)) {
+            return answer;
+        }
+        let nap = Duration::from_micros(self.line.dice.lock().below(3_000));
+        Box::pin(async move {
+            self.line.sim.sleep(nap).await;
+            answer.await
         })
     }
 
-    fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.unless_down(|store| store.release(run, epoch))
+    fn claimed(&self, run: RunId, claimed: &Claimed) {
+        self.line.model.claimed(&self.line.name, run, claimed);
+        self.line.planted.lock().claimed.insert(run);
     }
 
-    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.unless_down(|store| store.renew(worker, until))
-    }
-
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
-        self.unless_down(|store| {
-            Box::pin(async move {
-                let mut due = store.due(now, limit).await?;
-                // Which of them comes first is the store's own affair.
-                due.runs.sort_unstable();
-                Ok(due)
-            })
-        })
-    }
-
-    fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
-        self.slowly(|store| store.info(run))
-    }
-
-    fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.slowly(|store| store.journal(run, from))
-    }
-
-    fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
-        self.unless_down(|store| store.page(run, from, limit))
-    }
-
-    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>> {
-        self.unless_down(|store| store.feed(session, after, limit))
-    }
-
-    fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        self.slowly(|store| store.mail(run, after))
-    }
-
-    fn list(
-        &self,
-        filter: Filter,
-        after: Option<RunId>,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.slowly(|store| store.list(filter, after, limit))
-    }
-
-    fn latest(
-        &self,
-        filter: Filter,
-        before: Option<RunId>,
-        limit: usize,
-    ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        self.unless_down(|store| store.latest(filter, before, limit))
-    }
-
-    fn keyed(&self, key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
-        self.unless_down(|store| store.keyed(key))
-    }
-
-    fn told(&self, run: RunId, dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
-        self.unless_down(|store| store.told(run, dedupe))
-    }
-
-    fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
-        self.unless_down(|store| store.counts())
-    }
-
-    fn artifacts(&self) -> &dyn Artifacts {
-        self
-    }
-
-    fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
-        self.unless_down(|store| store.tidy(now))
-    }
-
-    fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.unless_down(|store| store.purge(run, now))
-    }
-
-    fn secret(&self) -> [u8; 32] {
-        self.store.secret()
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        self.store.close()
-    }
-}
-
-impl Artifacts for Wire {
-    fn begin(&self, by: Access, until: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
-        self.unless_down(|store| store.artifacts().begin(by, until))
-    }
-
-    fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.unless_down(|store| store.artifacts().append(upload, piece))
-    }
-
-    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
-        self.unless_down(|store| store.artifacts().finish(upload))
-    }
-
-    fn abandon(&self, upload: Upload) {
-        self.store.artifacts().abandon(upload);
-    }
-
-    fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
-        self.unless_down(|store| store.artifacts().size(artifact, by))
-    }
-
-    fn read(
-        &self,
-        artifact: ArtifactId,
-        by: Access,
-        offset: u64,
-        length: usize,
-    ) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
-        self.unless_down(|store| store.artifacts().read(artifact, by, offset, length))
-    }
-
-    fn sweep(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
-        self.unless_down(|store| store.artifacts().sweep(now, limit))
+    fn found(&self, mut due: Due) -> Due {
+        // Which of them comes first is the store's own affair.
+        due.runs.sort_unstable();
+        due
     }
 }

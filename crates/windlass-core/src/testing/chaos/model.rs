@@ -1,11 +1,13 @@
 //! The model of the promise: what the world outside saw, and what of it must not be.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::Discriminant;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::plant::{Plant, planted};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::record::{Event, Record};
@@ -64,6 +66,15 @@ struct Answers {
     accepted: Vec<Value>,
 }
 
+/// The idempotency key as the outside is given it.
+fn as_used(key: &str) -> Cow<'_, str> {
+    let parts: Vec<&str> = key.splitn(3, '.').collect();
+    match parts[..] {
+        [run, _, place] if planted(Plant::ReuseKeys) => Cow::Owned(format!("{run}.0.{place}")),
+        _ => Cow::Borrowed(key),
+    }
+}
+
 impl Model {
     pub(super) fn new(clock: Sim) -> Self {
         Self { clock, facts: Mutex::default() }
@@ -96,6 +107,7 @@ impl Model {
     }
 
     pub(super) fn effect(&self, worker: &str, name: &str, key: &str, once: bool) {
+        let key = &*as_used(key);
         let run = key.split('.').next().and_then(|run| run.parse().ok());
         let of = run.map_or_else(|| key.to_owned(), |run| self.name(run));
         let place = key.split_once('.').map_or(key, |(_, place)| place);
@@ -112,7 +124,7 @@ impl Model {
     }
 
     pub(super) fn happened(&self, key: &str) -> bool {
-        self.facts.lock().effects.contains_key(key)
+        self.facts.lock().effects.contains_key(&*as_used(key))
     }
 
     /// How often an effect of this name happened for a run.

@@ -54,6 +54,11 @@ fn w11_a_doubt_that_is_hidden_while_its_run_is_taken_up_is_found() {
 }
 
 #[test]
+fn w11_a_wake_up_that_the_roster_loses_is_found() {
+    finds(Plant::ForgetRequests, "never ends");
+}
+
+#[test]
 fn w11_a_seed_tells_the_same_story_again() {
     for seed in 1..=20 {
         assert_eq!(Chaos::seed(seed).story().log, Chaos::seed(seed).story().log, "seed {seed}");

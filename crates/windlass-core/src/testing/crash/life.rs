@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use crate::store::{Answer, Commit, Promise, Store, Ticket};
-use crate::testing::reads::*;
 use crate::testing::sim::Sim;
+use crate::testing::{Around, Asked, Request};
 
 /// One life of the process.
 pub(super) struct Life {
@@ -94,7 +94,11 @@ pub(super) struct Mortal {
     pub(super) life: Arc<Life>,
 }
 
-impl Store for Mortal {
+impl Around for Mortal {
+    fn inner(&self) -> &dyn Store {
+        &*self.inner
+    }
+
     fn commit(&self, commit: Commit) -> Answer<()> {
         // After its death a process still unwinds here; what it says no longer reaches the disk.
         if self.life.dead.load(Ordering::Acquire) || self.life.dies("before commit") {
@@ -118,24 +122,22 @@ impl Store for Mortal {
         }
     }
 
-    fn artifacts(&self) -> &dyn Artifacts {
-        self
-    }
-
-    delegate_reads!(inner, std::convert::identity);
-}
-
-impl Mortal {
     /// A write other than a commit: the process may die before it, and after it without having been told.
-    fn point<'a, T: Send + 'a>(
+    fn ask<'a, T: Send + 'a>(
         &'a self,
-        what: &'a str,
-        write: impl FnOnce() -> BoxFuture<'a, Result<T, StoreError>>,
-    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        request: Request,
+        ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
+    ) -> Asked<'a, T> {
+        let what = match request {
+            Request::BeginUpload => "the beginning of an upload",
+            Request::AppendUpload => "a piece of an upload",
+            Request::FinishUpload => "the end of an upload",
+            _ => return ask(&*self.inner),
+        };
         if self.life.is_dead() || self.life.dies(&format!("before {what}")) {
             return Box::pin(std::future::pending());
         }
-        let written = write();
+        let written = ask(&*self.inner);
         Box::pin(async move {
             let answer = written.await;
             if self.life.is_dead() || self.life.dies(&format!("after {what}")) {
@@ -144,20 +146,4 @@ impl Mortal {
             answer
         })
     }
-}
-
-impl Artifacts for Mortal {
-    fn begin(&self, by: Access, until: Timestamp) -> BoxFuture<'_, Result<Upload, StoreError>> {
-        self.point("the beginning of an upload", || self.inner.artifacts().begin(by, until))
-    }
-
-    fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.point("a piece of an upload", || self.inner.artifacts().append(upload, piece))
-    }
-
-    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
-        self.point("the end of an upload", || self.inner.artifacts().finish(upload))
-    }
-
-    delegate_artifacts!(reads inner, std::convert::identity);
 }

@@ -28,7 +28,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use windlass_core::run::record::{Event, Finished, Record};
 use windlass_core::run::state::{Ending, RunState};
-use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Store, StoreError};
+use windlass_core::store::{
+    Change, Claimant, Commit, Creation, Driving, Guard, Message, Queries, Store, StoreError, Upkeep,
+};
 use windlass_core::testing::{block_on, store_suite};
 use windlass_core::time::{Times, Timestamp};
 use windlass_core::tool::Output;

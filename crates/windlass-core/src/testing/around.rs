@@ -1,0 +1,198 @@
+//! Stores around another store, written once: a wrapper says what it does differently, and everything else is passed on.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::id::{RunId, WorkerId};
+use crate::run::record::Record;
+use crate::run::state::RunInfo;
+use crate::store::{
+    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Mail,
+    Queries, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload,
+};
+use crate::time::Timestamp;
+
+/// The answer to a request.
+pub type Asked<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// What a store is asked for, beside commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum Request {
+    Claim,
+    Release,
+    Renew(Timestamp),
+    Due,
+    Mail,
+    Info,
+    Journal,
+    Page,
+    Feed,
+    List,
+    Latest,
+    Keyed,
+    Told,
+    Counts,
+    Tidy,
+    Purge,
+    BeginUpload,
+    AppendUpload,
+    FinishUpload,
+    ArtifactSize,
+    ReadArtifact,
+    Sweep,
+}
+
+/// A store around another one. Whatever implements this is a [`Store`].
+pub trait Around: Send + Sync + 'static {
+    /// The store inside.
+    fn inner(&self) -> &dyn Store;
+
+    /// Writes; see [`Driving::commit`].
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        self.inner().commit(commit)
+    }
+
+    /// Every other request that may take time passes here.
+    fn ask<'a, T: Send + 'a>(
+        &'a self,
+        _request: Request,
+        ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
+    ) -> Asked<'a, T> {
+        ask(self.inner())
+    }
+
+    /// A run was claimed.
+    fn claimed(&self, _run: RunId, _claimed: &Claimed) {}
+
+    /// Runs that are due were found.
+    fn found(&self, due: Due) -> Due {
+        due
+    }
+}
+
+impl<A: Around> Driving for A {
+    fn commit(&self, commit: Commit) -> Answer<()> {
+        Around::commit(self, commit)
+    }
+
+    fn claim(&self, run: RunId, by: Claimant) -> Asked<'_, Claimed> {
+        self.ask(Request::Claim, move |store| {
+            Box::pin(async move {
+                let claimed = store.claim(run, by).await?;
+                self.claimed(run, &claimed);
+                Ok(claimed)
+            })
+        })
+    }
+
+    fn release(&self, run: RunId, epoch: u64) -> Asked<'_, ()> {
+        self.ask(Request::Release, move |store| store.release(run, epoch))
+    }
+
+    fn renew(&self, worker: WorkerId, until: Timestamp) -> Asked<'_, ()> {
+        self.ask(Request::Renew(until), move |store| store.renew(worker, until))
+    }
+
+    fn due(&self, now: Timestamp, limit: usize) -> Asked<'_, Due> {
+        self.ask(Request::Due, move |store| Box::pin(async move { Ok(self.found(store.due(now, limit).await?)) }))
+    }
+
+    fn mail(&self, run: RunId, after: u64) -> Asked<'_, Vec<Mail>> {
+        self.ask(Request::Mail, move |store| store.mail(run, after))
+    }
+}
+
+impl<A: Around> Queries for A {
+    fn info(&self, run: RunId) -> Asked<'_, Option<RunInfo>> {
+        self.ask(Request::Info, move |store| store.info(run))
+    }
+
+    fn journal(&self, run: RunId, from: u64) -> Asked<'_, Vec<Record>> {
+        self.ask(Request::Journal, move |store| store.journal(run, from))
+    }
+
+    fn page(&self, run: RunId, from: u64, limit: usize) -> Asked<'_, Vec<Record>> {
+        self.ask(Request::Page, move |store| store.page(run, from, limit))
+    }
+
+    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> Asked<'_, Vec<Entry>> {
+        self.ask(Request::Feed, move |store| store.feed(session, after, limit))
+    }
+
+    fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> Asked<'_, Vec<RunInfo>> {
+        self.ask(Request::List, move |store| store.list(filter, after, limit))
+    }
+
+    fn latest(&self, filter: Filter, before: Option<RunId>, limit: usize) -> Asked<'_, Vec<RunInfo>> {
+        self.ask(Request::Latest, move |store| store.latest(filter, before, limit))
+    }
+
+    fn keyed(&self, key: Arc<str>) -> Asked<'_, Option<RunId>> {
+        self.ask(Request::Keyed, move |store| store.keyed(key))
+    }
+
+    fn told(&self, run: RunId, dedupe: Arc<str>) -> Asked<'_, bool> {
+        self.ask(Request::Told, move |store| store.told(run, dedupe))
+    }
+
+    fn counts(&self) -> Asked<'_, Counts> {
+        self.ask(Request::Counts, move |store| store.counts())
+    }
+}
+
+impl<A: Around> Upkeep for A {
+    fn tidy(&self, now: Timestamp) -> Asked<'_, Tidied> {
+        self.ask(Request::Tidy, move |store| store.tidy(now))
+    }
+
+    fn purge(&self, run: RunId, now: Timestamp) -> Asked<'_, ()> {
+        self.ask(Request::Purge, move |store| store.purge(run, now))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner().close()
+    }
+}
+
+impl<A: Around> Store for A {
+    fn artifacts(&self) -> &dyn Artifacts {
+        self
+    }
+
+    fn secret(&self) -> [u8; 32] {
+        self.inner().secret()
+    }
+}
+
+impl<A: Around> Artifacts for A {
+    fn begin(&self, by: Access, until: Timestamp) -> Asked<'_, Upload> {
+        self.ask(Request::BeginUpload, move |store| store.artifacts().begin(by, until))
+    }
+
+    fn append(&self, upload: Upload, piece: Vec<u8>) -> Asked<'_, ()> {
+        self.ask(Request::AppendUpload, move |store| store.artifacts().append(upload, piece))
+    }
+
+    fn finish(&self, upload: Upload) -> Asked<'_, Stored> {
+        self.ask(Request::FinishUpload, move |store| store.artifacts().finish(upload))
+    }
+
+    fn abandon(&self, upload: Upload) {
+        self.inner().artifacts().abandon(upload);
+    }
+
+    fn size(&self, artifact: ArtifactId, by: Access) -> Asked<'_, u64> {
+        self.ask(Request::ArtifactSize, move |store| store.artifacts().size(artifact, by))
+    }
+
+    fn read(&self, artifact: ArtifactId, by: Access, offset: u64, length: usize) -> Asked<'_, Vec<u8>> {
+        self.ask(Request::ReadArtifact, move |store| store.artifacts().read(artifact, by, offset, length))
+    }
+
+    fn sweep(&self, now: Timestamp, limit: usize) -> Asked<'_, Swept> {
+        self.ask(Request::Sweep, move |store| store.artifacts().sweep(now, limit))
+    }
+}

@@ -1,0 +1,31 @@
+//! Files as disks of crash matrices.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use windlass_core::testing::Disk;
+use windlass_store::{Durability, SqliteStore};
+
+use crate::Store;
+
+/// A database file as the disk of a crash matrix. Syncing is relaxed: the matrix kills processes, not machines.
+pub struct SqliteDisk(PathBuf);
+
+impl SqliteDisk {
+    /// A disk at this path, which should be a fresh one.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+}
+
+impl Disk for SqliteDisk {
+    /// # Panics
+    ///
+    /// If the file cannot be opened: a test has no use for going on.
+    fn open(&self) -> Arc<dyn Store> {
+        match SqliteStore::open_with(&self.0, Durability::Relaxed) {
+            Ok(store) => Arc::new(store),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
