@@ -11,14 +11,13 @@ use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, Park, RunState};
 use windlass_core::store::Message;
 
-use super::birth::{self, Birth, Born};
 use super::blobs;
 use super::damage;
 use super::job::{Phase, State};
 use super::keys::Keys;
 use super::lineage;
 use super::lock;
-use super::log::{self, Journal, Row, Tails, signed, unsigned};
+use super::log::{self, Row, Tails, unsigned};
 use super::open;
 use super::read::{ReadError, decode, decode_line, text};
 use super::refusal::OpenError;
@@ -177,8 +176,7 @@ fn check_runs(
     let tails = Tails::default();
     tails.rebuild(view)?;
     let number = |sql: &str| view.query_row(sql, [], |row| row.get::<_, i64>(0)).map(unsigned);
-    let young = birth::find(view)?;
-    let all = number("SELECT count(*) FROM runs")? + young.len() as u64;
+    let all = number("SELECT count(*) FROM runs")?;
     let mut statement = view.prepare(RUNS)?;
     let mut rows = statement.query([])?;
     let mut places = 0;
@@ -191,10 +189,6 @@ fn check_runs(
         if report.runs.is_multiple_of(STRIDE) {
             progress(report.runs, all);
         }
-    }
-    for Born { birth, journal, .. } in young {
-        places += Checked::young(&birth, &journal).check_journal((view, keys), &tails, report)?;
-        report.runs += 1;
     }
     progress(report.runs, all);
     let pieces = number("SELECT (SELECT count(*) FROM segments) + (SELECT count(*) FROM log)")?;
@@ -253,22 +247,6 @@ impl Checked {
             examined: row.get(7)?,
             base: row.get(11)?,
         })
-    }
-
-    /// A run whose row is still to come.
-    fn young(birth: &Birth, journal: &Journal) -> Self {
-        let phase = if birth.end.is_some() { Phase::Finished } else { Phase::Running };
-        Self {
-            id: journal.run,
-            run: birth.run,
-            phase: phase as i64,
-            summary: 0,
-            tail: journal.tail.position,
-            length: signed(journal.tail.end),
-            ended: birth.end.map(|end| end.at.as_micros()),
-            examined: 0,
-            base: 0,
-        }
     }
 
     fn tell(&self, report: &mut Report, problem: impl fmt::Display) {

@@ -60,15 +60,9 @@ impl SqliteStore {
     pub fn backup(&self, to: impl AsRef<Path>) -> BoxFuture<'static, Result<(), BackupError>> {
         let (from, to) = (self.path.clone(), to.as_ref().to_owned());
         let (promise, ticket) = Promise::pair();
-        let (target, readers) = (to.clone(), self.readers.clone());
+        let target = to.clone();
         let copying = thread::Builder::new().name("windlass-backup".to_owned());
-        let copying = copying.spawn(move || {
-            // For whoever looks into the copy with other programs: opening it writes rows that are missing, too.
-            if let Err(why) = readers.nursery.settle() {
-                tracing::warn!("a backup is made without the rows of the latest runs: {why}");
-            }
-            promise.answer(Ok(back_up(&from, &target)));
-        });
+        let copying = copying.spawn(move || promise.answer(Ok(back_up(&from, &target))));
         Box::pin(async move {
             let failed = |why: String| BackupError::Failed { path: to.clone(), why };
             copying.map_err(|error| failed(error.to_string()))?;

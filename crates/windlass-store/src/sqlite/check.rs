@@ -12,7 +12,6 @@ use rusqlite::{Connection, ErrorCode};
 use windlass_core::troubles::Troubles;
 
 use super::access;
-use super::birth::young;
 use super::damage::{self, Damage, Noticed};
 use super::fault::Fault;
 use super::place::Place;
@@ -46,11 +45,7 @@ const TAIL: [(&str, &str); 2] = [
 const WHOLE: [(&str, &str); 5] = [
     (
         "a record is of no run",
-        concat!(
-            "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) AND run NOT IN (",
-            young!(),
-            ") LIMIT 1"
-        ),
+        "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) LIMIT 1",
     ),
     (
         "a packed record is of no run",

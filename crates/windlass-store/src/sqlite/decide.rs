@@ -175,12 +175,8 @@ mod tests {
 
     #[test]
     fn w03_a_run_is_due_when_its_time_has_come_or_mail_has() {
-        let state = |phase, timer: Option<i64>| State {
-            phase,
-            body: String::new(),
-            timer: timer.map(Timestamp::from_micros),
-            ending: None,
-        };
+        let state =
+            |phase, timer: Option<i64>| State { phase, body: String::new(), timer: timer.map(Timestamp::from_micros) };
         // (phase, timer, unread mail, wake)
         let table = [
             (Phase::Suspended, None, false, Some(NEVER)),

@@ -83,18 +83,6 @@ impl Desk {
         None
     }
 
-    /// Has the rows written of runs that have none yet; says why that cannot be.
-    pub(super) fn settle(&self) -> Result<(), String> {
-        let mut desk = self.writer.lock();
-        let settled = desk.as_mut().map(|writer| catch_unwind(AssertUnwindSafe(|| writer.settle())));
-        match settled {
-            Some(Ok(true)) => return Ok(()),
-            Some(Err(_)) => self.panicked(desk),
-            Some(Ok(false)) | None => drop(desk),
-        }
-        Err(self.queue.refusal().unwrap_or_else(|| "it is closed".to_owned()))
-    }
-
     /// A panic must not leave a half-written group for the next one to commit.
     fn panicked(&self, mut desk: MutexGuard<'_, Option<Writer>>) {
         tracing::error!("the writer of the store panicked");

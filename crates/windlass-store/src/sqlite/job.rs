@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use windlass_core::run::record::Record;
-use windlass_core::run::state::{Doubt, Ending, RunState};
+use windlass_core::run::state::{Doubt, RunState};
 use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Tidied, Turn};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
@@ -88,8 +88,6 @@ pub(super) struct State {
     pub(super) body: String,
     /// When a suspended run is due, if it has a timer.
     pub(super) timer: Option<Timestamp>,
-    /// How a finished run ended.
-    pub(super) ending: Option<Ending>,
 }
 
 pub(super) struct Doubts {
@@ -212,7 +210,7 @@ impl Phase {
 
 impl State {
     pub(super) fn encode(state: &RunState) -> Result<Self, StoreError> {
-        let (mut timer, mut ending) = (None, None);
+        let mut timer = None;
         let phase = match state {
             RunState::Queued => Phase::Queued,
             RunState::Running => Phase::Running,
@@ -221,12 +219,9 @@ impl State {
                 Phase::Suspended
             }
             RunState::Held { .. } => Phase::Held,
-            RunState::Finished { ending: how } => {
-                ending = Some(*how);
-                Phase::Finished
-            }
+            RunState::Finished { .. } => Phase::Finished,
         };
-        Ok(Self { phase, body: encode(state)?, timer, ending })
+        Ok(Self { phase, body: encode(state)?, timer })
     }
 }
 
@@ -238,11 +233,11 @@ impl Write {
         self.records.text.bytes() + mail + starts
     }
 
-    /// Whether it says nothing but that records come, and perhaps that they are the first or the last ones of their run.
-    pub(super) fn is_plain(&self) -> bool {
+    /// Whether it adds to a journal and does nothing else.
+    pub(super) fn only_appends(&self) -> bool {
         let Self {
             guard: _,
-            create: _,
+            create,
             records,
             continues,
             state,
@@ -255,16 +250,10 @@ impl Write {
             refers,
         } = self;
         let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty());
-        let goes_on = state.as_ref().is_some_and(|state| state.ending.is_none());
-        let about_itself = *continues || goes_on || doubts.is_some() || parks.is_some();
+        let about_itself = create.is_some() || *continues || state.is_some() || doubts.is_some() || parks.is_some();
         let about_mail = examined.is_some() || !consumed.is_empty();
         let appends = !records.is_empty() && records.text.payloads.is_empty();
         appends && !(about_others || about_itself || about_mail)
-    }
-
-    /// Whether it adds to a journal and does nothing else.
-    pub(super) fn only_appends(&self) -> bool {
-        self.create.is_none() && self.state.is_none() && self.is_plain()
     }
 
     /// Encodes a commit. Fails if it could not be written whatever the file holds.

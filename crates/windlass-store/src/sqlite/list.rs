@@ -48,7 +48,7 @@ impl Readers {
 
     fn turn(&self, filter: &Filter, order: usize, from: Vec<u8>, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
         let (sql, argument) = listing(filter)?;
-        self.with(|connection| {
+        self.glance(None, |connection| {
             let mut statement = connection.prepare_cached(sql[order])?;
             let read = |row: &SqlRow<'_>| Ok(self.info_of(row));
             let rows = match argument {
@@ -60,7 +60,7 @@ impl Readers {
     }
 
     pub(super) fn counts(&self) -> Result<Counts, StoreError> {
-        self.with(|connection| {
+        self.glance(None, |connection| {
             // One view of the file, so that no run is counted twice.
             let view = connection.transaction()?;
             let number = |sql: &str| -> Result<u64, ReadError> {

@@ -103,7 +103,6 @@ impl End {
         connection: &Connection,
         journal: &Journal,
         records: &Records,
-        note: Option<&str>,
     ) -> rusqlite::Result<Tail> {
         let tail = self.after(journal.tail, records);
         if records.is_empty() {
@@ -119,10 +118,11 @@ impl End {
             number(previous),
             journal.session.map_or(ValueRef::Null, number),
             ValueRef::Text(body.as_bytes()),
-            note.map_or(ValueRef::Null, |note| ValueRef::Text(note.as_bytes())),
+            // The column `note`: only rows of files before schema version 8 have some.
+            ValueRef::Null,
         ]);
-        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body, note, sum)
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let sql = "INSERT INTO log (position, run, seq, count, previous, session, body, sum)
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
         connection.prepare_cached(sql)?.execute(params![
             tail.position,
             journal.run,
@@ -131,7 +131,6 @@ impl End {
             previous,
             journal.session,
             body,
-            note,
             sum,
         ])?;
         blobs::keep(connection, journal.run, &records.text.payloads)?;

@@ -9,7 +9,6 @@
 mod access;
 mod audit;
 mod backup;
-mod birth;
 mod blobs;
 mod check;
 mod checkpoint;
@@ -23,9 +22,8 @@ mod lineage;
 mod list;
 mod lock;
 mod log;
+mod migrate_notes;
 mod network;
-mod note;
-mod nursery;
 mod open;
 mod outline;
 mod pack;
@@ -132,7 +130,6 @@ impl SqliteStore {
         let writer =
             Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
         let (desk, here) = (Arc::new(Desk::new(writer, queue.clone())), options.here);
-        readers.nursery.open(&desk);
         let at_desk = desk.clone();
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
@@ -159,11 +156,9 @@ impl SqliteStore {
         }
     }
 
-    /// Writes a commit on this thread if that may be, or hands it over. A run that nobody is known to drive yet is created by
-    /// handing over, which takes longer than becoming known: until then nobody may find it.
+    /// Writes a commit on this thread if that may be, or hands it over.
     fn submit(&self, write: Write, promise: Promise<()>) -> Result<(), StoreError> {
-        let is_owners = matches!(write.guard, Guard::Owner { .. });
-        let may = self.here && is_owners && write.create.as_ref().is_none_or(|creation| creation.known);
+        let may = self.here && matches!(write.guard, Guard::Owner { .. });
         let job = Job::Write(write.into(), promise);
         let left = if may { self.desk.write_here(job) } else { Some(job) };
         left.map_or(Ok(()), |job| self.queue.push(job))
@@ -311,7 +306,7 @@ impl Queries for SqliteStore {
 impl Upkeep for SqliteStore {
     fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
         Box::pin(async move {
-            let found = self.readers.with(|connection| self.keeper.look(connection, now))?;
+            let found = self.readers.glance(None, |connection| self.keeper.look(connection, now))?;
             let done = match found.chores.is_empty() {
                 true => Tidied::default(),
                 false => self.ask(|promise| Job::Tidy(found.chores, promise)).await?,

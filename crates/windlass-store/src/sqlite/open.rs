@@ -13,7 +13,7 @@ use super::lock::{self, FileLock};
 use super::place::{Place, private};
 use super::refusal::OpenError;
 use super::schema::{self, Identity};
-use super::{birth, check, lineage, network, refusal, reopen};
+use super::{check, lineage, network, refusal, reopen};
 
 /// How long a statement waits for a lock. Our own connections never make one another wait; this is for other programs
 /// that look into the file.
@@ -135,20 +135,12 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
         reopen::empty_log(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
     }
     schema::check_own_row(&connection).map_err(failed)?;
-    let stamp = || lineage::stamp(&connection, options.shared).map_err(failed);
-    let are_missing = !birth::find(&connection).map_err(failed)?.is_empty();
-    if are_missing {
-        stamp()?;
-        birth::write_down(&connection).map_err(failed)?;
-    }
     let clean = schema::is_clean(&connection).map_err(failed)?;
     if !clean {
         check::at_once(&connection).map_err(|problem| OpenError::damaged(&path, problem))?;
     }
     // The first that is written to the log; but nothing is written to a file that is refused.
-    if !are_missing {
-        stamp()?;
-    }
+    lineage::stamp(&connection, options.shared).map_err(failed)?;
     let (opening, secret) = schema::count_opening(&mut connection).map_err(failed)?;
     Ok(Opened { lock, connection, place: Place::of(path, options), opening, secret, clean })
 }

@@ -119,7 +119,6 @@ fn pack(run: i64, pile: &Pile) -> Option<Segment> {
 impl Table<'_> {
     /// Puts segments in the place of their rows, and sees to it that nobody needs to look through this part of the log.
     pub(super) fn pack(&mut self, packed: &Packed) -> Result<(), Trouble> {
-        self.raise_many(true)?;
         for segment in &packed.segments {
             self.exchange(segment)?;
         }

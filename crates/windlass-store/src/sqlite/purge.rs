@@ -57,8 +57,6 @@ const PURGE: &str = "DELETE FROM runs WHERE id = ?1 AND summary = 2 RETURNING ru
 impl Table<'_> {
     /// Does a slice of what is to be done.
     pub(super) fn tidy(&mut self, chores: &Chores) -> Result<Tidied, Trouble> {
-        // They may be of a session that goes with the last of its runs.
-        self.raise_many(true)?;
         let (mut done, mut budget) = (Tidied::default(), Budget(SLICE));
         for id in &chores.going {
             done.summarized += usize::from(!budget.is_spent() && self.empty(*id, chores.now, &mut budget)?);
@@ -90,8 +88,6 @@ impl Table<'_> {
 
     /// Removes a slice of a run that somebody wants gone. What it frees is overwritten, also where that takes a write.
     pub(super) fn purge(&mut self, run: RunId, now: Timestamp) -> Result<Tidied, Trouble> {
-        // Others may be of its session, which goes with the last of them.
-        self.raise_many(true)?;
         let head = self.head(run)?.ok_or(StoreError::NoSuchRun(run))?;
         let Head { id, phase, .. } = *head;
         if phase != Phase::Finished {

@@ -1,9 +1,8 @@
 //! The read side: short statements on connections of their own.
 //!
 //! They block the thread that polls, for the fraction of a millisecond a read of some hundred records takes: less than
-//! moving it to another thread would cost. Whoever asks for one run or one session never waits for the writer, whoever asks
-//! which runs there are waits for the group under way; it waits for nobody. A reader that starts after a commit was answered
-//! sees it.
+//! moving it to another thread would cost. A reader never writes and never waits for the writer, nor the writer for a
+//! reader. A reader that starts after a commit was answered sees it.
 
 mod failure;
 
@@ -23,7 +22,6 @@ use super::damage::{Damage, Noticed};
 use super::decide::NEVER;
 use super::keys::Keys;
 use super::log::{self, Row, Tail, Tails, signed, unsigned};
-use super::nursery::Nursery;
 use super::outline;
 use super::place::Place;
 use super::seal::{self, Closed};
@@ -53,9 +51,8 @@ const IDLE: usize = 8;
 pub(super) struct Readers {
     place: Place,
     keys: Keys,
-    tails: Arc<Tails>,
+    pub(super) tails: Arc<Tails>,
     idle: Mutex<Vec<Connection>>,
-    pub(super) nursery: Nursery,
     noticed: Arc<Noticed>,
 }
 
@@ -83,8 +80,7 @@ struct Opened {
 
 impl Readers {
     pub(super) fn new(place: Place, tails: Arc<Tails>, noticed: Arc<Noticed>) -> Self {
-        let (keys, nursery) = (Keys::of(&place.path), Nursery::default());
-        Self { keys, place, tails, idle: Mutex::default(), nursery, noticed }
+        Self { keys: Keys::of(&place.path), place, tails, idle: Mutex::default(), noticed }
     }
 
     /// What secrets are sealed with.
@@ -99,8 +95,7 @@ impl Readers {
     pub(super) fn info(&self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
         self.glance(Some(run), |connection| {
             let mut statement = connection.prepare_cached(infos!("WHERE run = ?1"))?;
-            let look = || statement.query_row([run.as_bytes()], |row| Ok(self.info_of(row))).optional()?.transpose();
-            either(look, || self.nursery.info(run))
+            statement.query_row([run.as_bytes()], |row| Ok(self.info_of(row))).optional()?.transpose()
         })
     }
 
@@ -124,7 +119,7 @@ impl Readers {
 
     pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
         self.glance(Some(run), |connection| {
-            let id = self.find(connection, run)?;
+            let id = find(connection, run)?;
             let read = |view: &Connection, tail| records(view, (&self.keys, run, id), tail, from, limit);
             let found = self.at_tail(connection, run, id, read)?;
             match found.closed {
@@ -148,7 +143,7 @@ impl Readers {
         read: impl Fn(&Connection, Tail) -> Result<Option<T>, ReadError>,
     ) -> Result<T, ReadError> {
         loop {
-            let published = self.nursery.last();
+            let published = self.tails.last();
             let known = self.tails.get(id);
             let view = connection.transaction()?;
             let newest = view
@@ -162,35 +157,33 @@ impl Readers {
                     Ok((tail, row.get::<_, i64>(2)?, row.get::<_, bool>(3)?))
                 })
                 .optional()?;
-            let tail = match (known, saved) {
-                (_, Some((.., false))) => return Err(log::damaged(ROW.to_owned())),
+            let saved = match saved {
+                None => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
+                Some((.., false)) => return Err(log::damaged(ROW.to_owned())),
                 // A part of a journal must not look like all of it.
-                (_, Some((_, 1.., _))) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
-                (Some(tail), Some((saved, ..)))
-                    if tail.end < saved.end && newest.is_none() && self.tails.get(id) == known =>
-                {
-                    return Err(log::damaged(format!("its journal after record {}", tail.end)));
-                }
-                // Also that of a run that has no row yet.
-                (Some(tail), _) => newest.unwrap_or(tail),
-                (None, Some((saved, ..))) => newest.unwrap_or(saved),
-                (None, None) => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
+                Some((_, 1.., _)) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
+                Some((saved, ..)) => saved,
             };
+            if let (Some(tail), None) = (known, newest)
+                && tail.end < saved.end
+                && self.tails.get(id) == known
+            {
+                return Err(log::damaged(format!("its journal after record {}", tail.end)));
+            }
+            let tail = newest.or(known).unwrap_or(saved);
             if let Some(value) = read(&view, tail)? {
                 return Ok(value);
             }
             drop(view);
             if self.tails.get(id) == known {
-                // Removed just now.
-                let gone = saved.is_none().then_some(ReadError::Refused(StoreError::NoSuchRun(run)));
-                return Err(gone.unwrap_or(ReadError::Broken(tail.position)));
+                return Err(ReadError::Broken(tail.position));
             }
         }
     }
 
     pub(super) fn mail(&self, run: RunId, after: u64) -> Result<Vec<Mail>, StoreError> {
         self.glance(Some(run), |connection| {
-            let id = self.find(connection, run)?;
+            let id = find(connection, run)?;
             let view = connection.transaction()?;
             check_mailbox(&view, id)?;
             mail(&view, id, signed(after))
@@ -199,7 +192,7 @@ impl Readers {
 
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {
         let contents = self.glance(Some(run), |connection| {
-            let id = self.find(connection, run)?;
+            let id = find(connection, run)?;
             self.at_tail(connection, run, id, |view, tail| contents(view, (&self.keys, run, id), tail))
         })?;
         contents.damaged.iter().for_each(|damage| self.noticed.notice(damage));
@@ -209,20 +202,17 @@ impl Readers {
     pub(super) fn keyed(&self, key: &str) -> Result<Option<RunId>, StoreError> {
         self.glance(None, |connection| {
             let mut statement = connection.prepare_cached(table::KEYED)?;
-            let look = || {
-                let read = |row: &SqlRow<'_>| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?));
-                match statement.query_row([key], read).optional()? {
-                    Some((run, false)) => Err(log::damaged(ROW.to_owned()).of(Some(run))),
-                    found => Ok(found.map(|(run, _)| run)),
-                }
-            };
-            either(look, || self.nursery.keyed(key))
+            let read = |row: &SqlRow<'_>| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?));
+            match statement.query_row([key], read).optional()? {
+                Some((run, false)) => Err(log::damaged(ROW.to_owned()).of(Some(run))),
+                found => Ok(found.map(|(run, _)| run)),
+            }
         })
     }
 
     pub(super) fn told(&self, run: RunId, dedupe: &str) -> Result<bool, StoreError> {
         self.glance(Some(run), |connection| {
-            let id = self.find(connection, run)?;
+            let id = find(connection, run)?;
             Ok(connection.prepare_cached(table::KNOWN)?.exists(params![id, dedupe])?)
         })
     }
@@ -232,12 +222,6 @@ impl Readers {
         // Whatever the time is, it is not "never".
         let now = now.as_micros().min(NEVER - 1);
         self.glance(None, |connection| {
-            // Runs that have no row yet are driven, unless their worker is gone.
-            let gone =
-                connection.prepare_cached(GONE)?.query_map([now], |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
-            if self.nursery.has_runs_of(&gone) {
-                self.nursery.settle().map_err(|why| ReadError::Refused(StoreError::Unavailable(why)))?;
-            }
             // One view of the file, so that no run is on its way from one answer to another.
             let transaction = connection.transaction()?;
             let ids = |sql: &str, limit: i64, opening: Option<i64>| -> rusqlite::Result<Vec<RunId>> {
@@ -257,36 +241,17 @@ impl Readers {
 
     pub(super) fn feed(&self, session: &str, after: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
         self.glance(None, |connection| {
-            let upto = self.nursery.last();
+            // A group whose sync failed may be seen in the file and be gone after a power cut, with its positions.
+            let upto = self.tails.last();
             // One view of the file, so that nothing is on its way into a segment.
             let view = connection.transaction()?;
-            log::feed(&view, (&self.keys, &self.nursery), session, (after, upto), limit)
+            log::feed(&view, &self.keys, session, (after, upto), limit)
         })
-    }
-
-    /// The number that stands for the run in the file.
-    fn find(&self, connection: &Connection, run: RunId) -> Result<i64, ReadError> {
-        let mut statement = connection.prepare_cached(NUMBER)?;
-        let look = || {
-            let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?));
-            match statement.query_row([run.as_bytes()], read).optional()? {
-                Some((_, false)) => Err(log::damaged(ROW.to_owned())),
-                found => Ok(found.map(|(id, _)| id)),
-            }
-        };
-        either(look, || self.nursery.number(run))?.ok_or(ReadError::Refused(StoreError::NoSuchRun(run)))
-    }
-
-    /// Reads once every run has its row.
-    pub(super) fn with<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, ReadError>) -> Result<T, StoreError> {
-        // Without them it would be wrong, not old.
-        self.nursery.settle().map_err(StoreError::Unavailable)?;
-        self.glance(None, read)
     }
 
     /// Reads on an idle connection, or on a new one. A connection that failed is not used again. Damage is noticed, and told
     /// of the run that is read, if it is one.
-    fn glance<T>(
+    pub(super) fn glance<T>(
         &self,
         about: Option<RunId>,
         read: impl FnOnce(&mut Connection) -> Result<T, ReadError>,
@@ -316,15 +281,13 @@ impl Readers {
     }
 }
 
-/// What the file says of a run, or else what is known of one that has no row. That may have got its row in between, so a run
-/// is missing only if the file is asked twice.
-fn either<T>(
-    mut file: impl FnMut() -> Result<Option<T>, ReadError>,
-    young: impl FnOnce() -> Option<T>,
-) -> Result<Option<T>, ReadError> {
-    match file()?.or_else(young) {
-        Some(found) => Ok(Some(found)),
-        None => file(),
+/// The number that stands for the run in the file.
+fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
+    let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?));
+    match connection.prepare_cached(NUMBER)?.query_row([run.as_bytes()], read).optional()? {
+        None => Err(ReadError::Refused(StoreError::NoSuchRun(run))),
+        Some((_, false)) => Err(log::damaged(ROW.to_owned())),
+        Some((id, _)) => Ok(id),
     }
 }
 
@@ -337,9 +300,6 @@ const WOKEN: &str = "SELECT run FROM runs WHERE wake <= ?1 ORDER BY wake, run LI
 
 /// When the next one's time comes.
 const NEXT: &str = "SELECT wake FROM runs WHERE wake > ?1 ORDER BY wake LIMIT 1";
-
-/// Owners whose lease is over.
-const GONE: &str = "SELECT id FROM workers WHERE until <= ?1";
 
 /// Running runs whose owner's lease is over: `CROSS JOIN` says that the few workers come first, and hardly ever is there one.
 const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs INDEXED BY runs_open
@@ -539,7 +499,6 @@ mod tests {
         let expected = [
             (WOKEN, "SEARCH runs USING COVERING INDEX runs_due (wake<?)"),
             (NEXT, "SEARCH runs USING COVERING INDEX runs_due (wake>?)"),
-            (GONE, "SEARCH workers USING COVERING INDEX workers_by_lease (until<?)"),
             (
                 LEFT,
                 "SEARCH workers USING COVERING INDEX workers_by_lease (until<?); SEARCH runs USING INDEX runs_open (phase=?)",

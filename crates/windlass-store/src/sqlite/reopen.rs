@@ -14,7 +14,6 @@ use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
 use super::access::Link;
-use super::birth;
 use super::fault::Fault;
 use super::lineage;
 use super::open::{self, Options};
@@ -64,7 +63,6 @@ impl Outage {
         empty_log(&connection)?;
         lineage::stamp(&connection, options.shared).map_err(fault)?;
         schema::touch(&connection).map_err(fault)?;
-        birth::write_down(&connection).map_err(fault)?;
         Link::new(connection, place).map_err(fault)
     }
 }

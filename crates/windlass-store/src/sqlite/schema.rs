@@ -6,13 +6,13 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, birth, blobs, check, lineage, log, outline, sum};
+use super::{backup, blobs, check, lineage, log, migrate_notes, outline, sum};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
 /// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 7;
+pub(super) const VERSION: i32 = 8;
 
 /// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
 ///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
@@ -137,6 +137,9 @@ CREATE TABLE segments (
 CREATE INDEX segments_by_session ON segments (session, first) WHERE session IS NOT NULL;
 ";
 
+/// Nothing writes it any more, but the checksums of the rows cover it: see `migrate_notes.rs`.
+const NOTE: &str = "ALTER TABLE log ADD COLUMN note TEXT;";
+
 /// Finished runs by how much of them is left and when they ended.
 const ENDED: &str = "CREATE INDEX runs_ended ON runs (summary, ended) WHERE ended IS NOT NULL;";
 
@@ -171,7 +174,10 @@ CREATE VIEW journal AS
 ";
 
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
-const MIGRATIONS: [&[&str]; 6] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6];
+const MIGRATIONS: [&[&str]; 7] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7];
+
+/// Version 7 wrote the rows of short runs after their records; `migrate_notes.rs` writes those that are missing.
+const FROM_V7: &[&str] = &[];
 
 /// Version 6 took any log that lay beside the file, and had no checksums. What it wrote stays without.
 const FROM_V6: &[&str] = &[lineage::DDL, sum::COLUMNS, sum::TRIGGERS];
@@ -278,7 +284,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    let parts = [TABLES, RUNS, LOG, birth::DDL, ENDED, RETENTION, blobs::DDL];
+    let parts = [TABLES, RUNS, LOG, NOTE, ENDED, RETENTION, blobs::DDL];
     for statements in parts.into_iter().chain([lineage::DDL, sum::COLUMNS, sum::TRIGGERS, VIEWS]) {
         transaction.execute_batch(statements)?;
     }
@@ -295,11 +301,16 @@ pub(super) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Resul
     if said != "ok" {
         return Err(corrupt(said));
     }
+    // The first version that has checksums of its schema and of its own row.
+    if from >= 7 {
+        check_own_row(connection)?;
+    }
     let transaction = connection.transaction()?;
     let older = usize::try_from(from).unwrap_or(1).max(1) - 1;
     for statements in MIGRATIONS.iter().skip(older).copied().flatten() {
         transaction.execute_batch(statements)?;
     }
+    migrate_notes::write_rows(&transaction)?;
     transaction.execute_batch(VIEWS)?;
     note_shape(&transaction)?;
     transaction.pragma_update(None, "user_version", VERSION)?;

@@ -4,12 +4,9 @@
 mod claim;
 mod create;
 mod mail;
-mod raise;
 
 pub(super) use create::{KEYED, Row, Sessions, insert};
 pub(super) use mail::KNOWN;
-
-use std::borrow::Cow;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
@@ -17,12 +14,10 @@ use windlass_core::RunId;
 use windlass_core::store::{Guard, StoreError};
 use windlass_core::time::Timestamp;
 
-use super::birth::{Birth, End as Ended, Young};
 use super::blobs;
 use super::decide::{self, AT_ONCE, Head, Owner, Verdict};
 use super::job::{Letter, Phase, Start, State, Write};
 use super::log::{self, End, Tail, Tails, signed, unsigned};
-use super::note;
 use super::read::{self, ReadError};
 use super::retention;
 use super::sum::{run_is_sound, run_sum};
@@ -60,29 +55,7 @@ pub(super) struct Table<'a> {
     /// Runs that hardly anybody asks for soon: forgotten after the group, and found in the file by whoever does.
     pub(super) resting: &'a mut Vec<RunId>,
     pub(super) opening: i64,
-    /// Runs that have no row yet.
-    pub(super) young: &'a mut Young,
-    /// Whether rows may come later.
-    pub(super) bears: bool,
     pub(super) sessions: &'a mut Sessions,
-}
-
-/// What an owner's commit says of its run that the log notes, instead of the run's own row.
-enum Noted {
-    Birth(Birth),
-    End(Ended),
-    /// Nothing but that its journal grows.
-    Nothing,
-}
-
-impl Noted {
-    fn text(&self) -> Result<Option<Cow<'static, str>>, StoreError> {
-        match self {
-            Self::Birth(birth) => note::birth(birth).map(|text| Some(text.into())),
-            Self::End(end) => Ok(Some(note::word(end.ending).into())),
-            Self::Nothing => Ok(None),
-        }
-    }
 }
 
 impl Table<'_> {
@@ -102,15 +75,11 @@ impl Table<'_> {
                 return self.compare(owner, &head, write);
             }
         }
-        let noted = owner.and_then(|owner| self.noted(owner.run, write));
-        if noted.is_none() {
-            self.raise_named(write, owner)?;
-        }
         let starts = self.check_creations(write, owner)?;
         let letters = self.check_mail(write, owner, &starts)?;
         let refers = blobs::check(self.connection, write, owner.map(|owner| owner.run), &starts)?;
         // Nothing is refused from here on. A refusal now would leave half a commit behind, so the group fails instead.
-        self.apply(write, owner.zip(Some(noted)), &starts, &letters).map_err(|trouble| match trouble {
+        self.apply(write, owner, &starts, &letters).map_err(|trouble| match trouble {
             Trouble::Refused(_) => Trouble::Sql(rusqlite::Error::QueryReturnedNoRows),
             Trouble::Sql(error) => Trouble::Sql(error),
         })?;
@@ -120,14 +89,12 @@ impl Table<'_> {
     fn apply(
         &mut self,
         write: &Write,
-        owner: Option<(Owner, Option<Noted>)>,
+        owner: Option<Owner>,
         starts: &[&Start],
         letters: &[&Letter],
     ) -> Result<(), Trouble> {
-        match owner {
-            Some((owner, Some(noted))) => self.note(owner, write, noted)?,
-            Some((owner, None)) => self.change(owner, write)?,
-            None => {}
+        if let Some(owner) = owner {
+            self.change(owner, write)?;
         }
         for start in starts {
             self.start(start)?;
@@ -155,7 +122,6 @@ impl Table<'_> {
     fn compare(&mut self, owner: Owner, head: &Head, write: &Write) -> Result<(), Trouble> {
         let different = || Trouble::from(decide::out_of_sequence(owner, head));
         if let Some(create) = &write.create {
-            self.raise(owner.run)?;
             let created = self
                 .connection
                 .prepare_cached("SELECT tool = ?2 AND created = ?3 FROM runs WHERE id = ?1")?
@@ -176,49 +142,6 @@ impl Table<'_> {
         if rows.unwrap_or_default().first().is_some_and(same) { Ok(()) } else { Err(different()) }
     }
 
-    /// Whether a commit adds one row to the log and does nothing else.
-    pub(super) fn takes_note(&self, write: &Write) -> bool {
-        let session = write.create.as_ref().and_then(|creation| creation.session.as_deref());
-        let is_named = session.is_none_or(|name| self.sessions.get(name).is_some());
-        is_named && matches!(write.guard, Guard::Owner { run, .. } if self.noted(run, write).is_some())
-    }
-
-    /// What the log can note of an owner's commit; nothing if the row of its run has to say more.
-    fn noted(&self, run: RunId, write: &Write) -> Option<Noted> {
-        if write.create.is_some() {
-            return Birth::of(write).filter(|_| self.bears).map(Noted::Birth);
-        }
-        if write.only_appends() {
-            return Some(Noted::Nothing);
-        }
-        let is_young = self.heads.get(&run).is_some_and(|head| self.young.has(head.id));
-        Ended::of(write).filter(|_| is_young && write.is_plain()).map(Noted::End)
-    }
-
-    /// Writes an owner's commit that leaves the row of its run alone, whether it has one or not.
-    fn note(&mut self, owner: Owner, write: &Write, noted: Noted) -> Result<(), Trouble> {
-        let text = noted.text()?;
-        if let Some(creation) = &write.create {
-            let session = self.session(creation)?;
-            let head = Head::new(self.end.number(owner.run), owner.epoch, Phase::Running);
-            self.heads.insert(owner.run, Head { session, ..head });
-        }
-        let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
-        head.tail = self.end.append(self.connection, &head.journal(), &write.records, text.as_deref())?;
-        match noted {
-            Noted::Birth(birth) => self.young.bear(head.id, birth),
-            Noted::End(end) => self.young.end(head.id, end),
-            Noted::Nothing => {}
-        }
-        if write.finishes() {
-            head.phase = Phase::Finished;
-        }
-        if head.is_at_rest() && !self.young.has(head.id) {
-            self.resting.push(owner.run);
-        }
-        Ok(())
-    }
-
     /// Writes what an owner's commit says about its own run.
     fn change(&mut self, owner: Owner, write: &Write) -> Result<(), Trouble> {
         let connection = self.connection;
@@ -228,7 +151,7 @@ impl Table<'_> {
         }
         let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
         set_facts(connection, head, write)?;
-        head.tail = self.end.append(connection, &head.journal(), &write.records, None)?;
+        head.tail = self.end.append(connection, &head.journal(), &write.records)?;
         mail::consume(connection, head, &write.consumed)?;
         if let Some(state) = &write.state {
             let ends_turn = head.turn && state.phase == Phase::Finished;

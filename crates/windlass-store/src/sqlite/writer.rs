@@ -13,7 +13,6 @@ use windlass_core::store::{Promise, StoreError, Tidied};
 use windlass_core::troubles::Troubles;
 
 use super::access::{self, Access, Link};
-use super::birth::Young;
 use super::blobs;
 use super::check::Shared;
 use super::checkpoint::{Checkpoints, Next};
@@ -47,7 +46,6 @@ pub(super) struct Writer {
     heads: Heads,
     end: End,
     resting: Vec<RunId>,
-    young: Young,
     sessions: Sessions,
     /// Prepares what is packed next.
     packer: Option<JoinHandle<()>>,
@@ -113,7 +111,6 @@ impl Writer {
         let Opened { lock, connection, place, opening, .. } = opened;
         let end = others.tails.rebuild(&connection)?;
         end.damaged.iter().for_each(|damage| others.check.notice(damage));
-        others.readers.nursery.begin(end.last);
         let access = Access::new(Link::new(connection, &place)?, queue.clone(), place.path.clone());
         Ok(Self {
             queue,
@@ -126,7 +123,6 @@ impl Writer {
             heads: Heads::default(),
             end,
             resting: Vec::new(),
-            young: Young::default(),
             sessions: Sessions::default(),
             packer: None,
             packing: Arc::default(),
@@ -155,15 +151,10 @@ impl Writer {
         self.give_up(fault);
     }
 
-    /// Forgets what it knows of runs that have a row.
+    /// Forgets what it knows of runs.
     #[cfg(test)]
     pub(super) fn forget(&mut self) {
-        self.heads.retain(|_, head| self.young.has(head.id));
-    }
-
-    /// Whether the file is open.
-    pub(super) fn is_open(&self) -> bool {
-        self.access.is_open()
+        self.heads.clear();
     }
 
     /// Whether the file is open and nothing is to be done but to write.
@@ -185,15 +176,8 @@ impl Writer {
         self.pack();
     }
 
-    /// Writes the rows of runs that have none yet. Whether all of them have.
-    pub(super) fn settle(&mut self) -> bool {
-        self.write(&mut Vec::new()).give();
-        self.is_open()
-    }
-
     /// Closes in good order once everything is written.
     pub(super) fn finish(mut self) {
-        self.settle();
         if let Next::Failed(fault) = self.checkpoints.end() {
             self.fail(fault);
         }
@@ -230,8 +214,6 @@ impl Writer {
         if !self.has_to_pack() {
             return;
         }
-        // Whatever is packed is of a run that has a row.
-        self.settle();
         let unpacked = i64::from(self.options.unpacked);
         // Half of it, so that the rows of runs that go on now are not cut into small pieces.
         let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
@@ -257,10 +239,9 @@ impl Writer {
         self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
-    /// Writes a group, or the rows that are still to come if there is nothing else. Its answers are to be given, if there are
-    /// any.
+    /// Writes a group. Its answers are to be given, if there are any.
     pub(super) fn write(&mut self, jobs: &mut Vec<Job>) -> Replies {
-        if jobs.is_empty() && self.young.is_empty() {
+        if jobs.is_empty() {
             return Replies { replies: Vec::new(), failed: None, spent: Vec::new() };
         }
         let was_open = self.access.is_open();
@@ -270,11 +251,10 @@ impl Writer {
             Some(failure) if was_open => self.fail(failure.fault.clone()),
             Some(_) => {}
             None => {
-                self.others.tails.publish(&mut self.end.moved);
+                self.others.tails.publish(&mut self.end.moved, self.end.last);
                 if self.end.packed != packed {
                     self.others.tails.forget(self.end.packed);
                 }
-                self.others.readers.nursery.publish(&mut self.young, self.end.last);
                 self.forget_heads();
             }
         }
@@ -283,26 +263,20 @@ impl Writer {
 
     fn forget_heads(&mut self) {
         for run in self.resting.drain(..) {
-            if self.heads.get(&run).is_some_and(|head| head.is_at_rest() && !self.young.has(head.id)) {
+            if self.heads.get(&run).is_some_and(|head| head.is_at_rest()) {
                 self.heads.remove(&run);
             }
         }
         if self.heads.len() > HEADS {
-            // A run without a row could not be asked for again.
-            self.heads.retain(|_, head| self.young.has(head.id));
+            self.heads.clear();
         }
     }
 
     /// Does all jobs in one transaction. The answers count only if nothing failed.
     fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut Spent) -> (Vec<Reply>, Option<Failure>) {
         // One statement is a transaction of its own.
-        let single = self.is_single(jobs);
+        let single = matches!(jobs[..], [Job::Write(ref write, _)] if write.only_appends());
         let mut failed = self.begin(single).err();
-        if jobs.is_empty() || self.young.are_many() {
-            let all = jobs.is_empty() || self.young.are_too_many();
-            // A failure fails the group.
-            drop(self.one(&mut failed, |table| Ok(table.raise_many(all)?)));
-        }
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
             replies.push(match job {
@@ -341,16 +315,6 @@ impl Writer {
             failed = Some(Failure::unknown(&error, &self.place.path));
         }
         (replies, failed)
-    }
-
-    /// Whether all there is to do is to add one row to the log.
-    fn is_single(&mut self, jobs: &[Job]) -> bool {
-        match jobs {
-            [Job::Write(write, _)] if !self.young.are_many() => {
-                write.only_appends() || self.table().is_some_and(|table| table.takes_note(write))
-            }
-            _ => false,
-        }
     }
 
     /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written. A single
@@ -396,8 +360,6 @@ impl Writer {
             tails: &self.others.tails,
             resting: &mut self.resting,
             opening: self.opening,
-            young: &mut self.young,
-            bears: !self.options.shared,
             sessions: &mut self.sessions,
         })
     }
@@ -443,8 +405,6 @@ impl Writer {
     fn give_up(&mut self, fault: Fault) {
         self.heads.clear();
         self.resting.clear();
-        // Their rows are written when the file is opened again.
-        self.young.clear();
         self.sessions.clear();
         self.access.lost(fault);
     }
@@ -471,7 +431,6 @@ impl Writer {
             Ok((link, end)) => {
                 // They may be connected to files that are not there any more.
                 self.others.readers.close();
-                self.others.readers.nursery.begin(end.last);
                 end.damaged.iter().for_each(|damage| self.others.check.notice(damage));
                 self.end = end;
                 self.checkpoints = Checkpoints::default();

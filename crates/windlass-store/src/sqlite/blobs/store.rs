@@ -85,7 +85,7 @@ impl Artifacts for SqliteStore {
 
     fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
         Box::pin(async move {
-            self.readers.with(|connection| {
+            self.readers.glance(None, |connection| {
                 let transaction = connection.transaction()?;
                 let blob = Self::readable(&transaction, artifact, &by)?;
                 Ok(size(&transaction, blob)?)
@@ -101,7 +101,7 @@ impl Artifacts for SqliteStore {
         length: usize,
     ) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
         Box::pin(async move {
-            self.readers.with(|connection| {
+            self.readers.glance(None, |connection| {
                 // In one view of the file: what is collected meanwhile is there to the end.
                 let transaction = connection.transaction()?;
                 let blob = Self::readable(&transaction, artifact, &by)?;

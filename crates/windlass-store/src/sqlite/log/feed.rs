@@ -4,14 +4,12 @@ use rusqlite::{Connection, params};
 use windlass_core::RunId;
 use windlass_core::store::Entry;
 
-use super::{Row, hot_row, packed_rows, signed, unsigned};
-use crate::sqlite::birth;
+use super::{Row, damaged, hot_row, packed_rows, signed, unsigned};
 use crate::sqlite::keys::Keys;
-use crate::sqlite::nursery::Nursery;
 use crate::sqlite::read::{ReadError, decode_line};
 use crate::sqlite::seal;
 
-/// A run may have no row yet.
+/// A damaged row may name a run that is not there, and must not be left out for it.
 pub(in crate::sqlite) const HOT_FEED: &str = "SELECT log.position, log.run, log.seq, log.count, log.previous,
         log.session, log.body, log.note, log.sum, runs.run
     FROM log LEFT JOIN runs ON runs.id = log.run
@@ -30,7 +28,7 @@ pub(in crate::sqlite) const PACKED_FEED: &str = "SELECT segments.position, segme
 /// At most `limit` entries after a position and up to another.
 pub(in crate::sqlite) fn feed(
     view: &Connection,
-    (keys, nursery): (&Keys, &Nursery),
+    keys: &Keys,
     session: &str,
     (after, upto): (u64, i64),
     limit: usize,
@@ -39,18 +37,10 @@ pub(in crate::sqlite) fn feed(
     let mut statement = view.prepare_cached(HOT_FEED)?;
     let mut rows = statement.query(params![session, page.after, upto, i64::try_from(limit).unwrap_or(i64::MAX)])?;
     while let Some(row) = rows.next()? {
-        let run = match row.get::<_, Option<_>>(9)? {
-            Some(run) => Some(RunId::from_bytes(run)),
-            None => match nursery.numbered(row.get(1)?) {
-                Some(run) => Some(run),
-                // It has got its row since this view was taken.
-                None => birth::run_at(view, row.get(0)?)?,
-            },
-        };
+        let run = row.get::<_, Option<_>>(9)?.map(RunId::from_bytes);
         let found = hot_row(row).map_err(|error| error.of(run))?;
-        if let Some(run) = run {
-            page.add(run, &found).map_err(|error| error.of(Some(run)))?;
-        }
+        let run = run.ok_or_else(|| damaged(format!("the journal at position {} is of no run", found.position)))?;
+        page.add(run, &found).map_err(|error| error.of(Some(run)))?;
     }
     page.cut();
     let mut statement = view.prepare_cached(PACKED_FEED)?;

@@ -1,5 +1,7 @@
 //! Where the journals end that were added to lately.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use parking_lot::RwLock;
 use rusqlite::{Connection, OptionalExtension, Row};
 use rustc_hash::FxHashMap;
@@ -20,36 +22,46 @@ pub(in crate::sqlite) struct Tail {
 /// The ends of journals, by the number of the run, that are not in the run's own row: it says where such a journal once
 /// ended, and for any other journal it is right.
 #[derive(Debug, Default)]
-pub(in crate::sqlite) struct Tails(RwLock<FxHashMap<i64, Tail>>);
+pub(in crate::sqlite) struct Tails {
+    ends: RwLock<FxHashMap<i64, Tail>>,
+    /// The position of the last record that they count.
+    last: AtomicI64,
+}
 
 impl Tails {
     pub(in crate::sqlite) fn get(&self, run: i64) -> Option<Tail> {
-        self.0.read().get(&run).copied()
+        self.ends.read().get(&run).copied()
     }
 
-    /// Makes known what is committed.
-    pub(in crate::sqlite) fn publish(&self, moved: &mut Vec<(i64, Option<Tail>)>) {
+    /// Records beyond this position may be in the file and not be counted yet.
+    pub(in crate::sqlite) fn last(&self) -> i64 {
+        self.last.load(Ordering::Acquire)
+    }
+
+    /// Makes known what is committed, up to the record at this position.
+    pub(in crate::sqlite) fn publish(&self, moved: &mut Vec<(i64, Option<Tail>)>, last: i64) {
         if moved.is_empty() {
             return;
         }
-        let mut tails = self.0.write();
+        let mut tails = self.ends.write();
         for (run, tail) in moved.drain(..) {
             match tail {
                 Some(tail) => tails.insert(run, tail),
                 None => tails.remove(&run),
             };
         }
+        self.last.store(last, Ordering::Release);
     }
 
     /// The journals that end in the part of the log up to `packed`.
     pub(in crate::sqlite) fn upto(&self, packed: i64) -> Vec<(i64, Tail)> {
-        let tails = self.0.read();
+        let tails = self.ends.read();
         tails.iter().filter(|(_, tail)| tail.position <= packed).map(|(run, tail)| (*run, *tail)).collect()
     }
 
     /// Forgets them: the rows in `runs` are right.
     pub(in crate::sqlite) fn forget(&self, packed: i64) {
-        self.0.write().retain(|_, tail| tail.position > packed);
+        self.ends.write().retain(|_, tail| tail.position > packed);
     }
 
     /// Looks through the end of the log as it is in the file.
@@ -66,7 +78,7 @@ impl Tails {
                 Tail { position, end: unsigned(row.get(2)?).saturating_add(row.get::<_, u32>(3).unwrap_or(0).into()) };
             if is_sound(row)? {
                 last = last.max(position);
-                // Also of one that has no row, and cannot get one.
+                // Also of one whose row is lost.
                 runs = runs.max(run);
                 tails.insert(run, tail);
                 continue;
@@ -75,7 +87,8 @@ impl Tails {
             last = last.max(Some(position).filter(|position| *position < FAR).unwrap_or(last));
             damaged.push(lost(connection, &mut tails, row, (run, tail))?);
         }
-        *self.0.write() = tails;
+        *self.ends.write() = tails;
+        self.last.store(last, Ordering::Release);
         let newest = connection.query_row("SELECT max(run) FROM runs", [], |row| row.get::<_, Option<Vec<u8>>>(0))?;
         // After an id that nobody can read no other is known to be later.
         let newest = newest.map(|id| RunId::from_bytes(id.try_into().unwrap_or([u8::MAX; 16])));

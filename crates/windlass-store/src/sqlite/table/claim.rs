@@ -29,7 +29,6 @@ pub(super) const FIRST_TURN: &str = "SELECT id, run, (SELECT name FROM sessions 
 impl Table<'_> {
     /// Raises the run's epoch for a new owner.
     pub(in crate::sqlite) fn claim(&mut self, run: RunId, by: Claimant) -> Result<Taken, Trouble> {
-        self.raise(run)?;
         let head = self.head(run)?.ok_or(StoreError::NoSuchRun(run))?.clone();
         if head.phase == Phase::Finished {
             return Err(StoreError::Finished(run).into());
@@ -95,7 +94,6 @@ impl Table<'_> {
     }
 
     pub(in crate::sqlite) fn release(&mut self, run: RunId, epoch: u64) -> Result<(), Trouble> {
-        self.raise(run)?;
         let connection = self.connection;
         if let Some(head) = self.head(run)?
             && head.epoch == epoch

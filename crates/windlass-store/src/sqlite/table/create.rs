@@ -68,9 +68,6 @@ impl Table<'_> {
     }
 
     fn keyed(&self, key: &str) -> Result<Option<RunId>, Trouble> {
-        if let Some(young) = self.young.keyed(key) {
-            return Ok(Some(young));
-        }
         let mut statement = self.connection.prepare_cached(KEYED)?;
         let found = statement.query_row([key], |row| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?))).optional()?;
         match found {
@@ -116,7 +113,7 @@ impl Table<'_> {
         let tail = self.end.after(Tail::default(), records);
         let ended = None;
         let head = self.insert(&Row { run: *run, epoch: 0, creation, state, session, turn, wake, tail, ended })?;
-        self.end.append(self.connection, &head.journal(), records, None)?;
+        self.end.append(self.connection, &head.journal(), records)?;
         self.end.saved(head.id);
         Ok(())
     }
@@ -130,7 +127,7 @@ impl Table<'_> {
     }
 
     /// The number that stands for the session of a new run.
-    pub(super) fn session(&mut self, creation: &Creation) -> rusqlite::Result<Option<i64>> {
+    fn session(&mut self, creation: &Creation) -> rusqlite::Result<Option<i64>> {
         let Some(name) = &creation.session else { return Ok(None) };
         if let Some(number) = self.sessions.get(name) {
             return Ok(Some(number));
@@ -149,7 +146,7 @@ pub(in crate::sqlite) struct Sessions(FxHashMap<Arc<str>, i64>);
 const SESSIONS: usize = 4_096;
 
 impl Sessions {
-    pub(super) fn get(&self, name: &str) -> Option<i64> {
+    fn get(&self, name: &str) -> Option<i64> {
         self.0.get(name).copied()
     }
 

@@ -63,8 +63,8 @@ fn fill(store: &SqliteStore) {
     let refer = Change::Refer { run: run(1), artifacts: vec![artifact], by: run(1) };
     say(1, seq, vec![append(json!("refers")), refer]);
     block_on(store.renew(WorkerId::from_number(7), Timestamp::from_micros(9))).unwrap();
-    // Young when the process dies.
-    say(6, 0, vec![Change::Create(creation("u", Some("young"), Some("s"))), append(json!("born"))]);
+    // Running when the process dies.
+    say(6, 0, vec![Change::Create(creation("u", Some("running"), Some("s"))), append(json!("begun"))]);
     say(6, 1, vec![append(json!("goes on"))]);
 }
 
@@ -85,7 +85,7 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
         say(&format!("journal {n}"), format!("{:?}", block_on(store.journal(run(n), 0))));
         say(&format!("page {n}"), format!("{:?}", block_on(store.page(run(n), 1, 3))));
     }
-    for key in ["key", "young", "spent"] {
+    for key in ["key", "running", "spent"] {
         say(&format!("key {key}"), format!("{:?}", block_on(store.keyed(key.into()))));
         let create = vec![Change::Create(creation("t", Some(key), None)), append(json!(1))];
         say(&format!("taken {key}"), format!("{:?}", commit(&store, owner(9, 0, create))));

@@ -1,6 +1,7 @@
 //! Files of every released version are opened, and hold what they held.
 
 use rusqlite::Connection;
+use windlass_core::run::state::{Hold, RunInfo};
 use windlass_core::store::{Access, ArtifactId, Filter};
 
 use super::super::schema::VERSION;
@@ -146,6 +147,95 @@ fn w08_a_file_of_version_6_goes_on_and_what_comes_new_has_checksums() {
     assert_eq!((count("runs WHERE sum IS NULL"), count("runs WHERE sum IS NOT NULL")), (2, 2));
 }
 
+/// A file of version 7 whose process was killed: runs 1 and 2 have rows, and the others are only noted in the log.
+fn version_7(path: &std::path::Path) -> Connection {
+    let connection = edit(path);
+    connection.execute_batch(include_str!("v7.sql")).unwrap();
+    connection
+}
+
+/// The same, as version 6 left it.
+fn version_6(path: &std::path::Path) -> Connection {
+    let noted = path.with_file_name("v7.db");
+    drop(version_7(&noted));
+    let connection = older(path, "DELETE FROM sessions; UPDATE file SET clean = 0;");
+    connection.execute("ATTACH ?1 AS later", [noted.to_str()]).unwrap();
+    let copy = |table: &str, columns: &str| {
+        let sql = format!("INSERT INTO {table} ({columns}) SELECT {columns} FROM later.{table};");
+        connection.execute_batch(&sql).unwrap();
+    };
+    copy("sessions", "id, name");
+    copy("log", "position, run, seq, count, previous, session, body, note");
+    copy("mail", "run, position, dedupe, body");
+    let columns = "id, run, tool, created, epoch, opening, worker, orderly, phase, state, key, session, tail, length";
+    copy("runs", columns);
+    connection
+}
+
+#[test]
+fn w08_l12_l23_runs_that_an_older_file_only_noted_have_their_rows_when_it_is_opened() {
+    let ended = |micros| Some(Timestamp::from_micros(micros));
+    let finished = |ending| RunState::Finished { ending };
+    let expected = [
+        (3, "t", RunState::Running, None, None, 2),
+        (4, "u", finished(Ending::Failed), Some("s"), ended(14), 3),
+        (5, "a \"b\"\n", finished(Ending::Ok), Some("new"), ended(16), 1),
+        (6, "t", RunState::Running, Some("new"), None, 1),
+        (7, "t", finished(Ending::Cancelled), None, ended(18), 1),
+    ];
+    let makers: [fn(&std::path::Path) -> Connection; 2] = [version_6, version_7];
+    for (version, make) in (6..).zip(makers) {
+        let (_directory, path) = place();
+        drop(make(&path));
+        assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
+        let store = SqliteStore::open(&path).unwrap();
+        let runs = block_on(store.list(Filter::All, None, 9)).unwrap();
+        assert_eq!(runs.iter().map(|info| info.run).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7].map(run));
+        for (info, (n, tool, state, session, ended, records)) in runs[2..].iter().zip(expected.clone()) {
+            let created = Timestamp::from_micros(5);
+            let RunInfo { run: id, epoch, generation, parent, .. } = info;
+            assert_eq!((*id, *epoch, *generation, parent), (run(n), 1, 0, &None), "version {version}");
+            assert_eq!((&*info.tool, info.created, &info.state), (tool, created, &state), "version {version}, run {n}");
+            assert_eq!((info.session.as_deref(), info.ended), (session, ended), "version {version}, run {n}");
+            assert_eq!(length(&store, n), records, "version {version}, run {n}");
+        }
+        for (key, n) in [("row", 2), ("ended", 4), ("ü\\", 6), ("all", 7)] {
+            assert_eq!(block_on(store.keyed(key.into())), Ok(Some(run(n))), "version {version}");
+            let creation = Creation { key: Some(key.into()), ..Creation::default() };
+            let again = commit(&store, owner(9, 0, vec![Change::Create(creation)]));
+            assert_eq!(again, Err(StoreError::KeyTaken { run: run(n) }), "version {version}");
+        }
+        let feed = |session: &str| block_on(store.feed(session.into(), 0, 99)).unwrap().len();
+        assert_eq!((feed("s"), feed("new")), (4, 2), "version {version}");
+        let claimed = block_on(store.claim(run(3), claimant())).unwrap();
+        assert_eq!((claimed.seq, claimed.orderly, claimed.owners_dead), (2, false, true), "version {version}");
+        assert_eq!(claimed.last, WorkerId::from_number(u64::MAX), "version {version}");
+        commit(&store, create(8)).unwrap();
+        drop(store);
+        assert_eq!((number(&path, 3), number(&path, 7), number(&path, 8)), (3, 7, 8), "version {version}");
+        let report = check_file(&path, |_, _| {}).unwrap();
+        assert!(report.is_fine() && report.runs == 8, "{report}");
+    }
+}
+
+#[test]
+fn w08_a_run_whose_note_is_damaged_is_held_and_the_others_go_on() {
+    let (_directory, path) = place();
+    let damage = r#"UPDATE log SET body = replace(body, 'goes on', 'gone on') WHERE position = 4;
+                    UPDATE log SET note = replace(note, '"t","all"', '"t","row"') WHERE position = 11;"#;
+    version_7(&path).execute_batch(damage).unwrap();
+    // Another record, so that the last one is of a run.
+    let last = "INSERT INTO log (position, run, seq, count, previous, body) SELECT 12, run, 2, 1, 2, body FROM log
+                WHERE position = 2";
+    edit(&path).execute(last, []).unwrap();
+    let store = SqliteStore::open(&path).unwrap();
+    let runs = block_on(store.list(Filter::All, None, 9)).unwrap();
+    assert_eq!(runs.iter().map(|info| info.run).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6].map(run));
+    assert!(matches!(runs[2].state, RunState::Held { hold: Hold::Damaged { .. } }), "{:?}", runs[2].state);
+    assert_eq!(block_on(store.keyed("row".into())), Ok(Some(run(2))), "not the key of another run");
+    assert_eq!([1, 2, 4, 5, 6].map(|n| length(&store, n)), [3, 1, 3, 1, 1]);
+}
+
 #[test]
 fn w08_a_damaged_file_of_an_older_version_is_not_made_a_new_one() {
     let (_directory, path) = place();
@@ -161,8 +251,17 @@ fn w08_a_damaged_file_of_an_older_version_is_not_made_a_new_one() {
     }
     let refused = SqliteStore::open(&path).unwrap_err();
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
-    let version = |path| Connection::open(path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0));
+    let version = |path: &std::path::Path| {
+        Connection::open(path).unwrap().pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0))
+    };
     assert_eq!(version(&path), Ok(6));
+    for damage in ["DROP INDEX runs_by_tool", "DROP TRIGGER file_sum; UPDATE file SET secret = randomblob(32)"] {
+        let (_directory, path) = place();
+        version_7(&path).execute_batch(damage).unwrap();
+        let refused = SqliteStore::open(&path).unwrap_err();
+        assert!(matches!(refused, OpenError::Damaged { .. }), "{damage}: {refused}");
+        assert_eq!(version(&path), Ok(7), "{damage}");
+    }
 }
 
 /// What stands for the run in the file.

@@ -1,7 +1,6 @@
 //! Tests of what is particular to SQLite; what every store must do is in the store suite.
 
 mod backup;
-mod births;
 mod checking;
 mod crash;
 mod damage;
@@ -17,6 +16,7 @@ mod payloads;
 mod recovery;
 mod reopening;
 mod retention;
+mod rows;
 mod sealing;
 mod sharing;
 
