@@ -61,7 +61,6 @@ impl Kernel {
 
     /// From now on this process is known to drive the new run: mail for it is told to it, from its first commit on.
     fn born(self: &Arc<Self>, drive: Box<Drive>) -> (Live, Driven) {
-        drive.run.with(|machine| machine.outbox().known());
         let live = Live::new(&drive.run);
         self.roster.born(drive.run.id, live.clone());
         (live.clone(), self.driven(drive, live))

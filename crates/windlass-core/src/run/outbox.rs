@@ -59,13 +59,6 @@ struct Marks {
 }
 
 impl Outbox {
-    /// This process is known to drive the run.
-    pub(crate) fn known(&mut self) {
-        if let Some(creation) = &mut self.create {
-            creation.known = true;
-        }
-    }
-
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
         Self { create: Some(creation), ..Self::existing(run, 1, 0) }
     }

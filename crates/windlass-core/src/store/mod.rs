@@ -244,9 +244,6 @@ pub struct Creation {
     pub turn: Turn,
     /// The run that spawned it, and where.
     pub parent: Option<Box<(RunId, Path)>>,
-    /// Whether its process is known to drive it before it is created. Otherwise whoever finds it at once would take it for
-    /// somebody else's.
-    pub known: bool,
 }
 
 /// A session has one turn at a time.
