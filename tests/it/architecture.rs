@@ -108,9 +108,11 @@ fn dependencies_point_one_way() {
     assert_eq!(of_ours("windlass-macros"), set([]), "the macro writes paths, it does not use them");
     assert_eq!(of_ours("windlass-store"), set(["windlass-core"]));
     assert_eq!(of_ours("windlass"), set(["windlass-core", "windlass-macros", "windlass-store"]));
-    assert_eq!(of_ours("windlass-tools"), set(["windlass"]), "a tool is made of what users have");
-    assert_eq!(of_ours("windlass-cli"), set(["windlass", "windlass-server", "windlass-tools"]));
-    assert_eq!(of_ours("windlass-server"), set(["windlass"]), "a server does nothing a user of the library could not");
+    assert_eq!(of_ours("windlass-http"), set([]), "a client of the network knows nothing of runs");
+    assert_eq!(of_ours("windlass-tools"), set(["windlass", "windlass-http"]), "a tool is made of what users have");
+    assert_eq!(of_ours("windlass-cli"), set(["windlass", "windlass-http", "windlass-server", "windlass-tools"]));
+    let server = "a server does nothing a user of the library could not";
+    assert_eq!(of_ours("windlass-server"), set(["windlass", "windlass-http"]), "{server}");
     assert_eq!(of_ours("windlass-examples"), set(["windlass"]), "a newcomer needs one crate");
 }
 
@@ -126,6 +128,14 @@ fn core_knows_no_database_network_or_executor() {
     let strangers: Vec<&&str> =
         names.iter().filter(|name| families.iter().any(|family| name.starts_with(family))).collect();
     assert!(strangers.is_empty(), "windlass-core pulls in {strangers:?}");
+}
+
+#[test]
+fn one_crate_opens_connections_and_knows_certificates() {
+    let words = ["TcpStream::connect", "tokio_rustls", "rustls_native_certs", "client::conn"];
+    for folder in ["windlass-tools", "windlass-server", "windlass-cli"] {
+        assert_eq!(users(&format!("crates/{folder}/src"), &words), set([]));
+    }
 }
 
 #[test]

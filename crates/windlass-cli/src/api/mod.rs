@@ -8,7 +8,6 @@ mod remote;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
@@ -167,10 +166,9 @@ fn request(method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Request<
 }
 
 async fn bytes(body: Body) -> Result<Vec<u8>> {
-    let collected = Limited::new(body, MOST_BYTES).collect().await;
-    let collected = collected
-        .map_err(|error| Failure::new(Exit::Unreachable, format!("the answer broke off: {error}; ask again")))?;
-    Ok(collected.to_bytes().to_vec())
+    let read = windlass_http::read(body, MOST_BYTES).await;
+    let broken = |error| Failure::new(Exit::Unreachable, format!("the answer broke off: {error}; ask again"));
+    Ok(read.map_err(broken)?.to_vec())
 }
 
 /// What a refusal means for a command.

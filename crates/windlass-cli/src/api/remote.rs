@@ -1,16 +1,10 @@
 //! A server somewhere: HTTP/1.1, a connection for each request.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, Uri, header};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use windlass_http::{ConnectError, Connector, Origin};
 
 use crate::exit::{Exit, Failure, Result};
 
@@ -21,11 +15,10 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct Remote {
     url: String,
-    host: String,
-    port: u16,
+    origin: Origin,
     /// What the host header says.
     authority: HeaderValue,
-    tls: Option<Arc<ClientConfig>>,
+    connector: Connector,
 }
 
 impl Remote {
@@ -35,24 +28,13 @@ impl Remote {
         };
         let url = url.trim().trim_end_matches('/');
         let uri: Uri = url.parse().map_err(|_| wrong("it cannot be read"))?;
-        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(wrong("it has no http:// or no host"));
-        };
+        let origin = Origin::of(&uri, "use --token").map_err(|why| wrong(&why))?;
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(wrong("it has a path, and the API begins at /v1 of its host"));
         }
-        if authority.as_str().contains('@') {
-            return Err(wrong("it has a name or password; use --token"));
-        }
-        let (tls, standard) = match scheme {
-            "http" => (None, 80),
-            "https" => (Some(Arc::new(trust()?)), 443),
-            _ => return Err(wrong("only http and https are spoken")),
-        };
-        let value = HeaderValue::from_str(authority.as_str()).map_err(|_| wrong("its host cannot be read"))?;
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let port = authority.port_u16().unwrap_or(standard);
-        Ok(Self { url: url.to_owned(), host, port, authority: value, tls })
+        let authority = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+        let authority = authority.ok_or_else(|| wrong("its host cannot be read"))?;
+        Ok(Self { url: url.to_owned(), origin, authority, connector: Connector::system(CONNECT) })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -70,34 +52,11 @@ impl Remote {
 
     pub(super) async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>> {
         request.headers_mut().insert(header::HOST, self.authority.clone());
-        let connected = tokio::time::timeout(CONNECT, TcpStream::connect((self.host.as_str(), self.port))).await;
-        let stream = match connected {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return Err(self.unreachable(&error.to_string())),
-            Err(_) => return Err(self.unreachable("it does not answer")),
-        };
-        // Requests are small, and nobody wants to wait for more of them.
-        stream.set_nodelay(true).map_err(|error| self.unreachable(&error.to_string()))?;
-        let Some(config) = &self.tls else { return self.over(stream, request).await };
-        let name = ServerName::try_from(self.host.clone())
-            .map_err(|_| Failure::usage(format!("`{}` is no name a certificate could be for", self.host)))?;
-        let secured = TlsConnector::from(config.clone()).connect(name, stream).await;
-        let secured = secured.map_err(|error| self.unreachable(&error.to_string()))?;
-        self.over(secured, request).await
-    }
-
-    async fn over(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        request: Request<Body>,
-    ) -> Result<Response<Body>> {
-        let broken = |error: hyper::Error| self.unreachable(&error.to_string());
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // Ends with the answer. What goes wrong with it is told to whoever reads that.
-        tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(broken)?;
-        Ok(response.map(Body::new))
+        match self.connector.send(&self.origin, request).await {
+            Ok(response) => Ok(response.map(Body::new)),
+            Err(ConnectError::Refused(problem)) => Err(Failure::usage(problem)),
+            Err(ConnectError::Unreachable(problem)) => Err(self.unreachable(&problem)),
+        }
     }
 
     fn unreachable(&self, why: &str) -> Failure {
@@ -109,18 +68,6 @@ impl Remote {
     }
 }
 
-/// Whom the machine trusts.
-fn trust() -> Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        let why = "this machine has no list of authorities to trust, so no https server can be checked";
-        return Err(Failure::new(Exit::Unreachable, format!("{why}; install its package ca-certificates")));
-    }
-    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,8 +75,8 @@ mod tests {
     #[test]
     fn addresses_are_read_and_mistakes_are_named() {
         let remote = Remote::new("http://[::1]:99/").unwrap();
-        assert_eq!((remote.host.as_str(), remote.port, remote.url()), ("::1", 99, "http://[::1]:99"));
-        assert_eq!(Remote::new("http://example.org").unwrap().port, 80);
+        assert_eq!((remote.origin.to_string().as_str(), remote.url()), ("http://[::1]:99", "http://[::1]:99"));
+        assert_eq!(Remote::new("http://example.org").unwrap().origin.port, 80);
         for (url, why) in [
             ("127.0.0.1:99", "no http://"),
             ("ftp://a", "only http and https"),

@@ -150,7 +150,7 @@ pub(crate) fn check_segment(raw: &str) -> Result<(), ToolError> {
 /// As it is written.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.base.origin())?;
+        write!(f, "{}", self.base.origin())?;
         self.segments.iter().try_for_each(|segment| write!(f, "/{segment}"))?;
         let mut separator = '?';
         for (name, value) in &self.query {

@@ -152,11 +152,6 @@ pub(crate) fn contains(network: IpAddr, length: u8, ip: IpAddr) -> bool {
     }
 }
 
-/// An address in the family it is reached by: one that is IPv4 in IPv6 clothes is IPv4.
-pub(crate) fn plain(ip: IpAddr) -> IpAddr {
-    ip.to_canonical()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,27 +1,20 @@
 //! Requests: looked up once, checked, and sent to what was checked.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Body;
+use http_body_util::Full;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HOST, HeaderValue, USER_AGENT};
 use hyper::{HeaderMap, Method, StatusCode};
+use windlass_http::{BodyError, ConnectError, Connector, Pinned, Resolve, System, causes};
 
-use super::address::plain;
-use super::connect::{Connector, Sender};
-use super::pool::{Place, Pool};
+use super::pool::{Pool, Sender};
 use super::redirect;
-use super::resolve::{Resolve, System};
 use super::rules::Rules;
 use super::unpack::{self, unpack};
-use super::url::{Host, Url};
-
-/// Most addresses of one name that are tried.
-const TRIED: usize = 8;
+use super::url::Url;
 
 const AGENT: &str = concat!("windlass/", env!("CARGO_PKG_VERSION"));
 
@@ -73,7 +66,6 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     rules: Rules,
     limits: Limits,
-    resolver: Arc<dyn Resolve>,
     connector: Connector,
     pool: Pool,
 }
@@ -146,8 +138,8 @@ impl Client {
     /// A client. Fails where a file of authorities cannot be read.
     pub fn new(options: Options) -> Result<Self, String> {
         let Options { rules, limits, resolver, authorities } = options;
-        let connector = Connector::new(limits.connect, &authorities)?;
-        Ok(Self(Arc::new(Inner { rules, limits, resolver, connector, pool: Pool::default() })))
+        let connector = Connector::new(limits.connect, resolver, &authorities)?;
+        Ok(Self(Arc::new(Inner { rules, limits, connector, pool: Pool::default() })))
     }
 
     /// Sends a request and reads its answer, whatever its status. Redirections are followed within the rules. Dropping the
@@ -185,8 +177,7 @@ impl Inner {
 
     /// One request to one place.
     async fn hop(&self, trip: &mut Trip) -> Result<Answer, NetError> {
-        let addresses = self.checked(trip).await?;
-        let (mut sender, place, mut fresh) = self.connection(trip, &addresses).await?;
+        let (mut sender, mut place, mut fresh) = self.connection(trip).await?;
         let before = trip.sent;
         loop {
             let message = message(&trip.request).map_err(|problem| trip.trouble(Trouble::Refused, problem))?;
@@ -200,67 +191,33 @@ impl Inner {
                 trip.sent = before;
                 if !fresh {
                     fresh = true;
-                    sender = self.connect(trip, &place).await?;
+                    (sender, place) = self.connect(trip, &[place]).await?;
                     continue;
                 }
             }
-            let text = format!("{}: the connection broke: {}", trip.request.url.place(), reasons(error.error()));
+            let text = format!("{}: the connection broke: {}", trip.request.url.place(), causes(error.error()));
             return Err(trip.trouble(Trouble::Broken, text));
         }
     }
 
-    /// The addresses of the host, every one of them checked. Nobody looks it up again.
-    async fn checked(&self, trip: &Trip) -> Result<Vec<SocketAddr>, NetError> {
-        let url = &trip.request.url;
-        let refused = |problem: String| trip.trouble(Trouble::Refused, format!("{}: {problem}", url.place()));
-        self.rules.check(url).map_err(refused)?;
-        let found: Vec<IpAddr> = match url.host() {
-            Host::Ip(ip) => vec![*ip],
-            Host::Name(name) => {
-                let within = self.limits.connect;
-                let late = |_| Err(std::io::Error::other(format!("no answer within {within:?}")));
-                let found = tokio::time::timeout(within, self.resolver.resolve(name)).await.unwrap_or_else(late);
-                found.map_err(|error| {
-                    let text = format!("{}: `{name}` cannot be looked up: {error}", url.place());
-                    trip.trouble(Trouble::Unreachable, text)
-                })?
+    /// A kept connection to an address of the host, or a new one, and whether it is new. The host is looked up here and nowhere
+    /// else, and every address it has is checked.
+    async fn connection(&self, trip: &Trip) -> Result<(Sender, Pinned, bool), NetError> {
+        let origin = trip.request.url.origin();
+        let failed = |error| unconnected(trip, error);
+        self.rules.check(origin).map_err(ConnectError::Refused).map_err(failed)?;
+        let allow = |ip| self.rules.check_address(origin, ip);
+        let places = self.connector.resolve(origin, allow).await.map_err(failed)?;
+        for place in &places {
+            if let Some(sender) = self.pool.take(place).await {
+                return Ok((sender, place.clone(), false));
             }
-        };
-        if found.is_empty() {
-            let text = format!("{}: `{}` has no address", url.place(), url.host());
-            return Err(trip.trouble(Trouble::Unreachable, text));
         }
-        for ip in &found {
-            self.rules.check_address(url, *ip).map_err(refused)?;
-        }
-        Ok(found.iter().take(TRIED).map(|ip| SocketAddr::new(plain(*ip), url.port())).collect())
+        self.connect(trip, &places).await.map(|(sender, place)| (sender, place, true))
     }
 
-    /// A kept connection to one of these addresses, or a new one.
-    async fn connection(&self, trip: &Trip, addresses: &[SocketAddr]) -> Result<(Sender, Place, bool), NetError> {
-        let url = &trip.request.url;
-        let place = |address: &SocketAddr| Place { tls: url.is_tls(), host: url.host().clone(), address: *address };
-        for address in addresses {
-            let place = place(address);
-            if let Some(sender) = self.pool.take(&place).await {
-                return Ok((sender, place, false));
-            }
-        }
-        let mut problem = None;
-        for address in addresses {
-            let place = place(address);
-            match self.connect(trip, &place).await {
-                Ok(sender) => return Ok((sender, place, true)),
-                Err(error) => problem = Some(error),
-            }
-        }
-        Err(problem.unwrap_or_else(|| trip.trouble(Trouble::Unreachable, "there is no address")))
-    }
-
-    async fn connect(&self, trip: &Trip, place: &Place) -> Result<Sender, NetError> {
-        let url = &trip.request.url;
-        let connected = self.connector.connect(url, place.address).await;
-        connected.map_err(|problem| trip.trouble(Trouble::Unreachable, format!("{}: {problem}", url.place())))
+    async fn connect(&self, trip: &Trip, places: &[Pinned]) -> Result<(Sender, Pinned), NetError> {
+        self.connector.connect(places).await.map_err(|error| unconnected(trip, error))
     }
 
     async fn read(
@@ -268,26 +225,18 @@ impl Inner {
         trip: &Trip,
         response: hyper::Response<hyper::body::Incoming>,
         sender: Sender,
-        place: Place,
+        place: Pinned,
     ) -> Result<Answer, NetError> {
         let url = trip.request.url.clone();
         let (parts, body) = response.into_parts();
         let limit = self.limits.answer;
-        let too_large = || {
-            let text = format!("{}: the answer ({}) is larger than {limit} bytes", url.place(), parts.status);
-            trip.trouble(Trouble::Unusable, text)
-        };
-        if body.size_hint().lower() > limit as u64 {
-            return Err(too_large());
-        }
-        let body = match Limited::new(body, limit).collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-            Err(error) => {
-                let text = format!("{}: the answer ({}) broke off: {error}", url.place(), parts.status);
-                return Err(trip.trouble(Trouble::Broken, text));
-            }
-        };
+        let body = windlass_http::read(body, limit).await.map_err(|error| {
+            let (trouble, problem) = match error {
+                BodyError::TooLarge(_) => (Trouble::Unusable, format!("is {error}")),
+                BodyError::Broken(_) => (Trouble::Broken, format!("broke off: {error}")),
+            };
+            trip.trouble(trouble, format!("{}: the answer ({}) {problem}", url.place(), parts.status))
+        })?;
         self.pool.put(place, sender);
         let encoding = parts.headers.get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?"));
         let unpacked = unpack(&body, encoding, limit).map_err(|problem| {
@@ -295,6 +244,11 @@ impl Inner {
         })?;
         Ok(Answer { status: parts.status, headers: parts.headers, body: unpacked.map_or(body, Bytes::from), url })
     }
+}
+
+fn unconnected(trip: &Trip, error: ConnectError) -> NetError {
+    let trouble = if matches!(error, ConnectError::Refused(_)) { Trouble::Refused } else { Trouble::Unreachable };
+    trip.trouble(trouble, format!("{}: {error}", trip.request.url.place()))
 }
 
 /// A request as it goes over a connection.
@@ -305,14 +259,8 @@ fn message(request: &Outgoing) -> Result<hyper::Request<Full<Bytes>>, String> {
     *message.uri_mut() = request.url.target().parse().map_err(|error| unfit(&error))?;
     let headers = message.headers_mut();
     *headers = request.headers.clone();
-    headers.insert(HOST, HeaderValue::from_str(&request.url.authority()).map_err(|error| unfit(&error))?);
+    headers.insert(HOST, HeaderValue::from_str(&request.url.origin().authority()).map_err(|error| unfit(&error))?);
     headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static(unpack::ACCEPTED));
     headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
     Ok(message)
-}
-
-/// An error with its causes.
-fn reasons(error: &(dyn std::error::Error + 'static)) -> String {
-    let chain = std::iter::successors(Some(error), |error| (*error).source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

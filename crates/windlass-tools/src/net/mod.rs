@@ -6,18 +6,16 @@
 
 mod address;
 mod client;
-mod connect;
 mod pool;
 mod redirect;
-mod resolve;
 mod rules;
 mod unpack;
 mod url;
 
 pub use client::{Answer, Client, Limits, NetError, Options, Outgoing, Trouble};
-pub use resolve::{Resolve, System};
 pub use rules::{Allow, Rules};
-pub use url::{BadUrl, Host, Url};
+pub use url::{BadUrl, Url};
 
 pub use hyper::header::{HeaderName, HeaderValue};
 pub use hyper::{HeaderMap, Method, StatusCode};
+pub use windlass_http::{Host, Origin, Resolve, System};

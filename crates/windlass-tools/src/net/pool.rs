@@ -2,13 +2,14 @@
 //! address by now does not get it.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http_body_util::Full;
 use parking_lot::Mutex;
+use windlass_http::Pinned;
 
-use super::connect::Sender;
-use super::url::Host;
+pub(crate) type Sender = windlass_http::Sender<Full<Bytes>>;
 
 /// How long a connection is kept: less than servers keep theirs, so that few are closed when they are used.
 const KEPT: Duration = Duration::from_secs(30);
@@ -18,17 +19,9 @@ const IN_ALL: usize = 64;
 /// How long a connection may take to be ready again after an answer was read.
 const READY: Duration = Duration::from_millis(200);
 
-/// Where a connection leads, and as whom.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
-    pub(crate) tls: bool,
-    pub(crate) host: Host,
-    pub(crate) address: SocketAddr,
-}
-
 #[derive(Default)]
 pub(crate) struct Pool {
-    idle: Mutex<HashMap<Place, Vec<Idle>>>,
+    idle: Mutex<HashMap<Pinned, Vec<Idle>>>,
 }
 
 struct Idle {
@@ -38,7 +31,7 @@ struct Idle {
 
 impl Pool {
     /// A connection to this place that can be used at once.
-    pub(crate) async fn take(&self, place: &Place) -> Option<Sender> {
+    pub(crate) async fn take(&self, place: &Pinned) -> Option<Sender> {
         loop {
             let mut sender = self.pop(place)?;
             if let Ok(Ok(())) = tokio::time::timeout(READY, sender.ready()).await {
@@ -47,7 +40,7 @@ impl Pool {
         }
     }
 
-    fn pop(&self, place: &Place) -> Option<Sender> {
+    fn pop(&self, place: &Pinned) -> Option<Sender> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(place)?;
         kept.retain(Idle::is_usable);
@@ -59,7 +52,7 @@ impl Pool {
     }
 
     /// Keeps a connection whose answer was read to its end.
-    pub(crate) fn put(&self, place: Place, sender: Sender) {
+    pub(crate) fn put(&self, place: Pinned, sender: Sender) {
         if sender.is_closed() {
             return;
         }

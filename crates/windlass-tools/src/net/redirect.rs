@@ -32,7 +32,7 @@ pub(crate) fn follow(request: &Outgoing, answer: &Answer) -> Result<Option<Outgo
     let location = location.to_str().map_err(|_| format!("{place} redirects to something that is no address"))?;
     let to =
         request.url.join(location).map_err(|bad| format!("{place} redirects to an address that is refused: {bad}"))?;
-    if request.url.is_tls() && !to.is_tls() {
+    if request.url.origin().tls && !to.origin().tls {
         return Err(format!("{place} redirects to {}, which is not encrypted", to.place()));
     }
     let same = to.origin() == request.url.origin();

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use super::address::{self, contains, inside};
-use super::url::{BadUrl, Host, Url};
+use windlass_http::{Host, Origin};
+
+use super::address::{contains, inside};
+use super::url::{BadUrl, Url};
 
 /// Names that mean this machine or its cloud's metadata service, whatever their addresses are.
 const INSIDE_NAMES: [&str; 4] = ["localhost", "metadata.google.internal", "metadata.goog", "instance-data"];
@@ -61,8 +63,8 @@ impl std::str::FromStr for Allow {
         if text.contains(['?', '#']) {
             return Err(bad("has more than a host and a port"));
         }
-        let port = text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map(|_| url.port());
-        let place = match url.host() {
+        let port = text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map(|_| url.origin().port);
+        let place = match &url.origin().host {
             Host::Name(name) => Place::Name(name.clone()),
             Host::Ip(ip) => Place::one(*ip),
         };
@@ -105,14 +107,14 @@ impl Allow {
 
     fn covers(&self, ip: IpAddr, port: u16) -> bool {
         let Place::Network(network, length) = self.place else { return false };
-        (contains(network, length, ip) || contains(network, length, address::plain(ip))) && self.has_port(port)
+        (contains(network, length, ip) || contains(network, length, ip.to_canonical())) && self.has_port(port)
     }
 }
 
 impl Rules {
     /// Looks at an address before its host is looked up.
-    pub(crate) fn check(&self, url: &Url) -> Result<(), String> {
-        let (host, port) = (url.host(), url.port());
+    pub(crate) fn check(&self, origin: &Origin) -> Result<(), String> {
+        let (host, port) = (&origin.host, origin.port);
         let named = self.allow.iter().any(|allow| allow.names(host, port));
         if let Host::Name(name) = host
             && !named
@@ -137,9 +139,9 @@ impl Rules {
     }
 
     /// Looks at an address that a host has.
-    pub(crate) fn check_address(&self, url: &Url, ip: IpAddr) -> Result<(), String> {
+    pub(crate) fn check_address(&self, origin: &Origin, ip: IpAddr) -> Result<(), String> {
         let Some(inside) = inside(ip) else { return Ok(()) };
-        let (host, port) = (url.host(), url.port());
+        let (host, port) = (&origin.host, origin.port);
         let allowed = |allow: &Allow| allow.covers(ip, port) || (inside.may_be_a_hosts() && allow.names(host, port));
         if self.allow.iter().any(allowed) {
             return Ok(());
@@ -151,9 +153,9 @@ impl Rules {
 
     /// All that can be told of an address without looking up its host: what is refused here, every request will be.
     pub fn allows(&self, url: &Url) -> Result<(), String> {
-        self.check(url)?;
-        match url.host() {
-            Host::Ip(ip) => self.check_address(url, *ip),
+        self.check(url.origin())?;
+        match &url.origin().host {
+            Host::Ip(ip) => self.check_address(url.origin(), *ip),
             Host::Name(_) => Ok(()),
         }
     }
@@ -170,8 +172,8 @@ mod tests {
     fn verdict(allow: &[&str], url: &str, ip: &str) -> Result<(), String> {
         let rules = Rules { allow: allow.iter().map(|text| text.parse().unwrap()).collect(), ports: None };
         let url: Url = url.parse().unwrap();
-        rules.check(&url)?;
-        rules.check_address(&url, ip.parse().unwrap())
+        rules.check(url.origin())?;
+        rules.check_address(url.origin(), ip.parse().unwrap())
     }
 
     #[test]
@@ -212,9 +214,9 @@ mod tests {
             ("http://10.0.0.1:8080", true),
             ("http://x.example:8080", false),
         ] {
-            assert_eq!(rules.check(&url.parse().unwrap()).is_ok(), fine, "{url}");
+            assert_eq!(rules.allows(&url.parse().unwrap()).is_ok(), fine, "{url}");
         }
-        let refusal = rules.check(&"http://a.example:22".parse().unwrap()).unwrap_err();
+        let refusal = rules.allows(&"http://a.example:22".parse().unwrap()).unwrap_err();
         assert_eq!(refusal, "port 22 is not among the `ports` of [net] that may be reached (443)");
     }
 

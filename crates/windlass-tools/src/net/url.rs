@@ -4,26 +4,17 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use windlass_http::{Host, Origin};
+
 /// Longest address that is read; what servers accept.
 const LONGEST: usize = 8 * 1024;
 
 /// An `http` or `https` address without user, password or fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    tls: bool,
-    host: Host,
-    port: u16,
+    origin: Origin,
     /// Begins with `/`.
     target: String,
-}
-
-/// Who an address names.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Host {
-    /// A name, in small letters.
-    Name(String),
-    /// An address, in its one usual notation.
-    Ip(IpAddr),
 }
 
 /// An address that is not usable, and why.
@@ -49,7 +40,8 @@ impl std::str::FromStr for Url {
         let target = target.split('#').next().unwrap_or_default();
         let (path, query) = split_query(target);
         let target = format!("{}{query}", without_dots(if path.is_empty() { "/" } else { path }));
-        Ok(Self { tls, host, port: port.unwrap_or(if tls { 443 } else { 80 }), target })
+        let port = port.unwrap_or(if tls { 443 } else { 80 });
+        Ok(Self { origin: Origin { tls, host, port }, target })
     }
 }
 
@@ -121,7 +113,7 @@ fn authority_of(authority: &str) -> Result<(Host, Option<u16>), BadUrl> {
         Some((host, port)) => (host, Some(port_of(port)?)),
         None => (authority, None),
     };
-    Ok((Host::parse(host)?, port))
+    Ok((host_of(host)?, port))
 }
 
 fn port_of(text: &str) -> Result<u16, BadUrl> {
@@ -132,46 +124,34 @@ fn port_of(text: &str) -> Result<u16, BadUrl> {
     }
 }
 
-impl Host {
-    /// A name or an IPv4 address, as it stands in an address.
-    fn parse(text: &str) -> Result<Self, BadUrl> {
-        if text.is_empty() {
-            return bad("the address names no host");
-        }
-        if text.ends_with('.') {
-            return bad(format!("the host `{text}` ends in a dot; leave it out"));
-        }
-        if let Ok(ip) = text.parse::<Ipv4Addr>() {
-            return Ok(Self::Ip(IpAddr::V4(ip)));
-        }
-        let name = text.to_ascii_lowercase();
-        let last = name.rsplit('.').next().unwrap_or_default();
-        // The web takes a host that ends in a number for an address in one of many notations.
-        let hex = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
-        if hex || (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())) {
-            return bad(format!("the host `{text}` is an address in an unusual notation; write four decimal numbers"));
-        }
-        let is_label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
-        if name.len() > 253 || !name.split('.').all(is_label) {
-            return bad(format!("`{text}` is no name of a host"));
-        }
-        Ok(Self::Name(name))
+/// A name or an IPv4 address, in its one usual notation, as it stands in an address.
+fn host_of(text: &str) -> Result<Host, BadUrl> {
+    if text.is_empty() {
+        return bad("the address names no host");
     }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => f.write_str(name),
-            Self::Ip(IpAddr::V4(ip)) => write!(f, "{ip}"),
-            Self::Ip(IpAddr::V6(ip)) => write!(f, "[{ip}]"),
-        }
+    if text.ends_with('.') {
+        return bad(format!("the host `{text}` ends in a dot; leave it out"));
     }
+    if let Ok(ip) = text.parse::<Ipv4Addr>() {
+        return Ok(Host::Ip(IpAddr::V4(ip)));
+    }
+    let name = text.to_ascii_lowercase();
+    let last = name.rsplit('.').next().unwrap_or_default();
+    // The web takes a host that ends in a number for an address in one of many notations.
+    let hex = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    if hex || (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())) {
+        return bad(format!("the host `{text}` is an address in an unusual notation; write four decimal numbers"));
+    }
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.len() > 253 || !name.split('.').all(is_label) {
+        return bad(format!("`{text}` is no name of a host"));
+    }
+    Ok(Host::Name(name))
 }
 
 /// A path without its `.` and `..`, which never lead above its beginning.
@@ -192,19 +172,9 @@ fn without_dots(path: &str) -> String {
 }
 
 impl Url {
-    /// Whether the connection is encrypted.
-    pub fn is_tls(&self) -> bool {
-        self.tls
-    }
-
-    /// The host.
-    pub fn host(&self) -> &Host {
-        &self.host
-    }
-
-    /// The port, also where it is the usual one.
-    pub fn port(&self) -> u16 {
-        self.port
+    /// Scheme, host and port.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// Path and query.
@@ -212,28 +182,14 @@ impl Url {
         &self.target
     }
 
-    /// Scheme, host and port, the latter where it is not the usual one.
-    pub fn origin(&self) -> String {
-        let scheme = if self.tls { "https" } else { "http" };
-        format!("{scheme}://{}", self.authority())
-    }
-
-    /// Host and port, the latter where it is not the usual one.
-    pub fn authority(&self) -> String {
-        match (self.tls, self.port) {
-            (true, 443) | (false, 80) => self.host.to_string(),
-            (_, port) => format!("{}:{port}", self.host),
-        }
-    }
-
     /// The address without its query, which may have secrets: for errors.
     pub fn place(&self) -> String {
-        format!("{}{}", self.origin(), split_query(&self.target).0)
+        format!("{}{}", self.origin, split_query(&self.target).0)
     }
 
     /// The same place with another path and query.
     pub(crate) fn with_target(&self, target: &str) -> Result<Self, BadUrl> {
-        format!("{}{target}", self.origin()).parse()
+        format!("{}{target}", self.origin).parse()
     }
 
     /// Where a redirection from here leads.
@@ -244,7 +200,7 @@ impl Url {
             return to.parse();
         }
         if to.starts_with("//") {
-            return format!("{}:{to}", if self.tls { "https" } else { "http" }).parse();
+            return format!("{}:{to}", if self.origin.tls { "https" } else { "http" }).parse();
         }
         let (path, _) = split_query(&self.target);
         match to.chars().next() {
@@ -261,7 +217,7 @@ impl Url {
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.origin(), self.target)
+        write!(f, "{}{}", self.origin, self.target)
     }
 }
 
