@@ -1,30 +1,14 @@
-//! Which word somebody probably meant.
+//! Which word a misspelt one stands for.
 
 /// The candidate closest to `word`, if it is close enough to be a slip of the pen.
 pub(crate) fn miss<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let farthest = (word.chars().count() / 3).max(1);
     candidates
         .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
+        .map(|candidate| (strsim::osa_distance(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= farthest)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
-}
-
-/// How many letters must be added, removed or changed to turn one word into the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 /// Words in backticks, with commas.

@@ -10,11 +10,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use windlass::RunId;
+use windlass::tools::nearest;
 
 use crate::app::Shared;
 use crate::given::PIECE;
 use crate::guard::{Asker, too_much_held};
-use crate::near::near;
 use crate::refusal::{Answer, Refusal};
 use crate::shares::Share;
 
@@ -206,13 +206,21 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Answer<T> {
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
         let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
-        let detail = format!("line {line}, column {column}: {what}{}", near(what));
+        let detail = format!("line {line}, column {column}: {what}{}", did_you_mean(what));
         let refusal = match error.classify() {
             serde_json::error::Category::Data => Refusal::invalid(detail),
             _ => Refusal::bad_request("malformed_json", detail),
         };
         refusal.with("line", line).with("column", column)
     })
+}
+
+/// `; did you mean …?` for a message of the parser that names what was expected; nothing where no name is near.
+fn did_you_mean(message: &str) -> String {
+    let Some(begin) = message.find("unknown ") else { return String::new() };
+    let mut quoted = message[begin..].split('`').skip(1).step_by(2);
+    let (Some(wrong), expected) = (quoted.next(), quoted) else { return String::new() };
+    nearest(wrong, expected).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
 
 impl FromRequestParts<Shared> for Asker {
@@ -234,7 +242,10 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Shared> for Query<T> {
             Ok(query) => Ok(Self(query.0)),
             Err(error) => {
                 let text = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-                Err(Refusal::bad_request("bad_query", format!("the query cannot be read: {text}{}", near(&text))))
+                Err(Refusal::bad_request(
+                    "bad_query",
+                    format!("the query cannot be read: {text}{}", did_you_mean(&text)),
+                ))
             }
         }
     }
@@ -305,4 +316,21 @@ impl FromRequestParts<Shared> for Key {
 /// As much of what somebody sent as an answer should repeat.
 pub(crate) fn shortened(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_named() {
+        let message = "unknown field `tol`, expected one of `tool`, `args`, `session`";
+        assert_eq!(did_you_mean(message), "; did you mean `tool`?");
+        assert_eq!(did_you_mean("unknown field `zzz`, expected `tool` or `args`"), "");
+        assert_eq!(did_you_mean("missing field `tool`"), "");
+        assert_eq!(
+            did_you_mean("unknown variant `aproval`, expected one of `approval`, `doubt`"),
+            "; did you mean `approval`?"
+        );
+    }
 }

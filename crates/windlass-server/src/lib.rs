@@ -11,7 +11,6 @@ mod given;
 mod guard;
 mod hosts;
 mod metrics;
-mod near;
 mod openapi;
 mod options;
 mod rate;

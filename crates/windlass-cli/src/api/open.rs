@@ -300,7 +300,7 @@ pub fn served(file: &Path) -> Result<Option<Server>> {
 
 /// What to say of a tool that is not there, with the one that may be meant.
 pub fn unknown_tool<'n>(name: &str, layer: Option<&str>, known: impl IntoIterator<Item = &'n str>) -> Failure {
-    let meant = match config::nearest(name, known) {
+    let meant = match windlass::tools::nearest(name, known) {
         Some(near) => format!("did you mean `{}`?", plain(near)),
         None => {
             let layer = layer.map(|layer| format!(" --layer {}", plain(layer))).unwrap_or_default();

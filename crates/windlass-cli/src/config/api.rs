@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use windlass::tools::nearest;
 use windlass::{Effect, Policy, Tool};
 use windlass_tools::net::{Client, HeaderMap, Method, Outgoing, Url};
 use windlass_tools::openapi::{self, Deprecated, Imported, LeftOut, Options};
 use windlass_tools::secret::{Secrets, Text};
 
-use super::near::{listed, nearest};
 use super::outside::Outside;
 use super::problem::Problem;
 use super::read;
 use super::tool::effect;
 use super::tree::Span;
 use super::view::View;
+use super::words::listed;
 use super::{Made, MadeTool, Tools};
 use crate::style::counted;
 

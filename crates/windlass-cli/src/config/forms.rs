@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use windlass::policy::Expression;
+use windlass::tools::nearest;
 use windlass::tools::spec::KeyExpression;
 use windlass_tools::net::Allow;
 
 use super::keys::{Complaint, Form};
-use super::near::nearest;
 use super::units;
 
 pub(crate) static ANY: Form = Form { what: "a text", pattern: None, check: |_| Ok(()) };

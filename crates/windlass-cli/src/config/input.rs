@@ -1,8 +1,8 @@
 //! What a tool takes and returns, in short or as a JSON Schema.
 
 use serde_json::{Map, Value, json};
+use windlass::tools::nearest;
 
-use super::near::nearest;
 use super::problem::Problem;
 use super::tree::{Entry, Item, Node, Table};
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use windlass::Toolbox;
+use windlass::tools::nearest;
 
-use super::near::nearest;
 use super::problem::Problem;
 use super::view::View;
 

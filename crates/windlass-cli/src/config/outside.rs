@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use windlass::tools::nearest;
 use windlass_tools::net::{self, Allow, Client, Rules, Url};
 use windlass_tools::secret::{Reference, Secrets, Text};
 
-use super::near::{listed, nearest};
 use super::problem::{Problem, Source};
 use super::table;
 use super::tree::{Entry, Node, Span};
 use super::view::View;
+use super::words::listed;
 
 /// Who is told when a person is needed.
 #[derive(Clone, Debug)]

@@ -1,11 +1,13 @@
 //! Whether a file has the shape the table of keys describes. Whatever is about one value alone is decided here; what is
 //! about several of them, where they are read.
 
+use windlass::tools::nearest;
+
 use super::keys::{Choice, Complaint, Form, Key, Kind, Section};
-use super::near::{listed, nearest};
 use super::problem::Problem;
 use super::table::ROOT;
 use super::tree::{Entry, Item, Node, Span, Table};
+use super::words::listed;
 
 /// Everything in a file that is not as the table says.
 pub(crate) fn check(text: &str, table: &Table) -> Vec<Problem> {

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use windlass::tools::nearest;
 use windlass::tools::spec::{Background, Concurrency, Deferral, Effect, KeyExpression, ToolSpec};
 use windlass::{RegisterError, Schemas, Tool, ToolId, Toolbox};
 
 use super::input::{self, Written};
-use super::near::{listed, nearest};
 use super::problem::Problem;
 use super::read;
 use super::table;
 use super::tree::{Entry, Span};
 use super::units;
 use super::view::View;
+use super::words::listed;
 
 /// What a tool takes and returns.
 pub(super) struct Contract<'t> {

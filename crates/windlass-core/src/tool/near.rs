@@ -1,4 +1,4 @@
-//! What somebody may have meant.
+//! Which word a misspelt one stands for.
 
 /// Longer words than this are no misspelt ones, and cost more to compare than they help.
 const LONGEST: usize = 64;
@@ -12,27 +12,8 @@ pub fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> O
     let most = letters.div_ceil(3).min(3).min(letters.saturating_sub(1));
     let fold = written.to_lowercase();
     let short = words.into_iter().filter(|word| word.len() <= LONGEST);
-    let ranked = short.map(|word| (distance(&fold, &word.to_lowercase()), word));
+    let ranked = short.map(|word| (strsim::osa_distance(&fold, &word.to_lowercase()), word));
     ranked.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, word)| word)
-}
-
-/// Letters to insert, drop, replace or swap.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let change = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut best = change.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                best = best.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(best);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]

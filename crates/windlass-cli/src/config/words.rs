@@ -1,6 +1,4 @@
-//! Words for people who misspelt one.
-
-pub(crate) use windlass::tools::nearest;
+//! Words in sentences.
 
 /// "`a`, `b` and `c`".
 pub(crate) fn listed<'w>(words: impl IntoIterator<Item = &'w str>, last: &str) -> String {
