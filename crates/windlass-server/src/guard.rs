@@ -20,7 +20,7 @@ use tower::Service;
 use crate::access::Access;
 use crate::answer::located;
 use crate::app::Shared;
-use crate::door::Guest;
+use crate::connections::ConnectionUse;
 use crate::given::{self, PIECE};
 use crate::rate::Client;
 use crate::refusal::{Answer, Refusal};
@@ -33,7 +33,7 @@ const WAITING: [&str; 4] = ["/v1/calls", "/v1/batches", "/v1/runs/{run}/outcome"
 /// Where a request comes from, and by which connection.
 pub(crate) struct Peer {
     pub(crate) ip: IpAddr,
-    pub(crate) guest: Arc<Guest>,
+    pub(crate) usage: Arc<ConnectionUse>,
 }
 
 /// Whose share a request is counted against; nothing where it comes from this very process.
@@ -94,7 +94,7 @@ impl Guarded {
     /// `peer`: where the request comes from, if it came over a connection.
     pub(crate) fn answer(&self, mut request: Request, peer: Option<&Peer>) -> <Self as Service<Request>>::Future {
         let (begun, app) = (Instant::now(), self.app.clone());
-        let busy = peer.map(|peer| peer.guest.busy());
+        let busy = peer.map(|peer| peer.usage.busy());
         let method = request.method().clone();
         let place = self.places.at(request.uri().path()).ok().map(|found| found.value.clone());
         let origin = request.headers().get(header::ORIGIN).cloned();

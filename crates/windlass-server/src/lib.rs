@@ -1,11 +1,10 @@
 #![doc = include_str!("docs/crate.md")]
 
 mod access;
-mod alarm;
 mod answer;
 mod app;
 mod clients;
-mod door;
+mod connections;
 mod extract;
 mod given;
 mod guard;

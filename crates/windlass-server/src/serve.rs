@@ -11,14 +11,13 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use windlass::Windlass;
 
-use crate::alarm::Alarm;
 use crate::app::Shared;
-use crate::door::{Door, Seat};
+use crate::connections::{ConnectionLimit, OpenConnection};
 use crate::guard::{Guarded, Peer};
 use crate::options::Options;
 use crate::timed::Timed;
@@ -86,11 +85,11 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
 }
 
 async fn accept(listener: TcpListener, guarded: Guarded, app: &Shared, stop: impl Future<Output = ()>) {
-    let door = Door::new(app.options.limits.connections);
+    let limit = ConnectionLimit::new(app.options.limits.connections);
     let mut stop = std::pin::pin!(stop);
     loop {
         let next = async {
-            let room = door.room().await;
+            let room = limit.room().await;
             (listener.accept().await, room)
         };
         let (accepted, room) = tokio::select! {
@@ -100,8 +99,8 @@ async fn accept(listener: TcpListener, guarded: Guarded, app: &Shared, stop: imp
         };
         match (accepted, room) {
             (Ok((stream, peer)), Some(room)) => {
-                let (guarded, app, seat) = (guarded.clone(), app.clone(), door.seat(room));
-                tokio::spawn(async move { connection(stream, peer, guarded, app, &seat).await });
+                let (guarded, app, opened) = (guarded.clone(), app.clone(), limit.opened(room));
+                tokio::spawn(async move { connection(stream, peer, guarded, app, &opened).await });
             }
             (Err(error), _) => {
                 tracing::warn!("a connection cannot be accepted: {error}");
@@ -119,37 +118,31 @@ async fn tick() -> Infallible {
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, guarded: Guarded, app: Shared, seat: &Seat) {
+async fn connection(stream: TcpStream, peer: SocketAddr, guarded: Guarded, app: Shared, opened: &OpenConnection) {
     let _open = app.metrics.connections.one();
     // Answers are written whole; waiting for more to send would only delay them.
     drop(stream.set_nodelay(true));
     let limits = &app.options.limits;
     let io = TokioIo::new(Timed::new(stream, limits.write));
-    let from = Peer { ip: peer.ip(), guest: seat.guest.clone() };
+    let from = Peer { ip: peer.ip(), usage: opened.usage.clone() };
     let service = FromPeer { guarded, peer: from };
-    let alarm = Alarm::new(limits.head);
     let mut builder = http1::Builder::new();
-    builder.timer(alarm.clone()).header_read_timeout(limits.head).half_close(true).max_buf_size(64 << 10);
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.head).half_close(true).max_buf_size(64 << 10);
     let mut serving = std::pin::pin!(builder.serve_connection(io, service));
-    let leave = async {
+    let close = async {
         tokio::select! {
             () = app.stopped() => {}
-            () = seat.guest.asked_to_leave() => {}
+            () = opened.usage.told_to_close() => {}
         }
     };
     let served = tokio::select! {
         biased;
         // First of all what came meanwhile: a request that is here is answered.
         served = serving.as_mut() => served,
-        () = leave => {
+        () = close => {
             serving.as_mut().graceful_shutdown();
-            tokio::select! {
-                biased;
-                served = serving.as_mut() => served,
-                never = alarm.ring() => match never {},
-            }
+            serving.await
         }
-        never = alarm.ring() => match never {},
     };
     if let Err(error) = served {
         tracing::debug!(%peer, "a connection ended early: {error}");
