@@ -2,15 +2,11 @@
 
 use windlass::{Activity, Cursor, Position, Trace};
 
-use super::value::object;
+use super::value::tagged;
 use crate::wire;
 
 pub(crate) fn activity(activity: &Activity) -> wire::Activity {
-    let mut detail = object(&activity.what);
-    let kind = match detail.remove("kind") {
-        Some(serde_json::Value::String(kind)) => kind,
-        _ => "unknown".to_owned(),
-    };
+    let (kind, detail) = tagged(&activity.what, "kind");
     let position = match activity.position {
         Position::Recorded(place) => Some(cursor(place)),
         Position::Live => None,

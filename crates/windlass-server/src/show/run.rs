@@ -1,8 +1,9 @@
 //! Runs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use windlass::record::{Asked, Event, OpKind, Record};
 use windlass::{
     Check, Comparison, Departure, Differs, Doubt, Ending, Explanation, Hold, Park, Path, RunId, RunInfo, RunState,
@@ -10,7 +11,7 @@ use windlass::{
 };
 
 use super::failure;
-use super::value::{instants, object};
+use super::value::{object, tagged, word};
 use crate::wire;
 
 pub(crate) fn state(state: &RunState) -> wire::State {
@@ -28,16 +29,8 @@ pub(crate) fn parent(parent: Option<&(RunId, Path)>) -> Option<wire::Parent> {
 }
 
 pub(crate) fn hold(hold: &Hold) -> wire::Hold {
-    let mut detail = object(hold);
-    let reason = word(detail.remove("reason"));
+    let (reason, detail) = tagged(hold, "reason");
     wire::Hold { reason, sentence: hold.to_string(), detail }
-}
-
-fn word(value: Option<Value>) -> String {
-    match value {
-        Some(Value::String(word)) => word,
-        _ => "unknown".to_owned(),
-    }
 }
 
 /// A run as lists show it.
@@ -87,12 +80,11 @@ fn doubt(doubt: &Doubt) -> wire::Doubt {
 }
 
 fn park(park: &Park) -> wire::Park {
-    let mut detail = object(&park.on);
-    let on = wire::Waiting { kind: word(detail.remove("kind")), detail };
+    let (kind, detail) = tagged(&park.on, "kind");
     wire::Park {
         path: park.path.clone(),
         operation: park.operation.clone(),
-        on,
+        on: wire::Waiting { kind, detail },
         since: park.since.into(),
         until: park.until.map(Into::into),
     }
@@ -100,8 +92,7 @@ fn park(park: &Park) -> wire::Park {
 
 pub(crate) fn explanation(explanation: &Explanation) -> wire::Explanation {
     let moves = explanation.moves.iter().map(|one| {
-        let mut detail = object(&one.why);
-        let why = word(detail.remove("why"));
+        let (why, detail) = tagged(&one.why, "why");
         wire::Move { path: one.path.clone(), sentence: one.sentence.clone(), why, detail }
     });
     wire::Explanation {
@@ -124,40 +115,28 @@ pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<w
         let tool = calls.get(&record.path).and_then(|asked| toolbox.recorded(&asked.name, &asked.layers));
         // What was a secret when it was recorded stays one, whatever became of its tool. What the schema of today calls one
         // is hidden below.
-        let record = &*record.without_secrets();
-        let hide = |args: &Value| tool.as_ref()?.without_secrets(args);
-        let asked = record.asked.as_ref().map(|asked| {
-            let mut map = object(asked);
-            if let (OpKind::Call | OpKind::Spawn, Some(input)) = (asked.kind, &asked.input) {
-                replace(&mut map, "input", hide(input));
-            }
-            Value::Object(map)
-        });
-        let mut event = object(&record.event);
-        if let Event::Prepared(prepared) = &record.event {
-            if let Some(args) = &prepared.args {
-                replace(&mut event, "args", hide(args));
-            }
-            // What a tool froze for itself is nobody's business.
-            event.remove("payload");
+        let mut record = record.without_secrets().into_owned();
+        // What cannot be shown without its secrets is not shown.
+        let hide = |args: Arc<Value>| tool.as_ref()?.without_secrets(&args).map(Arc::new);
+        if let Some(asked) = &mut record.asked
+            && matches!(asked.kind, OpKind::Call | OpKind::Spawn)
+        {
+            asked.input = asked.input.take().and_then(hide);
+        }
+        if let Event::Prepared(prepared) = &mut record.event {
+            prepared.args = prepared.args.take().and_then(hide);
+            // What a tool froze for itself is not shown to others.
+            prepared.payload = None;
         }
         shown.push(wire::Record {
             seq,
-            path: record.path.clone(),
+            path: record.path,
             at: record.at.into(),
-            asked,
-            event: instants(Value::Object(event)),
+            asked: record.asked.as_ref().map(object).map(Value::Object),
+            event: Value::Object(object(&record.event)),
         });
     }
     shown
-}
-
-/// What cannot be shown without its secrets is not shown.
-fn replace(map: &mut Map<String, Value>, name: &str, value: Option<Value>) {
-    match value {
-        Some(value) => drop(map.insert(name.to_owned(), value)),
-        None => drop(map.remove(name)),
-    }
 }
 
 pub(crate) fn replay_check(run: RunId, check: &Check) -> wire::ReplayCheck {

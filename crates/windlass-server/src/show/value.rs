@@ -20,8 +20,22 @@ pub(crate) fn object(value: &impl Serialize) -> Map<String, Value> {
     }
 }
 
+/// A value of the kernel that says by a word which kind it is, and the rest of it.
+pub(crate) fn tagged(value: &impl Serialize, tag: &str) -> (String, Map<String, Value>) {
+    let mut rest = object(value);
+    (word(rest.remove(tag)), rest)
+}
+
+/// A value of the kernel that is one word.
+pub(crate) fn word(value: Option<Value>) -> String {
+    match value {
+        Some(Value::String(word)) => word,
+        _ => "unknown".to_owned(),
+    }
+}
+
 /// Microseconds become RFC 3339, and the kernel's nanoseconds milliseconds.
-pub(crate) fn instants(value: Value) -> Value {
+fn instants(value: Value) -> Value {
     match value {
         Value::Array(items) => Value::Array(items.into_iter().map(instants).collect()),
         Value::Object(map) => Value::Object(map.into_iter().map(|(key, value)| of(key, value)).collect()),

@@ -1,7 +1,7 @@
 //! The people's list, and what people say.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use utoipa::ToSchema;
 use windlass::{Path, RunId};
 
@@ -251,18 +251,13 @@ impl ManyRequest {
     /// The fields of the request that an action does not use.
     pub fn unused(&self) -> Vec<&'static str> {
         use InboxAction::{Answer, Approve, Connect, Deny, Settle};
-        let given: Map<String, Value> = match serde_json::to_value(self) {
-            Ok(Value::Object(map)) => map,
-            _ => return Vec::new(),
-        };
-        let uses = |field: &str| match field {
-            "reason" => matches!(self.action, Approve | Deny | Settle),
-            "settlement" => self.action == Settle,
-            "value" | "error" => matches!(self.action, Settle | Answer),
-            "refused" => self.action == Connect,
-            _ => true,
-        };
-        let fields = ["reason", "settlement", "value", "error", "refused"];
-        fields.into_iter().filter(|field| given.contains_key(*field) && !uses(field)).collect()
+        let fields = [
+            ("reason", self.reason.is_some(), matches!(self.action, Approve | Deny | Settle)),
+            ("settlement", self.settlement.is_some(), self.action == Settle),
+            ("value", self.value.is_some(), matches!(self.action, Settle | Answer)),
+            ("error", self.error.is_some(), matches!(self.action, Settle | Answer)),
+            ("refused", self.refused.is_some(), self.action == Connect),
+        ];
+        fields.into_iter().filter(|(_, given, used)| *given && !used).map(|(name, ..)| name).collect()
     }
 }
