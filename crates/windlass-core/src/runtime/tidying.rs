@@ -51,7 +51,7 @@ impl Runtime {
         Ok(self.kernel.tidy().await?)
     }
 
-    /// Forgets one finished run at once; see [`Store::purge`](crate::store::Store::purge).
+    /// Forgets one finished run at once; see [`Upkeep::purge`](crate::store::Upkeep::purge).
     pub async fn purge(&self, run: RunId) -> Result<()> {
         let kernel = &self.kernel;
         Ok(kernel.store.purge(run, kernel.env.clock.now()).await?)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::id::RunId;
 
-/// What [`Store::list`](super::Store::list) returns.
+/// What [`Queries::list`](super::Queries::list) returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Filter {
@@ -32,7 +32,7 @@ pub enum Filter {
     All,
 }
 
-/// How many runs there are; see [`Store::counts`](super::Store::counts).
+/// How many runs there are; see [`Queries::counts`](super::Queries::counts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Runs that wait to be taken up for the first time.

@@ -438,7 +438,7 @@ pub struct Claimant {
     pub now: Timestamp,
 }
 
-/// Runs somebody should take up; see [`Store::due`].
+/// Runs to be taken up; see [`Driving::due`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// Which.

@@ -59,7 +59,7 @@ fn before(now: Timestamp, kept: Duration) -> Option<Timestamp> {
     now.as_micros().checked_sub(micros).map(Timestamp::from_micros)
 }
 
-/// What one slice of tidying came to; see [`Store::tidy`](super::Store::tidy).
+/// What one slice of tidying came to; see [`Upkeep::tidy`](super::Upkeep::tidy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tidied {
     /// Runs of which only the summary is left now.
