@@ -27,26 +27,32 @@ impl Live {
 
 impl Kernel {
     /// Polls a run once here and now; only if it has to wait does it become a task of its own.
-    pub(crate) async fn drive(self: &Arc<Self>, drive: Drive) -> RunEnd {
-        let mut here = self.here(Box::new(drive));
-        let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut here).poll(cx))).await;
-        let completion = match polled {
-            Poll::Ready(end) => return end,
-            Poll::Pending => here.live().completion,
-        };
-        drop(here);
-        completion.wait().await
+    pub(crate) async fn drive(self: &Arc<Self>, mut drive: Drive) -> RunEnd {
+        let (mut task, live) = self.born(&drive);
+        match std::future::poll_fn(|cx| Poll::Ready(drive.poll(cx))).await {
+            Poll::Ready(end) => {
+                drop((drive, live));
+                task.let_go(&end);
+                end
+            }
+            Poll::Pending => {
+                let Live { completion, .. } = live;
+                Driven { drive: Box::new(drive), task }.detach(self);
+                completion.wait().await
+            }
+        }
     }
 
     /// Tells the store of a new run before anything of it is done, and gives it a task of its own. Returns the error of a
     /// store that took nothing because it is overloaded.
     pub(crate) fn accept(self: &Arc<Self>, drive: Drive) -> Result<Live, StoreError> {
-        let (live, mut driven) = self.born(Box::new(drive));
+        let (task, live) = self.born(&drive);
+        let mut driven = Driven { drive: Box::new(drive), task };
         driven.drive.accept();
         if let Some(Stop::Reload(error)) = driven.drive.run.with(|machine| machine.stop().cloned())
             && matches!(*error, StoreError::Unavailable(_))
         {
-            driven.end(RunEnd::Elsewhere);
+            driven.end(&RunEnd::Elsewhere);
             return Err(*error);
         }
         driven.detach(self);
@@ -55,35 +61,35 @@ impl Kernel {
 
     /// A new run, driven by the task that waits for it.
     pub(crate) fn here(self: &Arc<Self>, drive: Box<Drive>) -> Here {
-        let (live, driven) = self.born(drive);
-        Here { kernel: self.clone(), live, driven: Some(driven) }
+        let (task, live) = self.born(&drive);
+        Here { kernel: self.clone(), live, driven: Some(Driven { drive, task }) }
     }
 
     /// From now on this process is known to drive the new run: mail for it is told to it, from its first commit on.
-    fn born(self: &Arc<Self>, drive: Box<Drive>) -> (Live, Driven) {
+    fn born(self: &Arc<Self>, drive: &Drive) -> (DriveTask, Live) {
         let live = Live::new(&drive.run);
         self.roster.born(drive.run.id, live.clone());
-        (live.clone(), self.driven(drive, live))
+        (self.driven(&live), live)
     }
 
-    fn driven(self: &Arc<Self>, drive: Box<Drive>, live: Live) -> Driven {
+    fn driven(self: &Arc<Self>, live: &Live) -> DriveTask {
         if self.closed.load(Ordering::Acquire) {
             // Shut down meanwhile, perhaps before this run was among the live ones.
-            drive.run.with(Machine::release);
+            live.run.with(Machine::release);
         }
-        Driven { drive, task: DriveTask { driven: Some((self.clone(), live)) } }
+        DriveTask { driven: Some((self.clone(), live.clone())) }
     }
 
     /// A run that was taken up is driven from now on. It is polled once, so that what it does first is done when this
     /// returns, and has a task of its own.
     pub(crate) async fn drive_taken(self: &Arc<Self>, drive: Drive) -> Live {
         let live = Live::new(&drive.run);
-        let mut driven = self.driven(Box::new(drive), live.clone());
+        let mut driven = Driven { task: self.driven(&live), drive: Box::new(drive) };
         if let Some(settled) = self.roster.taken(live.run.id, live.clone()) {
             settled.complete(RunEnd::Elsewhere);
         }
         match std::future::poll_fn(|cx| Poll::Ready(driven.drive.poll(cx))).await {
-            Poll::Ready(end) => driven.end(end),
+            Poll::Ready(end) => driven.end(&end),
             Poll::Pending => driven.detach(self),
         }
         live
@@ -129,17 +135,17 @@ struct Driven {
 }
 
 impl Driven {
-    fn end(self, end: RunEnd) {
+    fn end(mut self, end: &RunEnd) {
         // The drive is gone by the time a waiter is told that it ended.
         drop(self.drive);
-        self.task.end(end);
+        self.task.let_go(end);
     }
 
     /// Gives it a task of its own.
     fn detach(mut self, kernel: &Kernel) {
         kernel.env.spawn.spawn(Box::pin(async move {
             let end = std::future::poll_fn(|cx| self.drive.poll(cx)).await;
-            self.end(end);
+            self.end(&end);
         }));
     }
 }
@@ -166,7 +172,7 @@ impl Future for Here {
         let Some(driven) = &mut self.driven else { return Poll::Pending };
         let Poll::Ready(end) = driven.drive.poll(cx) else { return Poll::Pending };
         if let Some(driven) = self.driven.take() {
-            driven.end(end.clone());
+            driven.end(&end);
         }
         Poll::Ready(end)
     }
@@ -186,22 +192,21 @@ struct DriveTask {
 }
 
 impl DriveTask {
-    fn end(mut self, end: RunEnd) {
-        self.let_go(end);
-    }
-
-    fn let_go(&mut self, end: RunEnd) {
+    fn let_go(&mut self, end: &RunEnd) {
         let Some((kernel, live)) = self.driven.take() else { return };
-        kernel.let_go(&live, &end);
+        kernel.let_go(&live, end);
         let Live { run, completion } = live;
         // A waiter may open the store again as soon as it is told.
         drop((kernel, run));
-        completion.complete(end);
+        // Most calls are over at their first poll, and then nothing else has it.
+        if Arc::strong_count(&completion) > 1 {
+            completion.complete(end.clone());
+        }
     }
 }
 
 impl Drop for DriveTask {
     fn drop(&mut self) {
-        self.let_go(RunEnd::Elsewhere);
+        self.let_go(&RunEnd::Elsewhere);
     }
 }

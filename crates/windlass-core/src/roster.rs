@@ -5,11 +5,11 @@
 //! takes the run up is noted and seen to by that task. The roster knows no store and holds no future: its callers do what it
 //! says.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
 use crate::id::RunId;
 use crate::run::drive::Completion;
@@ -85,7 +85,8 @@ pub(crate) enum Request<L> {
 }
 
 pub(crate) struct Roster<L> {
-    runs: Mutex<BTreeMap<RunId, Place<L>>>,
+    /// Read in no order that matters: what is listed is sorted.
+    runs: Mutex<FxHashMap<RunId, Place<L>>>,
     /// A bug that the simulator must find.
     #[cfg(test)]
     forgets: std::sync::atomic::AtomicBool,
@@ -152,11 +153,13 @@ impl<L: Clone> Roster<L> {
 
     /// Every run that is driven here, in the order of their ids.
     pub(crate) fn all_live(&self) -> Vec<L> {
-        let live = |place: &Place<L>| match &place.stage {
-            Stage::Live(live) => Some(live.clone()),
+        let live = |(run, place): (&RunId, &Place<L>)| match &place.stage {
+            Stage::Live(live) => Some((*run, live.clone())),
             _ => None,
         };
-        self.runs.lock().values().filter_map(live).collect()
+        let mut all: Vec<(RunId, L)> = self.runs.lock().iter().filter_map(live).collect();
+        all.sort_unstable_by_key(|(run, _)| *run);
+        all.into_iter().map(|(_, live)| live).collect()
     }
 
     /// A new run is driven here.
@@ -276,14 +279,20 @@ impl<L: Clone> Roster<L> {
     /// The process has nothing more to do with any run: everything that waits is told. Runs that are driven stay until their
     /// owners let go of them.
     pub(crate) fn clear(&self) -> Vec<Told> {
-        let mut runs = self.runs.lock();
-        let (live, others) = std::mem::take(&mut *runs)
-            .into_iter()
-            .partition::<BTreeMap<_, _>, _>(|(_, place)| matches!(place.stage, Stage::Live(_)));
-        *runs = live;
-        let waiters = runs.values_mut().map(|place| Told { settled: None, waiters: place.waiters.take() });
-        let told: Vec<Told> = waiters.collect();
-        told.into_iter().chain(others.into_values().map(Place::told)).collect()
+        let mut told = Vec::new();
+        self.runs.lock().retain(|run, place| {
+            let is_live = matches!(place.stage, Stage::Live(_));
+            told.push((
+                *run,
+                match is_live {
+                    true => Told { settled: None, waiters: place.waiters.take() },
+                    false => std::mem::replace(place, Place::new(Stage::Resting)).told(),
+                },
+            ));
+            is_live
+        });
+        told.sort_unstable_by_key(|(run, _)| *run);
+        told.into_iter().map(|(_, told)| told).collect()
     }
 }
 
