@@ -26,6 +26,7 @@ mod forks;
 mod golden;
 mod holds;
 mod idle;
+mod keyed;
 mod kill;
 mod kill_mixed;
 mod kill_people;

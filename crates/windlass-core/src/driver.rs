@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use crate::kernel::Kernel;
+use crate::path::Path;
 use crate::roster::{Cause, Next};
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, RunEnd};
@@ -98,7 +99,6 @@ impl Kernel {
     /// What follows the end of driving a run.
     fn let_go(self: &Arc<Self>, live: &Live, end: &RunEnd) {
         let (run, id) = (&live.run, live.run.id);
-        self.admission.kept.forget(id);
         let stop = run.with(|machine| machine.stop().cloned());
         let goes_on = self.drives && !self.closed.load(Ordering::Acquire);
         let next = match (end, &stop) {
@@ -108,6 +108,10 @@ impl Kernel {
             _ => Next::Over,
         };
         let is_owner = |other: &Live| Arc::ptr_eq(&other.completion, &live.completion);
+        // What stops for a while keeps its places in the queues of keys. The next generation queues anew.
+        if !run.keeps_places() {
+            run.leave_queues_below(&Path::root());
+        }
         self.tell(self.roster.let_go(id, is_owner, next), end);
         match (end, stop) {
             _ if !goes_on => {}

@@ -21,8 +21,8 @@ use crate::run::record::Record;
 use crate::run::state::{Hold, RunInfo};
 use crate::spawn::Spawn;
 use crate::store::{
-    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Driving, Due, Entry, Filter, Mail, Queries,
-    Store, StoreError, Stored, Swept, Upkeep, Upload,
+    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Driving, Due, Entry, Filter, KeyPlace, Mail,
+    Queries, Store, StoreError, Stored, Swept, Upkeep, Upload,
 };
 use crate::time::Timestamp;
 use crate::worker::Lease;
@@ -177,6 +177,10 @@ impl Driving for Nowhere {
     }
 
     fn due(&self, _: Timestamp, _: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+        none()
+    }
+
+    fn key_places(&self) -> BoxFuture<'_, Result<Vec<(RunId, KeyPlace)>, StoreError>> {
         none()
     }
 

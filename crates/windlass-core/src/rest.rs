@@ -90,6 +90,9 @@ impl Kernel {
         if let Some(wake) = wake {
             self.set_alarm(wake);
         }
+        if self.admission.keys.has_news(run.id) {
+            return self.nudge(run.id);
+        }
         let (kernel, id, seen) = (self.clone(), run.id, run.with(|machine| machine.seen()));
         self.env.spawn.spawn(Box::pin(async move {
             match kernel.store.mail(id, seen).await {

@@ -20,7 +20,7 @@ use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Event, Finished, OpKind, Recorded, Settled, Told};
 use crate::run::state::{Ending, Hold, RunState};
 use crate::scope::{is_owner_bound, recorded_call};
-use crate::store::{Claimant, StoreError};
+use crate::store::{Claimant, KeyPlace, StoreError};
 use crate::time::Times;
 use crate::tool::ToolError;
 
@@ -165,6 +165,10 @@ impl Kernel {
                     if let StoreError::Damaged { .. } = error {
                         tracing::error!(%run, "the run cannot be taken up: {error}");
                     }
+                    // It is over, or another worker's.
+                    if !matches!(error, StoreError::Busy { .. } | StoreError::Damaged { .. }) {
+                        self.leave_queues(run, &Path::root());
+                    }
                     self.not_taken(run)
                 }
                 Err(error) => {
@@ -251,7 +255,23 @@ impl Kernel {
     fn claimed(self: &Arc<Self>, id: RunId, claimed: crate::store::Claimed, how: TakenUp) -> Arc<Run> {
         let base = (self.env.clock.now(), self.env.clock.ticks());
         let session = (claimed.session.clone(), claimed.turn);
-        Run::new(self.clone(), id, base, session, Machine::claimed(id, claimed, base.0, how))
+        let mut machine = Machine::claimed(id, claimed, base.0, how);
+        self.take_up_places(id, &mut machine);
+        Run::new(self.clone(), id, base, session, machine)
+    }
+
+    /// The run keeps its places in the queues of keys, but for those of operations that are over: the commit that said so was
+    /// written, and its answer was lost.
+    fn take_up_places(self: &Arc<Self>, id: RunId, machine: &mut Machine) {
+        let (over, open): (Vec<KeyPlace>, _) =
+            self.admission.keys.of(id).into_iter().partition(|place| machine.was_over(&place.path));
+        machine.has_places(open);
+        over.iter().for_each(|place| self.leave_queues(id, &place.path));
+    }
+
+    /// Gives up the places of a run at or below a path.
+    fn leave_queues(self: &Arc<Self>, run: RunId, path: &Path) {
+        self.admission.keys.release_below(run, path).into_iter().for_each(|next| self.nudge(next));
     }
 
     /// Ends a run whose body is not entered any more, with an outcome from outside. `None` if it is driven here.

@@ -101,6 +101,7 @@ fn waits(run: &Run) -> String {
             "child" => format!("run {}", text("run")),
             "time" => "a time".to_owned(),
             "retry" => "its next attempt".to_owned(),
+            "key" => format!("key {}", text("key")),
             other => other.to_owned(),
         }
     }));

@@ -153,6 +153,7 @@ fn parked(on: &Value) -> String {
         "child" => format!("waits for run {}", text("run")),
         "time" => "sleeps".to_owned(),
         "retry" => "waits for its next attempt".to_owned(),
+        "key" => format!("waits for key {}", text("key")),
         other => format!("waits for {other}"),
     }
 }

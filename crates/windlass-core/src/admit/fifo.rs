@@ -89,8 +89,8 @@ impl Fifo {
         Turn { fifo: self.clone(), want, waiting }
     }
 
-    /// Whether nobody holds or wants anything.
-    pub(crate) fn is_idle(&self) -> bool {
+    #[cfg(test)]
+    fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.free == self.capacity && state.queue.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Admission: what stands between a call and its attempt when others are at work too. Everything here is held by an
-//! attempt and let go when it is dropped; only keys may be held by a durable body.
+//! Admission: what stands between a call and its attempt when others are at work too. Permits, turns and limits are held by
+//! an attempt and let go when it is dropped. Keys belong to operations and outlast the futures that wait for them.
 //!
 //! The order in which an attempt takes what it needs is fixed (key, turn in the session, the tool's own limits, permit),
 //! so that whoever holds a later thing never waits for an earlier one.
@@ -16,15 +16,12 @@ pub(crate) use permits::{Permit, Permits};
 
 use std::sync::Arc;
 
-use crate::run::keep::Kept;
 use crate::session::Sessions;
 
 /// What the attempts of one process share.
 pub(crate) struct Admission {
     pub(crate) permits: Arc<Permits>,
-    pub(crate) keys: Arc<Keys>,
-    /// Keys that runs of an earlier process held, until those runs are driven again.
-    pub(crate) kept: Kept,
+    pub(crate) keys: Keys,
     /// Exclusivity among the attempts of a session's runs.
     pub(crate) sessions: Sessions,
 }
@@ -32,11 +29,6 @@ pub(crate) struct Admission {
 impl Admission {
     /// For so many attempts at once.
     pub(crate) fn new(in_flight: usize) -> Self {
-        Self {
-            permits: Permits::new(in_flight.max(1)),
-            keys: Arc::default(),
-            kept: Kept::default(),
-            sessions: Sessions::default(),
-        }
+        Self { permits: Permits::new(in_flight.max(1)), keys: Keys::default(), sessions: Sessions::default() }
     }
 }

@@ -13,7 +13,8 @@ use serde_json::Value;
 
 use super::attempt::Attempt;
 use super::child::{broken_promise, narrate};
-use super::execute::seal;
+use super::execute::{seal, waits_for_key};
+use super::key::Key;
 use super::loops::Loops;
 use super::middleware::Passing;
 use super::operation::Operation;
@@ -21,7 +22,6 @@ use super::plan::Scope;
 use super::request::ToolCall;
 use super::rules::key_of;
 use super::running::panic_message;
-use crate::admit::KeyTurn;
 use crate::ctx::Ctx;
 use crate::ctx::undo::{Undo, compensate};
 use crate::path::Path;
@@ -29,7 +29,7 @@ use crate::run::record::{Event, Finished, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::{Earlier, nanos};
 use crate::run::state::Hold;
-use crate::run::{Awake, Registration, Run};
+use crate::run::{Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::narrate::Phase as Phrase;
 use crate::tool::{Body, Output, Tool, ToolError, ToolResult};
@@ -90,7 +90,6 @@ pub(crate) struct Entry {
     timing: Timing,
     heeds_cancel: bool,
     registration: Registration,
-    awake: Awake,
     /// Whether a batch may have held it back before it began.
     in_batch: bool,
 }
@@ -109,13 +108,13 @@ enum Phase {
     Ask,
     /// Waits for its declared key.
     Key {
-        key: KeyTurn,
+        key: Key,
         again: bool,
     },
     Body {
         body: BoxFuture<'static, ToolResult<Output>>,
         label: Attempt,
-        key: Option<KeyTurn>,
+        key: Option<Key>,
     },
     Over,
 }
@@ -143,7 +142,6 @@ impl Entry {
             timing: Timing { asked, earlier: Earlier::default(), entered: None, began: None, deadline: None },
             heeds_cancel,
             registration: Registration::default(),
-            awake: Awake::default(),
             in_batch: false,
         }
     }
@@ -183,6 +181,7 @@ impl Entry {
                     if key.poll(cx).is_pending() {
                         return self.queued(cx, key, again);
                     }
+                    self.run.with(|machine| machine.unpark(&self.op.path));
                     self.enter(Some(key), again);
                 }
                 Phase::Body { body, label, key } => return self.poll_body(cx, body, label, key),
@@ -192,17 +191,22 @@ impl Entry {
     }
 
     /// Waits for its key, within the deadline, and unless it is cancelled.
-    fn queued(&mut self, cx: &mut Context<'_>, key: KeyTurn, again: bool) -> Poll<Told> {
+    fn queued(&mut self, cx: &mut Context<'_>, key: Key, again: bool) -> Poll<Told> {
         self.registration.register(&self.run, cx);
         if self.deadline_passed(cx) {
             return Poll::Ready(self.leave(deadline_passed()));
         }
         // One that was entered before is told by its operations, once it has its key.
         if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
+            self.run.with(|machine| machine.unpark(&self.op.path));
             return Poll::Ready(self.finish(Err(error)));
         }
+        if let Some(awaited) = key.awaited() {
+            let park = waits_for_key(&self.run, &self.op, awaited, None);
+            self.run.with(|machine| machine.park(park));
+            self.run.note_wait();
+        }
         self.phase = Phase::Key { key, again };
-        self.awake.set(&self.run, true);
         if let Some(asked) = self.op.take_asked_when_pending() {
             self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
         }
@@ -252,21 +256,17 @@ impl Entry {
             self.enter(None, again);
             return None;
         };
-        let kernel = &self.run.kernel;
-        let kept = kernel.admission.kept.take(self.run.id, &self.op.path);
-        let (run, path) = (self.run.id, &self.op.path);
-        let asked = || kernel.admission.keys.request(key, self.scope.held.as_ref()).map(|turn| turn.of(run, path));
-        match kept.map_or_else(asked, Ok) {
-            Ok(turn) => {
-                self.scope.held = Some(turn.hold(self.scope.held.take()));
-                self.phase = Phase::Key { key: turn, again };
+        match Key::request(&self.run, &self.op.path, key, self.scope.held.as_ref()) {
+            Ok(key) => {
+                self.scope.held = Some(key.hold(self.scope.held.take()));
+                self.phase = Phase::Key { key, again };
                 None
             }
             Err(cycle) => Some(self.leave(ToolError::unavailable(cycle))),
         }
     }
 
-    fn enter(&mut self, key: Option<KeyTurn>, again: bool) {
+    fn enter(&mut self, key: Option<Key>, again: bool) {
         let ticks = self.run.kernel.env.clock.ticks();
         self.timing.entered = Some(ticks);
         let began = self.timing.began.unwrap_or_else(|| self.run.at(ticks));
@@ -304,7 +304,7 @@ impl Entry {
         cx: &mut Context<'_>,
         mut body: BoxFuture<'static, ToolResult<Output>>,
         label: Attempt,
-        key: Option<KeyTurn>,
+        key: Option<Key>,
     ) -> Poll<Told> {
         let polled = {
             let _watched = self.run.kernel.watchdog.enter(&label);
@@ -346,29 +346,30 @@ impl Entry {
                 if !self.run.only_checks && self.deadline_passed(cx) {
                     self.frame.ended.store(true, Ordering::Release);
                     drop(body);
-                    drop(key);
                     return Poll::Ready(self.leave(deadline_passed()));
                 }
                 if !self.frame.is_busy() {
                     self.run.hold(Hold::Outside { path: self.op.path.clone() });
                     return Poll::Pending;
                 }
-                // A declared key is kept in memory, and so is the body that holds it.
-                self.awake.set(&self.run, key.is_some());
                 self.phase = Phase::Body { body, label, key };
                 return Poll::Pending;
             }
             Err(panic) => Err(self.panicked(&panic_message(&*panic))),
         };
+        let told = self.finish(result);
+        // After its end is said, which the key waits for.
         drop(key);
-        Poll::Ready(self.finish(result))
+        Poll::Ready(told)
     }
 
     /// Ends without the body having returned: what of it may have happened stays visible.
     fn leave(&mut self, error: ToolError) -> Told {
         let (path, now) = (self.op.path.clone(), self.run.now());
         self.run.with(|machine| machine.abandon_below(&path, now));
-        self.finish(Err(error))
+        let told = self.finish(Err(error));
+        self.run.leave_queues_below(&path);
+        told
     }
 
     fn deadline_passed(&mut self, cx: &mut Context<'_>) -> bool {

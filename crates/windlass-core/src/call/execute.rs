@@ -22,7 +22,7 @@ use crate::run::machine::Past;
 use crate::run::record::{DoubtCause, Event, Finished, Record, Settled, Settler, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::{Earlier, Spent};
-use crate::run::state::{Blocked, Hold};
+use crate::run::state::{Blocked, Hold, Park};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, Toolbox};
@@ -242,7 +242,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     fn admit(&mut self, cx: &mut Context<'_>, stage: Stage) -> Flow {
         let lane = &self.rules.lane;
         match self.queue.poll(cx, stage, (&self.run, &self.op.path), lane) {
-            Ok(Poll::Ready(())) => {}
+            Ok(Poll::Ready(())) => self.stop_waiting_for_key(),
             Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
             Ok(Poll::Pending) => return self.queued(cx),
         }
@@ -265,13 +265,26 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if let Some(left) = self.left()
             && self.queue.is_overdue(cx, &*self.run.kernel.env.clock, left)
         {
+            self.stop_waiting_for_key();
             return self.finish(Err(self.deadline_passed()));
         }
         self.registration.register(&self.run, cx);
         if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+            self.stop_waiting_for_key();
             return self.finish(Err(error));
         }
+        if let Some(key) = self.queue.awaited_key() {
+            let park = waits_for_key(&self.run, &self.op, key, self.clock.deadline);
+            self.run.with(|machine| machine.park(park));
+            self.run.note_wait();
+        }
         self.stay(Phase::Admit(Stage::first()))
+    }
+
+    fn stop_waiting_for_key(&self) {
+        if self.rules.lane.key.is_some() {
+            self.run.with(|machine| machine.unpark(&self.op.path));
+        }
     }
 
     fn deadline_passed(&self) -> ToolError {
@@ -457,7 +470,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    /// Records the failure and when the next attempt is due; nothing is held meanwhile.
+    /// Records the failure and when the next attempt is due; nothing but the key is held meanwhile.
     fn retry(&mut self, now: u64, error: ToolError, delay: Duration) -> Flow {
         let retry_at = self.run.at(now) + delay;
         if self.clock.deadline.is_some_and(|deadline| retry_at > deadline) {
@@ -465,7 +478,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
         let attempt = self.attempt;
         self.append(Event::Failed { attempt, error: Arc::new(error), retry_at });
-        self.queue.release();
+        self.queue.release_but_key();
         self.attempt += 1;
         self.wait_until(retry_at)
     }
@@ -507,7 +520,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     /// Records the raw outcome and what the body is told, together.
     pub(crate) fn finish_at(&mut self, ticks: u64, mut result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
-        self.queue.release();
+        self.queue.release_but_key();
         if let Ok(Err(error)) = result.as_ref().map(|output| output.shallow(&self.op.name)) {
             result = Err(error);
         }
@@ -546,8 +559,15 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 commands::commit(machine, &self.op.path, commands, &key);
             });
         }
+        self.queue.release();
         Flow::Done(Told { result: answer, at, times })
     }
+}
+
+/// What is shown of an operation that queues for its key.
+pub(super) fn waits_for_key(run: &Run, op: &Operation, key: &Arc<str>, until: Option<Timestamp>) -> Park {
+    let (path, operation, on) = (op.path.clone(), op.describe(), Blocked::Key { key: key.clone() });
+    Park { path, operation, on, since: run.now(), until }
 }
 
 /// Gives a hidden failure its correlation id and logs its whole chain; bounds the text of the others.

@@ -8,6 +8,7 @@ pub(crate) mod commands;
 mod doubt;
 pub(crate) mod durable;
 pub(crate) mod execute;
+mod key;
 pub(crate) mod loops;
 mod middleware;
 pub(crate) mod operation;

@@ -12,12 +12,12 @@ use crate::run::state::Blocked;
 use crate::tool::{Later, ToolError};
 
 impl<'a, S: Source<'a>> Execution<'a, S> {
-    /// Whether all it does is wait for time or for the mailbox. Whoever waits with a key stays in memory, like the key.
+    /// Whether all it does is wait for time, for the mailbox or for a key.
     pub(super) fn is_parked(&self) -> bool {
         match &self.phase {
-            Phase::Delay(_) => true,
-            Phase::Parked(_) => self.rules.lane.key.is_none(),
-            Phase::Doubt(doubting) => doubting.is_asking() && self.rules.lane.key.is_none(),
+            Phase::Delay(_) | Phase::Parked(_) => true,
+            Phase::Doubt(doubting) => doubting.is_asking(),
+            Phase::Admit(_) => self.queue.awaited_key().is_some(),
             _ => false,
         }
     }

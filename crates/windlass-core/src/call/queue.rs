@@ -8,8 +8,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::batch::Barrier;
+use super::key::Key;
 use super::rules::{Lane, Session};
-use crate::admit::{Held, KeyTurn, Permit, Turn};
+use crate::admit::{Held, Permit, Turn};
 use crate::path::Path;
 use crate::run::Run;
 use crate::time::Clock;
@@ -45,7 +46,7 @@ pub(crate) struct Queue {
 
 #[derive(Default)]
 struct Seldom {
-    key: Option<KeyTurn>,
+    key: Option<Key>,
     gate: Option<Option<Turn>>,
     pace: Option<Pace>,
     deadline: Option<BoxFuture<'static, ()>>,
@@ -101,14 +102,11 @@ impl Queue {
     ) -> Result<Poll<()>, String> {
         if let Some(key) = &lane.key {
             let seldom = self.seldom.get_or_insert_default();
-            let turn = match seldom.key.take() {
-                Some(turn) => turn,
-                None => match run.kernel.admission.kept.take(run.id, path) {
-                    Some(turn) => turn,
-                    None => run.kernel.admission.keys.request(key.clone(), self.held.as_ref())?.of(run.id, path),
-                },
+            let place = match seldom.key.take() {
+                Some(place) => place,
+                None => Key::request(run, path, key.clone(), self.held.as_ref())?,
             };
-            if seldom.key.insert(turn).poll(cx).is_pending() {
+            if seldom.key.insert(place).poll(cx).is_pending() {
                 return Ok(Poll::Pending);
             }
         }
@@ -145,13 +143,19 @@ impl Queue {
         Poll::Ready(())
     }
 
-    /// Lets go of everything an attempt holds, before the next one queues anew.
+    /// The key it waits for, if it waits for one: a run that does nothing else is suspended.
+    pub(crate) fn awaited_key(&self) -> Option<&Arc<str>> {
+        self.seldom.as_ref()?.key.as_ref()?.awaited()
+    }
+
+    /// Lets go of everything: the operation is over.
     pub(crate) fn release(&mut self) {
         self.release_but_key();
         self.seldom = None;
     }
 
-    /// A doubt and a pending call keep their key, never their turn or permit.
+    /// The key belongs to the operation, and all else to an attempt: a doubt, a pending call and a delay before the next
+    /// attempt keep the key alone.
     pub(crate) fn release_but_key(&mut self) {
         self.permit = None;
         if let Some(seldom) = &mut self.seldom {

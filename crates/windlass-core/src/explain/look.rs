@@ -89,7 +89,15 @@ impl Looker<'_> {
             let why = Why::InDoubt { operation, attempt, cause, over_by, said };
             moves.push(self.say(doubt.path.clone(), why));
         }
+        let mut keys = self.kernel.admission.keys.waits_of(run);
         for park in &info.parks {
+            if let Blocked::Key { key } = &park.on {
+                // This process knows which operation has it, if the run is driven here.
+                let known = keys.iter().position(|wait| wait.path == park.path).map(|known| keys.remove(known));
+                let why = Why::Key { key: key.clone(), holder: known.and_then(|wait| wait.holder) };
+                moves.push(self.say(park.path.clone(), why));
+                continue;
+            }
             let child = match park.on {
                 Blocked::Child { run } if depth < EXPLAINED_DEPTH => self.explain(run, depth + 1).await.ok(),
                 _ => None,
@@ -103,9 +111,9 @@ impl Looker<'_> {
             };
             moves.push(self.say(park.path.clone(), why));
         }
-        // Places that are kept for runs nobody drives yet say nothing about what those wait for.
-        let live = self.kernel.roster.live(run).is_some();
-        for wait in if live { self.kernel.admission.keys.waits_of(run) } else { Vec::new() } {
+        // A run that is not driven waits for what its row says.
+        keys.retain(|_| self.kernel.roster.live(run).is_some());
+        for wait in keys {
             // A doubt that queues for its key again does not wait for it.
             if moves.iter().all(|other: &Move| other.path != wait.path) {
                 moves.push(self.say(wait.path, Why::Key { key: wait.key, holder: wait.holder }));

@@ -155,6 +155,7 @@ fn moved_by(on: &Blocked, until: Option<Timestamp>, child: Option<&str>, now: Ti
             let late = otherwise("it is denied");
             format!("somebody must approve or deny this call of `{tool}`, which needs approval because {why}{late}")
         }
+        Blocked::Key { key } => format!("it goes on when key `{key}` is free{}", otherwise("it gives up")),
         Blocked::Connection { provider } => {
             format!("somebody must connect {provider}{}", otherwise("the call fails"))
         }

@@ -155,7 +155,7 @@ impl Drive {
 
     /// A run that only waits, and has done so for a moment, needs nobody in memory.
     fn suspend_if_idle(&mut self, cx: &mut Context<'_>) {
-        if !self.run.is_asleep() {
+        if !self.run.is_asleep() || self.run.is_bound_by_keys() {
             self.idle = None;
             return self.run.wake_when_unpolled(cx);
         }

@@ -4,7 +4,6 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use serde_json::Value;
 
 use super::origin::Origins;
 use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
@@ -39,12 +38,6 @@ impl Standing {
     /// Whether anything was done beyond being accepted.
     pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.state, State::Accepted)
-    }
-
-    /// The arguments the call is executed with.
-    fn args(&self) -> Option<&Value> {
-        let rewritten = self.prepared.as_ref().and_then(|prepared| prepared.args.as_deref());
-        rewritten.or(self.asked.input.as_deref())
     }
 
     /// Whether it waits for a connection or an approval, or has just got it.
@@ -299,24 +292,6 @@ impl History {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.standing.is_empty()
-    }
-
-    /// Calls that held whatever they declared when the journal ends, in the order of their paths, each with the
-    /// arguments it was executed with.
-    pub(crate) fn holders(&self) -> Vec<(Path, &Asked, Option<&Value>)> {
-        let holds = |standing: &Standing| {
-            let open = match &standing.state {
-                State::Entered | State::Intended { .. } | State::Doubted { .. } => true,
-                // Pending: before its attempt a call waits for leave, and holds nothing.
-                State::Parked { on, .. } => matches!(on, Blocked::Input { .. }),
-                _ => false,
-            };
-            open && standing.asked.kind == OpKind::Call
-        };
-        let open = self.standing.iter().filter(|(_, standing)| holds(standing));
-        let mut open: Vec<_> = open.map(|(path, standing)| (path.clone(), &standing.asked, standing.args())).collect();
-        open.sort_by(|a, b| a.0.cmp(&b.0));
-        open
     }
 
     /// What waits for a person or another system when the journal ends, in the order of the paths.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::budget::Budget;
 use super::cancelling::Cancel;
 use super::check::Checking;
-use super::history::{History, Standing};
+use super::history::{History, Standing, State};
 use super::intent::Intent;
 pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
@@ -243,6 +243,13 @@ impl Machine {
         self.history.get()?.get(path)
     }
 
+    /// Whether the journal of an earlier owner says that the operation at `path`, or a body around it, is over.
+    pub(crate) fn was_over(&self, path: &Path) -> bool {
+        let is_over =
+            |at: &Path| self.standing(at).is_some_and(|standing| matches!(standing.state, State::Finished { .. }));
+        std::iter::successors(Some(path.clone()), Path::parent).any(|at| is_over(&at))
+    }
+
     /// A body returned; `next` is the first path it did not ask for.
     pub(crate) fn returned(&mut self, next: &Path) {
         if let Some(standing) = self.standing(next) {
@@ -268,6 +275,7 @@ impl Machine {
         self.labels.note(record);
         if let Event::Finished(finished) = &record.event {
             self.budget.has(&finished.result);
+            self.leave_places(&record.path);
         }
         match &record.event {
             Event::Intended { attempt, over_by } => self.open_intents.push(Intent {

@@ -8,7 +8,6 @@ pub(crate) mod drive;
 pub mod fork;
 pub(crate) mod history;
 mod intent;
-pub(crate) mod keep;
 mod labels;
 mod line;
 pub(crate) mod machine;
@@ -33,7 +32,7 @@ use std::task::{Context, Waker};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::admit::Fifo;
+use crate::admit::{Fifo, KeyTurn};
 use crate::call::Origin;
 use crate::id::RunId;
 use crate::kernel::Kernel;
@@ -90,6 +89,8 @@ pub(crate) struct Run {
     /// Nothing of it is performed: its journal is checked against the code.
     pub(crate) only_checks: bool,
     interest: Mutex<Interest>,
+    /// Places in the queues of keys that are given up once so much is durable.
+    leaving: Mutex<Vec<(u64, KeyTurn)>>,
     /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
     ahead: AtomicI64,
 }
@@ -137,6 +138,7 @@ impl Run {
             origins,
             only_checks,
             interest: Mutex::default(),
+            leaving: Mutex::default(),
             ahead: AtomicI64::new(ahead(base)),
         })
     }
@@ -342,6 +344,49 @@ impl Run {
         }
     }
 
+    /// Whether it has to stay here on account of its keys: another worker that takes it up does not know of its places.
+    pub(crate) fn is_bound_by_keys(&self) -> bool {
+        self.kernel.lease.length.is_some() && !self.kernel.admission.keys.of(self.id).is_empty()
+    }
+
+    /// Whether the run has stopped for a while: its operations keep their places in the queues of keys.
+    pub(crate) fn keeps_places(&self) -> bool {
+        let is_paused = |machine: &mut Machine| {
+            matches!(machine.stop(), Some(Stop::Suspended { .. } | Stop::Held(_) | Stop::Reload(_) | Stop::Lapsed))
+        };
+        self.is_halted() && self.with(is_paused)
+    }
+
+    /// Gives up a place once everything that the run has said so far is durable: until then the operation that had it may
+    /// turn out not to be over.
+    pub(crate) fn leave_queue(&self, turn: KeyTurn) {
+        let mark = self.with(|machine| machine.outbox().written());
+        self.leaving.lock().push((mark, turn));
+        self.leave_queues();
+    }
+
+    /// Gives up the places that waited for what is durable by now.
+    fn leave_queues(&self) {
+        let mut leaving = self.leaving.lock();
+        if leaving.is_empty() {
+            return;
+        }
+        let (left, rest) = std::mem::take(&mut *leaving).into_iter().partition(|(mark, _)| self.has_durable(*mark));
+        *leaving = rest;
+        drop(leaving);
+        let left: Vec<(u64, KeyTurn)> = left;
+        for next in left.iter().filter_map(|(_, turn)| self.kernel.admission.keys.release(turn)) {
+            self.kernel.nudge(next);
+        }
+    }
+
+    /// Gives up the places of operations at or below a path that is left for good.
+    pub(crate) fn leave_queues_below(&self, path: &Path) {
+        for next in self.kernel.admission.keys.release_below(self.id, path) {
+            self.kernel.nudge(next);
+        }
+    }
+
     /// Something in it waits for the mailbox or for a time.
     pub(crate) fn note_wait(&self) {
         self.waited.store(true, Ordering::Release);
@@ -361,6 +406,7 @@ impl Run {
             (nudged, if now(machine.outbox()) { machine.next_commit() } else { None })
         });
         nudged.into_iter().for_each(|run| self.kernel.nudge(run));
+        self.leave_queues();
         self.kernel.reach.watchers.changed(self.id, self.session.as_ref());
         self.wake();
         next

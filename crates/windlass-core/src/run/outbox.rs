@@ -7,7 +7,7 @@ use super::record::Record;
 use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
-use crate::store::{ArtifactId, Change, Commit, Creation, Guard, Message};
+use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message};
 
 /// Buffers changes, hands them out as one commit at a time, and knows by *marks* which of them are durable.
 pub(crate) struct Outbox {
@@ -33,6 +33,7 @@ pub(crate) struct Outbox {
 struct Facts {
     doubts: Option<Vec<Doubt>>,
     parks: Option<Vec<Park>>,
+    keys: Option<Vec<KeyPlace>>,
     examined: Option<u64>,
     consumed: Vec<u64>,
     /// Letters to other runs, and runs to start: they leave the process with what they follow from.
@@ -132,6 +133,11 @@ impl Outbox {
         self.mark();
     }
 
+    pub(crate) fn keys(&mut self, keys: Vec<KeyPlace>) {
+        self.facts.make().keys = Some(keys);
+        self.mark();
+    }
+
     /// What the message at `position` said is in the journal now, or void.
     pub(crate) fn consumed(&mut self, position: u64) {
         self.facts.make().consumed.push(position);
@@ -218,6 +224,7 @@ impl Outbox {
         // Before the state: a store that forgets finished runs must know what is open.
         changes.extend(facts.doubts.map(Change::Doubts));
         changes.extend(facts.parks.map(Change::Parks));
+        changes.extend(facts.keys.map(Change::Keys));
         // Before the state: a suspended run is due if it has mail beyond this.
         changes.extend(facts.examined.map(Change::Examined));
         if !facts.consumed.is_empty() {

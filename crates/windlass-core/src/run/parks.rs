@@ -7,7 +7,7 @@ use super::record::{Event, Record, Recorded};
 use super::state::{Blocked, Park, RunState};
 use crate::id::RunId;
 use crate::path::Path;
-use crate::store::{Mail, Message, Resolution};
+use crate::store::{KeyPlace, Mail, Message, Resolution};
 use crate::time::Timestamp;
 use crate::tool::Output;
 use crate::tool::ToolError;
@@ -27,6 +27,17 @@ pub(super) struct Parks {
     revoked: Option<String>,
     /// Answers to open waits, which may be asked for again.
     answers: BTreeMap<Path, Box<Recorded>>,
+    keys: KeyPlaces,
+}
+
+/// The places of a run's operations in the queues of keys.
+#[derive(Default)]
+struct KeyPlaces {
+    places: BTreeMap<Path, KeyPlace>,
+    /// What the store knows, or is about to.
+    stored: Vec<KeyPlace>,
+    /// Whether that may differ.
+    changed: bool,
 }
 
 impl Parks {
@@ -73,12 +84,40 @@ impl Machine {
 
     /// A body was dropped: nothing below it waits any more.
     pub(super) fn unpark_below(&mut self, path: &Path) {
+        self.leave_places(path);
         let Some(parks) = self.parks.get_mut() else { return };
         let before = parks.open.len();
         parks.open.retain(|at, _| !at.positions().starts_with(path.positions()));
         parks.changed |= parks.open.len() != before;
         // Nor must any of it end by a certain time.
         parks.deadlines.retain(|at, _| !at.positions().starts_with(path.positions()));
+    }
+
+    /// The places that a run has when it is taken up. They stay on the list until their operations are asked for again.
+    pub(crate) fn has_places(&mut self, places: Vec<KeyPlace>) {
+        if !places.is_empty() {
+            let keys = &mut self.parks.make().keys;
+            keys.places = places.into_iter().map(|place| (place.path.clone(), place)).collect();
+            // The store may know less, if it failed meanwhile.
+            keys.changed = true;
+        }
+    }
+
+    /// An operation has this place in the queue of its key.
+    pub(crate) fn set_place(&mut self, place: KeyPlace) {
+        let keys = &mut self.parks.make().keys;
+        keys.changed = true;
+        keys.places.insert(place.path.clone(), place);
+    }
+
+    /// An operation is over, or gave up its place: neither it nor what is below it has one.
+    pub(crate) fn leave_places(&mut self, path: &Path) {
+        let Some(parks) = self.parks.get_mut() else { return };
+        let keys = &mut parks.keys;
+        if !keys.places.is_empty() {
+            keys.places.retain(|at, _| !at.positions().starts_with(path.positions()));
+            keys.changed = true;
+        }
     }
 
     /// A body must end by then, whatever its operations wait for.
@@ -94,6 +133,11 @@ impl Machine {
         let Some(parks) = self.parks.get_mut() else { return };
         if std::mem::take(&mut parks.changed) {
             self.outbox.parks(parks.open.values().map(|park| Park::clone(park)).collect());
+        }
+        let keys = &mut parks.keys;
+        if std::mem::take(&mut keys.changed) && !keys.stored.iter().eq(keys.places.values()) {
+            keys.stored = keys.places.values().cloned().collect();
+            self.outbox.keys(keys.stored.clone());
         }
     }
 

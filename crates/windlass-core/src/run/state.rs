@@ -340,6 +340,11 @@ pub enum Blocked {
     },
     /// The next attempt after a failure.
     Retry,
+    /// A key that another operation holds.
+    Key {
+        /// Which.
+        key: Arc<str>,
+    },
 }
 
 impl Blocked {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::people::current;
 use super::{PAGE, Runtime};
 use crate::driver::Live;
 use crate::error::Result;
@@ -10,7 +9,6 @@ use crate::id::RunId;
 use crate::limits;
 use crate::roster::{Cause, Stage};
 use crate::run::drive::RunEnd;
-use crate::run::keep::has_keys;
 use crate::run::record::Event;
 use crate::run::state::RunState;
 use crate::store::Filter;
@@ -28,9 +26,7 @@ impl Runtime {
         if let Some(every) = self.kernel.env.limits.tidy_every {
             self.kernel.begin_tidying(every);
         }
-        if has_keys(&self.kernel.env.toolbox) {
-            self.keep_keys().await?;
-        }
+        self.restore_keys().await?;
         let (mut suspects, mut later) = (Vec::new(), Vec::new());
         let mut taken = Vec::new();
         // A run that is held as soon as it is taken up shows up in the second listing too.
@@ -69,29 +65,15 @@ impl Runtime {
         Ok(seen.len())
     }
 
-    /// Whoever held a key when the process died has it before any of the runs goes on.
-    async fn keep_keys(&self) -> Result<()> {
-        let kernel = &self.kernel;
-        let mut after = None;
-        loop {
-            let page = kernel.store.list(Filter::Running, after, PAGE).await?;
-            after = page.last().map(|info| info.run);
-            for info in page.iter().filter(|info| !self.is_here(info.run)) {
-                match kernel.store.journal(info.run, 0).await {
-                    Ok(journal) => kernel.admission.kept.keep(
-                        &kernel.admission.keys,
-                        &kernel.env.toolbox,
-                        info.run,
-                        current(journal),
-                    ),
-                    // One run that cannot be read must not keep the others from going on.
-                    Err(error) => drop(kernel.troubled(Some(info.run), "a journal cannot be read", &error)),
-                }
-            }
-            if page.len() < PAGE {
-                return Ok(());
-            }
+    /// Gives unfinished runs their places in the queues of keys back, before any of them goes on. Where several workers share
+    /// the store, a run that another one drives has its place there.
+    async fn restore_keys(&self) -> Result<()> {
+        if self.kernel.lease.length.is_none() {
+            let mut places = self.kernel.store.key_places().await?;
+            places.retain(|(run, _)| !self.is_here(*run));
+            self.kernel.admission.keys.restore(places).into_iter().for_each(|run| self.kernel.nudge(run));
         }
+        Ok(())
     }
 
     async fn died_before(&self, run: RunId) -> bool {

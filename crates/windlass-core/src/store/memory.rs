@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Answer, Artifacts, Change, Claimant, Claimed, Commit, Counts, Creation, Driving, Due, Entry as Logged, Filter,
-    Guard, Mail, Message, Queries, Retention, Store, StoreError, Tidied, Turn, Upkeep,
+    Guard, KeyPlace, Mail, Message, Queries, Retention, Store, StoreError, Tidied, Turn, Upkeep,
 };
 use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
@@ -224,6 +224,7 @@ impl Inner {
         match change {
             Change::Doubts(doubts) => entry.doubts = doubts,
             Change::Parks(parks) => entry.parks = parks,
+            Change::Keys(keys) => entry.keys = keys,
             Change::Continue => entry.next_generation(),
             Change::Examined(position) => entry.mailbox.examine(position),
             Change::Consumed(positions) => entry.mailbox.mail.retain(|mail| !positions.contains(&mail.position)),
@@ -241,6 +242,7 @@ impl Inner {
             _ => None,
         };
         if ends {
+            entry.keys = Vec::new();
             // The commit's own records are there by now, and the last of them says when it was made.
             entry.ended = Some(entry.records.last().map_or(entry.created, |record| record.at));
         }
@@ -355,7 +357,7 @@ fn place(change: &Change) -> u8 {
         Change::Create(_) => 0,
         Change::Continue => 1,
         Change::Append(_) => 2,
-        Change::Doubts(_) | Change::Parks(_) | Change::Examined(_) | Change::Consumed(_) => 3,
+        Change::Doubts(_) | Change::Parks(_) | Change::Keys(_) | Change::Examined(_) | Change::Consumed(_) => 3,
         Change::State(_) => 4,
         Change::Start { .. } => 5,
         // A run refers to something once it is there.
@@ -399,6 +401,12 @@ impl Driving for MemoryStore {
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
         ready(Ok(self.inner.lock().due(now, limit)))
+    }
+
+    fn key_places(&self) -> BoxFuture<'_, Result<Vec<(RunId, KeyPlace)>, StoreError>> {
+        let inner = self.inner.lock();
+        let places = inner.runs.iter().flat_map(|(run, entry)| entry.keys.iter().map(|place| (*run, place.clone())));
+        ready(Ok(places.collect()))
     }
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {

@@ -5,8 +5,10 @@
 mod answer;
 mod artifacts;
 mod damage;
+mod keys;
 mod lists;
 mod memory;
+mod message;
 mod retention;
 
 use futures_util::future::BoxFuture;
@@ -16,18 +18,19 @@ pub use answer::{Answer, Promise, Ticket};
 pub use artifacts::{
     Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
 };
+pub use keys::KeyPlace;
 pub use lists::{Counts, Filter};
 pub use memory::MemoryStore;
+pub use message::{Mail, Message, Resolution, Settlement};
 pub use retention::{Cutoffs, Retention, Tidied};
 
 use std::sync::Arc;
 
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
-use crate::run::record::{Record, Recorded};
+use crate::run::record::Record;
 use crate::run::state::{Doubt, Park, RunInfo, RunState};
 use crate::time::Timestamp;
-use serde_json::Value;
 
 /// Why a store did not do something, split by what the caller does next.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -197,6 +200,8 @@ pub enum Change {
     Doubts(Vec<Doubt>),
     /// Sets what else the guarded run waits for.
     Parks(Vec<Park>),
+    /// Sets the places that operations of the guarded run have in the queues of keys. A run that ends has none.
+    Keys(Vec<KeyPlace>),
     /// The owner has looked at its mailbox up to this position: later mail makes a suspended run due.
     Examined(u64),
     /// These messages are in the journal now, or void: the mailbox may forget what they said.
@@ -257,142 +262,6 @@ pub enum Turn {
     Queue,
     /// It is refused while the session has a turn that is not over.
     Refuse,
-}
-
-/// What others tell a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Message {
-    /// Settles a doubt.
-    Settle {
-        /// Where.
-        path: Path,
-        /// In which generation: paths begin anew in each.
-        #[serde(default, skip_serializing_if = "is_first")]
-        generation: u32,
-        /// Which attempt.
-        attempt: u32,
-        /// How.
-        settlement: Settlement,
-        /// Who says so.
-        by: String,
-        /// Why.
-        reason: String,
-    },
-    /// Cancels the run.
-    Cancel {
-        /// Who says so.
-        by: String,
-        /// Why.
-        reason: String,
-    },
-    /// Answers a park of this generation.
-    Resolve {
-        /// Where.
-        path: Path,
-        /// The generation the reply key was made in.
-        generation: u32,
-        /// The answer.
-        resolution: Resolution,
-    },
-    /// A named value for a receive.
-    Signal {
-        /// Which receive.
-        name: Arc<str>,
-        /// The value.
-        value: Arc<Value>,
-    },
-    /// A run that this one spawned has ended.
-    Ended {
-        /// Which run.
-        run: RunId,
-        /// With what.
-        #[serde(with = "crate::run::record::recorded_form")]
-        result: Recorded,
-    },
-    /// Somebody decided about a call that needs approval.
-    Decide {
-        /// Where.
-        path: Path,
-        /// In which generation: paths begin anew in each.
-        #[serde(default, skip_serializing_if = "is_first")]
-        generation: u32,
-        /// The arguments the decision is about, by their digest.
-        digest: String,
-        /// Whether the call may be made.
-        granted: bool,
-        /// Who says so.
-        by: String,
-        /// Why.
-        reason: String,
-        /// A grant is void from then on.
-        until: Timestamp,
-    },
-    /// A provider is connected now, or will not be.
-    Connect {
-        /// Which.
-        provider: Arc<str>,
-        /// Why it will not be; nothing if it is.
-        refused: Option<String>,
-    },
-    /// The run comes from a backup of its store: what it did after that is not in its journal. Sent by the store itself.
-    Restored,
-    /// The keys handed out for this run's parks are void.
-    Revoke {
-        /// Why.
-        reason: String,
-    },
-}
-
-fn is_first(generation: &u32) -> bool {
-    *generation == 0
-}
-
-/// How the outside answers a park.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum Resolution {
-    /// With a value.
-    Ok {
-        /// The value.
-        value: Value,
-    },
-    /// With an error of its own.
-    Err {
-        /// A short name programs can act on.
-        code: String,
-        /// For people and models.
-        message: String,
-    },
-    /// The outside ran out of time.
-    Timeout,
-    /// The outside was cancelled.
-    Cancelled {
-        /// Why.
-        reason: String,
-    },
-}
-
-/// How a person settles a doubt.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Settlement {
-    /// It happened, and this is its outcome.
-    Happened(#[serde(with = "crate::run::record::recorded_form")] Recorded),
-    /// It did not happen: attempt it again.
-    DidNotHappen,
-    /// Nobody can tell: the body gets an `in_doubt` error.
-    GiveUp,
-}
-
-/// A message with its place in the mailbox.
-#[derive(Clone, Debug)]
-pub struct Mail {
-    /// Counts from one in each mailbox.
-    pub position: u64,
-    /// What it says.
-    pub message: Message,
 }
 
 /// A run with its new owner's fence and everything the owner needs to drive it.
@@ -506,6 +375,10 @@ pub trait Driving: Send + Sync + 'static {
     /// Runs that should be taken up, at most `limit`: queued ones, suspended ones whose time has come or that have mail
     /// nobody examined, and running ones whose owner's lease is over.
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>>;
+
+    /// The places of unfinished runs in the queues of keys, in no particular order; see [`Change::Keys`]. Read once, when a
+    /// runtime that has the store to itself begins.
+    fn key_places(&self) -> BoxFuture<'_, Result<Vec<(RunId, KeyPlace)>, StoreError>>;
 
     /// A run's mail beyond `after` that was not consumed.
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;

@@ -8,8 +8,8 @@ use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
-    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Mail,
-    Queries, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload,
+    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, KeyPlace,
+    Mail, Queries, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload,
 };
 use crate::time::Timestamp;
 
@@ -25,6 +25,7 @@ pub enum Request {
     Release,
     Renew(Timestamp),
     Due,
+    KeyPlaces,
     Mail,
     Info,
     Journal,
@@ -98,6 +99,10 @@ impl<A: Around> Driving for A {
 
     fn due(&self, now: Timestamp, limit: usize) -> Asked<'_, Due> {
         self.ask(Request::Due, move |store| Box::pin(async move { Ok(self.found(store.due(now, limit).await?)) }))
+    }
+
+    fn key_places(&self) -> Asked<'_, Vec<(RunId, KeyPlace)>> {
+        self.ask(Request::KeyPlaces, |store| store.key_places())
     }
 
     fn mail(&self, run: RunId, after: u64) -> Asked<'_, Vec<Mail>> {

@@ -24,7 +24,7 @@ use crate::run::state::RunState;
 use crate::runtime::{Config, Runtime};
 use crate::spawn::Spawn;
 use crate::store::{Access, Filter, Store};
-use crate::time::Clock;
+use crate::time::{Clock, Timestamp};
 use crate::tool::{Artifact, ToolError};
 use dice::Dice;
 use line::{Line, Wire};
@@ -448,6 +448,7 @@ impl<'d> World<'d> {
             self.model.compare(info.run, &journal);
             self.model.compare_told(info.run, &journal, &Signer::new(self.store().secret()));
         }
+        self.judge_shifts();
         let errands = self.outside.errands.lock().clone();
         for errand in errands {
             let Some(run) = errand.run.filter(|_| !errand.cancelled) else { continue };
@@ -458,6 +459,32 @@ impl<'d> World<'d> {
                     self.model.name(run),
                     errand.tool
                 ));
+            }
+        }
+    }
+
+    /// One process has one shift at a time, whatever it went through: a body holds its key from its first record to its last.
+    fn judge_shifts(&self) {
+        if !self.is_alone() {
+            return;
+        }
+        let shifts = self.all_runs().into_iter().filter(|info| &*info.tool == "shift");
+        let mut spans: Vec<(Timestamp, Timestamp, RunId)> = shifts
+            .filter_map(|info| {
+                let journal = block_on(self.store().journal(info.run, 0)).ok()?;
+                let mut root = journal.iter().filter(|record| record.path.is_root());
+                let entered = root.find(|record| matches!(record.event, Event::Entered))?.at;
+                let ended = root.find(|record| matches!(record.event, Event::Finished(_))).map(|record| record.at);
+                Some((entered, ended.unwrap_or_else(|| self.clock.now()), info.run))
+            })
+            .collect();
+        spans.sort_unstable();
+        for pair in spans.windows(2) {
+            if let [(_, ended, first), (entered, _, second)] = pair
+                && entered < ended
+            {
+                let (first, second) = (self.model.name(*first), self.model.name(*second));
+                self.model.problem(format!("{first} and {second} had the till at the same time"));
             }
         }
     }
@@ -484,6 +511,7 @@ impl<'d> World<'d> {
                 let right = value == Some(&serde_json::json!([0, 1, 2]));
                 expect(right && count("pay") == tools::NUMBERS, "it must hear every number once and in order")
             }
+            "shift" => expect(value.is_some() && count("pay") == 1, "it must act once"),
             "twins" => expect(value.is_some() && count("send") == 2, "both must happen once"),
             "parent" => expect(value == Some(&serde_json::json!(21)), "it must join both"),
             "manager" => {

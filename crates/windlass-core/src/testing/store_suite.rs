@@ -11,6 +11,7 @@
 mod artifacts;
 mod commits;
 mod generations;
+mod keys;
 mod leases;
 mod lists;
 mod mailbox;
@@ -90,6 +91,9 @@ behaviours! {
         a_started_run_is_queued_for_anybody,
         a_run_is_started_once,
         a_key_belongs_to_one_run_for_ever,
+    }
+    keys {
+        e09_w03_places_in_queues_of_keys_are_kept_while_the_run_is_not_driven,
     }
     generations {
         a_new_generation_has_a_fresh_journal,

@@ -313,14 +313,6 @@ impl Toolbox {
         self.snapshot().tools()
     }
 
-    /// Every tool of this toolbox and of all layers there are, whether it shows anywhere or not.
-    pub(crate) fn anywhere(&self) -> Vec<Arc<Tool>> {
-        let mut tables = SmallVec::new();
-        collect(&self.root.tools.read(), &mut tables);
-        self.root.all().iter().for_each(|layer| collect(&layer.tools.read(), &mut tables));
-        tables.iter().flat_map(|table| table.by_id.values().cloned()).collect()
-    }
-
     /// Every visible tool with this tag, sorted by name.
     pub fn tagged(&self, tag: &str) -> Vec<Arc<Tool>> {
         let mut tools = self.tools();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
-use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message, Promise, StoreError, Tidied, Turn};
+use windlass_core::store::{
+    Change, Claimant, Commit, Creation, Guard, KeyPlace, Message, Promise, StoreError, Tidied, Turn,
+};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
@@ -76,6 +78,7 @@ pub(super) struct Write {
     pub(super) state: Option<State>,
     pub(super) doubts: Option<Doubts>,
     pub(super) parks: Option<Parks>,
+    pub(super) places: Option<Vec<KeyPlace>>,
     pub(super) examined: Option<u64>,
     pub(super) consumed: Vec<u64>,
     pub(super) starts: Vec<Start>,
@@ -243,6 +246,7 @@ impl Write {
             state,
             doubts,
             parks,
+            places,
             examined,
             consumed,
             starts,
@@ -250,7 +254,12 @@ impl Write {
             refers,
         } = self;
         let about_others = !(starts.is_empty() && mail.is_empty() && refers.is_empty());
-        let about_itself = create.is_some() || *continues || state.is_some() || doubts.is_some() || parks.is_some();
+        let about_itself = create.is_some()
+            || *continues
+            || state.is_some()
+            || doubts.is_some()
+            || parks.is_some()
+            || places.is_some();
         let about_mail = examined.is_some() || !consumed.is_empty();
         let appends = !records.is_empty() && records.text.payloads.is_empty();
         appends && !(about_others || about_itself || about_mail)
@@ -266,6 +275,7 @@ impl Write {
             state: None,
             doubts: None,
             parks: None,
+            places: None,
             examined: None,
             consumed: Vec::new(),
             starts: Vec::new(),
@@ -316,6 +326,7 @@ impl Write {
                 let asks = list.iter().any(|park| park.on.needs_person());
                 self.parks = Some(Parks { body: encode_list(&list)?, asks });
             }
+            Change::Keys(list) => self.places = Some(list),
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
             Change::Refer { run, artifacts, by } => self.refers.push(blobs::Refers { run, artifacts, by }),

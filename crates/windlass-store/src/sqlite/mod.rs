@@ -28,6 +28,7 @@ mod open;
 mod outline;
 mod pack;
 mod place;
+mod places;
 mod purge;
 mod queue;
 mod read;
@@ -52,8 +53,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Guard, Mail, Promise, Queries,
-    Store, StoreError, Tidied, Upkeep,
+    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace, Mail, Promise,
+    Queries, Store, StoreError, Tidied, Upkeep,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
@@ -248,6 +249,10 @@ impl Driving for SqliteStore {
 
     fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
         Box::pin(async move { self.readers.due(now, limit, self.opening) })
+    }
+
+    fn key_places(&self) -> BoxFuture<'_, Result<Vec<(RunId, KeyPlace)>, StoreError>> {
+        Box::pin(async move { self.readers.key_places() })
     }
 
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {

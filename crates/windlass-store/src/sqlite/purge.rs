@@ -9,6 +9,7 @@ use windlass_core::{RunId, limits};
 use super::blobs;
 use super::decide::Head;
 use super::job::Phase;
+use super::places;
 use super::read::size;
 use super::retention::Chores;
 use super::sum::{self, run_is_sound, run_sum};
@@ -225,6 +226,7 @@ fn delete(connection: &Connection, sql: &str, run: i64, place: i64) -> rusqlite:
 }
 
 fn empty_mailbox(connection: &Connection, id: i64, budget: &mut Budget) -> rusqlite::Result<bool> {
+    places::forget(connection, id)?;
     let sql = "DELETE FROM mail WHERE run = ?1 AND position IN (SELECT position FROM mail WHERE run = ?1 LIMIT ?2)";
     let most = budget.0;
     let deleted = connection.prepare_cached(sql)?.execute(params![id, size(most)])?;

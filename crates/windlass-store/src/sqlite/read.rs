@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use serde::de::DeserializeOwned;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Hold, RunInfo, RunState};
-use windlass_core::store::{Due, Entry, Mail, StoreError};
+use windlass_core::store::{Due, Entry, KeyPlace, Mail, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId};
 
@@ -24,6 +24,7 @@ use super::keys::Keys;
 use super::log::{self, Row, Tail, Tails, signed, unsigned};
 use super::outline;
 use super::place::Place;
+use super::places;
 use super::seal::{self, Closed};
 use super::sum::{self, run_is_sound, run_sum};
 use super::table;
@@ -188,6 +189,12 @@ impl Readers {
             check_mailbox(&view, id)?;
             mail(&view, id, signed(after))
         })
+    }
+
+    pub(super) fn key_places(&self) -> Result<Vec<(RunId, KeyPlace)>, StoreError> {
+        let (places, damaged) = self.glance(None, |connection| places::all(connection))?;
+        damaged.iter().for_each(|damage| self.noticed.notice(damage));
+        Ok(places)
     }
 
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {

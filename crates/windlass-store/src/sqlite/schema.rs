@@ -6,7 +6,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, blobs, check, lineage, log, migrate_notes, outline, sum};
+use super::{backup, blobs, check, lineage, log, migrate_notes, outline, places, sum};
 
 /// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
@@ -176,8 +176,9 @@ CREATE VIEW journal AS
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
 const MIGRATIONS: [&[&str]; 7] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7];
 
-/// Version 7 wrote the rows of short runs after their records; `migrate_notes.rs` writes those that are missing.
-const FROM_V7: &[&str] = &[];
+/// Version 7 wrote the rows of short runs after their records; `migrate_notes.rs` writes those that are missing. It did not
+/// keep the places of runs in the queues of keys.
+const FROM_V7: &[&str] = &[places::DDL];
 
 /// Version 6 took any log that lay beside the file, and had no checksums. What it wrote stays without.
 const FROM_V6: &[&str] = &[lineage::DDL, sum::COLUMNS, sum::TRIGGERS];
@@ -284,7 +285,7 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 /// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    let parts = [TABLES, RUNS, LOG, NOTE, ENDED, RETENTION, blobs::DDL];
+    let parts = [TABLES, RUNS, LOG, NOTE, ENDED, RETENTION, blobs::DDL, places::DDL];
     for statements in parts.into_iter().chain([lineage::DDL, sum::COLUMNS, sum::TRIGGERS, VIEWS]) {
         transaction.execute_batch(statements)?;
     }

@@ -4,6 +4,7 @@
 //! but one in four thousand million other damages. A row without one was written before there were checksums, and counts as
 //! unverified. Rows that change have a trigger that keeps the sum: one that was damaged before stays so, whatever changes.
 
+use super::places;
 use crc32fast::Hasher;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
@@ -220,7 +221,7 @@ pub(super) const TRIGGERS: &str = concat!(
 );
 
 /// What is damaged, a question for each table: the run, if one can be named, and the place.
-pub(super) const QUESTIONS: [&str; 10] = [
+pub(super) const QUESTIONS: [&str; 11] = [
     "SELECT NULL, 'the row of the file itself' FROM file
      WHERE sum != windlass_sum(openings, secret, packed, clean, last, copy, runs, shape)",
     concat!("SELECT run, 'its row in the table of runs' FROM runs WHERE sum != ", run_sum!()),
@@ -237,6 +238,7 @@ pub(super) const QUESTIONS: [&str; 10] = [
     "SELECT (SELECT runs.run FROM runs WHERE runs.id = refs.run), 'its reference to content ' || blob FROM refs
      WHERE sum != windlass_sum(run, blob, scope)",
     "SELECT NULL, 'a claim on content ' || blob FROM claims WHERE sum != windlass_sum(blob, holder, until)",
+    places::DAMAGED,
 ];
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::blobs;
 use super::decide::{self, AT_ONCE, Head, Owner, Verdict};
 use super::job::{Letter, Phase, Start, State, Write};
 use super::log::{self, End, Tail, Tails, signed, unsigned};
+use super::places;
 use super::read::{self, ReadError};
 use super::retention;
 use super::sum::{run_is_sound, run_sum};
@@ -151,6 +152,9 @@ impl Table<'_> {
         }
         let Some(head) = self.heads.get_mut(&owner.run) else { return Err(StoreError::NoSuchRun(owner.run).into()) };
         set_facts(connection, head, write)?;
+        if let Some(list) = &write.places {
+            places::set(connection, head.id, list)?;
+        }
         head.tail = self.end.append(connection, &head.journal(), &write.records)?;
         mail::consume(connection, head, &write.consumed)?;
         if let Some(state) = &write.state {

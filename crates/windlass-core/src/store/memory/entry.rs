@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{Change, Claimed, Creation, Filter, Mail, Message, StoreError};
+use super::super::{Change, Claimed, Creation, Filter, KeyPlace, Mail, Message, StoreError};
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::Record;
@@ -26,6 +26,7 @@ pub(super) struct Entry {
     pub(super) state: RunState,
     pub(super) doubts: Vec<Doubt>,
     pub(super) parks: Vec<Park>,
+    pub(super) keys: Vec<KeyPlace>,
     pub(super) mailbox: Mailbox,
     pub(super) owner: Owner,
     /// When it is due, if nobody drives it.
@@ -85,6 +86,7 @@ impl Entry {
             state,
             doubts: Vec::new(),
             parks: Vec::new(),
+            keys: Vec::new(),
             mailbox: Mailbox::default(),
             owner,
             wake: None,

@@ -17,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// What the outside may ask for.
 pub(super) const NAMES: &[&str] = &[
     "look", "set", "pay", "send", "manager", "listener", "parent", "saga", "counter", "guarded", "office", "archive",
-    "twins",
+    "twins", "shift",
 ];
 
 /// How many numbers whoever receives some receives.
@@ -40,6 +40,7 @@ pub(super) fn tools(line: &Arc<Line>) -> Vec<Tool> {
         counter(),
         archive(line),
         twins(),
+        shift(),
     ]
 }
 
@@ -65,6 +66,17 @@ fn reconciled(line: &Arc<Line>, name: &'static str) -> Tool {
         let happened = line.model.happened(&call.idempotency_key());
         async move { Ok(if happened { Reconciled::Happened(json!("done")) } else { Reconciled::DidNotHappen }) }
     })
+}
+
+/// Holds the till while it acts, sleeps, and acts again.
+fn shift() -> Tool {
+    let tool = Tool::durable_fn("shift", "holds the till", |mut ctx: Ctx, _: Value| async move {
+        ctx.call(call("pay")).await?;
+        ctx.sleep(Duration::from_secs(60)).await?;
+        ctx.call(call("set")).await?;
+        Ok(json!("done"))
+    });
+    tool.key("'till'".into())
 }
 
 /// Its answer comes later, by the key it hands out.

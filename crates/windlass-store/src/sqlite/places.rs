@@ -1,0 +1,66 @@
+//! The places of runs in the queues of keys: what opening the file gives back to them before any of them goes on.
+
+use rusqlite::{Connection, params};
+use windlass_core::RunId;
+use windlass_core::store::KeyPlace;
+
+use super::damage::Damage;
+use super::log::{signed, unsigned};
+use super::read::ReadError;
+
+/// Each row has a checksum; see `sum.rs`.
+pub(super) const DDL: &str = "
+CREATE TABLE places (
+    run    INTEGER NOT NULL,
+    path   TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    ticket INTEGER NOT NULL,
+    held   INTEGER NOT NULL,
+    sum    INTEGER NOT NULL,
+    PRIMARY KEY (run, path)
+) STRICT, WITHOUT ROWID;
+";
+
+/// Those whose rows are not what was written.
+pub(super) const DAMAGED: &str = "SELECT (SELECT runs.run FROM runs WHERE runs.id = places.run),
+    'its place in the queue of a key' FROM places WHERE sum != windlass_sum(run, path, key, ticket, held)";
+
+const ALL: &str = "SELECT runs.run, path, places.key, ticket, held,
+                          places.sum = windlass_sum(places.run, path, places.key, ticket, held)
+                   FROM places JOIN runs ON runs.id = places.run WHERE phase < 4";
+
+/// Sets the places of a run.
+pub(super) fn set(connection: &Connection, run: i64, places: &[KeyPlace]) -> rusqlite::Result<()> {
+    forget(connection, run)?;
+    let sql = "INSERT INTO places (run, path, key, ticket, held, sum)
+               VALUES (?1, ?2, ?3, ?4, ?5, windlass_sum(?1, ?2, ?3, ?4, ?5))";
+    for KeyPlace { path, key, ticket, held } in places {
+        let mut statement = connection.prepare_cached(sql)?;
+        statement.execute(params![run, path.to_string(), key, signed(*ticket), i64::from(*held)])?;
+    }
+    Ok(())
+}
+
+/// The run has no places any more.
+pub(super) fn forget(connection: &Connection, run: i64) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM places WHERE run = ?1")?.execute([run]).map(|_| ())
+}
+
+/// The places of all unfinished runs, and those that cannot be relied on.
+pub(super) fn all(connection: &Connection) -> Result<(Vec<(RunId, KeyPlace)>, Vec<Damage>), ReadError> {
+    let (mut places, mut damaged) = (Vec::new(), Vec::new());
+    let mut statement = connection.prepare_cached(ALL)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let run = RunId::from_bytes(row.get(0)?);
+        let path = row.get_ref(1)?.as_str().ok().and_then(|path| path.parse().ok());
+        match path.filter(|_| row.get(5).unwrap_or(false)) {
+            Some(path) => {
+                let (key, ticket, held) = (row.get::<_, String>(2)?.into(), unsigned(row.get(3)?), row.get(4)?);
+                places.push((run, KeyPlace { path, key, ticket, held }));
+            }
+            None => damaged.push(Damage { run: Some(run), place: "its place in the queue of a key".to_owned() }),
+        }
+    }
+    Ok((places, damaged))
+}
