@@ -91,9 +91,11 @@ fn e18_a_leased_run_is_not_taken_and_is_cancelled_from_another_worker() {
         let error = b.run(async move { resume.resume(run).await }).unwrap_err();
         assert!(matches!(error, Error::Store(StoreError::Leased { .. })), "{error}");
         // Cancelled where nobody drives it; its owner sees that at its next look.
-        let cancel = b.runtime.clone();
+        let (cancel, before) = (b.runtime.clone(), world.sim.now());
         b.run(async move { cancel.cancel(run, "ada", "enough").await }).unwrap();
         assert_eq!(b.outcome(run).unwrap_err().kind(), "cancelled");
+        let took = world.sim.now().since(before);
+        assert!(took <= Duration::from_secs(2), "its owner heard of it after {took:?}");
         assert_eq!((acted.get(), looked.get()), (1, 1));
     });
 }

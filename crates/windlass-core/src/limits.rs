@@ -140,6 +140,9 @@ pub const EXPLAINED_DEPTH: usize = 8;
 /// Shortest lease of a worker: a pause of a busy machine must not look like a death.
 pub const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
+/// How often a worker looks for what other workers wrote, at least: a cancellation reaches a run that another worker drives within
+/// two of these.
+pub const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often a watcher looks for what another worker wrote: soon enough for a person who looks on.
 pub const WATCH_LOOK: Duration = Duration::from_secs(1);
 

@@ -184,6 +184,10 @@ impl Driving for Nowhere {
         none()
     }
 
+    fn mail_of_many(&self, _: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>> {
+        none()
+    }
+
     fn mail(&self, _: RunId, _: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
         none()
     }

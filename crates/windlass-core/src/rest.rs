@@ -64,7 +64,7 @@ impl Kernel {
         if is_over(&info.state) || self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.lease.look() {
+        match self.lease.look_around() {
             None => {
                 waits.completion.wait().await;
             }

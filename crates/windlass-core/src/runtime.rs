@@ -311,7 +311,7 @@ impl Runtime {
                 _ if self.live(run).is_some() => {}
                 _ if self.kernel.closed.load(Ordering::Acquire) => return Err(Error::Elsewhere { run }),
                 RunState::Running if matches!(self.kernel.roster.stage(run), Stage::Resting) => {
-                    match self.kernel.lease.look() {
+                    match self.kernel.lease.look_around() {
                         // Another worker drives it.
                         Some(look) => self.kernel.env.clock.sleep(look).await,
                         // It may have ended since it was read, or be about to be known here, on a thread that stands still

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::driver::Live;
 use crate::id::{RunId, WorkerId};
 use crate::kernel::Kernel;
+use crate::limits;
 use crate::roster::Cause;
 use crate::store::StoreError;
 use crate::time::Clock;
@@ -35,6 +35,11 @@ impl Lease {
         self.length.map(|length| length / 3)
     }
 
+    /// How often it looks for what other workers wrote.
+    pub(crate) fn look_around(&self) -> Option<Duration> {
+        self.look().map(|look| look.min(limits::LOOK_AROUND))
+    }
+
     pub(crate) fn is_over(&self, clock: &dyn Clock) -> bool {
         self.length.is_some() && clock.ticks() >= self.over.load(Ordering::Acquire)
     }
@@ -52,7 +57,7 @@ impl Kernel {
                 kernel.troubled(None, "the lease was not renewed", &error);
             }
         });
-        self.every(look, |kernel| async move { kernel.look_around().await });
+        self.every(look.min(limits::LOOK_AROUND), |kernel| async move { kernel.look_around().await });
         Ok(())
     }
 
@@ -97,8 +102,18 @@ impl Kernel {
 
     /// What others wrote meanwhile: mail for runs of this worker, runs that are due, runs whose worker is gone.
     async fn look_around(self: &Arc<Self>) {
-        for Live { run, .. } in self.roster.all_live() {
-            run.look_for_mail().await;
+        let live = self.roster.all_live();
+        for runs in live.chunks(limits::TAKEN_UP_AT_ONCE) {
+            let seen = runs.iter().map(|live| (live.run.id, live.run.with(|machine| machine.seen()))).collect();
+            match self.store.mail_of_many(seen).await {
+                Ok(mail) => {
+                    for (id, mail) in mail {
+                        runs.iter().filter(|live| live.run.id == id).for_each(|live| live.run.deliver(mail.clone()));
+                    }
+                }
+                // Read again at the next look.
+                Err(error) => drop(self.troubled(None, "mailboxes cannot be read", &error)),
+            }
         }
         self.take_up_due().await;
     }

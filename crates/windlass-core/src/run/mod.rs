@@ -38,7 +38,7 @@ use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
-use crate::store::{Answer, ArtifactId, Commit, StoreError};
+use crate::store::{Answer, ArtifactId, Commit, Mail, StoreError};
 use crate::time::Timestamp;
 use crate::tool::{Effect, ToolError};
 use history::Standing;
@@ -463,14 +463,19 @@ impl Run {
         }));
     }
 
-    /// Fetches new mail and wakes whoever waits for it.
+    /// Fetches new mail.
     async fn fetch_mail(&self) -> Result<(), StoreError> {
         let seen = self.with(|machine| machine.seen());
         let mail = self.kernel.store.mail(self.id, seen).await?;
+        self.deliver(mail);
+        Ok(())
+    }
+
+    /// New mail is here; wakes what waits for it.
+    pub(crate) fn deliver(&self, mail: Vec<Mail>) {
         let now = self.now();
         self.with(|machine| mail.into_iter().for_each(|mail| machine.deliver(mail, now)));
         self.wake();
-        Ok(())
     }
 }
 

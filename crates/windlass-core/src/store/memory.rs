@@ -409,9 +409,17 @@ impl Driving for MemoryStore {
         ready(Ok(places.collect()))
     }
 
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>> {
+        let inner = self.inner.lock();
+        let mail = |(run, after): (RunId, u64)| {
+            let mail = inner.runs.get(&run)?.mailbox.beyond(after);
+            (!mail.is_empty()).then_some((run, mail))
+        };
+        ready(Ok(runs.into_iter().filter_map(mail).collect()))
+    }
+
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
-        let beyond = |entry: &Entry| entry.mailbox.mail.iter().filter(|mail| mail.position > after).cloned().collect();
-        ready(self.find(run, beyond))
+        ready(self.find(run, |entry| entry.mailbox.beyond(after)))
     }
 }
 

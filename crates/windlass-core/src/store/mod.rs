@@ -382,6 +382,10 @@ pub trait Driving: Send + Sync + 'static {
 
     /// A run's mail beyond `after` that was not consumed.
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;
+
+    /// The same of many runs at once, for a worker that looks for what others wrote. Runs without such mail, and runs whose
+    /// mail cannot be read, are left out.
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>>;
 }
 
 /// What is looked at in a [`Store`]. Looking writes nothing.

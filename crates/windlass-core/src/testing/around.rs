@@ -105,6 +105,10 @@ impl<A: Around> Driving for A {
         self.ask(Request::KeyPlaces, |store| store.key_places())
     }
 
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> Asked<'_, Vec<(RunId, Vec<Mail>)>> {
+        self.ask(Request::Mail, move |store| store.mail_of_many(runs))
+    }
+
     fn mail(&self, run: RunId, after: u64) -> Asked<'_, Vec<Mail>> {
         self.ask(Request::Mail, move |store| store.mail(run, after))
     }

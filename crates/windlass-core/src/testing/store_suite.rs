@@ -113,6 +113,7 @@ behaviours! {
         a_settlement_closes_the_doubt_of_a_finished_run,
         mail_is_kept_until_it_is_consumed,
         a_message_is_taken_once,
+        e18_mail_of_many_runs_is_read_at_once,
         a_mailbox_says_whether_it_has_had_a_message,
         a_refused_message_takes_its_commit_with_it,
         an_owners_commit_again_sends_nothing_again,

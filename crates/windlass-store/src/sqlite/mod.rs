@@ -255,6 +255,10 @@ impl Driving for SqliteStore {
         Box::pin(async move { self.readers.key_places() })
     }
 
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>> {
+        Box::pin(async move { self.readers.mail_of_many(&runs) })
+    }
+
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>> {
         Box::pin(async move { self.readers.mail(run, after) })
     }

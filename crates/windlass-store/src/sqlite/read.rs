@@ -191,6 +191,20 @@ impl Readers {
         })
     }
 
+    pub(super) fn mail_of_many(&self, runs: &[(RunId, u64)]) -> Result<Vec<(RunId, Vec<Mail>)>, StoreError> {
+        let mut all = Vec::new();
+        for (run, after) in runs {
+            match self.mail(*run, *after) {
+                Ok(mail) if mail.is_empty() => {}
+                Ok(mail) => all.push((*run, mail)),
+                // Told by the run itself when it is taken up; the others have theirs.
+                Err(StoreError::Damaged { .. } | StoreError::Sealed { .. } | StoreError::NoSuchRun(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
     pub(super) fn key_places(&self) -> Result<Vec<(RunId, KeyPlace)>, StoreError> {
         let (places, damaged) = self.glance(None, |connection| places::all(connection))?;
         damaged.iter().for_each(|damage| self.noticed.notice(damage));

@@ -58,6 +58,10 @@ impl Mailbox {
         self.examined = self.examined.max(position.min(self.latest));
     }
 
+    pub(super) fn beyond(&self, position: u64) -> Vec<Mail> {
+        self.mail.iter().filter(|mail| mail.position > position).cloned().collect()
+    }
+
     /// Whether it has, or has had, a message under this key.
     pub(super) fn has_had(&self, dedupe: &str) -> bool {
         self.dedupe.contains(dedupe)

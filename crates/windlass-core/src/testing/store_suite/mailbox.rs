@@ -32,6 +32,22 @@ pub(super) fn mail_has_positions_that_are_never_used_again(store: &dyn Store) {
     assert_eq!(mail(store, run(1), 0), [(4, text(&cancel("e")))]);
 }
 
+pub(super) fn e18_mail_of_many_runs_is_read_at_once(store: &dyn Store) {
+    for n in 1..=3 {
+        Owner::create(store, n);
+    }
+    for (n, reason) in [(1, "a"), (1, "b"), (2, "c")] {
+        must(post(store, run(n), cancel(reason)));
+    }
+    let asked = vec![(run(3), 0), (run(1), 1), (run(9), 0), (run(2), 0), (run(1), 2)];
+    let found = must(block_on(store.mail_of_many(asked)));
+    let found: Vec<_> = found
+        .iter()
+        .map(|(run, mail)| (*run, mail.iter().map(|mail| (mail.position, text(&mail.message))).collect::<Vec<_>>()))
+        .collect();
+    assert_eq!(found, [(run(1), vec![(2, text(&cancel("b")))]), (run(2), vec![(1, text(&cancel("c")))])]);
+}
+
 pub(super) fn mail_to_a_finished_run_is_refused_unless_it_settles_an_open_doubt(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     owner.write(vec![Change::Doubts(vec![doubt(3, 2)]), Change::State(finished())]);
