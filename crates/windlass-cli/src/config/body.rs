@@ -50,6 +50,14 @@ impl Plan {
         problems
     }
 
+    /// The programs that it runs without a sandbox. A command that is in one may read them, and not replace them.
+    pub(super) fn unconfined(&self) -> Vec<Kept> {
+        let doing = if let Doing::Command(program) = &self.doing { program.unconfined() } else { None };
+        let asking = if let Some(Asking::Command(program)) = &self.asking { program.unconfined() } else { None };
+        let what = format!("the unsandboxed program of `tool.{}`", self.spec.name);
+        doing.into_iter().chain(asking).map(|path| Kept::new(what.clone(), path).readable()).collect()
+    }
+
     /// Whether it runs a command in a sandbox.
     pub(super) fn is_confined(&self) -> bool {
         let doing = matches!(&self.doing, Doing::Command(program) if program.is_confined());

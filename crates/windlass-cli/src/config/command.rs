@@ -103,6 +103,25 @@ impl Program {
         self.sandbox.level != Level::Off
     }
 
+    /// The program where it runs without a sandbox: a command that replaced it would run without one, too.
+    pub(super) fn unconfined(&self) -> Option<PathBuf> {
+        let program = Path::new(self.argv.first()?);
+        let is_there = |path: &PathBuf| is_executable(path);
+        let found = match self.search_path() {
+            Some(places) => places.split(':').map(|place| Path::new(place).join(program)).find(is_there),
+            None => Some(program.to_owned()),
+        };
+        found.filter(|_| !self.is_confined())
+    }
+
+    /// Where the program is looked for; nothing where its path is given.
+    fn search_path(&self) -> Option<String> {
+        if self.argv.first()?.contains('/') {
+            return None;
+        }
+        Some(self.env.get("PATH").map_or_else(|| PATH.to_owned(), ToString::to_string))
+    }
+
     /// Keeps these files from it. Says so where it is given one.
     pub(super) fn keep(&mut self, files: &[Kept]) -> Vec<Problem> {
         self.sandbox.kept = files.to_vec();
@@ -168,15 +187,13 @@ impl Program {
     /// Warns if the program is not there: it may come with a deployment that this file does not see.
     fn found(&self, span: &Span, path: &str, problems: &mut Vec<Problem>) {
         let Some(program) = self.argv.first() else { return };
-        if program.contains('/') {
+        let Some(places) = self.search_path() else {
             if !is_executable(Path::new(program)) {
                 let problem = format!("`{path}`: {program} is not there, or cannot be executed");
                 problems.push(Problem::warning("no_program", span, problem).help("calls fail until it can be"));
             }
             return;
-        }
-        let own = self.env.get("PATH").map(ToString::to_string);
-        let places = own.unwrap_or_else(|| PATH.to_owned());
+        };
         if !places.split(':').any(|place| is_executable(&Path::new(place).join(program))) {
             let problem = format!("`{path}`: there is no program `{program}` in {places}");
             let help = "calls fail until there is; write its whole path, or set env.PATH";

@@ -1,8 +1,9 @@
-//! What a server lives by, and no command may reach: its database with all that belongs to it, its config, its secrets.
+//! What a server lives by, and no command may reach: its database with all that belongs to it, its config, its secrets, and the
+//! programs it runs without a sandbox.
 
 use std::path::{Path, PathBuf};
 
-use windlass_tools::sandbox::{Kept, Sandbox};
+use windlass_tools::sandbox::{Kept, Sandbox, SecondName};
 use windlass_tools::secret::Reference;
 
 use super::Config;
@@ -11,22 +12,35 @@ use super::problem::Problem;
 use super::tree::Span;
 
 /// What stands beside a database, by the end of its name.
-const BESIDE: [(&str, &str); 5] = [
+const BESIDE: [(&str, &str); 7] = [
     ("-wal", "the database's log"),
     ("-shm", "the database's index"),
+    // SQLite plays one back that it finds.
+    ("-journal", "the database's journal"),
     ("-lock", "the database's lock"),
     ("-key", "the database's keys"),
+    ("-tokens", "the server's tokens"),
     ("-commands", "the record of what runs"),
 ];
 
-/// A database and all that belongs to it.
+/// Links that are followed from a database to its file, as the system counts them.
+const MOST_LINKS: usize = 40;
+
+/// A database and all that belongs to it. What stands beside it is named after the file itself, where the name given is a link.
 pub fn of_database(file: &Path) -> Vec<Kept> {
-    let beside = |(end, what): (&str, &str)| {
-        let mut name = file.as_os_str().to_owned();
-        name.push(end);
-        Kept::new(what, name)
+    let next = |name: &PathBuf| {
+        let target = std::fs::read_link(name).ok()?;
+        Some(name.parent().map_or_else(|| target.clone(), |folder| folder.join(&target)))
     };
-    std::iter::once(Kept::new("the database", file)).chain(BESIDE.map(beside)).collect()
+    let names = std::iter::successors(Some(file.to_owned()), next).take(MOST_LINKS);
+    let beside = |file: PathBuf| {
+        BESIDE.map(|(end, what)| {
+            let mut name = file.clone().into_os_string();
+            name.push(end);
+            Kept::new(what, name)
+        })
+    };
+    std::iter::once(Kept::new("the database", file)).chain(names.flat_map(beside)).collect()
 }
 
 impl Config {
@@ -79,10 +93,25 @@ pub(super) fn reached(given: &[Given], sandbox: &Sandbox) -> Vec<Problem> {
 }
 
 fn second_name(given: &Given, sandbox: &Sandbox) -> Option<Problem> {
-    let (name, kept) = sandbox.second_name(&given.path, given.may_write)?;
-    let (name, what, path) = (name.display(), &kept.what, kept.path.display());
-    let problem = format!("`{}` has {name} in it, which is another name of {what} {path}", given.key);
-    Some(Problem::error("unsafe_folder", &given.at, problem).help("remove that name, or make a copy of the file"))
+    let found = sandbox.second_name(&given.path, given.may_write);
+    let remedy = "remove that name, or make a copy of the file";
+    match found {
+        SecondName::None => None,
+        SecondName::Found(name, kept) => {
+            let (name, what, path) = (name.display(), &kept.what, kept.path.display());
+            let problem = format!("`{}` has {name} in it, which is another name of {what} {path}", given.key);
+            Some(Problem::error("unsafe_folder", &given.at, problem).help(remedy))
+        }
+        SecondName::Unknown(kept) => {
+            let (folder, what, path) = (given.path.display(), &kept.what, kept.path.display());
+            let problem = format!(
+                "`{}` is {folder}, which has too many files to look at all of them, and {what} {path} has another name (a hard link) \
+                 somewhere: the command may reach it",
+                given.key
+            );
+            Some(Problem::warning("unsafe_folder", &given.at, problem).help(remedy))
+        }
+    }
 }
 
 /// Says what lies where every command can read.

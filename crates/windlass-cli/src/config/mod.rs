@@ -280,8 +280,9 @@ impl Config {
 
     /// Makes the tools anew.
     pub(crate) async fn tools(&self, launcher: &Launcher) -> Result<Made, Problems> {
-        let mut made = Made::default();
-        let (plans, mut problems) = self.kept_apart(launcher);
+        let (plans, found) = self.kept_apart(launcher);
+        let (mut problems, warnings) = found.into_iter().partition(|problem| problem.severity == Severity::Error);
+        let mut made = Made { tools: Tools::new(), warnings };
         match self.net.client() {
             Ok(client) => {
                 for plan in &plans {
@@ -304,7 +305,8 @@ impl Config {
 
     /// What the file plans, with what this process lives by kept from it.
     fn kept_apart(&self, launcher: &Launcher) -> (Vec<Plan>, Vec<Problem>) {
-        let files = [self.kept(), launcher.kept().to_vec()].concat();
+        let programs = self.plans.iter().flat_map(Plan::unconfined).collect();
+        let files = [self.kept(), launcher.kept().to_vec(), programs].concat();
         let mut plans = self.plans.clone();
         let mut problems: Vec<Problem> = plans.iter_mut().flat_map(|plan| plan.keep(&files)).collect();
         if plans.iter().any(Plan::is_confined) {

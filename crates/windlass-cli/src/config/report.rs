@@ -44,7 +44,7 @@ pub async fn check(path: &Path, file: Option<&Path>) -> Report {
         Err(problems) => return Report { tools: Vec::new(), problems },
     };
     // Nothing is started, so this launcher is never asked.
-    let launcher = Launcher::new(["windlass"]).keep(file.map(of_database).unwrap_or_default());
+    let launcher = Launcher::this_program([crate::LAUNCH]).keep(file.map(of_database).unwrap_or_default());
     let mut tools = Vec::new();
     let mut warnings = Vec::new();
     let made = match config.tools(&launcher).await {

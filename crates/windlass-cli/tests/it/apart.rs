@@ -35,6 +35,8 @@ fn e26_a_config_that_gives_a_command_its_servers_files_is_refused() {
         ("sandbox = { read = [\"windlass.toml\"] }", &[], "sandbox.read", "windlass.toml"),
         ("sandbox = { write = [\"work\", \"windlass.db-wal\"] }", &[], "sandbox.write", "windlass.db-wal"),
         ("sandbox = { write = [\"windlass.db-commands\"] }", &[], "sandbox.write", "windlass.db-commands"),
+        ("sandbox = { write = [\"windlass.db-tokens\"] }", &[], "sandbox.write", "windlass.db-tokens"),
+        ("sandbox = { write = [\"windlass.db-journal\"] }", &[], "sandbox.write", "windlass.db-journal"),
         ("sandbox = { read = [\"keys\"], level = \"best_effort\" }", &[], "sandbox.read", "keys/token"),
         ("dir = \"data\"", &["--file", "data/other.db"], "dir", "data/other.db"),
         ("dir = \"work/link\"", &["--file", "data/other.db"], "dir", "data/other.db"),
@@ -50,6 +52,93 @@ fn e26_a_config_that_gives_a_command_its_servers_files_is_refused() {
             assert!(said.contains(&format!("`tool.snoop.{by}` is ")), "{tool}: {said}");
             assert!(said.contains(kept) && said.contains("a folder of its own"), "{tool}: {said}");
         }
+    }
+}
+
+#[test]
+fn e26_what_stands_beside_a_database_is_kept_behind_every_link_to_it() {
+    for end in ["-wal", "-shm", "-journal", "-lock", "-key", "-tokens", "-commands"] {
+        let world = world(&format!("sandbox = {{ write = [\"data/real.db{end}\"] }}"));
+        symlink("data/next.db", world.path("link.db")).unwrap();
+        symlink("real.db", world.path("data/next.db")).unwrap();
+        // Before the file is there, and after.
+        for _ in 0..2 {
+            let said = world.run(&["check", "--file", "link.db"]);
+            assert_eq!(said.code, 2, "{end}: {said:?}");
+            assert!(said.out.contains("`tool.snoop.sandbox.write` is "), "{}", said.out);
+            assert!(said.out.contains(&format!("data/real.db{end}")), "{}", said.out);
+            world.write("data/real.db", "");
+        }
+    }
+}
+
+#[test]
+fn e26_a_link_in_the_middle_of_the_way_to_the_config_is_kept() {
+    let world = world("dir = \"links\"");
+    for folder in ["links", "real"] {
+        std::fs::create_dir(world.path(folder)).unwrap();
+    }
+    std::fs::rename(world.path("windlass.toml"), world.path("real/v1.toml")).unwrap();
+    symlink("../real/v1.toml", world.path("links/cur.toml")).unwrap();
+    symlink("links/cur.toml", world.path("windlass.toml")).unwrap();
+    let said = world.run(&["check"]);
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.out.contains("`tool.snoop.dir` is ") && said.out.contains("the config"), "{}", said.out);
+}
+
+#[test]
+fn e26_programs_that_run_without_a_sandbox_cannot_be_replaced_from_one() {
+    let windlass = std::path::Path::new(env!("CARGO_BIN_EXE_windlass"));
+    let world_with = |tool: &str, program: &str| {
+        let world = world(tool);
+        let deploy = format!(
+            "\n[tool.deploy]\ndescription = \"Deploys.\"\ncommand = [\"{program}\"]\nsandbox = {{ level = \"off\" }}\n"
+        );
+        world.write("windlass.toml", &(world.read("windlass.toml") + &deploy));
+        for name in ["work/deploy.sh", "data/deploy.sh"] {
+            world.write(name, "#!/bin/sh\n");
+            std::fs::set_permissions(world.path(name), std::fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        world
+    };
+    let own = format!("dir = \"{}\"", windlass.parent().unwrap().display());
+    for (tool, program, kept) in [
+        (&*own, "ls", "the program that starts commands"),
+        ("dir = \"work\"", "work/deploy.sh", "the unsandboxed program of `tool.deploy`"),
+        ("sandbox = { write = [\"work/link\"] }", "data/deploy.sh", "the unsandboxed program of `tool.deploy`"),
+    ] {
+        for command in [&["check"][..], &["call", "snoop"]] {
+            let done = world_with(tool, program).run(command);
+            let said = format!("{}{}", done.out, done.err);
+            assert!(done.code == 2 && said.contains(kept) && said.contains("a folder of its own"), "{tool}: {said}");
+        }
+    }
+    // To read it is not to replace it.
+    for (tool, program) in [("dir = \"work\"", "data/deploy.sh"), ("sandbox = { read = [\"data\"] }", "data/deploy.sh")]
+    {
+        let done = world_with(tool, program).run(&["check"]);
+        assert_eq!(done.code, 0, "{tool}: {}{}", done.out, done.err);
+    }
+}
+
+#[test]
+fn e26_a_folder_too_large_to_look_for_hard_links_is_a_warning() {
+    let world = world("dir = \"work\"");
+    world.write("windlass.db", "");
+    std::fs::hard_link(world.path("windlass.db"), world.path("other-name.db")).unwrap();
+    // Few files with a hundred thousand names: that is quick.
+    for part in 0..4 {
+        let folder = world.path(&format!("work/{part}-part"));
+        std::fs::create_dir(&folder).unwrap();
+        world.write(&format!("work/{part}"), "");
+        for number in 0..25_000 {
+            std::fs::hard_link(world.path(&format!("work/{part}")), folder.join(number.to_string())).unwrap();
+        }
+    }
+    let said = world.run(&["check"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    for word in ["1 warning", "tool.snoop.dir", "too many files", "the database", "hard link"] {
+        assert!(said.out.contains(word), "{word}: {}", said.out);
     }
 }
 

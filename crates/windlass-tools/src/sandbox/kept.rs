@@ -31,6 +31,9 @@ pub(super) const SYSTEM: [&str; 12] = [
 #[cfg(unix)]
 const MOST_ENTRIES: usize = 100_000;
 
+/// Links on the way to a file, as the system counts them. Beyond that it does not follow them either.
+const MOST_LINKS: usize = 40;
+
 /// A file or folder that no command may reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
@@ -84,15 +87,30 @@ impl Sandbox {
     }
 }
 
+/// What a search for other names of kept files came to; see [`Sandbox::second_name`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecondName<'a> {
+    /// There is none.
+    None,
+    /// This is one.
+    Found(PathBuf, &'a Kept),
+    /// The folder has too many entries to look at all of them, and this file has another name somewhere.
+    Unknown(&'a Kept),
+}
+
 #[cfg(unix)]
 impl Sandbox {
-    /// Another name of a file it keeps from commands, in a folder that a command may read, or also write: a file may have several.
-    /// Looked for only if one of them has, and in no more than a hundred thousand entries.
-    pub fn second_name(&self, folder: &Path, may_write: bool) -> Option<(PathBuf, &Kept)> {
+    /// Looks for another name (a hard link) of a file it keeps from commands, in a folder that a command may read, or also write.
+    /// Looked for only if one of the files has several names, and in no more than a hundred thousand entries.
+    pub fn second_name(&self, folder: &Path, may_write: bool) -> SecondName<'_> {
+        self.second_name_within(folder, may_write, MOST_ENTRIES)
+    }
+
+    fn second_name_within(&self, folder: &Path, may_write: bool, mut left: usize) -> SecondName<'_> {
         use std::os::unix::fs::MetadataExt;
 
         if self.level == Level::Off {
-            return None;
+            return SecondName::None;
         }
         let id = |found: &std::fs::Metadata| (found.dev(), found.ino());
         let is_kept = |kept: &&Kept| (may_write || !kept.may_read) && !kept.path.is_dir();
@@ -103,19 +121,23 @@ impl Sandbox {
                 _ => {}
             }
         }
-        let (mut folders, mut left) = (vec![folder.to_owned()], MOST_ENTRIES);
-        while let Some(folder) = folders.pop().filter(|_| !wanted.is_empty()) {
+        let Some((_, first)) = wanted.first() else { return SecondName::None };
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-                left = usize::checked_sub(left, 1)?;
+                if left == 0 {
+                    return SecondName::Unknown(first);
+                }
+                left -= 1;
                 let Ok(found) = entry.metadata() else { continue };
                 if found.is_dir() {
                     folders.push(entry.path());
                 } else if let Some((_, kept)) = wanted.iter().find(|(wanted, _)| *wanted == id(&found)) {
-                    return Some((entry.path(), kept));
+                    return SecondName::Found(entry.path(), kept);
                 }
             }
         }
-        None
+        SecondName::None
     }
 }
 
@@ -138,11 +160,33 @@ fn resolved(path: &Path) -> PathBuf {
     whole
 }
 
-/// The file itself, and every name on the way to it: to replace a link is to replace the file.
+/// The file itself, and every name on the way to it, links in the middle of a chain too: to replace a link is to replace the file.
 fn names(path: &Path) -> BTreeSet<PathBuf> {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let name = |step: &Path| Some(resolved(step.parent()?).join(step.file_name()?));
-    whole.ancestors().filter_map(name).chain([resolved(&whole)]).collect()
+    let (mut names, mut at, mut links) = (BTreeSet::new(), PathBuf::new(), 0);
+    // The next step is the last one.
+    let steps = |path: &Path| path.components().rev().map(|step| step.as_os_str().to_owned()).collect::<Vec<_>>();
+    let mut left = steps(&whole);
+    while let Some(step) = left.pop() {
+        match Path::new(&step).components().next() {
+            Some(Component::ParentDir) => drop(at.pop()),
+            Some(Component::Normal(_)) => {
+                let name = at.join(step);
+                match std::fs::read_link(&name) {
+                    Ok(target) if links < MOST_LINKS => {
+                        links += 1;
+                        left.extend(steps(&target));
+                    }
+                    _ => at.clone_from(&name),
+                }
+                names.insert(name);
+            }
+            Some(Component::CurDir) | None => {}
+            // The root: of this path, or of a link.
+            Some(_) => at.push(step),
+        }
+    }
+    names
 }
 
 /// A part of a file system, and where it is shown.
@@ -229,13 +273,46 @@ mod tests {
         assert!(linked.reaches(&path("work/sub"), true).is_empty());
         fs::hard_link(path("data/inner/db"), path("work/sub/other")).unwrap();
         let linked = sandbox(Kept::new("the database", path("data/inner/db")));
-        assert_eq!(linked.second_name(&path("work"), true).map(|(name, _)| name), Some(path("work/sub/other")));
+        let found = SecondName::Found(path("work/sub/other"), &linked.kept[0]);
+        assert_eq!(linked.second_name(&path("work"), true), found);
+        // `link`, `sub` and `other`; one of them may not be looked at.
+        assert_eq!(linked.second_name_within(&path("work"), true, 3), found);
+        assert_eq!(linked.second_name_within(&path("work"), true, 2), SecondName::Unknown(&linked.kept[0]));
         fs::remove_file(path("work/sub/other")).unwrap();
-        assert_eq!(linked.second_name(&path("work"), true), None);
+        assert_eq!(linked.second_name_within(&path("work"), true, 2), SecondName::None);
         let document = sandbox(Kept::new("the document", path("data/inner/db")).readable());
         assert_eq!((document.reaches(&path("data"), true).len(), document.reaches(&path("data"), false).len()), (1, 0));
         let system = sandbox(Kept::new("the config", "/usr/local/etc/windlass.toml"));
         assert_eq!(system.reached_by_all().first().map(|(folder, _)| *folder), Some("/usr"));
+    }
+
+    #[test]
+    fn e26_every_link_of_a_chain_is_kept() {
+        let base = tempfile::tempdir().unwrap();
+        let path = |name: &str| base.path().join(name);
+        for folder in ["links", "more", "real", "folders/of", "work"] {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        fs::write(path("real/v1.toml"), "x").unwrap();
+        // Relative, absolute, by a folder that is a link itself, and up again.
+        symlink("../real", path("folders/of/real")).unwrap();
+        fs::rename(path("folders/of/real"), path("folders/real")).unwrap();
+        symlink("../folders/real/../real/v1.toml", path("more/next.toml")).unwrap();
+        symlink(path("more/next.toml"), path("links/cur.toml")).unwrap();
+        symlink("links/cur.toml", path("windlass.toml")).unwrap();
+        let config = sandbox(Kept::new("the config", path("windlass.toml")));
+        for folder in ["links", "more", "folders", "real", "links/cur.toml", "more/next.toml", "folders/real"] {
+            assert_eq!(config.reaches(&path(folder), true).len(), 1, "{folder}");
+        }
+        for folder in ["work", "folders/of"] {
+            assert!(config.reaches(&path(folder), true).is_empty(), "{folder}");
+        }
+        // One that leads to itself, and one that leads nowhere yet.
+        symlink("loop", path("work/loop")).unwrap();
+        symlink("../real/v2.toml", path("links/not-yet")).unwrap();
+        assert_eq!(sandbox(Kept::new("a loop", path("work/loop"))).reaches(&path("work"), true).len(), 1);
+        let dangling = sandbox(Kept::new("the config", path("links/not-yet")));
+        assert_eq!(["links", "real"].map(|folder| dangling.reaches(&path(folder), true).len()), [1, 1]);
     }
 
     #[test]

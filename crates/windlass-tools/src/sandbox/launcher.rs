@@ -22,16 +22,19 @@ struct Inner {
 }
 
 impl Launcher {
-    /// Starts commands by this program with these arguments.
+    /// Starts commands by this program with these arguments. A program that is named by its path is kept from commands: they may
+    /// read it, and not replace it.
     pub fn new(argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let argv = argv.into_iter().map(Into::into).collect();
-        Self::with(argv, None, Vec::new())
+        let argv: Vec<String> = argv.into_iter().map(Into::into).collect();
+        let program = argv.first().filter(|name| name.contains('/')).map(PathBuf::from);
+        Self::with(argv, None, program.map(starter).into_iter().collect())
     }
 
     /// Starts commands by the very program that runs now, with these arguments, by which it must know to call
-    /// [`launch_main`](super::launch_main) and nothing else.
+    /// [`launch_main`](super::launch_main) and nothing else. Its file is kept from commands: they may read it, and not replace it.
     pub fn this_program(args: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self::new(std::iter::once("/proc/self/exe".to_owned()).chain(args.into_iter().map(Into::into)))
+        let argv = std::iter::once("/proc/self/exe".to_owned()).chain(args.into_iter().map(Into::into)).collect();
+        Self::with(argv, None, std::env::current_exe().map(starter).into_iter().collect())
     }
 
     /// Keeps a record of every command that runs in this folder, for
@@ -82,6 +85,11 @@ impl Launcher {
     pub(crate) fn guard(&self) -> &parking_lot::Mutex<crate::process::guard::Guard> {
         &self.0.guard
     }
+}
+
+/// A command that replaced it would run without a sandbox with the next one.
+fn starter(program: PathBuf) -> Kept {
+    Kept::new("the program that starts commands", program).readable()
 }
 
 impl std::fmt::Debug for Launcher {

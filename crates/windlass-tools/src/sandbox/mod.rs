@@ -34,7 +34,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-pub use kept::Kept;
+pub use kept::{Kept, SecondName};
 pub use launch::launch_main;
 #[cfg(target_os = "linux")]
 pub(crate) use launch::{Launch, NOT_RUN_NOW, Orders};
