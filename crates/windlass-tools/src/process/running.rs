@@ -97,24 +97,32 @@ impl Running {
         let dead = table::now();
         self.stage = Stage::Killed(dead);
         let mut pause = LOOK_EVERY;
-        while !self.group.is_gone(dead) || cleaner::is_full() {
+        while !self.group.is_gone(dead) {
             tokio::time::sleep(pause).await;
             pause = longer(pause);
         }
-        self.release();
+        let left = self.clear();
+        // Only an attempt that left much waits for what others left.
+        while left.is_some() && cleaner::is_full() {
+            tokio::time::sleep(pause).await;
+            pause = longer(pause);
+        }
+        self.stage = Stage::Over;
+        if let Some(job) = left {
+            job.leave();
+        }
         status
     }
 
-    /// Guard and record know of it until nothing of it is left on the disk either.
-    fn release(&mut self) {
-        self.stage = Stage::Over;
+    /// Removes its folder, if there is little in it. Guard and record know of it until nothing of it is left on the disk either.
+    fn clear(&self) -> Option<cleaner::Job> {
         let (record, launcher) = (self.record.clone(), self.launcher.clone());
-        cleaner::remove_soon(self.record.temp.clone(), move || {
+        cleaner::remove_now(self.record.temp.clone(), move || {
             if let Some(folder) = launcher.folder() {
                 forgotten(record.forget(folder), folder);
             }
             launcher.guard().lock().remove(&record);
-        });
+        })
     }
 }
 
@@ -131,10 +139,72 @@ impl Drop for Running {
         if self.group.wait_until_gone(dead) {
             // At once: it is dead, or about to be and alone.
             let _ = self.child.wait();
-            self.release();
+            if let Some(job) = self.clear() {
+                job.leave();
+            }
         } else {
             // Guard and record stay: it is killed again when we are gone.
             tracing::error!(group = self.group.pid, "a command's process group was killed and does not die");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::process::cleaner::tests::{fill_up, hold_up};
+
+    /// Longer than anything here takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A command that has ended, and left so many files in its folder.
+    fn ended(base: &Path, files: usize) -> (Running, PathBuf) {
+        let temp = base.join(files.to_string());
+        fs::create_dir(&temp).unwrap();
+        for number in 0..files {
+            fs::write(temp.join(number.to_string()), "x").unwrap();
+        }
+        let child = Command::new("/bin/true").process_group(0).spawn().unwrap();
+        let group = Group::of_child(child.id()).unwrap();
+        let record =
+            Record { pid: group.pid, start: group.start, boot: table::boot(), key: String::new(), temp: temp.clone() };
+        (Running { child, group, record, launcher: Launcher::new(["none"]), stage: Stage::Led }, temp)
+    }
+
+    fn until_gone(folder: &Path) {
+        let started = Instant::now();
+        while folder.exists() {
+            assert!(started.elapsed() < PATIENCE, "{} is still there", folder.display());
+            std::thread::yield_now();
+        }
+    }
+
+    /// All in one test, because it holds up the one cleaner of this process.
+    #[tokio::test]
+    async fn e26_what_a_command_left_delays_no_result_of_another() {
+        let base = tempfile::tempdir().unwrap();
+        let cleaner = hold_up();
+        let (mut large, folder) = ended(base.path(), 1_000);
+        tokio::time::timeout(PATIENCE, large.finish()).await.unwrap().unwrap();
+        assert!(folder.exists(), "the call is over before its folder is gone");
+
+        fill_up();
+        for files in [0, 3] {
+            let (mut small, folder) = ended(base.path(), files);
+            tokio::time::timeout(PATIENCE, small.finish()).await.expect("it waits for others").unwrap();
+            assert!(!folder.exists());
+        }
+        let (mut larger, other) = ended(base.path(), 2_000);
+        let waits = tokio::time::timeout(Duration::from_millis(100), larger.finish()).await;
+        assert!(waits.is_err() && other.exists(), "it waits until there is room for what it left");
+        drop(larger);
+        drop(cleaner);
+        until_gone(&folder);
+        until_gone(&other);
     }
 }

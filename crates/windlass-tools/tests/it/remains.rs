@@ -32,7 +32,7 @@ async fn e26_folders_without_rights_are_removed() {
 }
 
 #[tokio::test]
-async fn e26_much_is_removed_after_the_call_is_over() {
+async fn e26_much_that_a_command_left_is_removed() {
     let world = World::new();
     if !can_confine(&world).await {
         return;
