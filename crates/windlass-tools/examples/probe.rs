@@ -216,13 +216,16 @@ mod linux {
         json!("survived")
     }
 
-    /// Folders in folders, so many; says where they begin.
+    /// Folders in folders, so many; says where they begin. From the innermost outwards: Landlock looks at every folder above the one
+    /// that is made.
     fn deep(count: usize) -> Value {
         let folder = std::env::temp_dir();
-        std::env::set_current_dir(&folder).unwrap();
-        for _ in 0..count {
-            fs::create_dir("d").unwrap();
-            std::env::set_current_dir("d").unwrap();
+        let name = |level: usize| folder.join(["even", "odd"][level % 2]);
+        for level in 0..count {
+            fs::create_dir(name(level)).unwrap();
+            if level > 0 {
+                fs::rename(name(level - 1), name(level).join("d")).unwrap();
+            }
         }
         json!(folder)
     }

@@ -1,7 +1,6 @@
 //! A command that could not be started has done nothing, and is tried again.
 
 use std::fs::File;
-use std::process::Command as Program;
 use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,9 +10,7 @@ use windlass::tools::spec::Retry;
 use windlass::{Effect, RunId, RunState, ToolCall, Windlass};
 use windlass_tools::sandbox::Sandbox;
 
-use crate::world::{PATIENCE, World, tool};
-
-const CHILD: &str = "WINDLASS_SHORT_OF_FILES";
+use crate::world::{PATIENCE, World, alone, tool};
 
 /// Takes every file this process may still open.
 fn all_files() -> Vec<File> {
@@ -28,15 +25,8 @@ async fn failures(windlass: &Windlass, run: RunId) -> usize {
 /// In a process of its own, whose limit hurts no other test.
 #[test]
 fn l17_a_once_command_that_was_never_started_is_tried_again() {
-    if std::env::var_os(CHILD).is_none() {
-        let name = "launches::l17_a_once_command_that_was_never_started_is_tried_again";
-        let child = Program::new(std::env::current_exe().unwrap())
-            .args(["--exact", name, "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        let said = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    let name = "launches::l17_a_once_command_that_was_never_started_is_tried_again";
+    if !alone(name, "TMPDIR", std::env::temp_dir().to_str().unwrap()) {
         return;
     }
     let maximum = getrlimit(Resource::Nofile).maximum;

@@ -76,6 +76,31 @@ pub(crate) fn probe() -> PathBuf {
     probe
 }
 
+/// Runs a test in a process of its own with a variable of the environment, for what would disturb others. True in that process;
+/// elsewhere, once it has passed there, false.
+pub(crate) fn alone(test: &str, variable: &str, value: &str) -> bool {
+    let mark = "WINDLASS_TEST_ALONE";
+    if std::env::var_os(mark).is_some() {
+        return true;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(mark, "1")
+        .env(variable, value)
+        .output()
+        .unwrap();
+    let said = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+/// Takes what sets root apart from this thread and all that it starts: rights to files are then as they are for their owner.
+pub(crate) fn drop_capabilities() {
+    let none = rustix::thread::CapabilitySet::empty();
+    let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
 /// A tool that changes nothing, so that its end is its outcome.
 pub(crate) fn tool(command: Command) -> Tool {
     command.tool(ToolSpec::new("run", "Runs a command"), Schemas::any()).effect(Effect::Readonly)
