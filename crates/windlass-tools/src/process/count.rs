@@ -2,7 +2,8 @@
 //!
 //! The system's own limit counts all processes of a user, and does not hold for root. So we count, on a thread of its own, because
 //! what outgrows its limit also keeps everything else from running: what the whole machine has is one short line, and only when that
-//! has grown do we look at processes, those first that were not there before.
+//! has grown do we look at processes, those first that were not there before. Commands that are counted run at a lower priority
+//! than this thread, which otherwise would wait for each of those that are too many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

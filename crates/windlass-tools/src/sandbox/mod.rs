@@ -74,8 +74,8 @@ pub struct Sandbox {
     pub memory: Option<u64>,
     /// Processor time of each of its processes; the attempt's timeout limits the whole in any case.
     pub cpu_seconds: Option<u64>,
-    /// Processes and threads at once. They are counted every few milliseconds, and too many are
-    /// killed at once: some more may be started in between, and on a busy machine more than some.
+    /// Processes and threads at once. They are counted every few milliseconds, and too many are killed at once: some more may be
+    /// started in between. A command that is counted runs at a lower priority than its server.
     pub processes: Option<u64>,
     /// Open files of each of its processes.
     pub files: Option<u64>,

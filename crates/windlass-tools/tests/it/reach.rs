@@ -154,7 +154,7 @@ async fn e26_a_command_changes_nothing_of_another_process_by_any_call() {
     let (limit, mask) = ("x40000000000000004000000000000000", "xffffffffffffffff");
     let own = [
         ("prlimit64", libc::SYS_prlimit64, format!("0:7:{limit}:0")),
-        ("setpriority", libc::SYS_setpriority, "0:0:3".to_owned()),
+        ("setpriority", libc::SYS_setpriority, "0:0:15".to_owned()),
         ("sched_setaffinity", libc::SYS_sched_setaffinity, format!("0:8:{mask}")),
         ("sched_setscheduler", libc::SYS_sched_setscheduler, "0:3:x00000000".to_owned()),
         ("ioprio_set", libc::SYS_ioprio_set, "1:0:24576".to_owned()),

@@ -50,6 +50,8 @@ async fn e26_much_that_a_command_left_is_removed() {
 
 #[tokio::test]
 async fn e26_a_fork_bomb_is_ended_while_it_is_small() {
+    // The counter of a server that is not root has no priority over others.
+    drop_capabilities();
     let world = World::new();
     if !can_confine(&world).await {
         return;
@@ -60,6 +62,6 @@ async fn e26_a_fork_bomb_is_ended_while_it_is_small() {
     assert!(message.contains("more than its 64 processes"), "{message}");
     let born = std::fs::metadata(world.work().join("born")).unwrap().len();
     println!("{born} processes in all");
-    // On a machine of its own some seventy; a busy one lets the counter wait.
-    assert!(born < 64 * 64, "{born}");
+    // None of them ended before all did. Some seventy, also on a busy machine; thousands where the counter has to wait its turn.
+    assert!(born < 500, "{born}");
 }
