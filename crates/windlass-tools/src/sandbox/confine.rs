@@ -24,6 +24,9 @@ const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/full"];
 /// What a command yields to its server, and to all else: a tenth of the processors while they are wanted, all of them otherwise.
 const NICE: i32 = 10;
 
+/// As if it had half of the machine's memory beside what it has: more than its server, less than what asks to go first.
+const OOM_SCORE: i32 = 500;
+
 /// Applies all of it to this process, for good. On failure the process must not become the command.
 pub(super) fn confine(launch: &Launch) -> Result<(), String> {
     let sandbox = &launch.sandbox;
@@ -31,6 +34,7 @@ pub(super) fn confine(launch: &Launch) -> Result<(), String> {
     if sandbox.level == Level::Off {
         return Ok(());
     }
+    go_first();
     let none = CapabilitySet::empty();
     let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
     set_capabilities(None, nothing).map_err(|error| format!("its capabilities cannot be dropped: {error}"))?;
@@ -58,6 +62,14 @@ fn limit(sandbox: &Sandbox) -> Result<(), String> {
     set(Resource::Nofile, "open files", sandbox.files)?;
     set(Resource::Fsize, "file size", sandbox.file_size)?;
     set(Resource::Cpu, "processor time", sandbox.cpu_seconds)
+}
+
+/// Where memory runs out, the system is to end a command before its server. Best effort: `/proc` may be closed to us.
+fn go_first() {
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok());
+    if own.is_none_or(|own: i32| own < OOM_SCORE) {
+        let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE.to_string());
+    }
 }
 
 /// So that the thread that counts processes gets its turn while there are too many: without it a fork bomb has had tens of thousands

@@ -18,8 +18,10 @@
 //! What the command's own server lives by is kept from it: [`Launcher::keep`] and [`Sandbox::kept`] name files that no folder of a
 //! command may have in it.
 //!
-//! What this cannot do: the existence, size and times of files elsewhere can be asked for (Landlock does not hide names), and a
-//! command that runs as the owner of the system's files may change their modes through an open file. Do not run servers as root.
+//! What this cannot do: before Linux 6.12 Landlock does not look at signals, and a command can send them to every process of its
+//! user, its server too; seccomp cannot tell a command's own processes from others. On every kernel the existence, size and times of
+//! files elsewhere can be asked for (Landlock does not hide names), and a command that runs as the owner of the system's files may
+//! change their modes through an open file. Do not run servers as root.
 
 #[cfg(target_os = "linux")]
 mod confine;

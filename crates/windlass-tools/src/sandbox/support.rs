@@ -55,7 +55,8 @@ impl Support {
             said.push(format!("commands are sandboxed: Landlock version {}, seccomp, resource limits", self.landlock));
             if self.landlock < 6 {
                 said.push(
-                    "a command can send signals to other processes of its user; Linux 6.12 would keep it from that"
+                    "a command can send signals to other processes of its user, this server among them (`kill -9 $PPID`): use \
+                     Linux 6.12 or newer, where Landlock keeps it from that"
                         .to_owned(),
                 );
             }
@@ -90,13 +91,15 @@ mod tests {
             (0, false, false, "network is open"),
             (2, true, false, "version 2"),
             (3, false, false, "seccomp"),
-            (3, true, true, "signals"),
+            (3, true, true, "signals to other processes of its user, this server among them"),
+            (5, true, true, "Linux 6.12 or newer"),
             (6, true, true, "are sandboxed"),
         ] {
             let support = Support { landlock, seccomp };
             let said = support.sentences().join("; ");
             assert_eq!(support.is_whole(), whole, "{said}");
             assert!(said.contains(word), "{landlock} {seccomp}: {said}");
+            assert_eq!(said.contains("signals"), whole && landlock < 6, "{landlock} {seccomp}: {said}");
         }
     }
 }

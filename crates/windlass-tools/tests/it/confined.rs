@@ -148,6 +148,20 @@ async fn e26_a_command_has_no_power_over_other_processes() {
 }
 
 #[tokio::test]
+async fn e26_a_command_goes_before_its_server_where_memory_or_processors_are_short() {
+    let world = World::new();
+    if !can_confine(&world).await {
+        return;
+    }
+    let mut command = world.sh("cat /proc/self/oom_score_adj && nice");
+    command.sandbox.read.push("/proc".into());
+    command.output = windlass_tools::command::Output::Text;
+    let said = value(command).await;
+    let numbers: Vec<i32> = said.as_str().unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    assert!(numbers[0] >= 500 && numbers[1] >= 10, "{said}");
+}
+
+#[tokio::test]
 async fn e26_memory_files_and_time_are_bounded() {
     let world = World::new();
     if !can_confine(&world).await {
