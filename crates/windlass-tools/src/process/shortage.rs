@@ -1,5 +1,6 @@
 //! Which errors say that the machine is short of something that may be there again later.
 
+use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
@@ -18,9 +19,13 @@ const SHORT: [Errno; 10] = [
     Errno::IO,
 ];
 
-/// Whether what failed with it may work a moment later, with nothing changed in the config.
-pub(crate) fn may_pass(error: &io::Error) -> bool {
-    Errno::from_io_error(error).is_some_and(|errno| SHORT.contains(&errno))
+/// Whether what failed with it, or with what it comes from, may work a moment later, with nothing changed in the config.
+pub(crate) fn may_pass(error: &(dyn Error + 'static)) -> bool {
+    let of_io = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+    match of_io.or_else(|| error.downcast_ref::<Errno>().copied()) {
+        Some(errno) => SHORT.contains(&errno),
+        None => error.source().is_some_and(may_pass),
+    }
 }
 
 #[cfg(test)]
@@ -37,7 +42,10 @@ mod tests {
             (Errno::ACCESS, false),
             (Errno::ROFS, false),
         ] {
-            assert_eq!(may_pass(&errno.into()), passes, "{errno}");
+            assert_eq!(may_pass(&io::Error::from(errno)), passes, "{errno}");
+            assert_eq!(may_pass(&errno), passes, "{errno}");
+            // As the crates that confine a command wrap it.
+            assert_eq!(may_pass(&seccompiler::Error::Seccomp(errno.into())), passes, "{errno}");
         }
         assert!(!may_pass(&io::Error::other("the launcher has no program")));
     }

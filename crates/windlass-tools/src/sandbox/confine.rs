@@ -4,14 +4,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, Scope,
 };
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::kept::{Kept, SYSTEM};
+use super::launch::NotRun;
 use super::{Launch, Level, Sandbox, filter};
 
 /// What turns names into addresses.
@@ -28,32 +29,40 @@ const NICE: i32 = 10;
 const OOM_SCORE: i32 = 500;
 
 /// Applies all of it to this process, for good. On failure the process must not become the command.
-pub(super) fn confine(launch: &Launch) -> Result<(), String> {
+pub(super) fn confine(launch: &Launch) -> Result<(), NotRun> {
     let sandbox = &launch.sandbox;
-    limit(sandbox)?;
-    if sandbox.level == Level::Off {
-        return Ok(());
-    }
-    go_first();
-    let none = CapabilitySet::empty();
-    let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    set_capabilities(None, nothing).map_err(|error| format!("its capabilities cannot be dropped: {error}"))?;
-    rustix::thread::set_no_new_privs(true).map_err(|error| format!("no_new_privs is refused: {error}"))?;
-    files(launch)?;
-    let filtered = filter::apply(sandbox.network, sandbox.metadata);
-    if sandbox.level == Level::BestEffort { Ok(()) } else { filtered }
-}
-
-fn limit(sandbox: &Sandbox) -> Result<(), String> {
     if sandbox.processes.is_some() {
         lower_priority();
     }
+    let is_confined = sandbox.level != Level::Off;
+    if is_confined {
+        go_first();
+        let none = CapabilitySet::empty();
+        let nothing = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, nothing)
+            .map_err(|error| NotRun::for_want("its capabilities cannot be dropped", error))?;
+        rustix::thread::set_no_new_privs(true).map_err(|error| NotRun::for_want("no_new_privs is refused", error))?;
+        files(launch)?;
+    }
+    // After the files, so that what is short of them is this machine, and not what the command is given.
+    limit(sandbox)?;
+    if !is_confined {
+        return Ok(());
+    }
+    match filter::apply(sandbox.network, sandbox.metadata) {
+        Err(refused) if sandbox.level == Level::BestEffort && !refused.passes => Ok(()),
+        applied => applied,
+    }
+}
+
+fn limit(sandbox: &Sandbox) -> Result<(), NotRun> {
     let set = |resource, name: &str, limit: Option<u64>| match limit {
         // Where this process is kept shorter itself, so is the command.
         Some(limit) => {
             let limit = getrlimit(resource).maximum.map_or(limit, |most| limit.min(most));
-            setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })
-                .map_err(|error| format!("its limit of {limit} for {name} cannot be set: {error}; choose a lower one"))
+            setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) }).map_err(|error| {
+                NotRun::for_want(format!("its limit of {limit} for {name} cannot be set; choose a lower one"), error)
+            })
         }
         None => Ok(()),
     };
@@ -81,35 +90,40 @@ fn lower_priority() {
     let _ = std::fs::write("/proc/self/autogroup", NICE.to_string());
 }
 
-fn files(launch: &Launch) -> Result<(), String> {
+fn files(launch: &Launch) -> Result<(), NotRun> {
     let sandbox = &launch.sandbox;
-    let told = |error: &dyn std::error::Error| format!("Landlock refuses its rules: {error}");
+    let told = |error: RulesetError| NotRun::for_want("Landlock refuses its rules", error);
     let level = if sandbox.level == Level::Required { CompatLevel::HardRequirement } else { CompatLevel::BestEffort };
     let mut ruleset = Ruleset::default()
         .set_compatibility(level)
         .handle_access(AccessFs::from_all(ABI::V3))
-        .map_err(|error| told(&error))?
+        .map_err(told)?
         // What newer kernels add is taken where it is.
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V5))
         .and_then(|ruleset| ruleset.scope(Scope::from_all(ABI::V6)))
-        .map_err(|error| told(&error))?;
+        .map_err(told)?;
     if !sandbox.network {
-        ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4)).map_err(|error| told(&error))?;
+        ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4)).map_err(told)?;
     }
     let read = AccessFs::from_read(ABI::V5);
     // Whoever may write may not make devices, nor talk to them.
     let write = AccessFs::from_all(ABI::V5) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     let device: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::WriteFile;
     let names = if sandbox.network { &NAMES[..] } else { &[] };
-    let mut ruleset = ruleset
-        .create()
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(SYSTEM, read)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(names, read)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(READ_DEVICES, AccessFs::ReadFile)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(DEVICES, device)))
-        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules([&launch.temp], write)))
-        .map_err(|error| told(&error))?;
+    let system = SYSTEM.iter().chain(names).map(|path| (*path, read));
+    let random = READ_DEVICES.iter().map(|path| (*path, AccessFs::ReadFile.into()));
+    let devices = DEVICES.iter().map(|path| (*path, device));
+    let mut ruleset = ruleset.create().map_err(told)?;
+    for (path, access) in system.chain(random).chain(devices) {
+        match opened(Path::new(path)) {
+            Ok(opened) => ruleset = ruleset.add_rule(beneath(opened, access)).map_err(told)?,
+            Err(short) if short.passes => return Err(short),
+            // No system has all of them.
+            Err(_) => {}
+        }
+    }
+    ruleset = ruleset.add_rule(beneath(opened(&launch.temp)?, write)).map_err(told)?;
     if let Some((folder, kept)) = sandbox.reached_by_all().first() {
         return Err(refusal(Path::new(folder), kept));
     }
@@ -118,15 +132,20 @@ fn files(launch: &Launch) -> Result<(), String> {
     for (path, may_write) in sandbox.write.iter().chain([&launch.dir]).map(|path| (path, true)).chain(reads) {
         let opened = opened(path)?;
         // Of what was opened, whatever a path leads to by now.
-        let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
-        let real = std::fs::read_link(&link).map_err(|error| format!("/proc does not show open files: {error}"))?;
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))
+            .map_err(|error| NotRun::for_want("/proc does not show open files", error))?;
         if let Some(kept) = sandbox.reaches(&real, may_write).first() {
             return Err(refusal(path, kept));
         }
-        let rules = path_beneath_rules([&link], if may_write { write } else { read });
-        ruleset = ruleset.add_rules(rules).map_err(|error| told(&error))?;
+        ruleset = ruleset.add_rule(beneath(opened, if may_write { write } else { read })).map_err(told)?;
     }
-    ruleset.restrict_self().map(drop).map_err(|error| told(&error))
+    ruleset.restrict_self().map(drop).map_err(told)
+}
+
+/// A rule for what is open: of what can be done to folders, a file has nothing.
+fn beneath(opened: OwnedFd, access: BitFlags<AccessFs>) -> PathBeneath<OwnedFd> {
+    let is_folder = fstat(&opened).is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir());
+    PathBeneath::new(opened, if is_folder { access } else { access & AccessFs::from_file(ABI::V5) })
 }
 
 /// The command itself, where it is named by a path: whoever wrote its name wants it run.
@@ -135,14 +154,21 @@ fn program(launch: &Launch) -> Option<PathBuf> {
 }
 
 /// What a rule is made for. A path that is skipped in silence would be looked for in the command.
-fn opened(path: &Path) -> Result<OwnedFd, String> {
+fn opened(path: &Path) -> Result<OwnedFd, NotRun> {
     let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    opened.map_err(|_| format!("its sandbox names {}, which does not exist or cannot be opened", path.display()))
+    opened.map_err(|error| {
+        NotRun::for_want(
+            format!("its sandbox names {}, which does not exist or cannot be opened", path.display()),
+            error,
+        )
+    })
 }
 
-fn refusal(folder: &Path, kept: &Kept) -> String {
+fn refusal(folder: &Path, kept: &Kept) -> NotRun {
     let (folder, what, path) = (folder.display(), &kept.what, kept.path.display());
-    format!("its sandbox has {folder} in it, and with it {what} ({path}); give it a folder of its own")
+    NotRun::for_good(format!(
+        "its sandbox has {folder} in it, and with it {what} ({path}); give it a folder of its own"
+    ))
 }
 
 /// The highest version whose rights this kernel knows, as far as we use them.

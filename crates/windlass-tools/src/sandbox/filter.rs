@@ -8,6 +8,8 @@ use seccompiler::{
     TargetArch, apply_filter,
 };
 
+use super::launch::NotRun;
+
 /// Refused whatever their arguments. What they have in common: they reach other processes, other users' things, or the
 /// kernel's inside, past the rules about files.
 const REFUSED: &[c_long] = &[
@@ -161,11 +163,11 @@ pub(super) fn is_possible() -> bool {
 }
 
 /// Filters the calls of this process from now on.
-pub(super) fn apply(network: bool, metadata: bool) -> Result<(), String> {
-    let refused = refused(network, metadata).map_err(|error| error.to_string())?;
+pub(super) fn apply(network: bool, metadata: bool) -> Result<(), NotRun> {
+    let refused = refused(network, metadata).map_err(|error| NotRun::for_good(error.to_string()))?;
     for (rules, errno) in [(refused, libc::EPERM), (all(UNKNOWN), libc::ENOSYS)] {
-        let program = program(rules, errno)?;
-        apply_filter(&program).map_err(|error| format!("its system calls cannot be filtered: {error}"))?;
+        let program = program(rules, errno).map_err(NotRun::for_good)?;
+        apply_filter(&program).map_err(|error| NotRun::for_want("its system calls cannot be filtered", error))?;
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 #[cfg(target_os = "linux")]
+pub(super) use orders::NotRun;
+#[cfg(target_os = "linux")]
 pub(crate) use orders::{Launch, Orders};
 
 /// What the launcher ends with when the command was not run.
@@ -122,23 +124,36 @@ mod orders {
         }
     }
 
-    /// Why it did not become the command.
-    struct NotRun {
-        problem: String,
+    /// Why it did not become the command. Nothing of the command has begun.
+    #[derive(Debug)]
+    pub(crate) struct NotRun {
+        pub(crate) problem: String,
         /// Whether it may be tried again.
-        passes: bool,
+        pub(crate) passes: bool,
+    }
+
+    impl NotRun {
+        /// It would be the same the next time.
+        pub(crate) fn for_good(problem: String) -> Self {
+            Self { problem, passes: false }
+        }
+
+        /// It failed with an error, which may be one that passes.
+        pub(crate) fn for_want(problem: impl std::fmt::Display, error: impl std::error::Error + 'static) -> Self {
+            Self { problem: format!("{problem}: {error}"), passes: may_pass(&error) }
+        }
     }
 
     /// Returns only if it could not.
     fn become_command(launch: &Launch) -> NotRun {
-        let for_good = |problem: String| NotRun { problem, passes: false };
-        let Some((name, args)) = launch.argv.split_first() else { return for_good("it has no program".to_owned()) };
+        let no_program = || NotRun::for_good("it has no program".to_owned());
+        let Some((name, args)) = launch.argv.split_first() else { return no_program() };
         if let Err(error) = std::env::set_current_dir(&launch.dir) {
-            let problem = format!("its working directory {} cannot be entered: {error}", launch.dir.display());
-            return NotRun { problem, passes: may_pass(&error) };
+            let problem = format!("its working directory {} cannot be entered", launch.dir.display());
+            return NotRun::for_want(problem, error);
         }
-        if let Err(problem) = confine::confine(launch) {
-            return for_good(problem);
+        if let Err(refused) = confine::confine(launch) {
+            return refused;
         }
         let error = Command::new(name).args(args).env_clear().envs(&launch.env).exec();
         let hint = match error.kind() {

@@ -8,9 +8,9 @@ use serde_json::json;
 use windlass::record::Event;
 use windlass::tools::spec::Retry;
 use windlass::{Effect, RunId, RunState, ToolCall, Windlass};
-use windlass_tools::sandbox::Sandbox;
+use windlass_tools::sandbox::{Launcher, Sandbox};
 
-use crate::world::{PATIENCE, World, alone, tool};
+use crate::world::{PATIENCE, World, alone, can_confine, tool, value};
 
 /// Takes every file this process may still open.
 fn all_files() -> Vec<File> {
@@ -62,4 +62,39 @@ fn l17_a_once_command_that_was_never_started_is_tried_again() {
         assert!(error.retryable && error.kind == "failed" && error.message.contains("nothing was done"), "{error:?}");
         assert_eq!(std::fs::read_to_string(world.work().join("ledger")).unwrap(), "charged\n");
     });
+}
+
+#[tokio::test]
+async fn l17_e26_a_once_command_whose_sandbox_could_not_be_made_is_tried_again() {
+    let world = World::new();
+    if !can_confine(&world).await {
+        return;
+    }
+    // A launcher that may open one file beside its standard ones, as long as a file is there: not enough for Landlock's rules.
+    let short = world.base().join("short");
+    std::fs::write(&short, "").unwrap();
+    let script = "[ -e \"$1\" ] && ulimit -n 4; exec \"$0\"";
+    let launch = env!("CARGO_BIN_EXE_windlass-launch");
+    let mut command = world.sh("echo charged >> ledger; echo done");
+    command.launcher = Launcher::new(["/bin/sh", "-c", script, launch, short.to_str().unwrap()]);
+    let windlass = Windlass::in_memory().tool(tool(command).effect(Effect::Once)).await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
+    let started = Instant::now();
+    while failures(&windlass, run).await == 0 {
+        let info = windlass.info(run).await.unwrap();
+        let over = info.is_some_and(|info| matches!(info.state, RunState::Finished { .. }));
+        assert!(!over && started.elapsed() < PATIENCE, "it was not put off");
+        tokio::task::yield_now().await;
+    }
+    let journal = format!("{:?}", windlass.journal(run).await.unwrap());
+    assert!(journal.contains("Too many open files") && journal.contains("nothing was done"), "{journal}");
+    assert!(!world.work().join("ledger").exists());
+    std::fs::remove_file(&short).unwrap();
+    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    assert_eq!(outcome.value(), Some(&json!("done")), "{:?}", outcome.result);
+    assert_eq!(std::fs::read_to_string(world.work().join("ledger")).unwrap(), "charged\n");
+    // What the command itself may open says nothing about the machine.
+    let mut narrow = world.sh("echo done");
+    narrow.sandbox.files = Some(4);
+    assert_eq!(value(narrow).await, json!("done"));
 }
