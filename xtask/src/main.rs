@@ -27,7 +27,7 @@ Usage: cargo xtask <command>
                                       benchmarks; `bench --help` lists the parts. With --peers other systems in the same
                                       run: tool runtimes beside --calls, Restate and DBOS beside --steps
   table < results.json                Markdown tables of what `bench --json` printed
-  soak [--seeds N] [--stories N] [--demos N] [--minutes M]
+  soak [--seeds N] [--stories N] [--demos N] [--disks N] [--minutes M]
                                       the long tests: many seeds, many stories of the simulator, kills by time
   help                                this text
 ";

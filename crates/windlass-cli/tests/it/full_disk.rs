@@ -45,11 +45,16 @@ fn disk(world: &World, server: &Server) -> PathBuf {
 /// A server whose file is on a small disk of its own, and whose log goes to a file.
 fn serve(world: &World) -> Server {
     world.write("windlass.toml", CONFIG);
+    serve_with(world, "mount -t tmpfs -o size=8m none disk", "disk/app.db")
+}
+
+/// A server with a disk that this script mounts.
+fn serve_with(world: &World, mount: &str, file: &str) -> Server {
     std::fs::create_dir(world.path("disk")).unwrap();
-    let script = "mount -t tmpfs -o size=8m none disk && exec \"$0\" \"$@\" 2> server.log";
+    let script = format!("{mount} && exec \"$0\" \"$@\" 2> server.log");
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_windlass")]);
-    command.args(["--json", "--file", "disk/app.db", "serve", "--listen", "127.0.0.1:0"]);
+    command.args(["-m", "sh", "-c", &script, env!("CARGO_BIN_EXE_windlass")]);
+    command.args(["--json", "--file", file, "serve", "--listen", "127.0.0.1:0"]);
     command.current_dir(world.path("")).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for name in ["WINDLASS_SERVER", "WINDLASS_TOKEN", "WINDLASS_LOG"] {
         command.env_remove(name);
@@ -135,5 +140,44 @@ async fn w08_a_server_on_a_full_disk_says_so_and_goes_on_when_there_is_room() {
     }
     assert_eq!(get(&url, "/v1/inbox").await.0, 200);
     has(&world.read("server.log"), &["its disk is full", "open again"]);
+    assert_eq!(server.stop(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn w01_e02_a_command_that_met_a_full_disk_before_it_began_runs_once_when_there_is_room() {
+    if !may_mount() {
+        return;
+    }
+    let world = World::empty();
+    let ledger = "[tool.charge]\ndescription = \"Charges, once.\"\ncommand = [\"sh\", \"-c\", \"echo charged >> ledger; cat\"]\n\
+                  dir = \"work\"\ninput = { cents = \"integer\" }\nsandbox = { level = \"best_effort\" }\n";
+    world.write("windlass.toml", ledger);
+    std::fs::create_dir(world.path("work")).unwrap();
+    // Temporary folders are on the disk that is full; the database is not.
+    let mount = "mount -t tmpfs -o nr_inodes=32 none disk && export TMPDIR=$PWD/disk";
+    let server = serve_with(&world, mount, "app.db");
+    let (url, disk) = (server.url.clone(), disk(&world, &server));
+    let fillers: Vec<PathBuf> = (0..).map(|number| disk.join(format!("filler-{number}"))).take(64).collect();
+    let full = fillers.iter().find_map(|filler| std::fs::File::create_new(filler).err()).unwrap();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    let call = |wait: u64| json!({"tool": "charge", "args": {"cents": 7}, "wait_ms": wait}).to_string();
+    let mut client = Client::new(&url);
+    let answer = client.insist("POST", "/v1/calls", Some("k"), &call(1)).await;
+    assert_eq!(answer.status, 202, "it is put off, not refused: {answer:?}");
+    let run = answer.body["run"].as_str().unwrap().to_owned();
+    let began = Instant::now();
+    while !get(&url, &format!("/v1/runs/{run}/journal")).await.1.to_string().contains("nothing was done") {
+        assert!(began.elapsed() < PATIENCE, "{:?}", get(&url, &format!("/v1/runs/{run}/journal")).await);
+        tokio::task::yield_now().await;
+    }
+    has(&get(&url, &format!("/v1/runs/{run}/journal")).await.1.to_string(), &["No space left on device"]);
+    assert!(!world.path("work/ledger").exists());
+    for filler in fillers.iter().filter(|filler| filler.exists()) {
+        std::fs::remove_file(filler).unwrap();
+    }
+    let answer = client.insist("POST", "/v1/calls", Some("k"), &call(20_000)).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    has(&answer.body.to_string(), &["cents"]);
+    assert_eq!(world.read("work/ledger"), "charged\n");
     assert_eq!(server.stop(), 0);
 }

@@ -9,25 +9,65 @@ use futures_util::future::join_all;
 use serde_json::json;
 use windlass::{Effect, Schemas, Tool, ToolSpec, Windlass};
 use windlass_tools::command::Command;
-use windlass_tools::sandbox::Kept;
+use windlass_tools::sandbox::{Kept, support};
 
-use crate::world::{World, can_confine, until};
+use crate::world::{World, alone, can_confine, memory, until};
 
-/// Lowers limits and the priority of the process with this number, and makes children of it.
+/// Lowers limits, priority and place in the queue of the process with this number, and makes children of it.
 const LOWER: &str = r#"
 my $pid = shift;
 syscall($_->[0], @{$_}[1..$#$_]) for (
     [PRLIMIT, $pid + 0, 7, pack("QQ", 3, 3), 0], [PRLIMIT, $pid + 0, 1, pack("QQ", 0, 0), 0],
     [PRLIMIT, $pid + 0, 0, pack("QQ", 1, 1), 0], [SETPRIORITY, 0, $pid + 0, 19], [SETPRIORITY, 2, 0, 19],
+    [SETAFFINITY, $pid + 0, 8, pack("Q", 1)], [SETSCHEDULER, $pid + 0, 5, pack("L", 0)],
+    [SETATTR, $pid + 0, pack("LLQlLQQQ", 48, 5, 0, 0, 0, 0, 0, 0), 0], [IOPRIO, 1, $pid + 0, 24576], [IOPRIO, 3, 0, 24576],
 );
 for (1..50) { my $child = syscall(CLONE, 0x8000 | 17, 0, 0, 0, 0); exit 0 if $child == 0; }
 print "tried";
 "#;
 
-fn lower() -> String {
-    [("PRLIMIT", libc::SYS_prlimit64), ("SETPRIORITY", libc::SYS_setpriority), ("CLONE", libc::SYS_clone)]
-        .iter()
-        .fold(LOWER.to_owned(), |script, (name, number)| script.replace(name, &number.to_string()))
+/// Ends or stops the process with this number by every call that sends signals. To all processes it sends one that does no harm.
+const SIGNAL: &str = r#"
+use Fcntl;
+my ($pid, $info) = (shift, "\0" x 128);
+syscall($_->[0], @{$_}[1..$#$_]) for map { my $signal = $_; (
+    [KILL, $pid + 0, $signal], [KILL, getppid(), $signal], [TKILL, $pid + 0, $signal], [TGKILL, $pid + 0, $pid + 0, $signal],
+    [QUEUE, $pid + 0, $signal, $info], [TGQUEUE, $pid + 0, $pid + 0, $signal, $info],
+) } (9, 15, 19);
+my $opened = syscall(PIDFD, $pid + 0, 0);
+syscall(SENDTO, $opened, 9, 0, 0) if $opened >= 0;
+pipe(my $read, my $write);
+fcntl($read, F_SETOWN, $pid + 0);
+fcntl($read, 10, 9);
+fcntl($read, F_SETFL, O_NONBLOCK | 020000);
+syswrite($write, "x");
+kill(18, -1);
+print "tried";
+"#;
+
+/// A script with the numbers of calls in place of their names.
+fn numbered(script: &str) -> String {
+    [
+        ("PRLIMIT", libc::SYS_prlimit64),
+        ("SETPRIORITY", libc::SYS_setpriority),
+        ("SETAFFINITY", libc::SYS_sched_setaffinity),
+        ("SETSCHEDULER", libc::SYS_sched_setscheduler),
+        ("SETATTR", libc::SYS_sched_setattr),
+        ("IOPRIO", libc::SYS_ioprio_set),
+        ("CLONE", libc::SYS_clone),
+        ("[TKILL", libc::SYS_tkill),
+        ("[TGKILL", libc::SYS_tgkill),
+        ("[KILL", libc::SYS_kill),
+        ("[QUEUE", libc::SYS_rt_sigqueueinfo),
+        ("[TGQUEUE", libc::SYS_rt_tgsigqueueinfo),
+        ("PIDFD", libc::SYS_pidfd_open),
+        ("SENDTO", libc::SYS_pidfd_send_signal),
+    ]
+    .iter()
+    .fold(script.to_owned(), |script, (name, number)| {
+        let bracket = if name.starts_with('[') { "[" } else { "" };
+        script.replace(name, &format!("{bracket}{number}"))
+    })
 }
 
 fn attack(name: &str, command: Command) -> Tool {
@@ -44,16 +84,23 @@ fn attacks(world: &World) -> Vec<Tool> {
     };
     let mut turned = world.sh("cat key.txt; echo spoilt > key.txt");
     turned.dir = Some(world.work().join("turned"));
-    vec![
-        attack("limits", of(world.command(&["/usr/bin/perl", "-e", &lower(), "--", &own]))),
-        attack("deep", of(world.probe(&["deep", "1000"]))),
+    let perl = |script: &str| world.command(&["/usr/bin/perl", "-e", &numbered(script), "--", &own]);
+    let mut all = vec![
+        attack("limits", of(perl(LOWER))),
+        attack("deep", of(world.probe(&["deep", "16000"]))),
         attack("wide", of(world.probe(&["wide", "2000"]))),
         attack("shut", of(world.probe(&["shut"]))),
         attack("bomb", of(world.sh("f() { f & f & wait; }; f"))),
         attack("threads", of(world.probe(&["threads", "200"]))),
         attack("turned", of(turned)),
         attack("orphans", of(world.sh("for _ in 1 2 3 4 5; do (sleep 600 &); done; cat ../secret/key.txt"))),
-    ]
+    ];
+    if support().landlock >= 6 {
+        all.push(attack("signals", of(perl(SIGNAL))));
+    } else {
+        println!("this kernel does not keep signals from other processes; they are not sent");
+    }
+    all
 }
 
 /// What an attack would change.
@@ -61,7 +108,9 @@ fn state() -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap();
     let stat = read("stat");
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-    format!("{}{:?}", read("limits"), &fields[15..=16])
+    let status = read("status");
+    let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap();
+    format!("{}{:?}{:?}{allowed}", read("limits"), &fields[15..=16], &fields[37..=38])
 }
 
 /// Processes that were left to this one.
@@ -82,6 +131,9 @@ fn left_to_us() -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e26_a_process_outlives_hostile_commands_for_a_while() {
+    if !alone("attacks::e26_a_process_outlives_hostile_commands_for_a_while", "TMPDIR", memory()) {
+        return;
+    }
     let world = World::new();
     if !can_confine(&world).await || !Path::new("/usr/bin/perl").exists() {
         return;

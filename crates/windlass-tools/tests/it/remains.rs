@@ -1,8 +1,8 @@
 //! What a command leaves in its temporary folder is removed, whatever it is, and without holding anything else up.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::world::{World, alone, can_confine, drop_capabilities, error, until, value};
+use crate::world::{World, alone, can_confine, drop_capabilities, error, memory, until, value};
 
 async fn left_by(world: &World, args: &[&str]) -> PathBuf {
     PathBuf::from(value(world.probe(args)).await.as_str().unwrap())
@@ -10,9 +10,7 @@ async fn left_by(world: &World, args: &[&str]) -> PathBuf {
 
 #[tokio::test]
 async fn e26_folders_in_folders_are_removed_however_deep() {
-    // A disk may take seconds for that.
-    let memory = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    if !alone("remains::e26_folders_in_folders_are_removed_however_deep", "TMPDIR", memory) {
+    if !alone("remains::e26_folders_in_folders_are_removed_however_deep", "TMPDIR", memory()) {
         return;
     }
     let world = World::new();
