@@ -44,8 +44,6 @@ mod tests {
         ] {
             assert_eq!(may_pass(&io::Error::from(errno)), passes, "{errno}");
             assert_eq!(may_pass(&errno), passes, "{errno}");
-            // As the crates that confine a command wrap it.
-            assert_eq!(may_pass(&seccompiler::Error::Seccomp(errno.into())), passes, "{errno}");
         }
         assert!(!may_pass(&io::Error::other("the launcher has no program")));
     }

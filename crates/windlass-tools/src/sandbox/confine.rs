@@ -185,3 +185,23 @@ pub(super) fn landlock_version() -> u32 {
     ];
     u32::try_from(known.iter().take_while(|known| **known).count()).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn l17_a_shortage_is_found_in_what_the_kernel_refuses() {
+        for (errno, passes) in [(Errno::NOMEM, true), (Errno::MFILE, true), (Errno::INVAL, false), (Errno::PERM, false)]
+        {
+            let filtered = NotRun::for_want("its calls", seccompiler::Error::Seccomp(errno.into()));
+            assert_eq!(filtered.passes, passes, "{}", filtered.problem);
+            let ruled = NotRun::for_want("its limits", errno);
+            assert_eq!(ruled.passes, passes, "{}", ruled.problem);
+        }
+        let missing = opened(Path::new("/nowhere/at/all")).unwrap_err();
+        assert!(!missing.passes && missing.problem.contains("/nowhere/at/all"), "{}", missing.problem);
+    }
+}
