@@ -397,6 +397,26 @@ mod tests {
     }
 
     #[test]
+    fn e25_schemas_of_many_small_parts_are_refused_by_name_and_so_are_arguments_that_meet_them_often() {
+        let schemas = |count: usize| {
+            let names: Map<String, Value> = (0..count).map(|n| (format!("n{n}"), json!(["a"]))).collect();
+            let some = vec![Value::Bool(true); count];
+            [json!({"items": {"allOf": some}}), json!({"items": {"dependentRequired": names}})]
+        };
+        for schema in schemas(250_000) {
+            let error = Schemas::input(schema).compile("big").err().expect("it is refused").to_string();
+            assert!(error.contains("input schema of tool `big`") && error.contains("bytes of memory"), "{error}");
+        }
+        for schema in schemas(5_000) {
+            let message = refused_soon(schema, vec![json!({}); 3_000].into());
+            assert!(message.contains("would take too long"), "{message}");
+        }
+        let ahead = json!({"properties": {"text": {"pattern": "^(?:(?=.*!)a)+$"}}});
+        let message = refused_soon(ahead, json!({"text": format!("{}!", "a".repeat(100_000))}));
+        assert!(message.contains("would take too long"), "{message}");
+    }
+
+    #[test]
     fn e25_what_is_said_of_arguments_that_do_not_fit_has_a_bound() {
         let message = refused_soon(doubling(17), json!({}));
         assert!(message.contains("does not fit the schema") && message.len() < 200, "{message}");
@@ -413,6 +433,10 @@ mod tests {
             .map(|n| json!({"id": format!("a-longer-id-than-most-{n}"), "tags": ["a", "b"], "size": n}))
             .collect();
         contract.check_arguments(&json!({ "all": items, "text": "x".repeat(200_000) })).unwrap();
+        // The largest there may be, of one text.
+        let schema = json!({"properties": {"file": {"type": "string", "pattern": "^[A-Za-z0-9+/]*={0,2}$", "maxLength": 1_048_576}}});
+        let base64 = Schemas::input(schema).compile("t").unwrap();
+        base64.check_arguments(&json!({"file": "A".repeat((1 << 20) - 16)})).unwrap();
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! How much it takes to check a value against a schema, counted before it is done: nothing interrupts a validator.
 //!
-//! A step is one look of one subschema at one value, some tens of nanoseconds. References are followed and every branch is
-//! counted, so a validator takes fewer steps than this finds, unless it spends them on a regular expression.
+//! A step is one look of one keyword at one value, some tens of nanoseconds. References are followed and every branch is
+//! counted, so a validator takes fewer steps than this finds.
 
 use std::collections::VecDeque;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Map, Value};
 
 use super::patterns::Pattern;
 use crate::limits::{
-    CHECK_DEPTH, CHECK_STEPS, CHECK_STEPS_PER_BYTE, SCHEMA_BYTES, SCHEMA_PATH, SUBSCHEMA_BYTES, VALUE_DEPTH,
+    CHECK_DEPTH, CHECK_STEPS, CHECK_STEPS_PER_BYTE, KEYWORD_BYTES, SCHEMA_BYTES, SCHEMA_PATH, VALUE_DEPTH,
 };
 use crate::value::size;
 
@@ -22,6 +22,19 @@ const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
 /// Those whose schemas look at every value of an object, and at every one of a list.
 const MEMBERS: [&str; 2] = ["additionalProperties", "unevaluatedProperties"];
 const ELEMENTS: [&str; 4] = ["items", "additionalItems", "contains", "unevaluatedItems"];
+/// Those that compare a value with what is written behind them, and read a text from its beginning to its end.
+const COMPARED: [&str; 5] = ["enum", "const", "required", "dependentRequired", "dependencies"];
+const TEXT_READERS: [&str; 4] = ["minLength", "maxLength", "contentEncoding", "contentMediaType"];
+/// Those that have something compiled for each name.
+const COMPILED_NAMES: [&str; 2] = ["dependentRequired", "dependencies"];
+/// What a value of a schema takes wherever it stands, with the copies that a validator has of it; and how many there are of
+/// its text. The place of a keyword is kept as text, too.
+const VALUE_BYTES: usize = 128;
+const TEXT_COPIES: usize = 4;
+/// Bytes of text that a keyword reads in a step.
+const READ_IN_A_STEP: usize = 16;
+/// Steps of a division of fractions.
+const DIVISION_STEPS: u64 = 8;
 /// What a schema is found by, beside its place.
 const ANCHORS: [&str; 2] = ["$anchor", "$dynamicAnchor"];
 /// Schemas with an address of their own within one: every reference is looked for in all of them.
@@ -48,10 +61,14 @@ struct Node {
     shared: bool,
     /// Steps of its own.
     own: u64,
+    /// Whether it reads texts to their end.
+    reads: bool,
     pattern: Option<Pattern>,
     /// Whether it compares the items of a list.
     compares: bool,
     here: Vec<u32>,
+    /// Whether it asks what those in `here` looked at, and so has them look once more.
+    asks: bool,
     properties: FxHashMap<Box<str>, u32>,
     members: Vec<u32>,
     prefix: Vec<u32>,
@@ -79,16 +96,13 @@ impl Effort {
         if reading.bases.len() > MOST_IDS {
             return Err(TooMuch::Ids(MOST_IDS));
         }
-        reading.intern(root);
+        reading.intern(root)?;
         while let Some(schema) = reading.waiting.pop_front() {
             let node = reading.node(schema)?;
-            reading.done.bytes = reading.done.bytes.saturating_add(SUBSCHEMA_BYTES);
             reading.done.nodes.push(node);
-            if reading.done.bytes > SCHEMA_BYTES {
-                return Err(TooMuch::Memory);
-            }
         }
         let mut effort = reading.done;
+        effort.count_askers()?;
         let into = effort.parents();
         effort.weight = effort.weigh(into.clone())?;
         effort.nodes.iter_mut().zip(into).for_each(|(node, count)| node.shared = count > 1);
@@ -139,13 +153,33 @@ impl Effort {
             }
         }
         if seen == self.nodes.len() {
-            return Ok(Some(weight));
+            // What an asker has others do depends on where they stand.
+            return Ok(self.nodes.iter().all(|node| !node.asks).then_some(weight));
         }
         // The compiler goes down every path once.
         match self.deepest() <= SCHEMA_PATH {
             true => Ok(None),
             false => Err(TooMuch::Path),
         }
+    }
+
+    /// What asks others has a copy of each, and of what they lead to.
+    fn count_askers(&mut self) -> Result<(), TooMuch> {
+        for asker in 0..self.nodes.len() {
+            if !self.nodes[asker].asks {
+                continue;
+            }
+            let (mut seen, mut path) = (FxHashSet::default(), vec![asker as u32]);
+            while let Some(at) = path.pop() {
+                for next in &self.nodes[at as usize].here {
+                    if seen.insert(*next) {
+                        grow(&mut self.bytes, KEYWORD_BYTES)?;
+                        path.push(*next);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// How many lead to each.
@@ -181,7 +215,8 @@ impl Node {
 
     fn steps_per_byte(&self) -> u64 {
         let patterns = self.pattern.iter().chain(&self.name_patterns).map(|pattern| pattern.most_per_byte());
-        patterns.fold(self.own + u64::from(self.compares), u64::saturating_add)
+        let own = self.own + u64::from(self.compares) + u64::from(self.reads) + u64::from(!self.properties.is_empty());
+        patterns.fold(own, u64::saturating_add)
     }
 }
 
@@ -221,8 +256,16 @@ impl Counting<'_> {
     fn look(&mut self, node: &Node, value: &Value, depth: usize) -> Option<()> {
         self.take(node.own)?;
         node.here.iter().try_for_each(|next| self.spend(*next, value, depth))?;
+        if node.asks {
+            self.ask(node, value, depth)?;
+        }
         match value {
-            Value::String(text) => node.pattern.map_or(Some(()), |pattern| self.take(pattern.steps(text.len()))),
+            Value::String(text) => {
+                if node.reads {
+                    self.take((text.len() / READ_IN_A_STEP) as u64)?;
+                }
+                node.pattern.map_or(Some(()), |pattern| self.take(pattern.steps(text.len())))
+            }
             Value::Array(items) => {
                 if node.compares {
                     self.take(size::of(value) as u64)?;
@@ -234,6 +277,9 @@ impl Counting<'_> {
                 Some(())
             }
             Value::Object(map) => {
+                if !node.properties.is_empty() {
+                    self.take(map.len() as u64)?;
+                }
                 for (key, item) in map {
                     self.look_at_name(node, key, depth)?;
                     let own = node.properties.get(key.as_str());
@@ -243,6 +289,17 @@ impl Counting<'_> {
             }
             _ => Some(()),
         }
+    }
+
+    /// What looks at the same value is asked what it looked at: each looks again, and is asked in turn.
+    fn ask(&mut self, node: &Node, value: &Value, depth: usize) -> Option<()> {
+        let depth = depth.checked_sub(1)?;
+        self.take(1 + items(value) as u64)?;
+        for next in &node.here {
+            self.spend(*next, value, depth)?;
+            self.ask(self.nodes.get(*next as usize)?, value, depth)?;
+        }
+        Some(())
     }
 
     fn look_at_name(&mut self, node: &Node, name: &str, depth: usize) -> Option<()> {
@@ -278,13 +335,16 @@ impl<'s> Reading<'s> {
             anchors: FxHashMap::default(),
             patterns: FxHashMap::default(),
         };
-        reading.name(root, VALUE_DEPTH * 2);
+        reading.name(root, 0, VALUE_DEPTH * 2);
         reading
     }
 
-    /// Finds whatever has a name within a schema.
-    fn name(&mut self, value: &'s Value, depth: usize) {
+    /// Finds whatever has a name within a schema, and counts what it takes as text. `place`: bytes of the path that leads here.
+    fn name(&mut self, value: &'s Value, place: usize, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else { return };
+        let text = value.as_str().map_or(0, str::len);
+        let path = if value.is_object() || value.is_boolean() { place } else { 0 };
+        self.note(VALUE_BYTES + TEXT_COPIES * text + path);
         match value {
             Value::Object(map) => {
                 if map.get("$id").is_some_and(Value::is_string) && !std::ptr::eq(value, self.bases[0]) {
@@ -293,54 +353,72 @@ impl<'s> Reading<'s> {
                 for anchor in ANCHORS.iter().filter_map(|key| map.get(*key)?.as_str()) {
                     self.anchors.entry(anchor).or_default().push(value);
                 }
-                map.values().for_each(|value| self.name(value, depth));
+                for (key, value) in map {
+                    self.note(TEXT_COPIES * key.len() + place);
+                    self.name(value, place + key.len() + 1, depth);
+                }
             }
-            Value::Array(items) => items.iter().for_each(|value| self.name(value, depth)),
+            Value::Array(items) => items.iter().for_each(|value| self.name(value, place + 8, depth)),
             _ => {}
         }
     }
 
-    fn intern(&mut self, schema: &'s Value) -> u32 {
-        let next = self.numbers.len() as u32;
-        *self.numbers.entry(std::ptr::from_ref(schema)).or_insert_with(|| {
-            self.waiting.push_back(schema);
-            next
-        })
+    /// Adds to what the schema takes. Whether that is too much is seen when the next subschema is.
+    fn note(&mut self, bytes: usize) {
+        self.done.bytes = self.done.bytes.saturating_add(bytes);
     }
 
-    fn all(&mut self, schemas: impl Iterator<Item = &'s Value>) -> Vec<u32> {
-        schemas.filter(|schema| schema.is_object()).map(|schema| self.intern(schema)).collect()
+    fn intern(&mut self, schema: &'s Value) -> Result<u32, TooMuch> {
+        let next = self.numbers.len() as u32;
+        if let Some(known) = self.numbers.get(&std::ptr::from_ref(schema)) {
+            return Ok(*known);
+        }
+        let keywords = schema.as_object().map_or(0, Map::len);
+        grow(&mut self.done.bytes, KEYWORD_BYTES.saturating_mul(1 + keywords))?;
+        self.numbers.insert(std::ptr::from_ref(schema), next);
+        self.waiting.push_back(schema);
+        Ok(next)
+    }
+
+    fn all(&mut self, schemas: impl Iterator<Item = &'s Value>) -> Result<Vec<u32>, TooMuch> {
+        schemas.filter(|schema| is_schema(schema)).map(|schema| self.intern(schema)).collect()
     }
 
     fn node(&mut self, schema: &'s Value) -> Result<Node, TooMuch> {
         let mut node = Node { own: 1, ..Node::default() };
         let Some(map) = schema.as_object() else { return Ok(node) };
         let list = |key: &str| map.get(key).and_then(Value::as_array).into_iter().flatten();
-        node.own += list("enum").count() as u64;
+        let compared = COMPARED.iter().filter_map(|key| map.get(*key)).map(|value| written(value, VALUE_DEPTH));
+        node.own = compared.fold(map.len().max(1) as u64, u64::saturating_add);
+        for value in COMPILED_NAMES.iter().flat_map(|key| values(map, key)).filter(|value| value.is_array()) {
+            grow(&mut self.done.bytes, KEYWORD_BYTES + VALUE_BYTES * items(value))?;
+        }
+        if map.contains_key("multipleOf") {
+            node.own += DIVISION_STEPS;
+        }
+        node.reads = TEXT_READERS.iter().any(|key| map.contains_key(*key));
         node.compares = map.get("uniqueItems").is_some_and(|unique| *unique == Value::Bool(true));
         let here = HERE_LISTS.iter().flat_map(|key| list(key)).chain(HERE.iter().filter_map(|key| map.get(*key)));
-        node.here = self.all(here.chain(HERE_MAPS.iter().flat_map(|key| values(map, key))));
+        node.here = self.all(here.chain(HERE_MAPS.iter().flat_map(|key| values(map, key))))?;
         for target in REFERENCES.iter().filter_map(|key| map.get(*key)?.as_str()) {
-            let found = self.targets(target);
+            let found = self.targets(target)?;
             // What is not here is one of the schemas of schemas, which the validator has itself.
             node.own += if found.is_empty() { 64 } else { 0 };
             node.here.extend(found);
         }
-        if map.keys().any(|key| key.starts_with("unevaluated")) {
-            // What else looked at the value is asked once more.
-            node.here.extend_from_within(..);
-        }
+        node.asks = map.keys().any(|key| key.starts_with("unevaluated"));
         for (name, schema) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            if schema.is_object() {
-                node.properties.insert(name.as_str().into(), self.intern(schema));
+            if is_schema(schema) {
+                node.properties.insert(name.as_str().into(), self.intern(schema)?);
             }
         }
         let by_pattern = values(map, "patternProperties");
-        node.members = self.all(MEMBERS.iter().filter_map(|key| map.get(*key)).chain(by_pattern));
-        node.prefix = list("prefixItems").map(|schema| self.intern(schema)).collect();
+        node.members = self.all(MEMBERS.iter().filter_map(|key| map.get(*key)).chain(by_pattern))?;
+        node.prefix = list("prefixItems").map(|schema| self.intern(schema)).collect::<Result<_, _>>()?;
         let elements = ELEMENTS.iter().filter_map(|key| map.get(*key));
-        node.elements = self.all(elements.chain(list("items")));
-        node.names = map.get("propertyNames").filter(|schema| schema.is_object()).map(|schema| self.intern(schema));
+        node.elements = self.all(elements.chain(list("items")))?;
+        let names = map.get("propertyNames").filter(|schema| is_schema(schema));
+        node.names = names.map(|schema| self.intern(schema)).transpose()?;
         node.pattern = map.get("pattern").and_then(Value::as_str).map(|text| self.pattern(text)).transpose()?;
         for text in map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
             node.name_patterns.push(self.pattern(text)?);
@@ -353,14 +431,14 @@ impl<'s> Reading<'s> {
             return Ok(*known);
         }
         let pattern = Pattern::of(text).map_err(TooMuch::Pattern)?;
-        self.done.bytes = self.done.bytes.saturating_add(pattern.bytes);
+        grow(&mut self.done.bytes, pattern.bytes)?;
         self.done.backtracks |= pattern.backtracks;
         self.patterns.insert(text, pattern);
         Ok(pattern)
     }
 
     /// Everything a reference may lead to: which base it counts from is not looked at.
-    fn targets(&mut self, target: &str) -> Vec<u32> {
+    fn targets(&mut self, target: &str) -> Result<Vec<u32>, TooMuch> {
         let (base, fragment) = target.split_once('#').unwrap_or((target, ""));
         let id = |schema: &&Value| schema.get("$id").and_then(Value::as_str).is_some_and(|id| id.ends_with(base));
         let found: Vec<&'s Value> = match fragment {
@@ -373,6 +451,36 @@ impl<'s> Reading<'s> {
         };
         self.all(found.into_iter())
     }
+}
+
+/// Adds to what a schema takes, unless it is too much.
+fn grow(bytes: &mut usize, more: usize) -> Result<(), TooMuch> {
+    *bytes = bytes.saturating_add(more);
+    if *bytes > SCHEMA_BYTES { Err(TooMuch::Memory) } else { Ok(()) }
+}
+
+fn is_schema(value: &Value) -> bool {
+    value.is_object() || value.is_boolean()
+}
+
+/// How many values are directly in one.
+fn items(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.len(),
+        Value::Object(map) => map.len(),
+        _ => 0,
+    }
+}
+
+/// How many values are written, one within another. Subschemas of `dependencies` are counted where they are read, too.
+fn written(value: &Value, depth: usize) -> u64 {
+    let Some(depth) = depth.checked_sub(1) else { return u64::from(u32::MAX) };
+    let below: u64 = match value {
+        Value::Array(items) => items.iter().map(|item| written(item, depth)).sum(),
+        Value::Object(map) => map.values().map(|item| written(item, depth)).sum(),
+        _ => 0,
+    };
+    below + 1
 }
 
 /// The schemas of a keyword that has one for each name.
@@ -391,4 +499,116 @@ fn decoded(fragment: &str) -> String {
         rest = if code.is_some() { &behind[2..] } else { behind };
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A schema with `count` of something in it, and a value to check against it.
+    type Case = (&'static str, fn(usize) -> Value, fn(usize) -> Value);
+
+    fn named(count: usize, value: &Value) -> Value {
+        (0..count).map(|n| (format!("name_{n}"), value.clone())).collect::<Map<String, Value>>().into()
+    }
+
+    fn listed(count: usize, value: &Value) -> Value {
+        vec![value.clone(); count].into()
+    }
+
+    fn names(count: usize) -> Value {
+        (0..count).map(|n| json!(format!("name_{n}"))).collect()
+    }
+
+    /// One for each keyword that can be as long as its writer likes.
+    fn cases() -> Vec<Case> {
+        vec![
+            ("allOf", |n| json!({"items": {"allOf": listed(n, &json!(true))}}), |n| listed(n, &json!({}))),
+            ("anyOf", |n| json!({"items": {"anyOf": listed(n, &json!(false))}}), |n| listed(n, &json!({}))),
+            ("oneOf", |n| json!({"items": {"oneOf": listed(n, &json!({}))}}), |n| listed(n, &json!({}))),
+            ("enum", |n| json!({"items": {"enum": names(n)}}), |n| listed(n, &json!("x"))),
+            ("enum of lists", |n| json!({"items": {"enum": listed(n, &json!([1]))}}), |n| listed(n, &json!([2]))),
+            ("const", |n| json!({"items": {"const": names(n)}}), |n| listed(n, &json!([]))),
+            ("required", |n| json!({"items": {"required": names(n)}}), |n| listed(n, &json!({}))),
+            ("type", |n| json!({"items": {"type": ["object", "null"], "x": names(n)}}), |n| listed(n, &json!({}))),
+            (
+                "dependentRequired",
+                |n| json!({"items": {"dependentRequired": named(n, &json!(["a"]))}}),
+                |n| listed(n, &json!({})),
+            ),
+            (
+                "dependencies",
+                |n| json!({"items": {"dependencies": named(n, &json!(["a"]))}}),
+                |n| listed(n, &json!({})),
+            ),
+            (
+                "dependentSchemas",
+                |n| json!({"items": {"dependentSchemas": named(n, &json!(true))}}),
+                |n| listed(n, &json!({})),
+            ),
+            ("properties", |n| json!({"properties": named(n, &json!(true))}), |n| named(n, &json!(1))),
+            (
+                "many properties",
+                |n| json!({"allOf": listed(n / 16, &json!({"properties": named(16, &json!(true))}))}),
+                |n| named(n, &json!(1)),
+            ),
+            ("patternProperties", |n| json!({"patternProperties": named(n, &json!(true))}), |n| named(n, &json!(1))),
+            (
+                "propertyNames",
+                |n| json!({"allOf": listed(n, &json!({"propertyNames": true}))}),
+                |n| named(n, &json!(1)),
+            ),
+            ("prefixItems", |n| json!({"prefixItems": listed(n, &json!(true))}), |n| listed(n, &json!(1))),
+            ("items", |n| json!({"allOf": listed(n, &json!({"items": true}))}), |n| listed(n, &json!(1))),
+            ("contains", |n| json!({"allOf": listed(n, &json!({"contains": false}))}), |n| listed(n, &json!(1))),
+            ("uniqueItems", |n| json!({"allOf": listed(n, &json!({"uniqueItems": true}))}), |n| names(n)),
+            (
+                "unevaluatedProperties",
+                |n| (0..n / 4).fold(json!(true), |next, _| json!({"allOf": [next], "unevaluatedProperties": true})),
+                |n| named(n, &json!(1)),
+            ),
+            (
+                "unevaluatedItems",
+                |n| json!({"anyOf": listed(n, &json!({"unevaluatedItems": {"anyOf": [true]}}))}),
+                |n| listed(n, &json!(1)),
+            ),
+            ("minLength", |n| json!({"allOf": listed(n, &json!({"minLength": 1}))}), |n| json!("x".repeat(n * 100))),
+            ("pattern", |n| json!({"allOf": listed(n, &json!({"pattern": "^x*$"}))}), |n| json!("x".repeat(n * 100))),
+            ("unknown", |n| json!({"x-own": named(n, &json!({"a": ["b"]}))}), |n| listed(n, &json!(1))),
+        ]
+    }
+
+    fn steps(effort: &Effort, value: &Value) -> u64 {
+        (0..20).map(|n| 1u64 << n).find(|steps| effort.takes_at_most(value, *steps)).unwrap_or(u64::MAX)
+    }
+
+    #[test]
+    fn e25_every_keyword_counts_in_memory_and_in_steps() {
+        // One at a time is no slower: twice as many look at twice as much.
+        let linear = ["properties", "prefixItems", "type", "unknown"];
+        for (name, schema, value) in cases() {
+            let of = |count: usize| Effort::of(&schema(count)).ok().expect("it is taken");
+            let (few, many) = (of(64), of(256));
+            let text = schema(256).to_string().len() - schema(64).to_string().len();
+            assert!(many.bytes - few.bytes >= text.max(192 * VALUE_BYTES / 4), "{name}: {} {}", few.bytes, many.bytes);
+            if !linear.contains(&name) {
+                let (few, many) = (steps(&few, &value(64)), steps(&many, &value(256)));
+                assert!(many >= few.saturating_mul(8), "{name}: {few} {many}");
+            }
+            // As much as a request may bring is refused, or it is estimated at no less than its text.
+            let schema = schema(if name == "unevaluatedProperties" { 480 } else { 100_000 });
+            let text = schema.to_string().len();
+            assert!(Effort::of(&schema).map_or(SCHEMA_BYTES, |effort| effort.bytes) > text, "{name}");
+        }
+    }
+
+    #[test]
+    fn e25_the_place_of_a_subschema_counts_as_often_as_it_is_kept() {
+        let long = json!({"properties": {"x".repeat(1 << 20): {"allOf": listed(100, &json!(true))}}});
+        assert!(matches!(Effort::of(&long), Err(TooMuch::Memory)));
+        let long = json!({"properties": {"x".repeat(1 << 20): {"dependentRequired": named(100, &json!([]))}}});
+        assert!(matches!(Effort::of(&long), Err(TooMuch::Memory)));
+    }
 }
