@@ -32,7 +32,7 @@ pub const SCHEMA_PATH: usize = 1_000;
 /// What one schema may take in memory once it is compiled, as it is estimated: twenty thousand subschemas.
 pub const SCHEMA_BYTES: usize = 64 << 20;
 
-/// What a subschema is estimated to take, and each of its keywords, beside patterns and text; measured.
+/// What each keyword of a subschema is estimated to take, beside patterns and text: twice what was measured.
 pub const KEYWORD_BYTES: usize = 1 << 10;
 
 /// Largest pattern of a schema, compiled: enough for a class of characters that is repeated thousands of times.
@@ -113,6 +113,13 @@ pub const WATCH_PAGE: usize = 256;
 
 /// Records of its first page, which tells how large they are: a watcher that never takes the second one costs little.
 pub const WATCH_FIRST_PAGE: usize = 8;
+
+/// Looks into the store for a page, the first of them for a small part of it: records that turn out to be large are not read in
+/// vain.
+pub const WATCH_READS: usize = 16;
+
+/// Most records of one such look.
+pub const WATCH_READ_MOST: usize = 32;
 
 /// Bytes of records a watcher holds until they are taken, or one record. Doubled with each page that is taken, up to
 /// [`WATCH_BYTES_MOST`]: a thousand watchers that take nothing fit into memory, and one that does need not ask the store for every

@@ -14,7 +14,10 @@ use super::{Activity, Cursor, Happening, Position, Story, Telling};
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::kernel::Kernel;
-use crate::limits::{STORIES_BYTES, STORIES_KEPT, WATCH_BYTES, WATCH_BYTES_MOST, WATCH_FIRST_PAGE, WATCH_PAGE};
+use crate::limits::{
+    STORIES_BYTES, STORIES_KEPT, WATCH_BYTES, WATCH_BYTES_MOST, WATCH_FIRST_PAGE, WATCH_PAGE, WATCH_READ_MOST,
+    WATCH_READS,
+};
 use crate::path::Path;
 use crate::run::record::{Event, Record};
 use crate::run::state::RunState;
@@ -221,39 +224,55 @@ impl Watch {
         }
     }
 
-    /// Reads a page and keeps of it what may be held; the rest is read again when this is taken.
+    /// Reads a page, a few records at a time, and keeps of it what may be held; the rest is read again when this is taken.
     async fn fill(&mut self) -> Result<()> {
-        let mut page = self.read().await?;
-        let (mut bytes, most) = (0usize, self.holds);
-        let fits = |read: &&Read| {
-            bytes = bytes.saturating_add(bytes_of(&read.record));
-            bytes <= most
-        };
-        // One is read whatever its size: what it says is told before anything is waited for.
-        let held = page.iter().take_while(fits).count().max(1);
-        if held < page.len() {
-            page.truncate(held);
+        let (mut page, mut bytes, mut from) = (VecDeque::new(), 0usize, self.unread);
+        let (most, reads) = (self.holds, self.reads);
+        let mut cut = false;
+        while page.len() < reads && !cut {
+            // As many as there are already, so that what is read and not held is little.
+            let few = page.len().clamp(1.max(reads / WATCH_READS), WATCH_READ_MOST).min(reads - page.len());
+            let read = self.read(from, few).await?;
+            let last = read.len() < few;
+            for read in read {
+                bytes = bytes.saturating_add(bytes_of(&read.record));
+                // One is read whatever its size: what it says is told before anything is waited for.
+                cut = bytes > most && !page.is_empty();
+                if cut {
+                    break;
+                }
+                from = read.place + 1;
+                page.push_back(read);
+            }
+            cut |= bytes > most;
+            if last {
+                break;
+            }
+        }
+        let held = page.len();
+        if cut {
             page.shrink_to_fit();
             // As many again, for as long as more of them may be held.
             self.reads = if most < WATCH_BYTES_MOST { held * 2 } else { held + 1 }.min(WATCH_PAGE);
-        } else if page.len() == self.reads {
-            self.reads = (self.reads * 2).min(WATCH_PAGE);
+        } else if held == reads {
+            self.reads = (reads * 2).min(WATCH_PAGE);
         }
         self.holds = (most * 2).min(WATCH_BYTES_MOST);
         self.page = page;
         Ok(())
     }
 
-    async fn read(&self) -> Result<VecDeque<Read>> {
-        let (store, most) = (&self.kernel.store, self.reads);
+    /// Reads so many records from a place on.
+    async fn read(&self, from: u64, most: usize) -> Result<Vec<Read>> {
+        let store = &self.kernel.store;
         Ok(match &self.whom {
             Whom::Run(run) => {
-                let page = store.page(*run, self.unread, most).await?;
+                let page = store.page(*run, from, most).await?;
                 let read = |(record, seq)| Read { place: seq, run: *run, seq, record };
-                page.into_iter().zip(self.unread..).map(read).collect()
+                page.into_iter().zip(from..).map(read).collect()
             }
             Whom::Session(session) => {
-                let page = store.feed(session.clone(), self.unread.saturating_sub(1), most).await?;
+                let page = store.feed(session.clone(), from.saturating_sub(1), most).await?;
                 let read = |entry: crate::store::Entry| Read {
                     place: entry.position,
                     run: entry.run,
@@ -278,7 +297,7 @@ impl Watch {
         let info = store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let mut known = Known { story: Story::default(), parent: info.parent, next: 0, bytes: 0 };
         while known.next < seq {
-            let page = store.page(run, known.next, WATCH_PAGE).await?;
+            let page = store.page(run, known.next, WATCH_READ_MOST).await?;
             let left = usize::try_from(seq - known.next).unwrap_or(usize::MAX);
             let past = page.len().min(left);
             if past == 0 {

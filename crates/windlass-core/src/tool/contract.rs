@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn e25_a_schema_that_takes_too_much_memory_or_stack_is_refused_by_name() {
         let refused = |schema: Value| Schemas::input(schema).compile("big").err().expect("it is refused").to_string();
-        let many: Map<String, Value> = (0..30_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+        let many: Map<String, Value> = (0..60_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
         let error = refused(json!({ "properties": many }));
         assert!(error.contains("input schema of tool `big`") && error.contains("bytes of memory"), "{error}");
         let chain: Map<String, Value> =

@@ -374,7 +374,7 @@ impl<'s> Reading<'s> {
             return Ok(*known);
         }
         let keywords = schema.as_object().map_or(0, Map::len);
-        grow(&mut self.done.bytes, KEYWORD_BYTES.saturating_mul(1 + keywords))?;
+        grow(&mut self.done.bytes, KEYWORD_BYTES.saturating_mul(keywords.max(1)))?;
         self.numbers.insert(std::ptr::from_ref(schema), next);
         self.waiting.push_back(schema);
         Ok(next)
