@@ -36,7 +36,11 @@ const TOLD: usize = 10_000;
 const PAGE: usize = 100;
 
 #[derive(Default)]
-pub(crate) struct Clients(Mutex<FxHashMap<String, Client>>);
+pub(crate) struct Clients {
+    known: Mutex<FxHashMap<String, Client>>,
+    /// Held while tools are brought: one client after the other, and what is known can be looked at meanwhile.
+    bringing: Mutex<()>,
+}
 
 #[derive(Clone)]
 struct Client {
@@ -80,6 +84,8 @@ fn source(client: &str) -> String {
 
 impl Clients {
     /// Brings the tools of a client. Under a key it is always the same client, and its tools are replaced.
+    ///
+    /// Compiles their schemas, so it is called where a thread may be held up.
     pub(crate) fn register(
         &self,
         windlass: &Windlass,
@@ -93,7 +99,33 @@ impl Clients {
         }
         let id = name(owner, key)?;
         let schema_bytes = schema_bytes(limits, &request.tools)?;
-        let mut clients = self.0.lock();
+        let _bringing = self.bringing.lock();
+        let before = self.admitted(windlass, limits, &request, &id, schema_bytes)?;
+        let calls = before.map_or_else(|| broadcast::channel(BEHIND).0, |client| client.calls);
+        let tools = request.tools.into_iter().map(|tool| remote(tool, &calls)).collect::<Answer<Vec<Tool>>>()?;
+        let names: BTreeSet<Arc<str>> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
+        // What is wrong with one is said when it is mounted; it is compiled here, where no other client waits.
+        tools.iter().for_each(|tool| drop(tool.contract()));
+        let mut known = self.known.lock();
+        let mounted = windlass.toolbox().mount(&source(&id), tools);
+        mounted.map_err(|error| Refusal::invalid(error.to_string()))?;
+        let listed = names.iter().map(ToString::to_string).collect();
+        let toolbox = windlass.toolbox().clone();
+        let client = Client { owner: owner.clone(), tools: Arc::new(names), toolbox, calls, schema_bytes };
+        known.insert(id.clone(), client);
+        Ok(ClientAnswer { client: id, tools: listed })
+    }
+
+    /// Whether there is room for the tools of a client; answers what it brought before.
+    fn admitted(
+        &self,
+        windlass: &Windlass,
+        limits: &Limits,
+        request: &ClientRequest,
+        id: &str,
+        schema_bytes: usize,
+    ) -> Answer<Option<Client>> {
+        let clients = self.known.lock();
         let others = clients.iter().filter(|(other, _)| **other != id).map(|(_, client)| client.schema_bytes);
         if others.sum::<usize>() + schema_bytes > limits.all_schema_bytes {
             let most = limits.all_schema_bytes;
@@ -102,41 +134,33 @@ impl Clients {
             );
             return Err(Refusal::conflict("too_many", why));
         }
-        if clients.len() >= CLIENTS && !clients.contains_key(&id) {
+        if clients.len() >= CLIENTS && !clients.contains_key(id) {
             let why = format!("{CLIENTS} clients have brought tools already; take some away first");
             return Err(Refusal::conflict("too_many", why));
         }
-        let before = clients.get(&id);
+        let before = clients.get(id).cloned();
+        drop(clients);
         let snapshot = windlass.toolbox().snapshot();
         for tool in &request.tools {
-            let own = before.is_some_and(|client| client.tools.contains(tool.name.as_str()));
+            let own = before.as_ref().is_some_and(|client| client.tools.contains(tool.name.as_str()));
             if !own && snapshot.by_name(&tool.name).is_some() {
                 let why = format!("there is a tool `{}` here already; give yours another name", tool.name);
                 return Err(Refusal::conflict("tool_exists", why));
             }
         }
-        let calls = before.map_or_else(|| broadcast::channel(BEHIND).0, |client| client.calls.clone());
-        let tools = request.tools.into_iter().map(|tool| remote(tool, &calls)).collect::<Answer<Vec<Tool>>>()?;
-        let names: BTreeSet<Arc<str>> = tools.iter().map(|tool| tool.spec().name.clone()).collect();
-        let mounted = windlass.toolbox().mount(&source(&id), tools);
-        mounted.map_err(|error| Refusal::invalid(error.to_string()))?;
-        let listed = names.iter().map(ToString::to_string).collect();
-        let toolbox = windlass.toolbox().clone();
-        let client = Client { owner: owner.clone(), tools: Arc::new(names), toolbox, calls, schema_bytes };
-        clients.insert(id.clone(), client);
-        Ok(ClientAnswer { client: id, tools: listed })
+        Ok(before)
     }
 
     /// Takes a client and its tools away. Its calls wait until their deadline for one that brings the tools again.
     pub(crate) fn remove(&self, id: &str, who: &str) -> Answer<()> {
         let client = self.find(id, who)?;
-        self.0.lock().remove(id);
+        self.known.lock().remove(id);
         client.toolbox.unmount(&source(id));
         Ok(())
     }
 
     fn find(&self, id: &str, who: &str) -> Answer<Client> {
-        let client = self.0.lock().get(id).cloned();
+        let client = self.known.lock().get(id).cloned();
         // Somebody else's looks like nobody's.
         client.filter(|client| *client.owner == *who).ok_or_else(|| {
             Refusal::not_found(format!(
@@ -149,11 +173,11 @@ impl Clients {
 
     /// Whether somebody brought a tool of this name.
     fn has_tool(&self, name: &str) -> bool {
-        self.0.lock().values().any(|client| client.tools.contains(name))
+        self.known.lock().values().any(|client| client.tools.contains(name))
     }
 
     fn knows(&self, id: &str, calls: &broadcast::Sender<ClientCall>) -> bool {
-        self.0.lock().get(id).is_some_and(|client| client.calls.same_channel(calls))
+        self.known.lock().get(id).is_some_and(|client| client.calls.same_channel(calls))
     }
 
     /// The calls of a client as they come, beginning with those that wait already.

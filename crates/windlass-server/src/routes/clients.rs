@@ -10,7 +10,7 @@ use crate::app::Shared;
 use crate::clients::take_up_held;
 use crate::extract::{Json, Key, Place};
 use crate::guard::Asker;
-use crate::refusal::Answer;
+use crate::refusal::{Answer, Refusal};
 use crate::sse;
 use crate::wire::{ClientAnswer, ClientRequest};
 
@@ -26,8 +26,11 @@ pub(super) async fn register(
     key: Key,
     Json(request): Json<ClientRequest>,
 ) -> Answer {
-    let windlass = may.who.windlass(&app, None)?;
-    let answer = app.clients.register(&windlass, &app.options.limits, request, &may.who.name, key.as_deref())?;
+    let windlass = may.who.windlass(&app, None)?.into_owned();
+    let (shared, owner) = (app.clone(), may.who.name.clone());
+    // Schemas take a second to compile where they are large.
+    let register = move || shared.clients.register(&windlass, &shared.options.limits, request, &owner, key.as_deref());
+    let answer = tokio::task::spawn_blocking(register).await.map_err(|_| Refusal::internal())??;
     // Runs that came to a halt for want of these tools go on.
     take_up_held(&app.windlass, &answer.tools).await;
     Ok(located(StatusCode::CREATED, &format!("/v1/clients/{}/calls", answer.client), &answer))
