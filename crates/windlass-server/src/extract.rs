@@ -62,18 +62,19 @@ impl<T: DeserializeOwned + Default> FromRequest<Shared> for MaybeJson<T> {
     }
 }
 
-/// A document that is imported, as text.
-pub(crate) struct Document(pub(crate) String);
+/// A document that is imported, as text, and the room it takes for as long as it is worked on.
+pub(crate) struct Document(pub(crate) String, pub(crate) Option<Share>);
 
 impl FromRequest<Shared> for Document {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &Shared) -> Answer<Self> {
         let (parts, body) = request.into_parts();
-        let (bytes, _held) = whole(app, &parts, body, app.options.limits.import_bytes).await?;
+        let (bytes, held) = whole(app, &parts, body, app.options.limits.import_bytes).await?;
         check_json(&parts.headers)?;
         let text = String::from_utf8(bytes.into());
-        text.map(Self).map_err(|_| Refusal::bad_request("malformed_json", "the document is not UTF-8"))
+        text.map(|text| Self(text, held))
+            .map_err(|_| Refusal::bad_request("malformed_json", "the document is not UTF-8"))
     }
 }
 

@@ -153,7 +153,8 @@ fn finish(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     }
 }
 
-/// Takes room for an answer that is not given at once. Where there is none it is dropped, and another one given.
+/// Takes room for an answer that is not given at once. Where there is none it is dropped, and another one given. An answer is
+/// made without waiting for anything, so that there are no more uncounted ones than threads.
 fn held(app: &Shared, client: Option<&Client>, response: &mut Response) -> Option<Share> {
     let takes = response.extensions().get::<Takes>().map(|takes| takes.0);
     let size = takes.or_else(|| given::size(response).and_then(|size| usize::try_from(size).ok())).unwrap_or(0);
@@ -214,8 +215,9 @@ fn admitted(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Insta
 
 fn too_many_at_once(app: &Shared) -> Refusal {
     let most = app.requests.each();
-    let why =
-        format!("{most} requests of this client are under way, which is as many as it may have; let some end first");
+    let why = format!(
+        "{most} requests of this client are under way, which is as many as it may have, or too many of all clients; let some end first"
+    );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_at_once", "Too many requests", why)
         .with("limit", most)
         .header(header::RETRY_AFTER, "1")

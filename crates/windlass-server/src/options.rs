@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::shares::Shares;
 use crate::webhook::Webhook;
 use crate::wire::ReloadAnswer;
 
@@ -78,14 +79,20 @@ impl Limits {
     /// Bytes that go to a connection at a time.
     pub const ONE_PIECE: usize = crate::given::PIECE;
 
-    /// Most requests of one client that are under way, so that there is room for others.
-    pub(crate) fn requests_at_once(&self) -> usize {
-        (self.connections - self.connections / 4).max(1)
+    /// Most connections of one address: an eighth is left to others, and clients behind one address have room for their shares.
+    pub(crate) fn connections_of_address(&self) -> usize {
+        (self.connections - self.connections / 8).max(1)
     }
 
-    /// Most event streams of one client, so that there is room for its other requests.
-    pub(crate) fn streams_at_once(&self) -> usize {
-        (self.connections / 4).max(1)
+    /// Requests under way: three quarters of the connections for one client, and some for each while many have all the others.
+    pub(crate) fn requests(&self) -> Arc<Shares> {
+        let each = self.connections - self.connections / 4;
+        Shares::with_reserve(each, self.connections_of_address(), self.connections / 64)
+    }
+
+    /// Event streams: a quarter for one client, so that there is room for its other requests, and half for all.
+    pub(crate) fn streams(&self) -> Arc<Shares> {
+        Shares::with_reserve(self.connections / 4, self.connections / 2, self.connections / 64)
     }
 }
 

@@ -26,6 +26,9 @@ use crate::{build, webhook};
 /// How long accepting rests after it failed: usually because there are no more files to open.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
+/// How often it is said that an address has too many connections.
+const REFUSED_AGAIN: Duration = Duration::from_secs(60);
+
 /// Sooner than nearly every timer of a request. The executor is woken up by whoever sets a timer that is due before all
 /// others, which would be every request; while this one ticks it is hardly any.
 const TICK: Duration = Duration::from_secs(1);
@@ -85,7 +88,10 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
 }
 
 async fn accept(listener: TcpListener, guarded: Guarded, app: &Shared, stop: impl Future<Output = ()>) {
-    let limit = ConnectionLimit::new(app.options.limits.connections);
+    let limits = &app.options.limits;
+    let limit = ConnectionLimit::new(limits.connections, limits.connections_of_address());
+    // Said once in a while, of the address that was refused then.
+    let mut refused: Option<tokio::time::Instant> = None;
     let mut stop = std::pin::pin!(stop);
     loop {
         let next = async {
@@ -99,7 +105,18 @@ async fn accept(listener: TcpListener, guarded: Guarded, app: &Shared, stop: imp
         };
         match (accepted, room) {
             (Ok((stream, peer)), Some(room)) => {
-                let (guarded, app, opened) = (guarded.clone(), app.clone(), limit.opened(room));
+                let Some(opened) = limit.opened(room, peer.ip()) else {
+                    if refused.is_none_or(|last| last.elapsed() >= REFUSED_AGAIN) {
+                        let most = limits.connections_of_address();
+                        tracing::warn!(
+                            "connections of {} are refused: {most} are open, each with a request under way",
+                            peer.ip()
+                        );
+                        refused = Some(tokio::time::Instant::now());
+                    }
+                    continue;
+                };
+                let (guarded, app) = (guarded.clone(), app.clone());
                 tokio::spawn(async move { connection(stream, peer, guarded, app, &opened).await });
             }
             (Err(error), _) => {
@@ -131,15 +148,19 @@ async fn connection(stream: TcpStream, peer: SocketAddr, guarded: Guarded, app: 
     let mut serving = std::pin::pin!(builder.serve_connection(io, service));
     let close = async {
         tokio::select! {
-            () = app.stopped() => {}
-            () = opened.usage.told_to_close() => {}
+            () = app.stopped() => false,
+            () = opened.usage.told_to_close() => true,
         }
     };
     let served = tokio::select! {
         biased;
         // First of all what came meanwhile: a request that is here is answered.
         served = serving.as_mut() => served,
-        () = close => {
+        told = close => {
+            // The head of a request that is only half there would keep the room that is needed.
+            if told && !opened.usage.is_busy() {
+                return;
+            }
             serving.as_mut().graceful_shutdown();
             serving.await
         }

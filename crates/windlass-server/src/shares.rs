@@ -12,6 +12,8 @@ pub(crate) struct Shares {
     each: usize,
     /// Most of all clients.
     all: usize,
+    /// What a client may have though all of them together have too much.
+    few: usize,
     held: Mutex<Held>,
 }
 
@@ -30,7 +32,12 @@ pub(crate) struct Share {
 
 impl Shares {
     pub(crate) fn new(each: usize, all: usize) -> Arc<Self> {
-        Arc::new(Self { each: each.max(1), all: all.max(1), held: Mutex::default() })
+        Arc::new(Self { each: each.max(1), all: all.max(1), few: 0, held: Mutex::default() })
+    }
+
+    /// The same, with a reserve: clients that hold few are not refused because others hold many.
+    pub(crate) fn with_reserve(each: usize, all: usize, few: usize) -> Arc<Self> {
+        Arc::new(Self { each: each.max(1), all: all.max(1), few: few.max(1), held: Mutex::default() })
     }
 
     /// Takes so much for a client; nothing if it holds too much already. What is larger than a whole share counts as one, so
@@ -39,7 +46,7 @@ impl Shares {
         let count = count.min(self.each).min(self.all);
         let mut held = self.held.lock();
         let own = held.by.get(client).copied().unwrap_or(0);
-        if own + count > self.each || held.all + count > self.all {
+        if own + count > self.each || (held.all + count > self.all && own + count > self.few) {
             return None;
         }
         held.all += count;
@@ -86,5 +93,14 @@ mod tests {
         assert_eq!(shares.held(), 25);
         drop((first, second, third));
         assert!(shares.held() == 0 && shares.held.lock().by.is_empty(), "nothing is kept of those who hold nothing");
+    }
+
+    #[test]
+    fn e25_two_clients_with_whole_shares_leave_a_reserve_for_a_third() {
+        let shares = Shares::with_reserve(12, 14, 2);
+        let client = |n: u8| Client::Address([10, 0, 0, n].into());
+        let taken = |n: u8| (0..12).map_while(|_| shares.take(&client(n), 1)).collect::<Vec<_>>();
+        let (first, second, third) = (taken(1), taken(2), taken(3));
+        assert_eq!((first.len(), second.len(), third.len()), (12, 2, 2));
     }
 }

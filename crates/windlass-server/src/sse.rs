@@ -95,8 +95,9 @@ pub(crate) fn stream<S: Source>(app: Shared, Asker(client): Asker, source: S) ->
 
 fn too_many(app: &Shared) -> Refusal {
     let most = app.streams.each();
-    let why =
-        format!("{most} event streams of this client are open, which is as many as it may have; close some first");
+    let why = format!(
+        "{most} event streams of this client are open, which is as many as it may have, or too many of all clients; close some first"
+    );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", "Too many streams", why)
         .with("limit", most)
         .header(header::RETRY_AFTER, "1")

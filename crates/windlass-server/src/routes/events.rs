@@ -10,12 +10,13 @@ use utoipa::IntoParams;
 use windlass::{Activity, Cursor, Error, Watch};
 
 use super::calls::check_session;
-use super::paging::page_size;
+use super::paging::{PAGE_BYTES, json_bytes, page_size};
 use super::runs::info;
 use crate::access::{May, Read};
 use crate::answer::ok;
 use crate::app::Shared;
 use crate::extract::{InRun, Place, Query};
+use crate::given::PIECE;
 use crate::guard::Asker;
 use crate::refusal::{Answer, Refusal, troubled};
 use crate::show::{self, cursor, parse_cursor};
@@ -105,18 +106,28 @@ async fn answer(app: Shared, asker: Asker, watch: Watch, query: &FromQuery, head
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let wants = |kind: &str| accept.split(',').any(|one| one.split(';').next().unwrap_or_default().trim() == kind);
     if wants("application/json") && !wants("text/event-stream") {
-        return page(watch, limit).await;
+        return page(&app, asker, watch, limit).await;
     }
     sse::stream(app, asker, Watched(watch))
 }
 
-async fn page(mut watch: Watch, limit: usize) -> Answer {
-    let (mut events, mut ended) = (Vec::new(), false);
-    while events.len() < limit {
+/// A page of what is there. It waits for a moment, so what it holds meanwhile is counted; where there is no room it ends.
+async fn page(app: &Shared, Asker(client): Asker, mut watch: Watch, limit: usize) -> Answer {
+    let mut held = None;
+    let (mut events, mut bytes, mut ended) = (Vec::new(), 0, false);
+    while events.len() < limit && bytes < PAGE_BYTES {
         match tokio::time::timeout(CAUGHT_UP, watch.next()).await {
             Ok(Some(activity)) => {
                 let activity = activity?;
-                events.push(placed(&watch, &activity));
+                let event = placed(&watch, &activity);
+                bytes += json_bytes(&event);
+                events.push(event);
+                if let Some(client) = client.as_ref().filter(|_| held.is_none() && bytes > PIECE) {
+                    held = app.bytes.take(client, PAGE_BYTES);
+                    if held.is_none() {
+                        break;
+                    }
+                }
             }
             Ok(None) => {
                 ended = true;

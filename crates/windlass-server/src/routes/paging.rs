@@ -28,3 +28,23 @@ pub(super) fn read_cursor(list: char, text: &str) -> Answer<RunId> {
     // One place has one name.
     run.parse::<RunId>().ok().filter(|found| found.to_string() == run).ok_or_else(bad)
 }
+
+/// Bytes of what a page shows, after which it ends though it may have more; the rest is on the next one.
+pub(super) const PAGE_BYTES: usize = 4 << 20;
+
+/// How long something is as JSON.
+pub(super) fn json_bytes(value: &impl serde::Serialize) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, value).map_or(usize::MAX, |()| count.0)
+}

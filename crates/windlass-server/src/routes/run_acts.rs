@@ -177,7 +177,7 @@ pub(super) async fn import(
     State(app): State<Shared>,
     _may: May<Admin>,
     key: Key,
-    Document(document): Document,
+    Document(document, _held): Document,
 ) -> Answer<Response> {
     let run = match app.windlass.import(&document).await {
         // Under a key it may be this very request that was made before.

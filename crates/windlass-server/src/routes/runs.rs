@@ -6,10 +6,11 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
+use windlass::record::Record;
 use windlass::{Error, Filter, RunId, RunInfo, StoreError};
 
 use super::calls::accepted;
-use super::paging::{cursor, page_size, read_cursor};
+use super::paging::{PAGE_BYTES, cursor, json_bytes, page_size, read_cursor};
 use super::prefix::Prefix;
 use crate::access::{Admin, May, Read};
 use crate::answer::ok;
@@ -267,10 +268,27 @@ pub(super) async fn journal(
     if i64::try_from(from).is_err() {
         return Err(Refusal::bad_request("bad_cursor", "`after` is beyond what a journal has"));
     }
-    let records = app.windlass.journal_page(run, from, limit).await?;
-    let next = (records.len() == limit).then(|| from + records.len() as u64 - 1);
+    let (records, more) = records(&app, run, from, limit).await?;
+    let next = more.then(|| from + records.len() as u64 - 1);
     let records = show::journal(&records, from, app.windlass.toolbox());
     Ok(ok(&JournalPage { records, next }))
+}
+
+/// Records of a page, up to [`PAGE_BYTES`] of them and one more read, and whether there may be others.
+async fn records(app: &Shared, run: RunId, from: u64, limit: usize) -> Answer<(Vec<Record>, bool)> {
+    let (mut records, mut bytes, mut reads) = (Vec::new(), 0, 4);
+    loop {
+        let most = reads.min(limit - records.len());
+        let page = app.windlass.journal_page(run, from + records.len() as u64, most).await?;
+        let (more, read) = (page.len() == most, page.iter().map(json_bytes).sum::<usize>());
+        records.extend(page);
+        bytes += read;
+        if !more || records.len() == limit || bytes >= PAGE_BYTES {
+            return Ok((records, more));
+        }
+        // As long as they are small.
+        reads = if read < PAGE_BYTES / 16 { (reads * 2).min(256) } else { 4 };
+    }
 }
 
 /// See a run and the runs it started as a tree

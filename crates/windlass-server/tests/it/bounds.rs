@@ -17,6 +17,14 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
+/// The most it had since this was last called.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
 /// Asks for something and reads the status of the answer, and nothing of the rest.
 async fn unread(world: &World, path: &str, more: &str) -> (u16, TcpStream) {
     let socket = TcpSocket::new_v4().unwrap();
@@ -60,6 +68,7 @@ async fn e25_readers_that_take_nothing_hold_little() {
     let world = World::new().await;
     run_of(&world.client, "steps", json!({"n": 130, "pad": 40_000}), "s").await;
     let before = resident();
+    peak();
     let mut readers = Vec::new();
     for _ in 0..40 {
         let (status, mut socket) = unread(&world, "/v1/sessions/s/events", "").await;
@@ -68,9 +77,10 @@ async fn e25_readers_that_take_nothing_hold_little() {
         socket.read_exact(&mut some).await.unwrap();
         readers.push((status, socket));
     }
-    let taken = resident().saturating_sub(before);
+    let taken = peak().max(resident()).saturating_sub(before);
     assert!(readers.iter().all(|(status, _)| *status == 200));
     assert!(taken < 80 << 20, "{} MB for forty readers that take nothing", taken >> 20);
+    world.client.get("/v1/runs").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,6 +115,85 @@ async fn e25_answers_that_are_not_taken_have_a_bound_for_each_client() {
         String::from_utf8_lossy(&text).contains("windlass_http_held_bytes 0\n").then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_answers_that_are_asked_for_at_once_and_not_read_have_a_bound() {
+    let mut options = Options::default();
+    options.limits.held_bytes = 16 << 20;
+    let world = World::with(options).await;
+    let run = run_of(&world.client, "steps", json!({"n": 40, "pad": 100_000}), "s").await;
+    let paths = [format!("/v1/runs/{run}/journal?limit=1000"), format!("/v1/runs/{run}/export")];
+    for path in paths {
+        let before = resident();
+        peak();
+        let asked = (0..40).map(|_| unread(&world, &path, ""));
+        let answers = futures_util::future::join_all(asked).await;
+        let taken = peak().saturating_sub(before);
+        assert!(answers.iter().any(|(status, _)| *status == 200), "{path}");
+        assert!(answers.iter().all(|(status, _)| [200, 503].contains(status)), "{path}");
+        assert!(taken < 80 << 20, "{path}: {} MB for forty answers", taken >> 20);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_a_page_of_large_records_or_events_ends_early_and_says_where_the_next_begins() {
+    let world = World::new().await;
+    let run = run_of(&world.client, "steps", json!({"n": 20, "pad": 600_000}), "s").await;
+    let (mut after, mut seen, mut pages) = (String::new(), Vec::new(), 0);
+    loop {
+        let answer = world.client.get(&format!("/v1/runs/{run}/journal?limit=1000{after}")).await;
+        assert!(answer.body.len() < 8 << 20, "{}", answer.body.len());
+        let page = answer.is(200);
+        seen.extend(page["records"].as_array().unwrap().iter().map(|record| record["seq"].as_u64().unwrap()));
+        pages += 1;
+        match page["next"].as_u64() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert!(pages >= 3 && seen == (0..seen.len() as u64).collect::<Vec<_>>(), "{pages} {seen:?}");
+    let (mut from, mut pages, mut events) = ("0.0".to_owned(), 0, 0);
+    loop {
+        let accept = [("accept", "application/json")];
+        let answer = world
+            .client
+            .send("GET", &format!("/v1/runs/{run}/events?limit=1000&from={from}"), &accept, Default::default())
+            .await;
+        assert!(answer.body.len() < 8 << 20, "{}", answer.body.len());
+        let page = answer.is(200);
+        (pages, events) = (pages + 1, events + page["events"].as_array().unwrap().len());
+        page["next"].as_str().unwrap().clone_into(&mut from);
+        if page["ended"] == true {
+            break;
+        }
+    }
+    assert!(pages >= 3 && events > 40, "{pages} {events}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e25_half_requests_of_one_address_leave_room_for_another() {
+    let mut options = Options::default();
+    options.limits.connections = 16;
+    let world = World::with(options).await;
+    let mut half = Vec::new();
+    for _ in 0..64 {
+        let mut socket = TcpStream::connect(world.client.address).await.unwrap();
+        // What was closed to make room may be closed already.
+        drop(socket.write_all(b"POST /v1/calls HTTP/1.1\r\nx-slow: ").await);
+        half.push(socket);
+    }
+    let began = Instant::now();
+    for from in ["127.0.0.2", "127.0.0.1"] {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        let mut socket = socket.connect(world.client.address).await.unwrap();
+        let head = format!("GET /v1/ready HTTP/1.1\r\nhost: {}\r\n\r\n", world.client.address);
+        socket.write_all(head.as_bytes()).await.unwrap();
+        assert_eq!(status(&mut socket).await, 200, "{from}");
+    }
+    // Sooner than half a request is given up.
+    assert!(began.elapsed() < Limits::default().head, "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
