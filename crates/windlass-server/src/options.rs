@@ -50,8 +50,8 @@ pub struct Limits {
     pub request: Duration,
     /// How long a client may take nothing of what it is sent before its connection is cut.
     pub write: Duration,
-    /// Most connections at once. Three quarters of them one client may have requests on, a quarter event streams: a client
-    /// is a token, or an address without one.
+    /// Most connections at once, seven eighths of them from one address. Three quarters of them one client may have requests on,
+    /// a quarter event streams: a client is a token, or an address without one.
     pub connections: usize,
     /// Most bytes of answers and events that are on their way to one client, and of bodies that arrive from it. What is in
     /// one piece ([`ONE_PIECE`](Self::ONE_PIECE)) is not counted.
