@@ -58,6 +58,7 @@ impl Runtime {
 
     /// The layers that a run was called through.
     pub async fn layers_of(&self, run: RunId) -> Result<Layers> {
+        self.arrived(run).await;
         Ok(self.kernel.layers_of(run).await?)
     }
 

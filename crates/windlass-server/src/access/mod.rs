@@ -122,14 +122,24 @@ impl Who {
         })
     }
 
-    /// Refuses to make something new of a run that was called outside of the layer that a token is bound to.
-    pub(crate) async fn may_repeat(&self, app: &Shared, run: RunId) -> Answer<()> {
+    /// Refuses to act on a run outside of the layer that a token is bound to. A layer above or below the token's own may show
+    /// more than the token does, so the run has exactly that layer.
+    pub(crate) async fn may_act_on(&self, app: &Shared, run: RunId) -> Answer<()> {
         let Some(own) = &self.layer else { return Ok(()) };
-        if app.windlass.layers_of(run).await?.names().contains(own) {
+        if app.windlass.layers_of(run).await?.names() == [own.clone()] {
             return Ok(());
         }
-        let detail = format!("the token `{}` is bound to the layer `{own}`, and run {run} is not in it", self.name);
-        Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", &**own))
+        Err(self.bound(own, &format!("run {run} was not called through it alone")))
+    }
+
+    /// Refuses what concerns the runs of all layers to a token that is bound to one.
+    pub(crate) fn may_act_on_all(&self) -> Answer<()> {
+        self.layer.as_ref().map_or(Ok(()), |own| Err(self.bound(own, "this concerns the runs of all layers")))
+    }
+
+    fn bound(&self, own: &str, why: &str) -> Refusal {
+        let detail = format!("the token `{}` is bound to the layer `{own}`, and {why}; use another token", self.name);
+        Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", own)
     }
 }
 

@@ -102,7 +102,9 @@ impl Speaker {
         }
     }
 
+    /// To every run that waits for the provider.
     pub(super) async fn connect(&self, id: &ItemId, refused: Option<&str>) -> Answer<()> {
+        self.who.may_act_on_all()?;
         let (_, item) = self.find(id).await?;
         let Some(crate::show::What::Park(awaited)) = item.map(|item| item.what) else { return Err(gone(id)) };
         let windlass::Blocked::Connection { provider } = &awaited.park.on else { return Err(gone(id)) };
@@ -112,6 +114,7 @@ impl Speaker {
 
     /// The run, and the item if it still waits.
     async fn find(&self, id: &ItemId) -> Answer<(RunInfo, Option<Item>)> {
+        self.who.may_act_on(&self.app, id.run).await?;
         let info = super::runs::info(&self.app, id.run).await?;
         let item = items(&self.app.windlass, &info).into_iter().find(|item| item.id == *id);
         Ok((info, item))

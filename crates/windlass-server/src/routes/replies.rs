@@ -35,11 +35,12 @@ pub(super) async fn reply(
     responses((status = 200, description = "They are told", body = ConnectionAnswer)))]
 pub(super) async fn connection(
     State(app): State<Shared>,
-    _may: May<Approve>,
+    may: May<Approve>,
     key: Key,
     Place(provider): Place<String>,
     MaybeJson(request): MaybeJson<ConnectionRequest>,
 ) -> Answer {
+    may.who.may_act_on_all()?;
     let runs = app.windlass.connect_under(key.as_deref(), &provider, request.refused.as_deref()).await?;
     Ok(ok(&ConnectionAnswer { runs: runs as u64 }))
 }

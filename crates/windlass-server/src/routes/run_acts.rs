@@ -53,6 +53,7 @@ pub(super) async fn cancel(
     MaybeJson(request): MaybeJson<CancelRequest>,
 ) -> Answer {
     let reason = reason(request.reason)?;
+    may.who.may_act_on(&app, run).await?;
     app.windlass.cancel_under(key.as_deref(), run, &may.who.name, &reason).await?;
     accepted(&app, run).await
 }
@@ -134,7 +135,7 @@ pub(super) async fn fork(
             })
         }
     };
-    may.who.may_repeat(&app, run).await?;
+    may.who.may_act_on(&app, run).await?;
     let forked = app.windlass.fork_under(key.as_deref(), run, at, change).await?;
     let body = Forked { run: forked, from: run };
     Ok(located(StatusCode::CREATED, &format!("/v1/runs/{forked}"), &body))
@@ -148,13 +149,14 @@ pub(super) async fn fork(
     responses((status = 202, description = "It is in the run's mailbox", body = Accepted)))]
 pub(super) async fn signal(
     State(app): State<Shared>,
-    _may: May<Call>,
+    may: May<Call>,
     key: Key,
     Place((run, name)): Place<(String, String)>,
     MaybeJson(request): MaybeJson<SignalRequest>,
 ) -> Answer {
     let run = run_id(&run)?;
     info(&app, run).await?;
+    may.who.may_act_on(&app, run).await?;
     app.windlass.signal(run, &name, request.value, key.as_deref()).await?;
     accepted(&app, run).await
 }
@@ -164,7 +166,8 @@ pub(super) async fn signal(
 /// Nothing is performed, and nothing is written.
 #[utoipa::path(post, path = "/v1/runs/{run}/replay-check", tag = "runs", params(("run" = String, Path, format = "uuid")),
     responses((status = 200, description = "How far they fit", body = ReplayCheck)))]
-pub(super) async fn replay_check(State(app): State<Shared>, _may: May<Call>, _key: Key, InRun(run): InRun) -> Answer {
+pub(super) async fn replay_check(State(app): State<Shared>, may: May<Call>, _key: Key, InRun(run): InRun) -> Answer {
+    may.who.may_act_on(&app, run).await?;
     Ok(ok(&show::replay_check(run, &app.windlass.replay_check(run).await?)))
 }
 

@@ -1,9 +1,10 @@
 //! Who may do what: tokens and their scopes, names that point here, pages elsewhere.
 
 use serde_json::{Value, json};
+use windlass::{Ctx, Handle, Tool, ToolCall};
 use windlass_server::{Options, serve};
 
-use crate::net::Client;
+use crate::net::{Client, until};
 use crate::world::{World, builder};
 
 async fn token(client: &Client, name: &str, scopes: &[&str]) -> Value {
@@ -256,4 +257,103 @@ async fn b02_a_token_that_is_bound_to_a_layer_sees_and_calls_through_it_only() {
     bot.post("/v1/calls", json!({"tool": "add"})).await.refused(409, "no_layer");
     let unbound = json!({"name": "boss", "scopes": ["admin"], "layer": "guest"});
     admin.post("/v1/tokens", unbound).await.refused(422, "invalid_request");
+}
+
+/// A durable body that waits for a signal, and may start itself through one more layer first.
+fn waits() -> Tool {
+    Tool::durable_fn("waits", "Waits for a signal.", |mut ctx: Ctx, args: Value| async move {
+        if let Some(layer) = args["below"].as_str() {
+            let mut call: ToolCall<Value> = ToolCall::new("waits", json!({}));
+            call = call.in_layer(layer);
+            let started: Handle<Value> = ctx.spawn(call).await?;
+            return Ok(json!(started.run().to_string()));
+        }
+        let said: Value = ctx.receive("go").await?;
+        Ok(said)
+    })
+    .signal_schema("go", json!({}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b02_a_token_that_is_bound_to_a_layer_acts_on_runs_of_exactly_that_layer() {
+    let world = World::new().await;
+    world.windlass.toolbox().insert(waits()).unwrap();
+    world.windlass.layer("guest").unwrap();
+    world.windlass.layer("super").unwrap();
+    let scopes = ["admin", "read", "call", "approve"];
+    let admin = token(&world.client, "root", &scopes).await;
+    let admin = world.client.bearing(admin["secret"].as_str().unwrap());
+    let bound = json!({"name": "bot", "scopes": scopes[1..], "layer": "guest"});
+    let bot = admin.post("/v1/tokens", bound).await.is(201);
+    let bot = admin.bearing(bot["secret"].as_str().unwrap());
+
+    let start = async |layer: Option<&str>, tool: &str, args: Value| {
+        let mut call = json!({"tool": tool, "args": args, "wait_ms": 0});
+        if let Some(layer) = layer {
+            call["layer"] = json!(layer);
+        }
+        admin.post("/v1/calls", call).await.is(202)["run"].as_str().unwrap().to_owned()
+    };
+    let stacked = async |lower: &str, upper: &str| {
+        let call = json!({"tool": "waits", "args": {"below": upper}, "layer": lower});
+        admin.post("/v1/calls", call).await.is(200)["outcome"]["value"].as_str().unwrap().to_owned()
+    };
+    let own = start(Some("guest"), "waits", json!({})).await;
+    let above = stacked("guest", "super").await;
+    let layers = admin.get(&format!("/v1/runs/{above}")).await.is(200)["layers"].clone();
+    assert_eq!(layers, json!(["guest", "super"]));
+    let others = [start(None, "waits", json!({})).await, above, stacked("super", "guest").await];
+
+    let acts = |run: &str| {
+        [
+            (format!("/v1/runs/{run}/fork"), json!({"at": "start"}), 201),
+            (format!("/v1/runs/{run}/replay-check"), json!({}), 200),
+            (format!("/v1/runs/{run}/signals/go"), json!({"value": 1}), 202),
+            (format!("/v1/runs/{run}/cancel"), json!({}), 202),
+        ]
+    };
+    for run in &others {
+        for (path, body, _) in acts(run) {
+            bot.post(&path, body).await.refused(403, "forbidden");
+        }
+        bot.get(&format!("/v1/runs/{run}")).await.is(200);
+    }
+    let mut forks = Vec::new();
+    // Once it has its signal it ends.
+    for (path, body, status) in acts(&own).into_iter().take(3) {
+        let answer = bot.post(&path, body).await.is(status);
+        forks.extend(answer["from"].as_str().map(|_| answer["run"].as_str().unwrap().to_owned()));
+    }
+    // A fork has the layers of what it is a fork of.
+    let fork = admin.get(&format!("/v1/runs/{}", forks[0])).await.is(200);
+    assert_eq!(fork["layers"], json!(["guest"]));
+    bot.post(&format!("/v1/runs/{}/cancel", forks[0]), json!({})).await.is(202);
+    bot.post(&format!("/v1/runs/{}/cancel", "00000000-0000-7000-8000-000000000009"), json!({}))
+        .await
+        .refused(404, "not_found");
+
+    // What people say is of the layer, too; a connection is for the runs of all layers.
+    let (inside, outside) = (start(Some("guest"), "ask", json!({})).await, start(None, "ask", json!({})).await);
+    for (run, allowed) in [(&outside, false), (&inside, true)] {
+        let item = item(&admin, run).await;
+        let answer = bot.post(&format!("/v1/inbox/{item}/answer"), json!({"value": 1})).await;
+        if allowed {
+            answer.is(200)
+        } else {
+            answer.refused(403, "forbidden")
+        };
+    }
+    let mail = start(Some("guest"), "mail", json!({})).await;
+    let item = item(&admin, &mail).await;
+    bot.post(&format!("/v1/inbox/{item}/connect"), json!({})).await.refused(403, "forbidden");
+    bot.post("/v1/connections/post", json!({})).await.refused(403, "forbidden");
+    admin.post(&format!("/v1/inbox/{item}/connect"), json!({})).await.is(200);
+}
+
+async fn item(client: &Client, run: &str) -> String {
+    until(|| async {
+        let page = client.get(&format!("/v1/inbox?run={run}")).await.is(200);
+        Some(page["items"].as_array().unwrap().first()?["id"].as_str().unwrap().to_owned())
+    })
+    .await
 }
