@@ -173,7 +173,7 @@ impl ArtifactWriter {
         }
         let upload = self.begun().await?;
         let door = self.door.as_ref().ok_or(ArtifactError::Over)?;
-        let finished = door.store.artifacts().finish(upload).await;
+        let finished = door.store.artifacts().finish(upload, self.media_type.as_str().into()).await;
         self.upload = None;
         let stored = match finished {
             Ok(stored) => stored,
@@ -252,6 +252,17 @@ impl ArtifactReader {
     /// How many bytes the artifact has.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// What it was said to be when it was stored first; nothing where that was not kept.
+    pub async fn media_type(&self) -> Result<Option<Arc<str>>, ArtifactError> {
+        match &self.source {
+            Source::Inline(_) => Ok(None),
+            Source::Stored(id, door) => match door.store.artifacts().media_type(*id, door.by.clone()).await {
+                Ok(media_type) => Ok(media_type),
+                Err(error) => Err(door.told(error).await),
+            },
+        }
     }
 
     /// The next bytes, from the beginning on; nothing at the end. Dropping the future loses none of them.

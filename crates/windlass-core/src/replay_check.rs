@@ -236,13 +236,17 @@ impl Artifacts for Nowhere {
         none()
     }
 
-    fn finish(&self, _: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+    fn finish(&self, _: Upload, _: Arc<str>) -> BoxFuture<'_, Result<Stored, StoreError>> {
         none()
     }
 
     fn abandon(&self, _: Upload) {}
 
     fn size(&self, _: ArtifactId, _: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
+        none()
+    }
+
+    fn media_type(&self, _: ArtifactId, _: Access) -> BoxFuture<'_, Result<Option<Arc<str>>, StoreError>> {
         none()
     }
 

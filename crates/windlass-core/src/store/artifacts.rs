@@ -164,14 +164,19 @@ pub trait Artifacts: Send + Sync {
     /// abandoned.
     fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Ends an upload: the content has a name and is durable when this is answered.
-    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>>;
+    /// Ends an upload: the content has a name and is durable when this is answered. The media type is kept with content that
+    /// has none yet: the same bytes that are uploaded again keep what they were first said to be.
+    fn finish(&self, upload: Upload, media_type: Arc<str>) -> BoxFuture<'_, Result<Stored, StoreError>>;
 
     /// Gives an upload up. It is collected later.
     fn abandon(&self, upload: Upload);
 
     /// How many bytes an artifact has. [`StoreError::NoArtifact`] if it is not there for whoever asks.
     fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>>;
+
+    /// What an artifact was said to be when it was uploaded first; nothing where that was not kept.
+    /// [`StoreError::NoArtifact`] if it is not there for whoever asks.
+    fn media_type(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<Option<Arc<str>>, StoreError>>;
 
     /// Bytes of an artifact from `offset` on: at most `length` and at most [`limits::ARTIFACT_PIECE`] of them, none beyond
     /// its end. [`StoreError::NoArtifact`] if it is not there for whoever asks.

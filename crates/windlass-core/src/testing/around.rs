@@ -185,8 +185,8 @@ impl<A: Around> Artifacts for A {
         self.ask(Request::AppendUpload, move |store| store.artifacts().append(upload, piece))
     }
 
-    fn finish(&self, upload: Upload) -> Asked<'_, Stored> {
-        self.ask(Request::FinishUpload, move |store| store.artifacts().finish(upload))
+    fn finish(&self, upload: Upload, media_type: Arc<str>) -> Asked<'_, Stored> {
+        self.ask(Request::FinishUpload, move |store| store.artifacts().finish(upload, media_type))
     }
 
     fn abandon(&self, upload: Upload) {
@@ -195,6 +195,10 @@ impl<A: Around> Artifacts for A {
 
     fn size(&self, artifact: ArtifactId, by: Access) -> Asked<'_, u64> {
         self.ask(Request::ArtifactSize, move |store| store.artifacts().size(artifact, by))
+    }
+
+    fn media_type(&self, artifact: ArtifactId, by: Access) -> Asked<'_, Option<Arc<str>>> {
+        self.ask(Request::ArtifactSize, move |store| store.artifacts().media_type(artifact, by))
     }
 
     fn read(&self, artifact: ArtifactId, by: Access, offset: u64, length: usize) -> Asked<'_, Vec<u8>> {

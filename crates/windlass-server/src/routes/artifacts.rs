@@ -141,15 +141,15 @@ pub(super) struct ReadQuery {
     /// The session on whose behalf it is read: only what was stored for it, or what its runs refer to. Everything unless said.
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     session: Option<String>,
-    /// As what it is sent: the type belongs to what refers to the content, which is kept under its digest alone.
+    /// As what it is sent; as what it was first stored as unless said.
     #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
     media_type: Option<String>,
 }
 
 /// Read an artifact
 ///
-/// Whole, or a range of it. Its content never changes. It is sent as `media_type` says, or as bytes; a type that a browser might
-/// run is sent as a file.
+/// Whole, or a range of it. Its content never changes. It is sent as `media_type` says, or as what it was first stored as; a type
+/// that a browser might run is sent as a file.
 #[utoipa::path(get, path = "/v1/artifacts/{id}", tag = "artifacts",
     params(ReadQuery, ("id" = String, Path, pattern = "^b3:[0-9a-f]{64}$"), ("range" = Option<String>, Header), ("if-none-match" = Option<String>, Header),
            ("if-range" = Option<String>, Header)),
@@ -177,10 +177,17 @@ pub(super) async fn read(
         }
         None => Access::Owner,
     };
-    let media_type = query.media_type.unwrap_or_else(|| BYTES.to_owned());
-    check_media_type(&media_type)?;
-    let named = Artifact::stored(media_type.as_str(), Stored { id, size: 0 });
+    query.media_type.as_deref().map_or(Ok(()), check_media_type)?;
+    let named = Artifact::stored(BYTES, Stored { id, size: 0 });
     let reader = app.windlass.open_artifact(&named, by).await?;
+    let media_type = match query.media_type {
+        Some(media_type) => media_type,
+        // A program may have stored it as anything.
+        None => match reader.media_type().await.map_err(refused)? {
+            Some(kept) if check_media_type(&kept).is_ok() => kept.to_string(),
+            _ => BYTES.to_owned(),
+        },
+    };
     let has = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let known = |list: &str| {
         list.split(',')

@@ -68,11 +68,14 @@ async fn e26_an_artifact_is_sent_as_what_it_is_and_read_for_its_session_only() {
     world.client.get(&format!("/v1/artifacts/{id}?session=")).await.refused(422, "invalid_request");
     world.client.get(&format!("/v1/artifacts/{id}?media_type=a%0Ab")).await.refused(422, "invalid_request");
     world.client.get(&format!("/v1/artifacts/{id}?sesion=mine")).await.refused(400, "bad_query");
-    let plain = world.client.get(&format!("/v1/artifacts/{id}")).await;
-    assert_eq!(
-        (plain.header("content-type"), plain.header("content-disposition")),
-        ("application/octet-stream", "attachment")
-    );
+    // What it was stored as is kept with it; the same bytes under another type are what they were first.
+    store("mine", "text/html", "a,b").await;
+    let seen = async |query: &str| {
+        let read = world.client.get(&format!("/v1/artifacts/{id}{query}")).await;
+        [read.header("content-type"), read.header("content-disposition")].map(str::to_owned)
+    };
+    assert_eq!(seen("").await, ["text/csv; charset=utf-8", "inline"]);
+    assert_eq!(seen("?media_type=text/html").await, ["text/html", "attachment"]);
     // What a browser might run is a file to it.
     for kind in ["text/html", "image/svg+xml", "TEXT/HTML; charset=utf-8", "application/xhtml+xml", "text/xml"] {
         let (place, _) = store("mine", kind, "<script>alert(1)</script>").await;

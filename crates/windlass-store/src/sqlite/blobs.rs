@@ -13,6 +13,8 @@ mod refer;
 mod store;
 mod upload;
 
+use std::sync::Arc;
+
 use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::limits;
 use windlass_core::store::{ArtifactHasher, ArtifactId, Swept};
@@ -29,6 +31,7 @@ pub(super) use upload::{Done, Step, Uploads, work};
 /// - `blobs.digest` is the content's name, and missing while the content is not, or no longer, all there: then `opening`
 ///   says under which opening of the file it is being uploaded, zero if by nobody any more. Such rows are left-overs once
 ///   that opening is over.
+/// - `blobs.media_type` is what an artifact was said to be when it was uploaded first.
 /// - `pieces.length` is the length before compression; a body of that length is not compressed.
 /// - `refs.run` is `runs.id`. `refs.scope` is to whom the reference shows the blob as an artifact: a session, or a family of
 ///   runs. Nothing for payloads out of line, which are nobody's to ask for.
@@ -66,6 +69,12 @@ CREATE TABLE claims (
     PRIMARY KEY (blob, holder)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX claims_by_end ON claims (until);
+";
+
+/// What version 8 added. The checksums of rows that are sound cover it, too.
+pub(super) const MEDIA_TYPES: &str = "
+ALTER TABLE blobs ADD COLUMN media_type TEXT;
+UPDATE blobs SET sum = windlass_sum(digest, size, opening, media_type) WHERE sum = windlass_sum(digest, size, opening);
 ";
 
 /// Under which opening a blob stands that nobody uploads any more.
@@ -110,10 +119,13 @@ fn stretch(connection: &Connection, blob: i64, first: i64, last: i64) -> rusqlit
     Ok(bytes)
 }
 
-fn size(connection: &Connection, blob: i64) -> rusqlite::Result<u64> {
-    let mut statement = connection.prepare_cached("SELECT digest, size, opening, sum FROM blobs WHERE id = ?1")?;
-    statement.query_row([blob], |row| match sum::is_sound(row, 3)? {
-        true => row.get(1).map(|size: i64| u64::try_from(size).unwrap_or(0)),
+const ABOUT: &str = "SELECT digest, size, opening, media_type, sum FROM blobs WHERE id = ?1";
+
+/// How many bytes it has, and what it was said to be.
+fn about(connection: &Connection, blob: i64) -> rusqlite::Result<(u64, Option<Arc<str>>)> {
+    let mut statement = connection.prepare_cached(ABOUT)?;
+    statement.query_row([blob], |row| match sum::is_sound(row, 4)? {
+        true => Ok((u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0), row.get(3)?)),
         false => Err(pack::broken(format!("the row of content {blob} is damaged"))),
     })
 }
@@ -121,7 +133,7 @@ fn size(connection: &Connection, blob: i64) -> rusqlite::Result<u64> {
 /// `length` bytes from `offset` on, at most a piece of them.
 fn read_at(connection: &Connection, blob: i64, offset: u64, length: usize) -> rusqlite::Result<Vec<u8>> {
     let full = limits::ARTIFACT_PIECE;
-    let left = usize::try_from(size(connection, blob)?.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let left = usize::try_from(about(connection, blob)?.0.saturating_sub(offset)).unwrap_or(usize::MAX);
     let length = length.min(full).min(left);
     if length == 0 {
         return Ok(Vec::new());

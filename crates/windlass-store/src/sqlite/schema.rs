@@ -176,9 +176,10 @@ CREATE VIEW journal AS
 /// What makes a file of one version one of the next: the first entry is for files of version 1.
 const MIGRATIONS: [&[&str]; 7] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7];
 
-/// Version 7 wrote the rows of short runs after their records; `migrate_notes.rs` writes those that are missing. It did not
-/// keep the places of runs in the queues of keys.
-const FROM_V7: &[&str] = &[places::DDL];
+/// Version 7 wrote the rows of short runs after their records; `migrate_notes.rs` writes those that are missing. It kept neither
+/// the places of runs in the queues of keys nor the types of artifacts.
+const FROM_V7: &[&str] =
+    &[places::DDL, "DROP TRIGGER IF EXISTS blobs_sum;", blobs::MEDIA_TYPES, sum::BLOBS_TRIGGER];
 
 /// Version 6 took any log that lay beside the file, and had no checksums. What it wrote stays without.
 const FROM_V6: &[&str] = &[lineage::DDL, sum::COLUMNS, sum::TRIGGERS];
@@ -286,7 +287,8 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let parts = [TABLES, RUNS, LOG, NOTE, ENDED, RETENTION, blobs::DDL, places::DDL];
-    for statements in parts.into_iter().chain([lineage::DDL, sum::COLUMNS, sum::TRIGGERS, VIEWS]) {
+    let parts = parts.into_iter().chain([lineage::DDL, sum::COLUMNS, blobs::MEDIA_TYPES]);
+    for statements in parts.chain([sum::TRIGGERS, sum::BLOBS_TRIGGER, VIEWS]) {
         transaction.execute_batch(statements)?;
     }
     note_shape(&transaction)?;

@@ -198,13 +198,6 @@ pub(super) const TRIGGERS: &str = concat!(
         "run = new.run AND position = new.position"
     ),
     keep!(
-        "blobs",
-        "digest, size, opening",
-        "windlass_sum(old.digest, old.size, old.opening)",
-        "windlass_sum(new.digest, new.size, new.opening)",
-        "id = new.id"
-    ),
-    keep!(
         "refs",
         "run, blob, scope",
         "windlass_sum(old.run, old.blob, old.scope)",
@@ -220,6 +213,15 @@ pub(super) const TRIGGERS: &str = concat!(
     ),
 );
 
+/// That of `blobs`, as version 8 has it.
+pub(super) const BLOBS_TRIGGER: &str = keep!(
+    "blobs",
+    "digest, size, opening, media_type",
+    "windlass_sum(old.digest, old.size, old.opening, old.media_type)",
+    "windlass_sum(new.digest, new.size, new.opening, new.media_type)",
+    "id = new.id"
+);
+
 /// What is damaged, a question for each table: the run, if one can be named, and the place.
 pub(super) const QUESTIONS: [&str; 11] = [
     "SELECT NULL, 'the row of the file itself' FROM file
@@ -232,7 +234,8 @@ pub(super) const QUESTIONS: [&str; 11] = [
     "SELECT (SELECT runs.run FROM runs WHERE runs.id = mail.run), 'its message ' || position FROM mail
      WHERE sum != windlass_sum(run, position, dedupe, body)",
     "SELECT run, 'the key ' || key || ' of a run that is gone' FROM tombstones WHERE sum != windlass_sum(key, run, since)",
-    "SELECT NULL, 'the row of artifact ' || hex(digest) FROM blobs WHERE sum != windlass_sum(digest, size, opening)",
+    "SELECT NULL, 'the row of artifact ' || hex(digest) FROM blobs
+     WHERE sum != windlass_sum(digest, size, opening, media_type)",
     "SELECT NULL, 'piece ' || number || ' of artifact ' || (SELECT hex(digest) FROM blobs WHERE id = blob) FROM pieces
      WHERE sum != windlass_sum(blob, number, length, body)",
     "SELECT (SELECT runs.run FROM runs WHERE runs.id = refs.run), 'its reference to content ' || blob FROM refs

@@ -1,6 +1,7 @@
 //! Artifacts in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
@@ -26,6 +27,7 @@ pub(super) struct Shelf {
 #[derive(Default)]
 struct Blob {
     size: u64,
+    media_type: Option<Arc<str>>,
     pieces: Vec<Vec<u8>>,
     /// Who uploaded it, and until when that alone keeps it.
     claims: BTreeMap<Access, Timestamp>,
@@ -64,10 +66,11 @@ impl Shelf {
         Ok(())
     }
 
-    fn finish(&mut self, upload: Upload) -> Result<Stored, StoreError> {
+    fn finish(&mut self, upload: Upload, media_type: Arc<str>) -> Result<Stored, StoreError> {
         let Open { by, until, hasher, size, pieces } = self.uploads.remove(&upload).ok_or_else(no_upload)?;
         let id = hasher.finish();
         let blob = self.blobs.entry(id).or_insert_with(|| Blob { size, pieces, ..Blob::default() });
+        blob.media_type.get_or_insert(media_type);
         let before = blob.claims.get(&by).copied();
         let until = before.map_or(until, |before| before.max(until));
         blob.claims.insert(by.clone(), until);
@@ -218,8 +221,8 @@ impl Artifacts for MemoryStore {
         ready(self.inner.lock().artifacts.append(upload, piece))
     }
 
-    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
-        ready(self.inner.lock().artifacts.finish(upload))
+    fn finish(&self, upload: Upload, media_type: Arc<str>) -> BoxFuture<'_, Result<Stored, StoreError>> {
+        ready(self.inner.lock().artifacts.finish(upload, media_type))
     }
 
     fn abandon(&self, upload: Upload) {
@@ -228,6 +231,10 @@ impl Artifacts for MemoryStore {
 
     fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
         ready(self.inner.lock().readable(artifact, &by, None).map(|blob| blob.size))
+    }
+
+    fn media_type(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<Option<Arc<str>>, StoreError>> {
+        ready(self.inner.lock().readable(artifact, &by, None).map(|blob| blob.media_type.clone()))
     }
 
     fn read(

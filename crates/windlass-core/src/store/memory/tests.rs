@@ -71,7 +71,7 @@ fn l16_a_run_that_is_forgotten_keeps_no_artifact() {
     let stored = |n: u64, bytes: &[u8]| {
         let upload = block_on(store.begin(Access::Run(run(n)), Timestamp::from_micros(1))).unwrap();
         block_on(store.append(upload, bytes.to_vec())).unwrap();
-        block_on(store.finish(upload)).unwrap().id
+        block_on(store.finish(upload, "text/csv".into())).unwrap().id
     };
     let finish = |n: u64, artifacts: Vec<ArtifactId>| {
         let refer = Change::Refer { run: run(n), artifacts, by: run(n) };

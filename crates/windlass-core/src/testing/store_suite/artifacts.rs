@@ -9,6 +9,9 @@ use crate::path::Path;
 use crate::store::{Access, ArtifactId, Artifacts, Change, Creation, Store, StoreError, Stored, Swept};
 use crate::testing::block_on;
 
+/// What uploads here are.
+const TYPE: &str = "text/csv";
+
 /// Bytes that repeat nowhere, so that a piece in the wrong place is seen.
 fn content(length: usize) -> Vec<u8> {
     let numbers = (0u64..).flat_map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes());
@@ -21,7 +24,7 @@ fn upload(store: &dyn Store, bytes: &[u8], by: Access, until: i64) -> Stored {
     for piece in bytes.chunks(PIECE) {
         must(block_on(artifacts.append(upload, piece.to_vec())));
     }
-    must(block_on(artifacts.finish(upload)))
+    must(block_on(artifacts.finish(upload, TYPE.into())))
 }
 
 fn size(store: &dyn Store, artifact: ArtifactId, by: Access) -> Result<u64, StoreError> {
@@ -75,6 +78,15 @@ pub(super) fn l16_content_comes_back_by_its_name_from_any_place(store: &dyn Stor
         assert!(read(store, stored.id, beyond, 10).is_empty(), "{beyond}");
     }
     assert_eq!(upload(store, &bytes, session("t"), 100), stored, "the same bytes have the same name");
+    let other = must(block_on(store.artifacts().begin(session("u"), at(100))));
+    for piece in bytes.chunks(PIECE) {
+        must(block_on(store.artifacts().append(other, piece.to_vec())));
+    }
+    must(block_on(store.artifacts().finish(other, "text/html".into())));
+    let media_type = must(block_on(store.artifacts().media_type(stored.id, session("u"))));
+    assert_eq!(media_type.as_deref(), Some(TYPE), "what it was first said to be");
+    let elsewhere = block_on(store.artifacts().media_type(stored.id, session("elsewhere")));
+    assert_eq!(elsewhere, missing(stored.id));
     let nothing = upload(store, b"", session("s"), 100);
     assert_eq!((nothing.size, read(store, nothing.id, 0, 10)), (0, vec![]));
 }
@@ -86,11 +98,11 @@ pub(super) fn l16_an_upload_is_not_there_before_it_is_finished(store: &dyn Store
     must(block_on(artifacts.append(upload, b"half".to_vec())));
     assert_eq!(size(store, id, Access::Owner), missing(id));
     sweep(store, 1_000);
-    assert_eq!(must(block_on(artifacts.finish(upload))).id, id, "a sweep leaves it alone");
+    assert_eq!(must(block_on(artifacts.finish(upload, TYPE.into()))).id, id, "a sweep leaves it alone");
     assert_eq!(size(store, id, Access::Owner), Ok(4));
     for over in [upload, abandoned(artifacts)] {
         assert!(matches!(block_on(artifacts.append(over, b"x".to_vec())), Err(StoreError::Invalid(_))));
-        assert!(matches!(block_on(artifacts.finish(over)), Err(StoreError::Invalid(_))));
+        assert!(matches!(block_on(artifacts.finish(over, TYPE.into())), Err(StoreError::Invalid(_))));
     }
     let given_up = ArtifactId::of(b"given up");
     assert_eq!(size(store, given_up, Access::Owner), missing(given_up));

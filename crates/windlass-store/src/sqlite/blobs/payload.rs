@@ -48,7 +48,7 @@ pub(super) fn put(connection: &Connection, payload: &Payload) -> rusqlite::Resul
         return Ok(blob);
     }
     connection
-        .prepare_cached("INSERT INTO blobs (digest, size, sum) VALUES (?1, ?2, windlass_sum(?1, ?2, NULL))")?
+        .prepare_cached("INSERT INTO blobs (digest, size, sum) VALUES (?1, ?2, windlass_sum(?1, ?2, NULL, NULL))")?
         .execute(params![payload.id.as_bytes(), payload.size])?;
     let blob = connection.last_insert_rowid();
     for (number, piece) in payload.pieces.iter().enumerate() {

@@ -11,7 +11,7 @@ use super::super::SqliteStore;
 use super::super::job::Job;
 use super::super::queue::Queue;
 use super::super::read::ReadError;
-use super::{Done, Step, access, find, left_over, read_at, size};
+use super::{Done, Step, about, access, find, left_over, read_at};
 
 /// Has the writer clear what earlier openings left, slice by slice, between whatever else it does.
 pub(in crate::sqlite) fn tidy(connection: &Connection, queue: &Arc<Queue>, opening: i64) -> rusqlite::Result<()> {
@@ -65,9 +65,9 @@ impl Artifacts for SqliteStore {
         })
     }
 
-    fn finish(&self, upload: Upload) -> BoxFuture<'_, Result<Stored, StoreError>> {
+    fn finish(&self, upload: Upload, media_type: Arc<str>) -> BoxFuture<'_, Result<Stored, StoreError>> {
         Box::pin(async move {
-            let (step, stored) = self.uploads.end(upload)?;
+            let (step, stored) = self.uploads.end(upload, media_type)?;
             self.step(step).await?;
             Ok(stored)
         })
@@ -88,7 +88,17 @@ impl Artifacts for SqliteStore {
             self.readers.glance(None, |connection| {
                 let transaction = connection.transaction()?;
                 let blob = Self::readable(&transaction, artifact, &by)?;
-                Ok(size(&transaction, blob)?)
+                Ok(about(&transaction, blob)?.0)
+            })
+        })
+    }
+
+    fn media_type(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<Option<Arc<str>>, StoreError>> {
+        Box::pin(async move {
+            self.readers.glance(None, |connection| {
+                let transaction = connection.transaction()?;
+                let blob = Self::readable(&transaction, artifact, &by)?;
+                Ok(about(&transaction, blob)?.1)
             })
         })
     }

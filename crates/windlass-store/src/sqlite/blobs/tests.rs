@@ -133,7 +133,8 @@ fn l16_the_second_upload_of_the_same_content_takes_no_room() {
     let ended = |until| {
         let blob = Some(piece(&connection, OPENING, None, 0).unwrap());
         let by = Access::Session("s".into());
-        work(&connection, OPENING, &Step::Finish { blob, stored, by, until: at(until) }).unwrap();
+        work(&connection, OPENING, &Step::Finish { blob, stored, media_type: "text/csv".into(), by, until: at(until) })
+            .unwrap();
     };
     ended(100);
     ended(50);
@@ -152,7 +153,7 @@ fn l16_what_was_half_uploaded_goes_with_the_next_opening_and_what_was_finished_s
     for upload in [half, whole] {
         block_on(store.append(upload, b"some bytes".to_vec())).unwrap();
     }
-    let stored = block_on(store.finish(whole)).unwrap();
+    let stored = block_on(store.finish(whole, "text/csv".into())).unwrap();
     drop(store);
     let left = || count(&Connection::open(&path).unwrap(), "pieces");
     assert_eq!(left(), 2);

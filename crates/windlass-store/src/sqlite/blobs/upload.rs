@@ -1,6 +1,7 @@
 //! Uploads: what the process knows of one in progress, and what the writer does for it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
@@ -23,6 +24,7 @@ pub(in crate::sqlite) enum Step {
     Finish {
         blob: Option<i64>,
         stored: Stored,
+        media_type: Arc<str>,
         by: Access,
         until: Timestamp,
     },
@@ -60,7 +62,7 @@ pub(in crate::sqlite) fn work(connection: &Connection, opening: i64, step: &Step
             super::insert_piece(connection, blob, *number, piece)?;
             Ok(Done::Written(blob))
         }
-        Step::Finish { blob, stored, by, until } => {
+        Step::Finish { blob, stored, media_type, by, until } => {
             let own = open(connection, *blob, opening)?;
             // Somebody may have been faster, or have had it for long.
             let there = find(connection, &stored.id)?;
@@ -69,6 +71,7 @@ pub(in crate::sqlite) fn work(connection: &Connection, opening: i64, step: &Step
                 None => name(connection, own, stored)?,
             }
             let blob = there.unwrap_or(own);
+            connection.prepare_cached(TYPED)?.execute(params![blob, media_type])?;
             claim(connection, blob, &access::holder(by), *until)?;
             Ok(Done::Written(blob))
         }
@@ -83,11 +86,13 @@ pub(in crate::sqlite) fn work(connection: &Connection, opening: i64, step: &Step
 
 const OPEN: &str = "SELECT EXISTS (SELECT 1 FROM blobs WHERE id = ?1 AND digest IS NULL AND opening = ?2)";
 
+const TYPED: &str = "UPDATE blobs SET media_type = ?2 WHERE id = ?1 AND media_type IS NULL";
+
 /// The blob of an upload: a new one for its first step. Refuses to go on with one that is over.
 fn open(connection: &Connection, blob: Option<i64>, opening: i64) -> Result<i64, Trouble> {
     let Some(blob) = blob else {
         connection
-            .prepare_cached("INSERT INTO blobs (size, opening, sum) VALUES (0, ?1, windlass_sum(NULL, 0, ?1))")?
+            .prepare_cached("INSERT INTO blobs (size, opening, sum) VALUES (0, ?1, windlass_sum(NULL, 0, ?1, NULL))")?
             .execute([opening])?;
         return Ok(connection.last_insert_rowid());
     };
@@ -163,12 +168,12 @@ impl Uploads {
     }
 
     /// Ends an upload, if all of it is written.
-    pub(super) fn end(&self, upload: Upload) -> Result<(Step, Stored), StoreError> {
+    pub(super) fn end(&self, upload: Upload, media_type: Arc<str>) -> Result<(Step, Stored), StoreError> {
         let mut open = self.0.lock();
         open.all.get(&upload).ok_or_else(no_upload)?.must_be_written()?;
         let State { by, until, hasher, size, blob, .. } = open.all.remove(&upload).ok_or_else(no_upload)?;
         let stored = Stored { id: hasher.finish(), size };
-        Ok((Step::Finish { blob, stored, by, until }, stored))
+        Ok((Step::Finish { blob, stored, media_type, by, until }, stored))
     }
 
     /// Gives an upload up; returns what there is of it.

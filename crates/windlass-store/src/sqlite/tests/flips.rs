@@ -59,7 +59,7 @@ fn fill(store: &SqliteStore) {
     say(5, 0, vec![Change::Create(child), append(json!("failed")), Change::Doubts(vec![doubt]), finish()]);
     let upload = block_on(store.begin(Access::Run(run(1)), Timestamp::from_micros(i64::MAX))).unwrap();
     block_on(Artifacts::append(store, upload, ARTIFACT.to_vec())).unwrap();
-    let artifact = block_on(Artifacts::finish(store, upload)).unwrap().id;
+    let artifact = block_on(Artifacts::finish(store, upload, "text/plain".into())).unwrap().id;
     let refer = Change::Refer { run: run(1), artifacts: vec![artifact], by: run(1) };
     say(1, seq, vec![append(json!("refers")), refer]);
     block_on(store.renew(WorkerId::from_number(7), Timestamp::from_micros(9))).unwrap();
@@ -102,6 +102,7 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
     }
     let artifact = ArtifactId::of(ARTIFACT);
     say("size", format!("{:?}", block_on(Artifacts::size(&store, artifact, Access::Owner))));
+    say("artifact type", format!("{:?}", block_on(Artifacts::media_type(&store, artifact, Access::Owner))));
     for by in [Access::Owner, Access::Session("s".into())] {
         say(&format!("artifact {by:?}"), format!("{:?}", block_on(Artifacts::read(&store, artifact, by, 0, 999))));
     }

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 use windlass_core::run::state::{Hold, RunInfo};
-use windlass_core::store::{Access, ArtifactId, Filter};
+use windlass_core::store::{Access, ArtifactId, Artifacts, Filter};
 
 use super::super::schema::VERSION;
 use super::super::{OpenError, check_file};
@@ -152,6 +152,36 @@ fn version_7(path: &std::path::Path) -> Connection {
     let connection = edit(path);
     connection.execute_batch(include_str!("v7.sql")).unwrap();
     connection
+}
+
+#[test]
+fn w08_e26_artifacts_of_version_7_keep_their_checksums_and_have_no_media_type() {
+    let (_directory, path) = place();
+    let connection = version_7(&path);
+    let insert = "INSERT INTO blobs (id, digest, size, sum) VALUES (?1, ?2, ?3, windlass_sum(?2, ?3, NULL));";
+    let piece =
+        "INSERT INTO pieces (blob, number, length, body, sum) VALUES (?1, 0, ?2, ?3, windlass_sum(?1, 0, ?2, ?3))";
+    let claim = "INSERT INTO claims (blob, holder, until, sum) VALUES (?1, 'owner', 9, windlass_sum(?1, 'owner', 9))";
+    for (id, content) in [(1, "sound"), (2, "damaged")] {
+        let (digest, size) = (ArtifactId::of(content.as_bytes()), content.len() as i64);
+        connection.execute(insert, rusqlite::params![id, digest.as_bytes(), size]).unwrap();
+        connection.execute(piece, rusqlite::params![id, size, content.as_bytes()]).unwrap();
+        connection.execute(claim, [id]).unwrap();
+    }
+    connection.execute_batch("DROP TRIGGER blobs_sum; UPDATE blobs SET size = 6 WHERE id = 2;").unwrap();
+    connection.execute_batch(&format!("{};", trigger_of_version_7())).unwrap();
+    drop(connection);
+    let store = SqliteStore::open(&path).unwrap();
+    let (sound, damaged) = (ArtifactId::of(b"sound"), ArtifactId::of(b"damaged"));
+    assert_eq!(block_on(store.read(sound, Access::Owner, 0, 9)).unwrap(), b"sound");
+    assert_eq!(block_on(store.media_type(sound, Access::Owner)).unwrap(), None);
+    let refused = block_on(store.size(damaged, Access::Owner)).unwrap_err().to_string();
+    assert!(refused.contains("damaged"), "{refused}");
+}
+
+/// As the file has it.
+fn trigger_of_version_7() -> &'static str {
+    include_str!("v7.sql").lines().find(|line| line.starts_with("CREATE TRIGGER blobs_sum")).unwrap()
 }
 
 /// The same, as version 6 left it.
