@@ -149,6 +149,7 @@ fn w02_a_grant_expires_and_is_asked_for_again() {
         let Blocked::Approval { digest, .. } = item.park.on.clone() else { panic!("{item:?}") };
         let path = item.park.path.clone();
         let message = windlass_core::store::Message::Decide {
+            since: None,
             generation: 0,
             path,
             digest,

@@ -122,6 +122,11 @@ fn records() -> Vec<Record> {
     records.push(record("/", Some(scoped), Event::Accepted));
     let unknown = Asked { unresolved: true, ..asked(OpKind::Call, "bok") };
     records.push(record("/", Some(unknown), Event::Accepted));
+    for by in [Settler::Refuser(Some("ann".into())), Settler::Refuser(None), Settler::Revocation] {
+        let settled = Some(Box::new(Settled { by, reason: "no".into() }));
+        let ended = Finished { settled, ..finished(Err(Arc::new(ToolError::denied("no")))) };
+        records.push(record("10", None, Event::Finished(ended)));
+    }
     records
 }
 

@@ -203,7 +203,7 @@ impl Telling<'_> {
 
     fn finished(&self, record: &Record, finished: &Finished, open: Option<&Open>) -> Said {
         let mut said = Said::new();
-        if let Some(settled) = &finished.settled {
+        if let Some(settled) = finished.settlement() {
             let (attempt, by, reason) = (finished.attempts, settled.by.clone(), settled.reason.clone());
             said.push((record.at, Happening::Settled { attempt, by, reason }));
         }

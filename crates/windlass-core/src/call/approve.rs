@@ -13,7 +13,7 @@ use super::wait::{Sleeper, Wait, Woken};
 use crate::policy::{Facts, Need, PastCall, Resolved, Session, Unattended};
 use crate::run::parks::Answer;
 use crate::run::recall::Recalling;
-use crate::run::record::{Event, Grant, Told};
+use crate::run::record::{Event, Grant, Settled, Settler, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::Earlier;
 use crate::run::state::Blocked;
@@ -279,6 +279,8 @@ impl Guarded {
         self.awake.set(&self.run, true);
         Poll::Ready(match woken {
             Woken::Stopped(error) => self.refuse(error),
+            // No reply key answers it.
+            Woken::Revoked(_) => Stage::Over,
             Woken::Expired => self.expired(&wait.on),
             Woken::Answer(Answer::Connected { refused: None }) => Stage::Approve,
             Woken::Answer(Answer::Connected { refused: Some(reason) }) => {
@@ -286,10 +288,12 @@ impl Guarded {
                     Blocked::Connection { provider } => provider.to_string(),
                     _ => String::new(),
                 };
-                self.refuse(ToolError::denied(format!("the connection to {provider} was refused: {reason}")))
+                let error = ToolError::denied(format!("the connection to {provider} was refused: {reason}"));
+                self.refused_by(Settled { by: Settler::Refuser(None), reason }, error)
             }
             Woken::Answer(Answer::Decided { granted: false, by, reason, .. }) => {
-                self.refuse(ToolError::denied(format!("denied by {by}: {reason}")))
+                let error = ToolError::denied(format!("denied by {by}: {reason}"));
+                self.refused_by(Settled { by: Settler::Refuser(Some(by)), reason }, error)
             }
             Woken::Answer(Answer::Decided { by, reason, until, .. }) => self.granted(wait, by, reason, until),
             Woken::Answer(Answer::Result(_)) => Stage::Over,
@@ -334,6 +338,16 @@ impl Guarded {
         match self.operation.take() {
             Some(operation) => {
                 Stage::Through(CallFuture::refused(self.run.clone(), operation, error).after(self.spent()))
+            }
+            None => Stage::Over,
+        }
+    }
+
+    /// A person refused it.
+    fn refused_by(&mut self, by: Settled, error: ToolError) -> Stage {
+        match self.operation.take() {
+            Some(operation) => {
+                Stage::Through(CallFuture::refused_by(self.run.clone(), operation, by, error).after(self.spent()))
             }
             None => Stage::Over,
         }

@@ -19,7 +19,7 @@ use super::rules::Rules;
 use super::running::on_cpu_thread;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::Told;
+use crate::run::record::{Settled, Told};
 use crate::run::spent::Earlier;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
@@ -42,7 +42,16 @@ pub(crate) enum CallFuture {
 
 impl CallFuture {
     pub(crate) fn refused(run: Arc<Run>, operation: Operation, error: ToolError) -> Self {
-        Self::Refused(Box::new(Execution::new(run, operation, passive(), Refusal(Some(error)), Queue::default())))
+        Self::refuse(run, operation, Refusal { error: Some(error), by: None })
+    }
+
+    /// The same by a person, which is recorded with it.
+    pub(crate) fn refused_by(run: Arc<Run>, operation: Operation, by: Settled, error: ToolError) -> Self {
+        Self::refuse(run, operation, Refusal { error: Some(error), by: Some(by) })
+    }
+
+    fn refuse(run: Arc<Run>, operation: Operation, refusal: Refusal) -> Self {
+        Self::Refused(Box::new(Execution::new(run, operation, passive(), refusal, Queue::default())))
     }
 
     /// Ends with this output as if the tool had returned it.
@@ -110,16 +119,23 @@ fn passive() -> Rules {
 }
 
 /// An attempt that fails at once, with an error known beforehand.
-pub(crate) struct Refusal(Option<ToolError>);
+pub(crate) struct Refusal {
+    error: Option<ToolError>,
+    by: Option<Settled>,
+}
 
 impl Source<'static> for Refusal {
     fn attempt(&mut self, _: &Run, _: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
-        let error = self.0.take().unwrap_or_else(|| ToolError::unavailable("refused"));
+        let error = self.error.take().unwrap_or_else(|| ToolError::unavailable("refused"));
         Box::pin(std::future::ready(Err(error)))
     }
 
     fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'static, ToolResult<Reconciled<Output>>>> {
         None
+    }
+
+    fn settled(&mut self) -> Option<Settled> {
+        self.by.take()
     }
 
     const ACTS: bool = false;

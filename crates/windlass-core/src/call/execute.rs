@@ -54,6 +54,11 @@ pub(crate) trait Source<'a>: Send {
         &run.kernel.env.toolbox
     }
 
+    /// Who ended it instead of an attempt.
+    fn settled(&mut self) -> Option<Settled> {
+        None
+    }
+
     /// Whether it touches the outside at all. If not, nothing of it can be in doubt, whatever class it was asked under.
     const ACTS: bool = true;
 }
@@ -465,7 +470,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Some(delay) => self.retry(now, error, delay),
             None => {
                 self.source.ended(&self.run, &self.op.path, false);
-                self.finish_at(now, Err(error), None)
+                let settled = self.source.settled();
+                self.finish_at(now, Err(error), settled)
             }
         }
     }

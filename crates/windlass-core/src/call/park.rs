@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::wait::{Sleeper, Wait, Woken};
+use super::wait::{Sleeper, Wait, Woken, revoked};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::machine::Machine;
 use crate::run::parks::Answer;
-use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded, Told};
+use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded, Settled, Told};
 use crate::run::replay::Decision;
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Registration, Run};
@@ -114,11 +114,12 @@ impl Parking {
         let who = Sleeper { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
         let ended = wait.poll(cx, &mut self.registration, &who, |machine, woken| {
             let expired = matches!(woken, Woken::Expired);
-            let told = Told { result: outcome(plan, woken), at: run.now(), times: Times::default() };
-            machine.append(finished(path, &told));
+            let (result, settled) = outcome(plan, woken);
+            let told = Told { result, at: run.now(), times: Times::default() };
+            machine.append(settled_by(settled.clone(), finished(path, &told)));
             // The open wait ends with the operation that took its answer, unless that merely ran out of patience.
             if let (Some(open), false) = (plan.open(), expired) {
-                machine.append(finished(open, &told));
+                machine.append(settled_by(settled, finished(open, &told)));
                 machine.answered_open(open.clone(), told.result.clone());
             }
             also(machine, &told);
@@ -149,9 +150,9 @@ impl Parking {
 
     /// The record of a park that lost and whose key is void from now on.
     pub(crate) fn revoked(&self, at: Timestamp) -> Option<Record> {
-        let reason = "revoked: another branch of `first` came first".to_owned();
-        let told = Told { result: Err(Arc::new(ToolError::Cancelled { reason })), at, times: Times::default() };
-        (self.plan.kind == OpKind::Wait).then(|| finished(&self.path, &told))
+        let (error, settled) = revoked("another branch of `first` came first");
+        let told = Told { result: Err(Arc::new(error)), at, times: Times::default() };
+        (self.plan.kind == OpKind::Wait).then(|| settled_by(Some(settled), finished(&self.path, &told)))
     }
 
     /// An answer, or the next phase.
@@ -211,8 +212,16 @@ pub(crate) fn finished(path: &Path, told: &Told) -> Record {
     Record { path: path.clone(), at: told.at, asked: None, event: Event::Finished(finished) }
 }
 
-fn outcome(plan: &ParkPlan, woken: Woken) -> Recorded {
-    match woken {
+/// The same, ended by somebody else than whoever was to answer.
+fn settled_by(by: Option<Settled>, mut record: Record) -> Record {
+    if let Event::Finished(finished) = &mut record.event {
+        finished.settled = by.map(Box::new);
+    }
+    record
+}
+
+fn outcome(plan: &ParkPlan, woken: Woken) -> (Recorded, Option<Settled>) {
+    let result = match woken {
         Woken::Answer(Answer::Result(Ok(output))) => match plan.fits.map_or(Ok(()), |fits| fits(&output)) {
             Ok(()) => Ok(output),
             // Not a reason to hold the run: whoever answers does not know what the body can take.
@@ -224,11 +233,16 @@ fn outcome(plan: &ParkPlan, woken: Woken) -> Recorded {
         Woken::Answer(Answer::Result(Err(error))) => Err(error),
         Woken::Answer(_) => Err(Arc::new(ToolError::internal("a park got an answer of another kind"))),
         Woken::Stopped(error) => Err(Arc::new(error)),
+        Woken::Revoked(reason) => {
+            let (error, settled) = revoked(&reason);
+            return (Err(Arc::new(error)), Some(settled));
+        }
         Woken::Expired if plan.kind == OpKind::Sleep => Ok(Arc::new(Output::default())),
         Woken::Expired => {
             let within = plan.within.unwrap_or_default();
             let message = format!("{}: nothing came within {within:?}", plan.asked());
             Err(Arc::new(ToolError::TimedOut { message }))
         }
-    }
+    };
+    (result, None)
 }

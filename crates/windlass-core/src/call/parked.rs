@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use super::execute::{Execution, Flow, Phase, Source};
 use super::queue::Stage;
-use super::wait::{Sleeper, Wait, Woken};
+use super::wait::{Sleeper, Wait, Woken, revoked};
 use crate::run::parks::Answer;
 use crate::run::record::Event;
 use crate::run::state::Blocked;
@@ -63,6 +63,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             Poll::Ready(Woken::Answer(Answer::Result(result))) => result,
             Poll::Ready(Woken::Answer(_)) => return self.go(Phase::Parked(wait)),
             Poll::Ready(Woken::Stopped(error)) => return self.finish(Err(error)),
+            Poll::Ready(Woken::Revoked(reason)) => {
+                let (error, settled) = revoked(&reason);
+                return self.finish_at(self.run.kernel.env.clock.ticks(), Err(error), Some(settled));
+            }
             Poll::Ready(Woken::Expired) => {
                 let message = "whoever was to answer the call did not do so in time".to_owned();
                 return self.finish(Err(ToolError::TimedOut { message }));

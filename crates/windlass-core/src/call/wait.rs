@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use crate::path::Path;
 use crate::run::machine::Machine;
 use crate::run::parks::{Answer, Looks};
+use crate::run::record::{Settled, Settler};
 use crate::run::state::{Blocked, Park};
 use crate::run::{Registration, Run};
 use crate::time::Timestamp;
@@ -26,9 +27,17 @@ pub(crate) struct Wait {
 /// What ended a park.
 pub(crate) enum Woken {
     Answer(Answer),
-    /// Cancelled, or its key revoked.
+    /// Cancelled.
     Stopped(ToolError),
+    /// Its key is void, for this reason.
+    Revoked(String),
     Expired,
+}
+
+/// What is told to an operation whose key is void.
+pub(crate) fn revoked(reason: &str) -> (ToolError, Settled) {
+    let settled = Settled { by: Settler::Revocation, reason: reason.to_owned() };
+    (ToolError::Cancelled { reason: format!("revoked: {reason}") }, settled)
 }
 
 /// Whose park it is.
@@ -81,9 +90,7 @@ impl Wait {
             return Some(Woken::Stopped(machine.cancellation()));
         }
         match (&self.on, machine.revocation()) {
-            (Blocked::Input { .. }, Some(reason)) => {
-                Some(Woken::Stopped(ToolError::Cancelled { reason: format!("revoked: {reason}") }))
-            }
+            (Blocked::Input { .. }, Some(reason)) => Some(Woken::Revoked(reason.to_owned())),
             _ => expired.then_some(Woken::Expired),
         }
     }

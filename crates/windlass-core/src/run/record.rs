@@ -359,12 +359,32 @@ pub struct Finished {
     pub attempts: u32,
     /// Where the time went.
     pub times: Times,
-    /// Who settled it, where a doubt came before.
+    /// Who settled it, where a doubt came before, or it was ended from outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Box<Settled>>,
 }
 
 impl Finished {
+    /// The settlement of a doubt, or an end by hand.
+    pub(crate) fn settlement(&self) -> Option<&Settled> {
+        let is_one = |settled: &&Settled| !matches!(settled.by, Settler::Refuser(_) | Settler::Revocation);
+        self.settled.as_deref().filter(is_one)
+    }
+
+    /// Why a person refused the call, and who did.
+    pub(crate) fn refusal(&self) -> Option<(&str, &str)> {
+        match self.settled.as_deref()? {
+            Settled { by: Settler::Refuser(by), reason } => Some((by.as_deref().unwrap_or(A_PERSON), reason)),
+            _ => None,
+        }
+    }
+
+    /// Why the reply key is void that it was to be answered by.
+    pub(crate) fn revocation(&self) -> Option<&str> {
+        let settled = self.settled.as_deref()?;
+        (settled.by == Settler::Revocation).then_some(settled.reason.as_str())
+    }
+
     /// Where the time went of an operation that ended `at` and was first recorded `since` then; one that only waited, or was
     /// ended from outside, does not measure it.
     pub(crate) fn took(&self, at: Timestamp, since: Timestamp) -> Times {
@@ -413,7 +433,14 @@ pub enum Settler {
     Person(String),
     /// Whoever had the call's reply key.
     Reply,
+    /// A person who was asked for leave, or for a connection, and refused; by name where that is known.
+    Refuser(Option<String>),
+    /// The run: the reply key is void.
+    Revocation,
 }
+
+/// Stands for a person whose name is not recorded.
+pub(crate) const A_PERSON: &str = "a person";
 
 impl fmt::Display for Settler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -422,6 +449,8 @@ impl fmt::Display for Settler {
             Self::Policy => f.write_str("policy"),
             Self::Person(name) => f.write_str(name),
             Self::Reply => f.write_str("whoever had its reply key"),
+            Self::Refuser(name) => f.write_str(name.as_deref().unwrap_or(A_PERSON)),
+            Self::Revocation => f.write_str("the run"),
         }
     }
 }

@@ -284,6 +284,7 @@ impl Runtime {
             path: path.clone(),
             generation: info.generation,
             digest: digest.to_owned(),
+            since: park.map(|park| park.since),
             granted,
             by: by.to_owned(),
             reason: reason.to_owned(),

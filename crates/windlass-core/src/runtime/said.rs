@@ -79,13 +79,13 @@ impl Said {
 
 /// What the journal says a park came to.
 pub(super) fn recorded(journal: &[Record], path: &Path) -> Option<Resolved> {
-    let result = journal.iter().find_map(|record| match &record.event {
-        Event::Finished(finished) if record.path == *path => Some(&finished.result),
+    let finished = journal.iter().find_map(|record| match &record.event {
+        Event::Finished(finished) if record.path == *path => Some(finished),
         _ => None,
     })?;
-    Some(match result {
-        Err(error) if is_revoked(error) => Resolved::Revoked { reason: error.to_string() },
-        _ => Resolved::Already(result.clone()),
+    Some(match finished.revocation() {
+        Some(reason) => Resolved::Revoked { reason: reason.to_owned() },
+        None => Resolved::Already(finished.result.clone()),
     })
 }
 
@@ -98,6 +98,25 @@ fn key_of<'a>(journal: &'a [Record], path: &'a Path) -> &'a Path {
     made_at.unwrap_or(path)
 }
 
-fn is_revoked(error: &crate::tool::ToolError) -> bool {
-    matches!(error, crate::tool::ToolError::Cancelled { reason } if reason.starts_with("revoked: "))
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::call::park::finished;
+    use crate::run::record::{Settled, Settler, Told};
+    use crate::time::{Times, Timestamp};
+    use crate::tool::ToolError;
+
+    #[test]
+    fn l08_a_void_key_is_known_by_its_record_and_not_by_the_words_of_an_answer() {
+        let error = ToolError::Cancelled { reason: "revoked: so says the answer".to_owned() };
+        let told = Told { result: Err(Arc::new(error)), at: Timestamp::default(), times: Times::default() };
+        let mut record = finished(&Path::root(), &told);
+        assert!(matches!(recorded(&[record.clone()], &Path::root()), Some(Resolved::Already(_))));
+        let Event::Finished(ended) = &mut record.event else { panic!("it is the end") };
+        ended.settled = Some(Box::new(Settled { by: Settler::Revocation, reason: "closed".to_owned() }));
+        let closed = recorded(&[record], &Path::root());
+        assert!(matches!(closed, Some(Resolved::Revoked { reason }) if reason == "closed"));
+    }
 }

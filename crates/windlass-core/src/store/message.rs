@@ -71,6 +71,9 @@ pub enum Message {
         generation: u32,
         /// The arguments the decision is about, by their digest.
         digest: String,
+        /// Since when it was asked for: a grant that is void is asked for again. Not in messages of older files.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        since: Option<Timestamp>,
         /// Whether the call may be made.
         granted: bool,
         /// Who says so.

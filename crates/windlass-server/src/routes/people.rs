@@ -57,7 +57,7 @@ impl Speaker {
             _ => None,
         };
         let what = if granted { "approved" } else { "denied" };
-        self.unless_said(id, said, what, &why).await
+        self.unless_said(id, said, self.counted(what, why)).await
     }
 
     pub(super) async fn settle(&self, id: &ItemId, request: SettleRequest) -> Answer<()> {
@@ -84,7 +84,7 @@ impl Speaker {
             Some(_) => Some(self.app.windlass.settle_once(&question, settlement, &self.who.name, &why).await),
             None => None,
         };
-        self.unless_said(id, said, what, &why).await
+        self.unless_said(id, said, self.counted(what, why)).await
     }
 
     pub(super) async fn answer(&self, id: &ItemId, request: AnswerRequest) -> Answer<()> {
@@ -106,10 +106,20 @@ impl Speaker {
     pub(super) async fn connect(&self, id: &ItemId, refused: Option<&str>) -> Answer<()> {
         self.who.may_act_on_all()?;
         let (_, item) = self.find(id).await?;
-        let Some(crate::show::What::Park(awaited)) = item.map(|item| item.what) else { return Err(gone(id)) };
-        let windlass::Blocked::Connection { provider } = &awaited.park.on else { return Err(gone(id)) };
-        self.app.windlass.connect_under(self.key.as_deref(), provider, refused).await?;
-        Ok(())
+        if let Some(crate::show::What::Park(awaited)) = item.map(|item| item.what)
+            && let windlass::Blocked::Connection { provider } = &awaited.park.on
+        {
+            self.app.windlass.connect_under(self.key.as_deref(), provider, refused).await?;
+            return Ok(());
+        }
+        let what = if refused.is_some() { "refused" } else { "connected" };
+        // Who connected it is not recorded.
+        let own = Counted { by: "a person".to_owned(), ..self.counted(what, refused.unwrap_or_default().to_owned()) };
+        self.unless_said(id, None, own).await
+    }
+
+    fn counted(&self, what: &'static str, reason: String) -> Counted {
+        Counted { what, by: self.who.name.to_string(), reason }
     }
 
     /// The run, and the item if it still waits.
@@ -122,7 +132,7 @@ impl Speaker {
 
     /// What became of something that can be said once; nothing was said where nothing waits any more. Under a key, saying the
     /// same again is confirmed.
-    async fn unless_said(&self, id: &ItemId, said: Option<windlass::Result<()>>, what: &str, why: &str) -> Answer<()> {
+    async fn unless_said(&self, id: &ItemId, said: Option<windlass::Result<()>>, own: Counted) -> Answer<()> {
         let error = match said {
             Some(Ok(())) => return Ok(()),
             Some(Err(error @ Error::Conflict(_))) => Some(error),
@@ -134,7 +144,7 @@ impl Speaker {
             None => None,
         };
         match (counted, error) {
-            (Some(counted), _) if self.key.is_some() && counted == said_by(&self.who, what, why) => Ok(()),
+            (Some(counted), _) if self.key.is_some() && counted == own => Ok(()),
             (Some(Counted { what, by, reason }), _) => {
                 let detail = format!("too late: {by} said \"{what}\" first ({reason}), and the first word counts");
                 let counted = serde_json::json!({"what": what, "by": by, "reason": reason});
@@ -144,12 +154,6 @@ impl Speaker {
             (None, None) => Err(gone(id)),
         }
     }
-}
-
-fn said_by(who: &Who, what: &str, why: &str) -> Counted {
-    let known = ["approved", "denied", "happened", "did_not_happen", "given_up"];
-    let what = known.into_iter().find(|word| *word == what).unwrap_or_default();
-    Counted { what, by: who.name.to_string(), reason: why.to_owned() }
 }
 
 fn gone(id: &ItemId) -> Refusal {

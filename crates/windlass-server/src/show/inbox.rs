@@ -28,7 +28,8 @@ impl ItemId {
         let about = match self.kind {
             InboxKind::Approval => About::Approval(Timestamp::from_micros(self.mark)),
             InboxKind::Doubt => About::Doubt(u32::try_from(self.mark).ok()?),
-            InboxKind::Input | InboxKind::Connection => return None,
+            InboxKind::Connection => About::Connection,
+            InboxKind::Input => return None,
         };
         Some(Question { run: self.run, generation: self.generation, path: self.path.clone(), about })
     }

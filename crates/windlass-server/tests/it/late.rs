@@ -95,3 +95,25 @@ async fn w07_a_check_says_that_a_call_waits_for_its_connection() {
     let run = world.start("mail", json!({})).await;
     assert_eq!(items(&world, &run, 1).await[0]["kind"], "connection");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l08_what_was_said_of_a_connection_is_confirmed_or_told_after_a_restart() {
+    let mut world = World::new().await;
+    for (n, (said, other, counted)) in [
+        (json!({}), json!({"refused": "no"}), json!({"what": "connected", "by": "a person", "reason": ""})),
+        (json!({"refused": "no"}), json!({}), json!({"what": "refused", "by": "a person", "reason": "no"})),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run = world.start("mail", json!({})).await;
+        let connect = format!("/v1/inbox/{}/connect", items(&world, &run, 1).await[0]["id"].as_str().unwrap());
+        let (own, late) = (format!("own-{n}"), format!("late-{n}"));
+        world.client.post_as(&own, &connect, said.clone()).await.is(200);
+        world.run_in(&run, "finished").await;
+        world = world.restart(windlass_server::Options::default()).await;
+        world.client.post_as(&own, &connect, said).await.is(200);
+        let problem = world.client.post_as(&late, &connect, other).await.refused(409, "already_decided");
+        assert_eq!(problem["counted"], counted);
+    }
+}
