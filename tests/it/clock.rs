@@ -131,3 +131,66 @@ fn w03_what_is_overdue_after_a_jump_of_the_clock_goes_on_within_seconds() {
     let late = world.sim.now().since(before);
     assert!(late <= 6 * MOMENT, "{late:?}");
 }
+
+/// A clock that goes on whenever it is looked at.
+struct Moving(Sim, AtomicU64);
+
+impl Clock for Moving {
+    fn now(&self) -> Timestamp {
+        self.0.now() + Duration::from_nanos(self.ticks() - self.0.ticks())
+    }
+
+    fn ticks(&self) -> u64 {
+        self.0.ticks() + self.1.fetch_add(1_000_000, Ordering::Relaxed)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(duration)
+    }
+}
+
+#[test]
+fn l23_the_records_of_a_started_call_are_in_the_order_of_their_times() {
+    let world = World::new(Kind::Memory);
+    let plain = || Tool::new("once", "", |_: Value| async { Ok(json!(1)) });
+    let prepared = plain().with(|spec| (spec.id, spec.name) = ("prepared".into(), "prepared".into()));
+    let prepared = prepared.prepare(|_| async { Ok(windlass_core::call::Preparation::freeze("frozen")) });
+    let mut config = world.config([plain(), prepared]);
+    config.clock = Arc::new(Moving(world.sim.clone(), AtomicU64::new(0)));
+    let runtime = Runtime::new(config);
+    for name in ["once", "prepared"] {
+        let run = start(&runtime, name);
+        assert_eq!(end(&world, &runtime, run), json!(1));
+        let reading = runtime.clone();
+        let journal = world.run(async move { reading.journal(run).await }).expect("it is there");
+        let times: Vec<(Timestamp, String)> =
+            journal.iter().map(|record| (record.at, format!("{:?}", record.event))).collect();
+        assert!(times.len() >= 3 && times.is_sorted_by_key(|(at, _)| *at), "{times:#?}");
+    }
+}
+
+#[test]
+fn w03_what_is_live_goes_on_within_seconds_of_a_jump_of_the_clock() {
+    let bounded = Tool::durable_fn("bounded", "", |mut ctx: Ctx, _: Value| async move {
+        ctx.step("hangs", |_| std::future::pending::<windlass::ToolResult<Value>>()).await
+    });
+    let world = World::new(Kind::Memory);
+    let ahead = Arc::new(AtomicU64::new(0));
+    let mut config = world.config(tools().into_iter().chain([bounded]));
+    config.clock = Arc::new(Set { sim: world.sim.clone(), ahead: ahead.clone() });
+    config.suspend_after = 10 * HOUR;
+    let runtime = Runtime::new(config);
+    let bounded = ToolCall::new("bounded", json!({})).deadline(3 * HOUR);
+    let runs = [start(&runtime, "wait"), runtime.start(bounded).expect("it starts")];
+    world.pass(MOMENT);
+    assert!(!runs.iter().any(|run| is_suspended(&world, &runtime, *run)));
+    ahead.store(4 * HOUR.as_secs(), Ordering::Relaxed);
+    let before = world.sim.now();
+    for run in runs {
+        let again = runtime.clone();
+        let outcomes = world.run(async move { again.attach(run).await }).expect("the run ends");
+        assert_eq!(outcomes[0].result.as_ref().expect_err("it is too late").kind(), "timed_out");
+        let late = world.sim.now().since(before);
+        assert!(late <= 6 * MOMENT, "{late:?}");
+    }
+}

@@ -90,11 +90,11 @@ impl CallFuture {
     /// Records that it was asked for, before it is polled.
     pub(crate) fn accept(&mut self) {
         match self {
-            Self::Refused(execution) => execution.op.accept(&execution.run),
-            Self::Answered(execution) => execution.op.accept(&execution.run),
+            Self::Refused(execution) => execution.accept(),
+            Self::Answered(execution) => execution.accept(),
             Self::Preparing(preparing) => preparing.accept(),
             Self::Guarded(guarded) => guarded.accept(),
-            Self::Atomic(execution) => execution.op.accept(&execution.run),
+            Self::Atomic(execution) => execution.accept(),
             Self::Durable(entry) => entry.accept(),
             Self::Held => {}
         }

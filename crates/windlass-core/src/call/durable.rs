@@ -24,6 +24,7 @@ use super::rules::key_of;
 use super::running::panic_message;
 use crate::ctx::Ctx;
 use crate::ctx::undo::{Undo, compensate};
+use crate::limits;
 use crate::path::Path;
 use crate::run::record::{Event, Finished, Told};
 use crate::run::replay::Decision;
@@ -101,7 +102,15 @@ struct Timing {
     entered: Option<u64>,
     /// When the body was first entered, as the journal has it.
     began: Option<Timestamp>,
-    deadline: Option<(Timestamp, BoxFuture<'static, ()>)>,
+    deadline: Option<Deadline>,
+}
+
+/// When the body must have ended.
+struct Deadline {
+    at: Timestamp,
+    timer: BoxFuture<'static, ()>,
+    /// When to look next whether the wall clock has jumped beyond it.
+    look: BoxFuture<'static, ()>,
 }
 
 enum Phase {
@@ -249,7 +258,8 @@ impl Entry {
         if let Some(deadline) = policy.as_deref().unwrap_or_else(|| self.tool.resolved()).deadline {
             let at = from + deadline;
             let timer = self.run.kernel.env.clock.sleep(at.since(self.run.now()));
-            self.timing.deadline = Some((at, timer));
+            let look = self.run.kernel.env.clock.sleep(limits::ALARM_LOOK);
+            self.timing.deadline = Some(Deadline { at, timer, look });
             self.run.with(|machine| machine.deadline(&self.op.path, Some(at)));
         }
         let Some(key) = key_of(&self.tool, &self.call.args) else {
@@ -373,7 +383,18 @@ impl Entry {
     }
 
     fn deadline_passed(&mut self, cx: &mut Context<'_>) -> bool {
-        self.timing.deadline.as_mut().is_some_and(|(_, timer)| timer.poll_unpin(cx).is_ready())
+        let Some(Deadline { at, timer, look }) = &mut self.timing.deadline else { return false };
+        if timer.poll_unpin(cx).is_ready() {
+            return true;
+        }
+        while look.poll_unpin(cx).is_ready() {
+            self.run.rebase();
+            if *at <= self.run.now() {
+                return true;
+            }
+            *look = self.run.kernel.env.clock.sleep(limits::ALARM_LOOK);
+        }
+        false
     }
 
     fn correlation(&self) -> String {

@@ -134,6 +134,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.clock.earlier = earlier;
     }
 
+    /// Records that it was asked for. It begins later, and what it records then is not earlier than this.
+    pub(crate) fn accept(&mut self) {
+        self.op.accept(&self.run);
+        self.queue.note_wait();
+    }
+
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         loop {
             if self.run.is_stopped() {

@@ -129,6 +129,7 @@ impl Preparing {
     }
 
     pub(crate) fn accept(&mut self) {
+        self.waited = true;
         match &mut self.stage {
             Stage::Before(operation) | Stage::Prepare(operation, _) => operation.accept(&self.run),
             Stage::Ready(call) => call.accept(),

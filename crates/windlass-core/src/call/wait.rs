@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
+use crate::limits;
 use crate::path::Path;
 use crate::run::machine::Machine;
 use crate::run::parks::{Answer, Looks};
@@ -97,13 +98,13 @@ impl Wait {
 
     fn is_over(&mut self, cx: &mut Context<'_>, run: &Run) -> bool {
         let Some(until) = self.until else { return false };
-        // The wall clock decides, and may have jumped: a timer that fires early is set again.
+        // The wall clock decides, and may jump meanwhile: it is looked at now and then.
         loop {
             let left = until.since(run.now());
             if left.is_zero() {
                 return true;
             }
-            let timer = self.timer.get_or_insert_with(|| run.kernel.env.clock.sleep(left));
+            let timer = self.timer.get_or_insert_with(|| run.kernel.env.clock.sleep(left.min(limits::ALARM_LOOK)));
             if timer.poll_unpin(cx).is_pending() {
                 return false;
             }
