@@ -29,7 +29,7 @@ const ALWAYS: [(&str, &str); 9] = [
 
 /// The same of whatever changes or is about something.
 const WRITES: [(&str, &str); 5] = [
-    ("409", "Where it stands, this cannot be done"),
+    ("409", "Conflict with the run's state"),
     ("410", "It is no longer kept, or the key is void"),
     ("413", "The request is too large"),
     ("415", "Send JSON"),
@@ -38,7 +38,7 @@ const WRITES: [(&str, &str); 5] = [
 
 /// The same of reading.
 const READS: [(&str, &str); 4] = [
-    ("409", "Where it stands, this cannot be done"),
+    ("409", "Conflict with the run's state"),
     ("410", "It is no longer kept"),
     ("416", "There is nothing in this range"),
     ("422", "The request does not fit"),

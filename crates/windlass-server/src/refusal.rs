@@ -52,7 +52,7 @@ impl Refusal {
     }
 
     pub(crate) fn conflict(name: &str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, name, "Where it stands, this cannot be done", detail)
+        Self::new(StatusCode::CONFLICT, name, "Conflict with the run's state", detail)
     }
 
     pub(crate) fn unavailable(name: &str, detail: impl Into<String>) -> Self {
@@ -127,9 +127,19 @@ impl From<Error> for Refusal {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The request is too large", text)
             }
             Error::NotFound(_) => Self::not_found(text),
-            Error::StillRunning { run, .. } => Self::conflict("too_early", text).with("run", run.to_string()),
+            Error::StillRunning { run, wait, .. } => {
+                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+                Self::conflict("too_early", text)
+                    .with("run", run.to_string())
+                    .header(header::RETRY_AFTER, &seconds.to_string())
+            }
             Error::Exists { run } => Self::conflict("exists", text).with("run", run.to_string()),
-            Error::Conflict(_) | Error::NotDriving(_) | Error::System(_) => Self::conflict("refused", text),
+            Error::Conflict(_) | Error::NotDriving(_) => Self::conflict("refused", text),
+            // The machine's trouble, and not the request's: a full disk, a file that cannot be written.
+            Error::System(_) => {
+                troubled(&text);
+                Self::unavailable("system", text)
+            }
             other => {
                 tracing::error!("{other}");
                 Self::internal()
@@ -152,7 +162,7 @@ impl From<StoreError> for Refusal {
             StoreError::Doubted(_) => Self::conflict("doubted", text),
             StoreError::Sealed { .. } => Self::conflict("sealed", text),
             StoreError::Damaged { run, place } => {
-                tracing::error!("{text}");
+                troubled(&text);
                 let refusal =
                     Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", "What is stored is damaged", text);
                 run.into_iter().fold(refusal.with("place", place), |refusal, run| refusal.with("run", run.to_string()))
@@ -189,7 +199,7 @@ mod tests {
             (Error::StillRunning { run, path, wait: Duration::from_secs(5) }, 409, "too_early"),
             (Error::Exists { run }, 409, "exists"),
             (Error::NotDriving(why()), 409, "refused"),
-            (Error::System(why().into()), 409, "refused"),
+            (Error::System(why().into()), 503, "system"),
             (Error::Closed, 503, "shutting_down"),
             (Error::Elsewhere { run }, 503, "shutting_down"),
             (Error::KeyReused { run, what: why() }, 422, "key_reused"),
@@ -199,5 +209,12 @@ mod tests {
             let refusal = Refusal::from(error);
             assert_eq!((refusal.0.problem.status, refusal.name()), (status, name), "{text}");
         }
+    }
+    #[test]
+    fn l23_what_is_too_early_says_when_to_ask_again() {
+        let (run, path) = (windlass::RunId::from_bytes([1; 16]), windlass::Path::root());
+        let early = Error::StillRunning { run, path, wait: Duration::from_millis(4_200) };
+        let response = Refusal::from(early).into_response();
+        assert_eq!(response.headers()[header::RETRY_AFTER], "5");
     }
 }

@@ -188,6 +188,11 @@ impl Windlass {
         Self { runtime, watch: self.watch.clone(), file: self.file.clone() }
     }
 
+    /// The run that a key belongs to.
+    pub async fn keyed(&self, key: &str) -> Result<Option<RunId>> {
+        self.runtime.keyed(key).await
+    }
+
     /// The layers that a run was called through.
     pub async fn layers_of(&self, run: RunId) -> Result<Layers> {
         self.runtime.layers_of(run).await
@@ -477,7 +482,12 @@ impl Windlass {
             let why = "only a database file can be backed up; this runtime keeps its runs elsewhere";
             return Err(Error::Invalid(why.to_owned()));
         };
-        file.backup(to).await.map_err(|error| Error::System(Box::new(error)))
+        file.backup(to).await.map_err(|error| match error {
+            windlass_store::BackupError::Exists { .. } | windlass_store::BackupError::Damaged { .. } => {
+                Error::Conflict(error.to_string())
+            }
+            error => Error::System(Box::new(error)),
+        })
     }
 
     /// Where the keys are that secrets in the database file are sealed with, if there were any secrets yet. They are in no

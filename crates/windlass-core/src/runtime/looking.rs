@@ -56,6 +56,11 @@ impl Runtime {
         looker.explain(run, 0).await
     }
 
+    /// The run that a key belongs to.
+    pub async fn keyed(&self, key: &str) -> Result<Option<RunId>> {
+        Ok(self.kernel.store.keyed(key.into()).await?)
+    }
+
     /// The layers that a run was called through.
     pub async fn layers_of(&self, run: RunId) -> Result<Layers> {
         self.arrived(run).await;
