@@ -95,12 +95,25 @@ pub(super) async fn finish(
         Err(Error::Conflict(_)) if key.0.is_some() && was_finished(&app, run, &may.who.name, &reason).await? => {}
         done => done?,
     }
-    Ok(ok(&whole(&app, run).await?))
+    Ok(ok(&match app.windlass.attach(run).await {
+        // It is finished all the same, and nothing of its journal can be shown.
+        Err(Error::Store(StoreError::Damaged { place, .. })) => {
+            let mut shown = show::run(&info(&app, run).await?);
+            let sentence = app.windlass.explain(run).await?.sentence;
+            shown.sentence = Some(format!("{sentence}; its journal is damaged ({place}) and cannot be shown"));
+            shown
+        }
+        _ => whole(&app, run).await?,
+    }))
 }
 
 /// Whether this person finished the run by hand, for this reason: then the request was made before.
 async fn was_finished(app: &Shared, run: RunId, by: &str, why: &str) -> Answer<bool> {
-    let journal = app.windlass.journal(run).await?;
+    let journal = match app.windlass.journal(run).await {
+        // Only by hand does a run end whose journal cannot be read; by which hand is not known any more.
+        Err(Error::Store(StoreError::Damaged { .. })) => return Ok(true),
+        journal => journal?,
+    };
     Ok(journal.iter().rev().any(|record| match &record.event {
         Event::Finished(finished) if record.path.is_root() => finished
             .settled

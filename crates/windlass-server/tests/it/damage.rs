@@ -90,7 +90,11 @@ async fn w08_a_run_whose_journal_is_damaged_is_held_and_can_be_finished_and_purg
     assert!(health["status"] == "damaged" && health["problems"][0].as_str().unwrap().contains(&run), "{health}");
 
     let finish = json!({"value": null, "reason": "there is no backup"});
-    world.client.post(&format!("/v1/runs/{run}/finish"), finish).await.refused(500, "damaged");
+    for _ in 0..2 {
+        let ended = world.client.post_as("f", &format!("/v1/runs/{run}/finish"), finish.clone()).await.is(200);
+        assert_eq!(ended["state"], "finished", "{ended}");
+        assert!(ended["sentence"].as_str().unwrap().contains("is damaged"), "{ended}");
+    }
     let info = world.windlass.info(run.parse().unwrap()).await.unwrap().unwrap();
     assert!(matches!(info.state, windlass::RunState::Finished { .. }), "{info:?}");
     world.windlass.purge(run.parse().unwrap()).await.unwrap();
