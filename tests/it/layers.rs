@@ -337,6 +337,30 @@ fn b02_l12_a_key_belongs_to_the_scope_it_was_used_in() {
 }
 
 #[test]
+fn b02_l12_a_keyed_repeat_is_the_same_run_after_its_name_means_another_tool() {
+    on_every_store(|world| {
+        let tool = |id: &str| {
+            let id = id.to_owned();
+            let job = Tool::new("job", "", |_: Value| async { Ok(json!("done")) });
+            job.with(|spec| spec.id = id.as_str().into())
+        };
+        let runtime = world.runtime([tool("one")]);
+        let submit = |args: Value| {
+            let runtime = runtime.clone();
+            world.run(async move {
+                let work = Work::Call(ToolCall::new("job", args));
+                runtime.submit(work, Start::key("k")).await?.outcomes().await.map(|(run, _)| run)
+            })
+        };
+        let first = submit(json!({})).unwrap();
+        runtime.toolbox().remove("job");
+        runtime.toolbox().insert(tool("two")).unwrap();
+        assert_eq!(submit(json!({})).unwrap(), first);
+        assert!(matches!(submit(json!({"n": 1})), Err(Error::KeyReused { run, .. }) if run == first));
+    });
+}
+
+#[test]
 fn b02_l13_signals_are_checked_against_the_tool_of_the_runs_own_scope() {
     on_every_store(|world| {
         let config = world.config([]);

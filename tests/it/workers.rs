@@ -202,6 +202,35 @@ fn l12_an_owner_bound_run_is_lost_with_its_owner() {
 }
 
 #[test]
+fn b02_l12_an_owner_bound_run_whose_layer_is_missing_is_lost_and_not_held() {
+    on_every_store(|world| {
+        let tool = || {
+            let bound = Tool::durable_fn("bound", "is bound", |mut ctx: Ctx, _: Value| async move {
+                ctx.wait::<Value>("never").await
+            });
+            bound.with(|spec| spec.guards.recovery = Recovery::OwnerBound)
+        };
+        let runtime = world.runtime([tool()]);
+        let run = runtime.layer("guest").unwrap().start(call("bound")).unwrap();
+        world.pass(MOMENT);
+        drop(runtime);
+        let world = world.restart();
+        let runtime = world.runtime([tool()]);
+        let recover = runtime.clone();
+        world.run(async move {
+            recover.recover().await.unwrap();
+            let item = recover.inbox().await.unwrap().remove(0);
+            recover.resolve(&item.key.unwrap(), windlass::Resolution::Ok { value: json!(1) }).await.unwrap();
+        });
+        let attach = runtime.clone();
+        let outcomes = world.run(async move { attach.attach(run).await }).unwrap();
+        assert!(outcomes[0].error().unwrap().to_string().contains("bound to the process"), "{outcomes:?}");
+        let info = world.run(async move { runtime.info(run).await }).unwrap().unwrap();
+        assert_eq!(info.state, RunState::Finished { ending: Ending::Lost });
+    });
+}
+
+#[test]
 fn l12_an_external_run_is_finished_from_outside() {
     on_every_store(|world| {
         let runtime = world.runtime([Tool::external("courier", "delivers", windlass::Schemas::any())]);

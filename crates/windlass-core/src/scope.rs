@@ -41,10 +41,11 @@ impl Kernel {
     }
 }
 
-/// Whether the run ends with its owner.
+/// Whether the run ends with its owner. Where a layer of it is missing, the tool below its layers says so.
 pub(crate) fn is_owner_bound(run: &Run, scope: Option<&Scope>) -> bool {
     let root = run.standing(&Path::root(), |standing| standing.asked.name.clone());
-    let tool = root.zip(scope).and_then(|(name, scope)| scope.toolbox.by_id(&name));
+    let toolbox = scope.map_or(&run.kernel.env.toolbox, |scope| &scope.toolbox);
+    let tool = root.and_then(|name| toolbox.by_id(&name));
     tool.is_some_and(|tool| tool.spec().guards.recovery == Recovery::OwnerBound)
 }
 

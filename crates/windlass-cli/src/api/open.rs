@@ -192,8 +192,8 @@ impl Api {
     }
 }
 
-/// The API of what the options name. A file is not made for the sake of a `tool` that is not there.
-pub async fn open(global: &Global, how: Open, tool: Option<&str>) -> Result<Api> {
+/// The API of what the options name. A file is not made for the sake of a `tool` that is not there, or not in its layer.
+pub async fn open(global: &Global, how: Open, tool: Option<(&str, Option<&str>)>) -> Result<Api> {
     let token = global.token.clone();
     if let Some(url) = &global.server {
         return Api::remote(url, token);
@@ -218,13 +218,16 @@ pub async fn open(global: &Global, how: Open, tool: Option<&str>) -> Result<Api>
                 Toolbox::new()
             }
         };
-        if let Some(name) = tool
+        if let Some((name, layer)) = tool
             && !place.file.exists()
             && windlass::forbidden(&place.file).is_none()
-            && windlass::tools::called(&toolbox, name).is_none()
         {
-            let tools = toolbox.tools();
-            return Err(unknown_tool(name, None, tools.iter().map(|tool| &*tool.spec().name)));
+            let seen =
+                toolbox.scope(&layer.map(Into::into).into_iter().collect()).map_err(|missing| no_layer(&missing))?;
+            if windlass::tools::called(&seen, name).is_none() {
+                let tools = seen.tools();
+                return Err(unknown_tool(name, layer, tools.iter().map(|tool| &*tool.spec().name)));
+            }
         }
         let builder = match how {
             Open::Tools if !place.file.exists() => place.in_memory(toolbox),
@@ -308,6 +311,14 @@ pub fn unknown_tool<'n>(name: &str, layer: Option<&str>, known: impl IntoIterato
         }
     };
     Failure::new(Exit::NotFound, format!("there is no tool `{}`; {meant}", plain(name)))
+}
+
+fn no_layer(missing: &windlass::NoLayer) -> Failure {
+    let name = plain(&missing.0);
+    Failure::new(
+        Exit::Refused,
+        format!("there is no layer `{name}` here; add `[layer.{name}]` to the config, or use another"),
+    )
 }
 
 fn missing(file: &Path) -> Failure {

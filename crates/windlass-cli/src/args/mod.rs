@@ -252,6 +252,9 @@ pub enum ToolsCommand {
     Show {
         /// Its name
         name: String,
+        /// As this layer shows it
+        #[arg(long, value_name = "LAYER")]
+        layer: Option<String>,
     },
     /// What would become of a call; nothing is run
     Try {

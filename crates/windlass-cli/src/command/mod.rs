@@ -39,7 +39,7 @@ pub async fn run(cli: Cli) -> Result<()> {
 /// Commands that ask one question, or say one thing.
 async fn with_api(command: Command, global: &Global, out: &Out) -> Result<()> {
     let tool = match &command {
-        Command::Call(args) => Some(args.tool.as_str()),
+        Command::Call(args) => Some((args.tool.as_str(), args.layer.as_deref())),
         _ => None,
     };
     let api = api::open(global, how(&command), tool).await?;
@@ -82,7 +82,7 @@ async fn ask(command: Command, api: &Api, out: &Out) -> Result<()> {
             ToolsCommand::List { tag, layer, format } => {
                 tools::list((tag.as_deref(), layer.as_deref()), format, api, out).await
             }
-            ToolsCommand::Show { name } => tools::show(&name, api, out).await,
+            ToolsCommand::Show { name, layer } => tools::show(&name, layer.as_deref(), api, out).await,
             ToolsCommand::Try { name, args, session, layer } => {
                 tools::check(&name, &args, (session, layer), api, out).await
             }

@@ -49,6 +49,9 @@ fn head(run: &Run, out: &Out) -> Result<()> {
     ))?;
     let mut more = vec![format!("created {}", run.created)];
     more.extend(run.session.iter().map(|session| format!("session {}", plain(session))));
+    if !run.layers.is_empty() {
+        more.push(format!("through {}", plain(&run.layers.join(" > "))));
+    }
     more.extend(run.parent.iter().map(|parent| format!("started by run {} at {}", parent.run, parent.path)));
     if run.epoch > 1 {
         more.push(format!("owner number {}", run.epoch));

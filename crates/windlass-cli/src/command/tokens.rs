@@ -54,8 +54,8 @@ async fn list(api: &Api, out: &Out) -> Result<()> {
         return Ok(());
     }
     let now = say::now();
-    let mut rows =
-        vec![["TOKEN", "NAME", "SCOPES", "CREATED", "EXPIRES"].map(|head| (Tint::Dim, head.to_owned())).into()];
+    let heads = ["TOKEN", "NAME", "SCOPES", "LAYER", "CREATED", "EXPIRES"];
+    let mut rows = vec![heads.map(|head| (Tint::Dim, head.to_owned())).into()];
     for token in &list.tokens {
         let scopes: Vec<String> = token.scopes.iter().map(|scope| format!("{scope:?}").to_lowercase()).collect();
         let (tint, expires) = match token.expires {
@@ -67,6 +67,7 @@ async fn list(api: &Api, out: &Out) -> Result<()> {
             (Tint::Bold, plain(&token.id)),
             (Tint::Plain, plain(&token.name)),
             (Tint::Plain, scopes.join(",")),
+            (Tint::Plain, token.layer.as_deref().map(plain).unwrap_or_default()),
             (Tint::Dim, say::ago(token.created, now)),
             (tint, expires),
         ]);

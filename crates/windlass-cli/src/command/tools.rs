@@ -57,9 +57,9 @@ pub(super) async fn unknown(name: &str, layer: Option<&str>, api: &Api) -> Optio
 }
 
 /// The answer about a tool, or what is known of the tool that is not there.
-async fn of_tool<T>(asked: Result<T>, name: &str, api: &Api) -> Result<T> {
+async fn of_tool<T>(asked: Result<T>, name: &str, layer: Option<&str>, api: &Api) -> Result<T> {
     match asked {
-        Err(failure) if failure.exit == Exit::NotFound => Err(unknown(name, None, api).await.unwrap_or(failure)),
+        Err(failure) if failure.exit == Exit::NotFound => Err(unknown(name, layer, api).await.unwrap_or(failure)),
         asked => asked,
     }
 }
@@ -77,9 +77,9 @@ fn effect(tool: &ToolView) -> String {
 }
 
 /// One tool.
-pub(super) async fn show(name: &str, api: &Api, out: &Out) -> Result<()> {
-    let tool = api.get(&format!("/v1/tools/{}", escaped(name))).await;
-    let tool: ToolView = of_tool(tool, name, api).await?;
+pub(super) async fn show(name: &str, layer: Option<&str>, api: &Api, out: &Out) -> Result<()> {
+    let tool = api.get(&format!("/v1/tools/{}{}", escaped(name), query(&[("layer", layer)]))).await;
+    let tool: ToolView = of_tool(tool, name, layer, api).await?;
     if out.json {
         return out.document(&tool);
     }
@@ -113,8 +113,8 @@ pub(super) async fn check(
         return Err(Failure::usage("--args is no JSON object: write {\"name\": value}"));
     };
     let path = format!("/v1/tools/{}/check", escaped(name));
-    let answer = api.post(&path, &CheckRequest { args, session, layer }, None).await;
-    let answer: CheckAnswer = of_tool(answer, name, api).await?;
+    let answer = api.post(&path, &CheckRequest { args, session, layer: layer.clone() }, None).await;
+    let answer: CheckAnswer = of_tool(answer, name, layer.as_deref(), api).await?;
     if out.json {
         out.document(&answer)?;
     } else {

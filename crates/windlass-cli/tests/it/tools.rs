@@ -33,6 +33,31 @@ fn looking_at_tools_needs_no_file_and_makes_none() {
 }
 
 #[test]
+fn b02_a_layer_is_looked_at_before_a_file_is_made_and_shown_where_it_counts() {
+    let world = World::empty();
+    let config = r#"
+        [tool]
+        lookup = { description = "Find.", command = ["cat"], effect = "readonly" }
+        erase = { description = "Erase.", command = ["cat"] }
+        [layer.guest]
+        hide = ["erase"]
+    "#;
+    world.write("windlass.toml", config);
+    has(&world.fails(4, &["call", "lookup", "--layer", "nope"]), &["there is no layer `nope`", "[layer.nope]"]);
+    has(&world.fails(3, &["call", "erase", "--layer", "guest"]), &["there is no tool `erase`", "--layer guest"]);
+    has(&world.ok(&["tools", "show", "lookup", "--layer", "guest"]), &["Find."]);
+    has(&world.fails(3, &["tools", "show", "erase", "--layer", "guest"]), &["there is no tool `erase`"]);
+    assert!(!world.path("windlass.db").exists(), "nothing was opened");
+
+    let run = world.ok(&["-q", "call", "lookup", "--detach", "--layer", "guest"]).trim().to_owned();
+    has(&world.ok(&["runs", "show", &run]), &["through guest"]);
+    has(&world.ok(&["runs", "explain", &run]), &["called through guest"]);
+    world.ok(&["token", "create", "root", "--scope", "admin"]);
+    world.ok(&["token", "create", "bot", "--scope", "read", "--layer", "guest"]);
+    has(&world.ok(&["token", "list"]), &["LAYER", "guest"]);
+}
+
+#[test]
 fn w07_a_try_says_what_would_become_of_a_call_and_runs_nothing() {
     both_ways(|world, _| {
         let check = |args: serde_json::Value| world.run(&["tools", "try", "pay", "--args", &args.to_string()]);

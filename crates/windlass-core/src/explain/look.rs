@@ -15,6 +15,7 @@ use crate::run::record::{Event, OpKind};
 use crate::run::state::{Blocked, RunInfo, RunState};
 use crate::store::{Filter, StoreError};
 use crate::time::Timestamp;
+use crate::tool::Layers;
 
 /// Looks at runs.
 pub(crate) struct Looker<'a> {
@@ -28,6 +29,7 @@ pub(crate) struct Looker<'a> {
 struct Present {
     story: Story,
     failure: Option<Failure>,
+    layers: Layers,
 }
 
 impl Looker<'_> {
@@ -43,11 +45,13 @@ impl Looker<'_> {
             };
             if let RunState::Finished { ending } = info.state {
                 let sentence = sentence::finished(&info, &End { ending, failure: present.failure });
-                return Ok(Explanation { run, tool: info.tool, state: info.state, sentence, moves: Vec::new() });
+                let sentence = sentence::through(sentence, &present.layers);
+                let (tool, state, layers) = (info.tool, info.state, present.layers);
+                return Ok(Explanation { run, tool, state, layers, sentence, moves: Vec::new() });
             }
             let moves = self.moves(&info, &present.story, depth).await?;
-            let sentence = sentence::whole(&info, &moves);
-            Ok(Explanation { run, tool: info.tool, state: info.state, sentence, moves })
+            let sentence = sentence::through(sentence::whole(&info, &moves), &present.layers);
+            Ok(Explanation { run, tool: info.tool, state: info.state, layers: present.layers, sentence, moves })
         })
     }
 
@@ -57,6 +61,9 @@ impl Looker<'_> {
         let mut from = 0;
         loop {
             let page = self.kernel.store.page(run, from, WATCH_PAGE).await?;
+            if let Some(asked) = page.iter().find_map(|record| record.asked.as_ref()).filter(|_| from == 0) {
+                present.layers = asked.layers.clone();
+            }
             from += page.len() as u64;
             for record in &page {
                 present.story.note(record);

@@ -14,6 +14,7 @@ use crate::path::Path;
 use crate::run::record::DoubtCause;
 use crate::run::state::{Blocked, Ending, Hold, RunState};
 use crate::time::Timestamp;
+use crate::tool::Layers;
 use crate::tool::view::Failure;
 
 /// Where a run stands and what would move it, for people and for programs.
@@ -25,6 +26,9 @@ pub struct Explanation {
     pub tool: Arc<str>,
     /// Where it stands.
     pub state: RunState,
+    /// The layers it was called through; nothing where its journal cannot be read any more.
+    #[serde(skip_serializing_if = "Layers::is_empty")]
+    pub layers: Layers,
     /// Everything below in one sentence.
     pub sentence: String,
     /// What would move it. A run that is over has nothing here, an unfinished one at least one thing.

@@ -6,9 +6,15 @@ use super::{End, Move, Why};
 use crate::path::Path;
 use crate::run::state::{Blocked, Ending, RunInfo, RunState};
 use crate::time::{Timestamp, words};
+use crate::tool::Layers;
 
 /// How many things one sentence names; the others are counted.
 const NAMED: usize = 3;
+
+/// The same with the layers that the run was called through.
+pub(super) fn through(sentence: String, layers: &Layers) -> String {
+    if layers.is_empty() { sentence } else { format!("{sentence} (called through {layers})") }
+}
 
 /// Everything about an unfinished run in one sentence.
 pub(super) fn whole(info: &RunInfo, moves: &[Move]) -> String {

@@ -229,15 +229,15 @@ impl Runtime {
         let wanted = self.asked(work);
         let Some((_, root)) = wanted.first() else { return Ok(()) };
         let name = if root.kind == OpKind::Batch { "batch" } else { &root.name };
-        if *info.tool != *name && !self.is_alias(&root.name, &info.tool) {
-            return reused(format!("it runs `{}`, not `{name}`", info.tool));
-        }
+        let is_other = *info.tool != *name && !self.is_alias(&root.name, &info.tool);
+        let other = || reused(format!("it runs `{}`, not `{name}`", info.tool));
         if info.session.as_ref() != session {
             return reused("it belongs to another session".to_owned());
         }
         // A fork has a key of its own, and whoever made it compares that.
         let records = match self.kernel.store.page(run, 0, wanted.len()).await {
-            // What is left of it says no more than what was compared.
+            // What is left of it says no more than the id of its tool.
+            Err(StoreError::JournalGone(_)) if is_other => return other(),
             Err(StoreError::JournalGone(_)) => return Ok(()),
             records => records?,
         };
@@ -249,10 +249,19 @@ impl Runtime {
             let there = records.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
             let same = |there: &Asked| {
                 let renamed = self.is_alias(&wanted.name, &there.name);
-                let named = if renamed { Asked { name: wanted.name.clone(), ..there.clone() } } else { there.clone() };
+                let mut named =
+                    if renamed { Asked { name: wanted.name.clone(), ..there.clone() } } else { there.clone() };
+                // The calls of a batch have the layers that it is made through.
+                if wanted.kind == OpKind::Batch {
+                    named.layers = wanted.layers.clone();
+                }
                 named.same(wanted)
             };
             if !there.is_some_and(same) {
+                // A name may mean another tool by now: what was asked for is compared, not what it means.
+                if path.is_root() && is_other && there.is_none_or(|there| there.as_asked() != wanted.as_asked()) {
+                    return other();
+                }
                 let place = if path.is_root() { String::new() } else { format!(" at {path}") };
                 return reused(format!(
                     "the {wanted}{place} is not what it was asked for with, or has other arguments"

@@ -100,22 +100,44 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    /// The runtime as this client may use it: through the layer of its token, or through the one that its request names.
-    pub(crate) fn windlass<'a>(&self, app: &'a Shared, asked: Option<&str>) -> Answer<Cow<'a, Windlass>> {
-        let layer = match (&self.layer, asked) {
+    /// The same for calls under a key, and the layers that they name themselves. What was called before through a layer that
+    /// is not there any more is found by its key all the same.
+    pub(crate) async fn caller<'a>(
+        &self,
+        app: &'a Shared,
+        asked: Option<&str>,
+        key: Option<&str>,
+    ) -> Answer<(Cow<'a, Windlass>, Option<Arc<str>>)> {
+        let refusal = match self.windlass(app, asked) {
+            Ok(windlass) => return Ok((windlass, None)),
+            Err(refusal) => refusal,
+        };
+        match (self.layer(asked)?, key) {
+            (Some(layer), Some(key)) if app.windlass.keyed(key).await?.is_some() => {
+                Ok((Cow::Borrowed(&app.windlass), Some(layer)))
+            }
+            _ => Err(refusal),
+        }
+    }
+
+    /// The layer of its token, or the one that its request names.
+    fn layer(&self, asked: Option<&str>) -> Answer<Option<Arc<str>>> {
+        match (&self.layer, asked) {
             (Some(own), Some(other)) if **own != *other => {
                 let detail = format!(
                     "the token `{}` is bound to the layer `{own}` and can use no other; leave out `layer`",
                     self.name
                 );
-                return Err(
-                    Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", &**own)
-                );
+                Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", &**own))
             }
-            (Some(own), _) => own.clone(),
-            (None, Some(asked)) => asked.into(),
-            (None, None) => return Ok(Cow::Borrowed(&app.windlass)),
-        };
+            (Some(own), _) => Ok(Some(own.clone())),
+            (None, asked) => Ok(asked.map(Into::into)),
+        }
+    }
+
+    /// The runtime as this client may use it: through the layer of its token, or through the one that its request names.
+    pub(crate) fn windlass<'a>(&self, app: &'a Shared, asked: Option<&str>) -> Answer<Cow<'a, Windlass>> {
+        let Some(layer) = self.layer(asked)? else { return Ok(Cow::Borrowed(&app.windlass)) };
         app.windlass.in_layers(&Layers::from_iter([layer])).map(Cow::Owned).map_err(|missing| {
             let why = format!("{missing} here; add `[layer.{}]` to the config, or use another", shortened(&missing.0));
             Refusal::conflict("no_layer", why)

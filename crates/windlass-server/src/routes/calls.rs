@@ -46,9 +46,9 @@ pub(super) async fn call(
 ) -> Answer {
     let wait = patience(request.wait_ms, WAIT_MS)?;
     let how = start(key, request.session)?;
-    let windlass = may.who.windlass(&app, request.layer.as_deref())?;
+    let (windlass, layer) = may.who.caller(&app, request.layer.as_deref(), how.key.as_deref()).await?;
     let tool = named(&windlass, &request.tool);
-    let work = Work::Call(to_call(tool.clone(), request.args, request.call_id)?);
+    let work = Work::Call(in_layer(to_call(tool.clone(), request.args, request.call_id)?, layer));
     let mut submitted = windlass.submit(work, how).await?;
     let told = app.within(wait, pin!(submitted.outcomes())).await;
     match told {
@@ -79,13 +79,13 @@ pub(super) async fn batch(
 ) -> Answer {
     let wait = patience(request.wait_ms, WAIT_MS)?;
     let how = start(key, request.session)?;
-    let windlass = may.who.windlass(&app, request.layer.as_deref())?;
+    let (windlass, layer) = may.who.caller(&app, request.layer.as_deref(), how.key.as_deref()).await?;
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
         return Err(Refusal::invalid(format!("a batch has 1 to {BATCH_CALLS} calls")));
     }
     let tools: Vec<Arc<str>> = request.calls.iter().map(|call| named(&windlass, &call.tool)).collect();
     let calls = request.calls.into_iter().zip(&tools);
-    let calls = calls.map(|(call, tool)| to_call(tool.clone(), call.args, call.call_id));
+    let calls = calls.map(|(call, tool)| Ok(in_layer(to_call(tool.clone(), call.args, call.call_id)?, layer.clone())));
     let calls = calls.collect::<Answer<Vec<ToolCall>>>()?;
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
     let mut submitted = windlass.submit(work, how).await?;
@@ -130,6 +130,13 @@ fn to_call(tool: Arc<str>, args: serde_json::Value, call_id: Option<String>) -> 
         }
         Some(id) => Ok(call.with_id(id)),
         None => Ok(call),
+    }
+}
+
+fn in_layer(call: ToolCall, layer: Option<Arc<str>>) -> ToolCall {
+    match layer {
+        Some(layer) => call.in_layer(layer),
+        None => call,
     }
 }
 

@@ -131,11 +131,25 @@ fn find(windlass: &Windlass, name: &str) -> Answer<Arc<Tool>> {
         .ok_or_else(|| Refusal::not_found(format!("there is no tool `{}`; /v1/tools lists them", shortened(name))))
 }
 
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LayerQuery {
+    /// As this layer shows it.
+    #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
+    layer: Option<String>,
+}
+
 /// Look at a tool
-#[utoipa::path(get, path = "/v1/tools/{name}", tag = "tools", params(("name" = String, Path)),
+#[utoipa::path(get, path = "/v1/tools/{name}", tag = "tools", params(("name" = String, Path), LayerQuery),
     responses((status = 200, description = "The tool", body = ToolView)))]
-pub(super) async fn get(State(app): State<Shared>, may: May<Read>, Place(name): Place<String>) -> Answer {
-    let view = view(&*find(&*may.who.windlass(&app, None)?, &name)?);
+pub(super) async fn get(
+    State(app): State<Shared>,
+    may: May<Read>,
+    Place(name): Place<String>,
+    Query(query): Query<LayerQuery>,
+) -> Answer {
+    let view = view(&*find(&*may.who.windlass(&app, query.layer.as_deref())?, &name)?);
     Ok(ok(&view.map_err(|why| Refusal::unavailable("tool_unavailable", why))?))
 }
 

@@ -99,6 +99,7 @@ pub(crate) fn explanation(explanation: &Explanation) -> wire::Explanation {
         run: explanation.run,
         tool: explanation.tool.to_string(),
         state: state(&explanation.state),
+        layers: explanation.layers.names().iter().map(ToString::to_string).collect(),
         sentence: explanation.sentence.clone(),
         moves: moves.collect(),
     }

@@ -231,6 +231,9 @@ pub struct Explanation {
     pub tool: String,
     /// Where it stands.
     pub state: State,
+    /// The layers it was called through, the lowest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<String>,
     /// All of it in one sentence.
     pub sentence: String,
     /// What would move it; nothing if it is over.

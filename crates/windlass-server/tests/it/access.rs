@@ -357,3 +357,26 @@ async fn item(client: &Client, run: &str) -> String {
     })
     .await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b02_l12_a_keyed_repeat_is_answered_after_its_layer_is_gone_and_the_scope_is_shown() {
+    let world = World::new().await;
+    world.windlass.layer("guest").unwrap().toolbox().show_only(["add"]);
+    world.client.get("/v1/tools/add?layer=guest").await.is(200);
+    world.client.get("/v1/tools/charge?layer=guest").await.refused(404, "not_found");
+    let call = json!({"tool": "add", "args": {"a": 1, "b": 2}, "layer": "guest"});
+    let batch = json!({"calls": [{"tool": "add", "args": {"a": 1, "b": 2}}], "layer": "guest"});
+    let first = world.client.post_as("k", "/v1/calls", call.clone()).await.is(200);
+    let several = world.client.post_as("b", "/v1/batches", batch.clone()).await.is(200);
+    let explained = world.client.get(&format!("/v1/runs/{}/explain", first["run"].as_str().unwrap())).await.is(200);
+    assert_eq!(explained["layers"], json!(["guest"]));
+    assert!(explained["sentence"].as_str().unwrap().ends_with("(called through guest)"), "{explained}");
+
+    world.windlass.toolbox().remove_layer("guest");
+    assert_eq!(world.client.post_as("k", "/v1/calls", call.clone()).await.is(200), first);
+    assert_eq!(world.client.post_as("b", "/v1/batches", batch).await.is(200), several);
+    let mut other = call.clone();
+    other["args"]["a"] = json!(7);
+    world.client.post_as("k", "/v1/calls", other).await.refused(422, "key_reused");
+    world.client.post_as("new", "/v1/calls", call).await.refused(409, "no_layer");
+}
