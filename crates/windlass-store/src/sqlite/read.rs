@@ -399,13 +399,18 @@ fn contents(
     }))
 }
 
-/// No message is missing: their rows stay when they are consumed.
+/// No message is missing: their rows stay when they are consumed, and the index of what is left has all that is left.
 fn check_mailbox(view: &Connection, id: i64) -> Result<(), ReadError> {
     let sql = "SELECT count(*), max(coalesce(max(position), 0), coalesce((SELECT mail FROM runs WHERE id = ?1), 0)),
-                      coalesce((SELECT summary FROM runs WHERE id = ?1), 0)
-               FROM mail WHERE run = ?1";
-    let (count, last, summary): (i64, i64, i64) =
-        view.prepare_cached(sql)?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+                      coalesce((SELECT summary FROM runs WHERE id = ?1), 0), count(body),
+                      (SELECT count(*) FROM mail INDEXED BY mail_unread WHERE run = ?1 AND body IS NOT NULL)
+               FROM mail NOT INDEXED WHERE run = ?1";
+    let (count, last, summary, unread, indexed): (i64, i64, i64, i64, i64) = view
+        .prepare_cached(sql)?
+        .query_row([id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))?;
+    if unread != indexed {
+        return Err(log::damaged(format!("the index of its mailbox has {indexed} of {unread} messages")));
+    }
     // They go with the journal.
     if count == last || summary != 0 {
         return Ok(());
