@@ -3,12 +3,13 @@
 //! as much work done as the first.
 
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use tokio::sync::Notify;
-use windlass::{Filter, Start, ToolCall, Windlass};
+use windlass::{Filter, RunState, Start, ToolCall, Windlass};
 
 use super::from_env;
 use crate::kill::{DIR, LedgerFile, complaints, ledger_path, spawn};
@@ -51,11 +52,16 @@ async fn lane(windlass: Windlass, dir: PathBuf, number: u64) {
 
 /// Sends what an earlier life may have failed to send.
 async fn remind(windlass: &Windlass) {
-    for filter in [Filter::Queued, Filter::Running, Filter::Suspended, Filter::Held] {
-        for info in windlass.list(filter, None, 1_000).await.expect("the runs") {
-            if *info.tool == *"listener" {
-                People::signal(windlass, info.run).await;
-            }
+    // By their tool, and not by their state: that changes meanwhile, and a run between two lists is in neither.
+    let mut after = None;
+    loop {
+        let page = windlass.list(Filter::Tool("listener".into()), after, 1_000).await.expect("the runs");
+        after = page.last().map(|info| info.run);
+        for info in page.iter().filter(|info| !matches!(info.state, RunState::Finished { .. })) {
+            People::signal(windlass, info.run).await;
+        }
+        if page.len() < 1_000 {
+            return;
         }
     }
 }
@@ -96,6 +102,11 @@ fn now() -> i64 {
     i64::try_from(since.as_micros()).expect("it is earlier than the end of time")
 }
 
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(sent.is_ok_and(|sent| sent.success()), "the signal {name} is sent");
+}
+
 #[test]
 fn kills_by_time() {
     let minutes = from_env("WINDLASS_SOAK_MINUTES", 0);
@@ -110,6 +121,15 @@ fn kills_by_time() {
         let mut child = spawn("soak::load::child", dir.path(), true);
         // Death by time is the point here; the deterministic deaths are elsewhere.
         std::thread::park_timeout(Duration::from_millis(dice.below(longest_life) as u64));
+        // Now and then it stands still first; then it works on for a while, or is killed as it stands.
+        if lives % 3 == 2 {
+            signal(&child, "STOP");
+            std::thread::park_timeout(Duration::from_millis(dice.below(longest_life / 2) as u64));
+            if dice.below(2) == 0 {
+                signal(&child, "CONT");
+                std::thread::park_timeout(Duration::from_millis(dice.below(longest_life) as u64));
+            }
+        }
         let ended = child.try_wait().expect("it is ours");
         assert!(ended.is_none(), "life {lives} ended by itself: {}", complaints(dir.path()));
         child.kill().expect("it is killed");

@@ -187,12 +187,13 @@ impl Load {
         assert_eq!(done.code, code, "{args:?}: {done:?}");
     }
 
-    /// The server stands still for a while; it goes on, or is killed as it stands.
+    /// The server stands still for a while; it works on for a while, or is killed as it stands.
     async fn stands_still(&mut self, time: Duration, dice: &mut Dice) {
         self.server.signal("STOP");
         tokio::time::sleep(time).await;
         if dice.below(2) == 0 {
             self.server.signal("CONT");
+            self.accepts(1 + dice.below(CLIENTS)).await;
         }
     }
 
