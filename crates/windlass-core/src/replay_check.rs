@@ -22,7 +22,7 @@ use crate::run::state::{Hold, RunInfo};
 use crate::spawn::Spawn;
 use crate::store::{
     Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Driving, Due, Entry, Filter, KeyPlace, Mail,
-    Queries, Store, StoreError, Stored, Swept, Upkeep, Upload,
+    Mailboxes, Queries, Store, StoreError, Stored, Swept, Upkeep, Upload,
 };
 use crate::time::Timestamp;
 use crate::worker::Lease;
@@ -184,7 +184,7 @@ impl Driving for Nowhere {
         none()
     }
 
-    fn mail_of_many(&self, _: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>> {
+    fn mail_of_many(&self, _: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Mailboxes, StoreError>> {
         none()
     }
 

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Answer, Artifacts, Change, Claimant, Claimed, Commit, Counts, Creation, Driving, Due, Entry as Logged, Filter,
-    Guard, KeyPlace, Mail, Message, Queries, Retention, Store, StoreError, Tidied, Turn, Upkeep,
+    Guard, KeyPlace, Mail, Mailboxes, Message, Queries, Retention, Store, StoreError, Tidied, Turn, Upkeep,
 };
 use crate::id::{RunId, WorkerId};
 use crate::run::record::Record;
@@ -409,7 +409,7 @@ impl Driving for MemoryStore {
         ready(Ok(places.collect()))
     }
 
-    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>> {
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Mailboxes, StoreError>> {
         let inner = self.inner.lock();
         let mail = |(run, after): (RunId, u64)| {
             let mail = inner.runs.get(&run)?.mailbox.beyond(after);

@@ -140,6 +140,9 @@ pub enum Settlement {
     GiveUp,
 }
 
+/// Mail of several runs.
+pub type Mailboxes = Vec<(RunId, Vec<Mail>)>;
+
 /// A message with its place in the mailbox.
 #[derive(Clone, Debug)]
 pub struct Mail {

@@ -21,7 +21,7 @@ pub use artifacts::{
 pub use keys::KeyPlace;
 pub use lists::{Counts, Filter};
 pub use memory::MemoryStore;
-pub use message::{Mail, Message, Resolution, Settlement};
+pub use message::{Mail, Mailboxes, Message, Resolution, Settlement};
 pub use retention::{Cutoffs, Retention, Tidied};
 
 use std::sync::Arc;
@@ -385,7 +385,7 @@ pub trait Driving: Send + Sync + 'static {
 
     /// The same of many runs at once, for a worker that looks for what others wrote. Runs without such mail, and runs whose
     /// mail cannot be read, are left out.
-    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>>;
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Mailboxes, StoreError>>;
 }
 
 /// What is looked at in a [`Store`]. Looking writes nothing.

@@ -9,7 +9,7 @@ use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
     Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, KeyPlace,
-    Mail, Queries, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload,
+    Mail, Mailboxes, Queries, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload,
 };
 use crate::time::Timestamp;
 
@@ -105,7 +105,7 @@ impl<A: Around> Driving for A {
         self.ask(Request::KeyPlaces, |store| store.key_places())
     }
 
-    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> Asked<'_, Vec<(RunId, Vec<Mail>)>> {
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> Asked<'_, Mailboxes> {
         self.ask(Request::Mail, move |store| store.mail_of_many(runs))
     }
 

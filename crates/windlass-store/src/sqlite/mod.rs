@@ -53,8 +53,8 @@ use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace, Mail, Promise,
-    Queries, Store, StoreError, Tidied, Upkeep,
+    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace, Mail,
+    Mailboxes, Promise, Queries, Store, StoreError, Tidied, Upkeep,
 };
 use windlass_core::time::Timestamp;
 use windlass_core::{RunId, WorkerId};
@@ -255,7 +255,7 @@ impl Driving for SqliteStore {
         Box::pin(async move { self.readers.key_places() })
     }
 
-    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Vec<(RunId, Vec<Mail>)>, StoreError>> {
+    fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Mailboxes, StoreError>> {
         Box::pin(async move { self.readers.mail_of_many(&runs) })
     }
 

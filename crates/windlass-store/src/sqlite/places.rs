@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use windlass_core::RunId;
 use windlass_core::store::KeyPlace;
 
-use super::damage::Damage;
+use super::damage::{Damage, Noticed};
 use super::log::{signed, unsigned};
 use super::read::ReadError;
 
@@ -21,13 +21,16 @@ CREATE TABLE places (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// What is damaged, as people are told.
+const PLACE: &str = "its place in the queue of a key";
+
 /// Those whose rows are not what was written.
 pub(super) const DAMAGED: &str = "SELECT (SELECT runs.run FROM runs WHERE runs.id = places.run),
     'its place in the queue of a key' FROM places WHERE sum != windlass_sum(run, path, key, ticket, held)";
 
 const ALL: &str = "SELECT runs.run, path, places.key, ticket, held,
-                          places.sum = windlass_sum(places.run, path, places.key, ticket, held)
-                   FROM places JOIN runs ON runs.id = places.run WHERE phase < 4";
+                          places.sum = windlass_sum(places.run, path, places.key, ticket, held), phase < 4
+                   FROM places LEFT JOIN runs ON runs.id = places.run";
 
 /// Sets the places of a run.
 pub(super) fn set(connection: &Connection, run: i64, places: &[KeyPlace]) -> rusqlite::Result<()> {
@@ -46,21 +49,24 @@ pub(super) fn forget(connection: &Connection, run: i64) -> rusqlite::Result<()> 
     connection.prepare_cached("DELETE FROM places WHERE run = ?1")?.execute([run]).map(|_| ())
 }
 
-/// The places of all unfinished runs, and those that cannot be relied on.
-pub(super) fn all(connection: &Connection) -> Result<(Vec<(RunId, KeyPlace)>, Vec<Damage>), ReadError> {
-    let (mut places, mut damaged) = (Vec::new(), Vec::new());
+/// The places of all unfinished runs. Those that cannot be relied on are noticed, and left out.
+pub(super) fn all(connection: &Connection, noticed: &Noticed) -> Result<Vec<(RunId, KeyPlace)>, ReadError> {
+    let mut places = Vec::new();
     let mut statement = connection.prepare_cached(ALL)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let run = RunId::from_bytes(row.get(0)?);
+        let run = row.get::<_, Option<[u8; 16]>>(0)?.map(RunId::from_bytes);
         let path = row.get_ref(1)?.as_str().ok().and_then(|path| path.parse().ok());
-        match path.filter(|_| row.get(5).unwrap_or(false)) {
-            Some(path) => {
+        let is_open = row.get::<_, Option<bool>>(6)?.unwrap_or(false);
+        match (path.filter(|_| row.get(5).unwrap_or(false)), run) {
+            (Some(path), Some(run)) if is_open => {
                 let (key, ticket, held) = (row.get::<_, String>(2)?.into(), unsigned(row.get(3)?), row.get(4)?);
                 places.push((run, KeyPlace { path, key, ticket, held }));
             }
-            None => damaged.push(Damage { run: Some(run), place: "its place in the queue of a key".to_owned() }),
+            // Of a run that is over.
+            (Some(_), _) => {}
+            (None, run) => noticed.notice(&Damage { run, place: PLACE.to_owned() }),
         }
     }
-    Ok((places, damaged))
+    Ok(places)
 }

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use serde::de::DeserializeOwned;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Hold, RunInfo, RunState};
-use windlass_core::store::{Due, Entry, KeyPlace, Mail, StoreError};
+use windlass_core::store::{Due, Entry, KeyPlace, Mail, Mailboxes, StoreError};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId};
 
@@ -191,7 +191,7 @@ impl Readers {
         })
     }
 
-    pub(super) fn mail_of_many(&self, runs: &[(RunId, u64)]) -> Result<Vec<(RunId, Vec<Mail>)>, StoreError> {
+    pub(super) fn mail_of_many(&self, runs: &[(RunId, u64)]) -> Result<Mailboxes, StoreError> {
         let mut all = Vec::new();
         for (run, after) in runs {
             match self.mail(*run, *after) {
@@ -206,9 +206,7 @@ impl Readers {
     }
 
     pub(super) fn key_places(&self) -> Result<Vec<(RunId, KeyPlace)>, StoreError> {
-        let (places, damaged) = self.glance(None, |connection| places::all(connection))?;
-        damaged.iter().for_each(|damage| self.noticed.notice(damage));
-        Ok(places)
+        self.glance(None, |connection| places::all(connection, &self.noticed))
     }
 
     pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {

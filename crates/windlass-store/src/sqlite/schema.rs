@@ -178,8 +178,7 @@ const MIGRATIONS: [&[&str]; 7] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, F
 
 /// Version 7 wrote the rows of short runs after their records; `migrate_notes.rs` writes those that are missing. It kept neither
 /// the places of runs in the queues of keys nor the types of artifacts.
-const FROM_V7: &[&str] =
-    &[places::DDL, "DROP TRIGGER IF EXISTS blobs_sum;", blobs::MEDIA_TYPES, sum::BLOBS_TRIGGER];
+const FROM_V7: &[&str] = &[places::DDL, "DROP TRIGGER IF EXISTS blobs_sum;", blobs::MEDIA_TYPES, sum::BLOBS_TRIGGER];
 
 /// Version 6 took any log that lay beside the file, and had no checksums. What it wrote stays without.
 const FROM_V6: &[&str] = &[lineage::DDL, sum::COLUMNS, sum::TRIGGERS];

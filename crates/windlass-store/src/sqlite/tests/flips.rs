@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::Value as SqlValue;
 use windlass_core::run::record::DoubtCause;
 use windlass_core::run::state::{Blocked, Doubt, Park, RunInfo};
-use windlass_core::store::{Access, ArtifactId, Artifacts, Filter, Turn};
+use windlass_core::store::{Access, ArtifactId, Artifacts, Filter, KeyPlace, Turn};
 
 use super::super::check_file;
 use super::super::place::beside;
@@ -48,7 +48,12 @@ fn fill(store: &SqliteStore) {
     let on = Blocked::Input { name: "n".into(), at: None };
     let park = Park { path: path.clone(), operation: "wait".to_owned(), on, since: at, until: None };
     let suspended = RunState::Suspended { wake: Some(Timestamp::from_micros(50)) };
-    say(3, 1, vec![append(json!("waits")), Change::Parks(vec![park]), Change::State(suspended)]);
+    let places = [true, false].map(|held| {
+        let path = if held { Path::root() } else { path.clone() };
+        KeyPlace { path, key: "till".into(), ticket: 5 + u64::from(!held), held }
+    });
+    let keys = Change::Keys(places.to_vec());
+    say(3, 1, vec![append(json!("waits")), Change::Parks(vec![park]), keys, Change::State(suspended)]);
     commit(store, signal(3, json!("first"), Some("dedupe"))).unwrap();
     commit(store, signal(3, json!("y".repeat(20_000)), None)).unwrap();
     say(4, 0, vec![Change::Create(creation("t", Some("spent"), None)), append(json!(1)), finish()]);
@@ -100,6 +105,7 @@ fn answers(path: &FilePath) -> Option<Vec<(String, String)>> {
     for n in [3, 5] {
         say(&format!("mail {n}"), format!("{:?}", block_on(store.mail(run(n), 0))));
     }
+    say("places", format!("{:?}", block_on(store.key_places())));
     say("told", format!("{:?}", block_on(store.told(run(3), "dedupe".into()))));
     let filters = [Filter::All, Filter::Running, Filter::Suspended, Filter::Finished, Filter::Held, Filter::Inbox];
     let filters = filters.into_iter().chain([Filter::Doubted, Filter::Session("s".into()), Filter::Children(run(1))]);
@@ -179,7 +185,7 @@ impl Dice {
     }
 }
 
-const TABLES: [(&str, &[&str]); 13] = [
+const TABLES: [(&str, &[&str]); 14] = [
     ("file", &["rowid"]),
     ("workers", &["id"]),
     ("sessions", &["id"]),
@@ -193,6 +199,7 @@ const TABLES: [(&str, &[&str]); 13] = [
     ("refs", &["run", "blob"]),
     ("claims", &["blob", "holder"]),
     ("lineage", &["rowid"]),
+    ("places", &["run", "path"]),
 ];
 
 /// A cell of the file: its table, its column, and which row.
