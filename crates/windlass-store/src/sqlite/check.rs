@@ -1,5 +1,5 @@
-//! Looking for damage in a file that was not closed in good order: a little before it is opened, and all of it in the
-//! background, while it is used.
+//! Looking for damage in a file: a little before it is opened, and all of it in the background, while it is used. A file that
+//! was closed in good order counts as fine meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -214,19 +214,22 @@ impl Shared {
 }
 
 impl Check {
-    /// Looks through the file, unless it is `clean`, in a thread of its own.
+    /// Looks through the file in a thread of its own. A `clean` one can wait for a calm second: a process that is soon over does
+    /// not read it, and no index is known to be sound before it was looked through.
     pub(super) fn start(place: &Place, clean: bool, noticed: Arc<Noticed>) -> std::io::Result<Self> {
         let shared = Shared::new(if clean { Health::Fine } else { Health::Checking }, noticed);
-        let mut thread = None;
-        if !clean {
-            let (place, shared) = (place.clone(), shared.clone());
-            let work = move || {
-                give_way();
-                conclude(&place, &shared);
-            };
-            thread = Some(thread::Builder::new().name("windlass-check".to_owned()).spawn(work)?);
-        }
-        Ok(Self { shared, thread: Mutex::new(thread) })
+        let (place, at_work) = (place.clone(), shared.clone());
+        let work = move || {
+            give_way();
+            if clean {
+                at_work.wait_for_calm();
+            }
+            if at_work.may_go_on() {
+                conclude(&place, &at_work);
+            }
+        };
+        let thread = thread::Builder::new().name("windlass-check".to_owned()).spawn(work)?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
     pub(super) fn shared(&self) -> Arc<Shared> {
@@ -275,7 +278,7 @@ pub(super) fn conclude(place: &Place, shared: &Arc<Shared>) {
     let found = loop {
         match through(place, shared) {
             Ok(None) => {
-                tracing::info!(%path, "the file was not closed in good order, and nothing is wrong with it");
+                tracing::debug!(%path, "the file was looked through, and nothing is wrong with it");
                 break Health::Fine;
             }
             Ok(Some(problem)) => {

@@ -1,4 +1,4 @@
-//! Files that were not closed in good order are looked through.
+//! Files are looked through in the background.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,7 +44,7 @@ fn w08_a_file_is_marked_clean_when_it_is_closed_and_only_then() {
     assert!(!is_clean(&path));
     drop(store);
     assert!(is_clean(&path));
-    assert_eq!(SqliteStore::open(&path).unwrap().health(), Health::Fine, "nothing is looked through");
+    assert_eq!(SqliteStore::open(&path).unwrap().health(), Health::Fine, "nothing is waited for");
 }
 
 #[test]
@@ -88,6 +88,21 @@ fn w08_a_row_that_an_index_has_not_is_found_in_the_background() {
     let store = SqliteStore::open(&path).unwrap();
     let problem = "log: row 3 missing from index log_by_session";
     assert_eq!(checked(&store), Health::Broken(format!("{} is damaged ({problem}); {ADVICE}", path.display())));
+}
+
+#[test]
+fn w08_damage_is_found_in_the_background_also_where_the_file_was_closed_in_good_order() {
+    let (_directory, path) = place();
+    unclean(&path, "DELETE FROM runs WHERE id = 1; UPDATE file SET clean = 1");
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(store.health(), Health::Fine, "until it was looked through");
+    while store.health() == Health::Fine {
+        thread::yield_now();
+    }
+    let broken = format!("{} is damaged (a record is of no run); {ADVICE}", path.display());
+    assert_eq!(store.health(), Health::Broken(broken));
+    drop(store);
+    assert!(!is_clean(&path), "what is broken is not forgotten");
 }
 
 #[test]
