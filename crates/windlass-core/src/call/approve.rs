@@ -16,7 +16,7 @@ use crate::run::recall::Recalling;
 use crate::run::record::{Event, Grant, Settled, Settler, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::Earlier;
-use crate::run::state::Blocked;
+use crate::run::state::{Blocked, Park};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Tool, ToolError};
@@ -260,13 +260,15 @@ impl Guarded {
     }
 
     fn park(&mut self, on: Blocked, within: std::time::Duration) -> Stage {
+        let Some(operation) = &mut self.operation else { return Stage::Over };
         let now = self.run.now();
         let until = Some(now + within);
-        if let Some(operation) = &mut self.operation {
-            // Since when it waits is said in one way, now and when it is taken up again.
-            operation.record_at(&self.run, now, Event::Parked { on: on.clone(), until, attempt: 0 });
-        }
-        Stage::Waiting(Wait::new(on, until, now))
+        let event = Event::Parked { on: on.clone(), until, attempt: 0 };
+        let park = Park { path: operation.path.clone(), operation: operation.describe(), on, since: now, until };
+        let wait = Wait::begin(&self.run, park);
+        // Since when it waits is said in one way, now and when it is taken up again.
+        operation.record_at(&self.run, now, event);
+        Stage::Waiting(wait)
     }
 
     fn wait(&mut self, cx: &mut Context<'_>, wait: &mut Wait) -> Poll<Stage> {

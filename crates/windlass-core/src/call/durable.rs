@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::attempt::Attempt;
 use super::child::{broken_promise, narrate};
-use super::execute::{seal, waits_for_key};
-use super::key::Key;
+use super::execute::seal;
+use super::key::{Key, waits_for_key};
 use super::loops::Loops;
 use super::middleware::Passing;
 use super::operation::Operation;

@@ -11,6 +11,7 @@ use super::attempt::{Attempt, Origin, idempotency_key};
 use super::batch::Barrier;
 use super::commands::{self, Ready};
 use super::doubt::Doubting;
+use super::key::waits_for_key;
 use super::operation::Operation;
 use super::queue::{Queue, Stage};
 use super::rules::Rules;
@@ -22,7 +23,7 @@ use crate::run::machine::Past;
 use crate::run::record::{DoubtCause, Event, Finished, Record, Settled, Settler, Told};
 use crate::run::replay::Decision;
 use crate::run::spent::{Earlier, Spent};
-use crate::run::state::{Blocked, Hold, Park};
+use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, Toolbox};
@@ -574,12 +575,6 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.queue.release();
         Flow::Done(Told { result: answer, at, times })
     }
-}
-
-/// What is shown of an operation that queues for its key.
-pub(super) fn waits_for_key(run: &Run, op: &Operation, key: &Arc<str>, until: Option<Timestamp>) -> Park {
-    let (path, operation, on) = (op.path.clone(), op.describe(), Blocked::Key { key: key.clone() });
-    Park { path, operation, on, since: run.now(), until }
 }
 
 /// Gives a hidden failure its correlation id and logs its whole chain; bounds the text of the others.

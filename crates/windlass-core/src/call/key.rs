@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::operation::Operation;
 use crate::admit::{Held, KeyTurn};
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::machine::Machine;
+use crate::run::state::{Blocked, Park};
+use crate::time::Timestamp;
 
 /// Dropping it gives up the place once everything that the run has said so far is durable. A run that is suspended, held or
 /// reloaded keeps it: its operation is asked for again, and finds it.
@@ -62,4 +65,10 @@ impl Drop for Key {
         self.run.with(|machine: &mut Machine| machine.leave_places(path));
         self.run.leave_queue(self.turn.clone());
     }
+}
+
+/// What is shown of an operation that queues for its key.
+pub(super) fn waits_for_key(run: &Run, op: &Operation, key: &Arc<str>, until: Option<Timestamp>) -> Park {
+    let (path, operation, on) = (op.path.clone(), op.describe(), Blocked::Key { key: key.clone() });
+    Park { path, operation, on, since: run.now(), until }
 }

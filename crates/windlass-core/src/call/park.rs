@@ -11,7 +11,7 @@ use crate::run::machine::Machine;
 use crate::run::parks::Answer;
 use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded, Settled, Told};
 use crate::run::replay::Decision;
-use crate::run::state::{Blocked, Hold};
+use crate::run::state::{Blocked, Hold, Park};
 use crate::run::{Registration, Run};
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Output, ToolError};
@@ -173,8 +173,11 @@ impl Parking {
                 let until = self.plan.within.map(|within| now + within);
                 let on = self.plan.on.clone();
                 let event = Event::Parked { on: on.clone(), until, attempt: 0 };
+                let park = Park { path: path.clone(), operation: asked.to_string(), on, since: now, until };
+                let wait = Wait::begin(&self.run, park);
                 self.run.append(path, now, Some(asked), event);
-                (on, until, now)
+                self.phase = Phase::Waiting(wait);
+                return None;
             }
             Decision::Park { on, until, .. } => (on, until, past.map_or(now, |past| past.since)),
             // Held by the machine, or left alone by it.

@@ -8,7 +8,7 @@ use super::queue::Stage;
 use super::wait::{Sleeper, Wait, Woken, revoked};
 use crate::run::parks::Answer;
 use crate::run::record::Event;
-use crate::run::state::Blocked;
+use crate::run::state::{Blocked, Park};
 use crate::tool::{Later, ToolError};
 
 impl<'a, S: Source<'a>> Execution<'a, S> {
@@ -43,14 +43,16 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let asked_for = later.within.map(|within| now + within);
         let until = asked_for.into_iter().chain(self.clock.deadline).min();
         let on = Blocked::Input { name: self.op.name.clone(), at: None };
-        let attempt = self.attempt;
-        self.append(Event::Parked { on: on.clone(), until, attempt });
+        let event = Event::Parked { on: on.clone(), until, attempt: self.attempt };
+        let (path, operation) = (self.op.path.clone(), self.op.describe());
+        let wait = Wait::begin(&self.run, Park { path, operation, on, since: now, until });
+        self.append(event);
         // What was begun under the key is not over: it ends with the answer.
         self.queue.release_but_key();
         if let Some(barrier) = &self.queue.barrier {
             barrier.stands_aside();
         }
-        self.go(Phase::Parked(Box::new(Wait::new(on, until, now))))
+        self.go(Phase::Parked(Box::new(wait)))
     }
 
     pub(super) fn parked(&mut self, cx: &mut Context<'_>, mut wait: Box<Wait>) -> Flow {

@@ -54,6 +54,15 @@ impl Wait {
         Self { on, until, since, timer: None, shown: false }
     }
 
+    /// A park that begins. It is on the list before its record is written, so that a client that is told of the record finds it
+    /// there.
+    pub(crate) fn begin(run: &Run, park: Park) -> Self {
+        let wait = Self { on: park.on.clone(), until: park.until, since: park.since, timer: None, shown: true };
+        run.note_wait();
+        run.with(|machine| machine.park(park));
+        wait
+    }
+
     /// `finish` records how it ended, in the same step in which the answer leaves the mailbox.
     pub(crate) fn poll<R>(
         &mut self,
