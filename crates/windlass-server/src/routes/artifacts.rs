@@ -30,7 +30,7 @@ pub(super) struct StoreQuery {
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     session: String,
     /// Its media type; the `Content-Type` of the request unless said.
-    #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    #[param(min_length = 1, max_length = 255, pattern = "^[0-9A-Za-z!#$&^_.+-]+/[0-9A-Za-z!#$&^_.+-]+( *;[ -~]*)?$")]
     media_type: Option<String>,
     /// Its file name.
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
@@ -100,8 +100,14 @@ pub(super) async fn store(
 }
 
 fn check_media_type(text: &str) -> Answer<()> {
-    if text.is_empty() || text.len() > 255 || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        return Err(Refusal::invalid("media_type is 1 to 255 visible characters, such as text/csv"));
+    let is_name = |name: &str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&byte))
+    };
+    let kind = text.split(';').next().unwrap_or_default().trim_end_matches(' ');
+    let is_kind = kind.split_once('/').is_some_and(|(kind, sort)| is_name(kind) && is_name(sort));
+    if !is_kind || text.len() > 255 || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        let why = "media_type is a type and a subtype, such as text/csv or text/plain; charset=utf-8, of at most 255 characters";
+        return Err(Refusal::invalid(why));
     }
     Ok(())
 }
@@ -142,7 +148,7 @@ pub(super) struct ReadQuery {
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     session: Option<String>,
     /// As what it is sent; as what it was first stored as unless said.
-    #[param(min_length = 1, max_length = 255, pattern = "^[ -~]+$")]
+    #[param(min_length = 1, max_length = 255, pattern = "^[0-9A-Za-z!#$&^_.+-]+/[0-9A-Za-z!#$&^_.+-]+( *;[ -~]*)?$")]
     media_type: Option<String>,
 }
 
