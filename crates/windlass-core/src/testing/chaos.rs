@@ -407,7 +407,9 @@ impl<'d> World<'d> {
     }
 
     fn send_help(&self) {
-        if let Some(worker) = self.workers.iter().flatten().next() {
+        // One that has not recovered yet would start what waits for a key before it knows of the holder.
+        let recovered = |worker: &&Worker| worker.recovered.load(Ordering::Acquire);
+        if let Some(worker) = self.workers.iter().flatten().find(recovered) {
             worker.sim.spawn(Box::pin(self.outside.clone().help(worker.runtime.clone())));
             while worker.sim.step() {}
         }
