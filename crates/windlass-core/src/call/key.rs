@@ -7,7 +7,6 @@ use super::operation::Operation;
 use crate::admit::{Held, KeyTurn};
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::machine::Machine;
 use crate::run::state::{Blocked, Park};
 use crate::time::Timestamp;
 
@@ -61,8 +60,6 @@ impl Drop for Key {
         if self.run.keeps_places() {
             return self.run.kernel.admission.keys.rest(&self.turn);
         }
-        let path = self.turn.path();
-        self.run.with(|machine: &mut Machine| machine.leave_places(path));
         self.run.leave_queue(self.turn.clone());
     }
 }

@@ -89,8 +89,6 @@ pub(crate) struct Run {
     /// Nothing of it is performed: its journal is checked against the code.
     pub(crate) only_checks: bool,
     interest: Mutex<Interest>,
-    /// Places in the queues of keys that are given up once so much is durable.
-    leaving: Mutex<Vec<(u64, KeyTurn)>>,
     /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
     ahead: AtomicI64,
 }
@@ -138,7 +136,6 @@ impl Run {
             origins,
             only_checks,
             interest: Mutex::default(),
-            leaving: Mutex::default(),
             ahead: AtomicI64::new(ahead(base)),
         })
     }
@@ -360,22 +357,15 @@ impl Run {
     /// Gives up a place once everything that the run has said so far is durable: until then the operation that had it may
     /// turn out not to be over.
     pub(crate) fn leave_queue(&self, turn: KeyTurn) {
-        let mark = self.with(|machine| machine.outbox().written());
-        self.leaving.lock().push((mark, turn));
-        self.leave_queues();
+        let left = self.with(|machine| {
+            machine.leave_when_durable(turn);
+            machine.take_left()
+        });
+        self.release(left);
     }
 
-    /// Gives up the places that waited for what is durable by now.
-    fn leave_queues(&self) {
-        let mut leaving = self.leaving.lock();
-        if leaving.is_empty() {
-            return;
-        }
-        let (left, rest) = std::mem::take(&mut *leaving).into_iter().partition(|(mark, _)| self.has_durable(*mark));
-        *leaving = rest;
-        drop(leaving);
-        let left: Vec<(u64, KeyTurn)> = left;
-        for next in left.iter().filter_map(|(_, turn)| self.kernel.admission.keys.release(turn)) {
+    fn release(&self, left: Vec<KeyTurn>) {
+        for next in left.iter().filter_map(|turn| self.kernel.admission.keys.release(turn)) {
             self.kernel.nudge(next);
         }
     }
@@ -400,13 +390,13 @@ impl Run {
 
     /// The store answered the commit on its way; returns the next one, if it is to be sent now.
     fn answered(&self, answer: Result<(), StoreError>, now: impl FnOnce(&Outbox) -> bool) -> Option<Commit> {
-        let (nudged, next) = self.with(|machine| {
+        let (nudged, left, next) = self.with(|machine| {
             machine.answered(answer);
-            let nudged = machine.take_nudged();
-            (nudged, if now(machine.outbox()) { machine.next_commit() } else { None })
+            let (nudged, left) = (machine.take_nudged(), machine.take_left());
+            (nudged, left, if now(machine.outbox()) { machine.next_commit() } else { None })
         });
         nudged.into_iter().for_each(|run| self.kernel.nudge(run));
-        self.leave_queues();
+        self.release(left);
         self.kernel.reach.watchers.changed(self.id, self.session.as_ref());
         self.wake();
         next

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::machine::{Machine, Stop};
 use super::record::{Event, Record, Recorded};
 use super::state::{Blocked, Park, RunState};
+use crate::admit::KeyTurn;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::store::{KeyPlace, Mail, Message, Resolution};
@@ -38,6 +39,8 @@ struct KeyPlaces {
     stored: Vec<KeyPlace>,
     /// Whether that may differ.
     changed: bool,
+    /// Those that are given up once so much is durable.
+    leaving: Vec<(u64, KeyTurn)>,
 }
 
 impl Parks {
@@ -118,6 +121,24 @@ impl Machine {
             keys.places.retain(|at, _| !at.positions().starts_with(path.positions()));
             keys.changed = true;
         }
+    }
+
+    /// A place is given up once everything that was said so far is durable.
+    pub(crate) fn leave_when_durable(&mut self, turn: KeyTurn) {
+        self.leave_places(turn.path());
+        let mark = self.outbox.written();
+        self.parks.make().keys.leaving.push((mark, turn));
+    }
+
+    /// The places that are to be given up by now.
+    pub(crate) fn take_left(&mut self) -> Vec<KeyTurn> {
+        let Some(parks) = self.parks.get_mut().filter(|parks| !parks.keys.leaving.is_empty()) else {
+            return Vec::new();
+        };
+        let is_durable = |(mark, _): &(u64, KeyTurn)| self.outbox.is_durable(*mark);
+        let (left, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut parks.keys.leaving).into_iter().partition(is_durable);
+        parks.keys.leaving = rest;
+        left.into_iter().map(|(_, turn)| turn).collect()
     }
 
     /// A body must end by then, whatever its operations wait for.
