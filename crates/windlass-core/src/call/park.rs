@@ -215,7 +215,7 @@ pub(crate) fn finished(path: &Path, told: &Told) -> Record {
     Record { path: path.clone(), at: told.at, asked: None, event: Event::Finished(finished) }
 }
 
-/// The same, ended by somebody else than whoever was to answer.
+/// The same, where the record names what ended it instead of an answer.
 fn settled_by(by: Option<Settled>, mut record: Record) -> Record {
     if let Event::Finished(finished) = &mut record.event {
         finished.settled = by.map(Box::new);

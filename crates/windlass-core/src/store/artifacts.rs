@@ -171,7 +171,7 @@ pub trait Artifacts: Send + Sync {
     /// Gives an upload up. It is collected later.
     fn abandon(&self, upload: Upload);
 
-    /// How many bytes an artifact has. [`StoreError::NoArtifact`] if it is not there for whoever asks.
+    /// How many bytes an artifact has. [`StoreError::NoArtifact`] if it is not there for the caller.
     fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>>;
 
     /// What an artifact was said to be when it was uploaded first; nothing where that was not kept.

@@ -62,7 +62,7 @@ pub enum Message {
         #[serde(with = "crate::run::record::recorded_form")]
         result: Recorded,
     },
-    /// Somebody decided about a call that needs approval.
+    /// A person decided about a call that needs approval.
     Decide {
         /// Where.
         path: Path,
@@ -136,7 +136,7 @@ pub enum Settlement {
     Happened(#[serde(with = "crate::run::record::recorded_form")] Recorded),
     /// It did not happen: attempt it again.
     DidNotHappen,
-    /// Nobody can tell: the body gets an `in_doubt` error.
+    /// It cannot be found out: the body gets an `in_doubt` error.
     GiveUp,
 }
 
