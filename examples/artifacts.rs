@@ -1,24 +1,26 @@
-//! Files that tools make: written bit by bit, kept by the run that mentions them, and for its session only.
+//! Files that tools create: written piece by piece, kept by the run that refers to them, and readable in its session
+//! only.
 //!
 //! `cargo run -p windlass-examples --bin artifacts [file]`
 
+use windlass::limits;
 use windlass::prelude::*;
-use windlass::{Access, limits};
+use windlass::store::Access;
 
 /// Write a report.
 #[tool(effect = idempotent)]
 async fn report(call: &Call, rows: u64) -> ToolResult<Output> {
-    // Pieces go to the store as they fill up; the whole file is never in memory.
+    // Pieces are stored as they fill up; the whole file is never in memory.
     let mut file = call.new_artifact("text/csv").named("report.csv");
     for row in 0..rows {
         file.write(format!("{row},{}\n", row * row).as_bytes()).await?;
     }
-    // Stored from here on, and kept from the moment the outcome below is recorded.
+    // Stored from here on, and kept once the outcome below is recorded.
     let file = file.finish().await?;
     Ok(Output::value(json!({"rows": rows})).with(Content::File(file)))
 }
 
-/// Say how a file begins.
+/// Show how a file begins.
 #[tool(effect = readonly)]
 async fn peek(call: &Call, file: Artifact) -> ToolResult<String> {
     let file = call.open_artifact(&file).await?;
@@ -39,18 +41,18 @@ async fn main() -> windlass::Result<()> {
     let file = output.content.iter().find_map(Content::artifact);
     let file = file.ok_or_else(|| windlass::Error::NotFound("the report has no file".to_owned()))?;
     println!("the outcome: {}", output.value);
-    println!("mentions:    {:?}, {} bytes, {}", file.name.as_deref().unwrap_or("?"), file.size(), file.media_type);
+    println!("refers to:   {:?}, {} bytes, {}", file.name.as_deref().unwrap_or("?"), file.size(), file.media_type);
 
-    // Another run of the same session reads it by its name…
+    // Another run of the same session reads it by its id…
     let seen = in_session(&windlass, "ada", peek::call(file.clone()).untyped()).await?;
     println!("ada sees:    {}", seen.for_model());
-    // …and another session cannot, although it knows the name.
+    // …and another session cannot, although it has the id.
     match windlass.open_artifact(file, Access::Session("bob".into())).await {
         Ok(_) => println!("bob sees it too"),
         Err(_) => println!("bob sees:    nothing"),
     }
 
-    // The program itself may read everything, a piece at a time.
+    // The program itself may read every file, piece by piece.
     let mut reader = windlass.open_artifact(file, Access::Owner).await?;
     let (mut pieces, mut lines) = (0, 0);
     while let Some(piece) = reader.next().await? {
@@ -62,7 +64,5 @@ async fn main() -> windlass::Result<()> {
 }
 
 async fn in_session(windlass: &Windlass, session: &str, call: ToolCall) -> windlass::Result<Outcome> {
-    let run = windlass.start_with(call, Start::session(session)).await?;
-    let outcome = windlass.attach(run).await?.pop();
-    outcome.ok_or_else(|| windlass::Error::NotFound("a run of one call has one outcome".to_owned()))
+    windlass.start(call.session(session)).await?.outcome().await
 }

@@ -1,6 +1,6 @@
 //! Atomic tools: leaves of the tree of calls. One attempt is one effect.
 //!
-//! Shows a plain function, one that uses its call's idempotency key, a closure, and what becomes of each kind of error.
+//! Shows a plain function, one that uses its call's idempotency key, a closure, and the effect of each kind of error.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,12 +23,12 @@ async fn celsius(
     Ok(((fahrenheit - 32.0) / 1.8 * scale).round() / scale)
 }
 
-/// A mailing list somewhere else, which remembers the key of every request it has seen.
+/// An external mailing list, which remembers the key of every request.
 static MAILING_LIST: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
 /// Subscribe an address to the newsletter.
-// The first attempt subscribes the address, but its answer is lost on the way back. Because the other side knows the key,
-// and every attempt of one call has the same key, the second attempt subscribes nobody twice: `idempotent`.
+// The first attempt subscribes the address, but its response is lost. Every attempt of a call has the same key, and the
+// mailing list recognizes it, so the second attempt does not subscribe the address twice: `idempotent`.
 #[tool(effect = idempotent, retry(attempts = 3, base = "1ms", cap = "5ms"))]
 async fn subscribe(call: &Call, email: String) -> ToolResult<String> {
     MAILING_LIST.lock().unwrap_or_else(PoisonError::into_inner).insert(call.idempotency_key(), email.clone());
@@ -40,11 +40,11 @@ async fn subscribe(call: &Call, email: String) -> ToolResult<String> {
 }
 
 /// Take money out of an account.
-// Once: nothing is repeated unless the failure itself says that it left nothing behind.
+// `once` by default: it is retried only if the failure says that nothing was done.
 #[tool]
 async fn withdraw(cents: u64) -> ToolResult<u64> {
     if cents > 500 {
-        // The model reads this, and can act on it.
+        // The model reads this message and can react to it.
         return Err(ToolError::failed("the account holds 500 cents; ask for less"));
     }
     Ok(500 - cents)
@@ -53,9 +53,9 @@ async fn withdraw(cents: u64) -> ToolResult<u64> {
 /// Read the settings.
 #[tool(effect = readonly)]
 async fn settings() -> ToolResult<String> {
-    // `?` on any other error makes it internal. Its text may name hosts, paths or secrets, so it goes to the log; the
-    // model gets a sentence and the id that finds the log entry.
-    Ok(std::fs::read_to_string("/no/such/place/password=hunter2")?)
+    // `?` turns any other error into an internal one. Its text may contain hosts, paths or secrets, so it is only
+    // logged. The model gets a generic message with the id of the log entry.
+    Ok(std::fs::read_to_string("/no/such/folder/password=hunter2")?)
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -66,7 +66,7 @@ struct Text {
 
 #[tokio::main]
 async fn main() -> windlass::Result<()> {
-    // A closure is a tool in one line; its schemas come from its types.
+    // A closure as a tool; its schemas come from its types.
     let count = Tool::new("count_words", "Count the words of a text.", |a: Text| async move {
         Ok(a.text.split_whitespace().count())
     });
@@ -78,7 +78,7 @@ async fn main() -> windlass::Result<()> {
         .tool(count.effect(Effect::Readonly))
         .await?;
 
-    println!("What the model is told about `celsius`:");
+    println!("The listing of `celsius` for the model:");
     for tool in windlass.toolbox().listing().map_err(windlass::Error::Tool)? {
         if &*tool.name == "celsius" {
             println!("  {}\n  {}", tool.description, tool.input.unwrap_or_default());
@@ -92,7 +92,7 @@ async fn main() -> windlass::Result<()> {
 
     println!("Retried with one key:");
     println!("  {}", windlass.call(subscribe::call("ada@example.com")).await?);
-    println!("  the list holds {} request(s)", MAILING_LIST.lock().unwrap_or_else(PoisonError::into_inner).len());
+    println!("  the list has {} request(s)", MAILING_LIST.lock().unwrap_or_else(PoisonError::into_inner).len());
 
     println!("A closure:");
     println!("  {}", windlass.call_json("count_words", json!({"text": "one two three"})).await?.for_model());

@@ -1,5 +1,5 @@
-//! Tools without the macro: a body and a schema written by hand, schemas that are fetched when they are first needed, and
-//! a durable closure. This is how a bridge to somebody else's tools is made, where names and schemas are data.
+//! Tools without the macro: a body and a schema written by hand, schemas that are fetched when they are first needed,
+//! and a durable closure. A bridge to the tools of another system is made this way: there, names and schemas are data.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use windlass::prelude::*;
-use windlass::{Atomic, Body, Schemas};
+use windlass::tool::{Atomic, Body, Schemas};
 
 type AttemptFuture = Pin<Box<dyn Future<Output = ToolResult<Output>> + Send>>;
 
@@ -19,12 +19,12 @@ impl Atomic for Prices {
     fn attempt(&self, call: Call) -> AttemptFuture {
         let prices = self.0.clone();
         Box::pin(async move {
-            // The arguments have been checked against the schema, so `item` is there and is a string.
+            // The arguments match the schema, so `item` exists and is a string.
             let item = call.args()["item"].as_str().unwrap_or_default();
             let Some(cents) = prices.get(item) else {
                 return Err(ToolError::failed(format!("no price for {item:?}")));
             };
-            // An output is a value, and beside it, where useful, native content and the raw original.
+            // An output is a value and, where useful, native content and the raw original.
             Ok(Output::value(json!({"cents": cents}))
                 .with(Content::text(format!("{item} costs {cents} cents")))
                 .raw(Artifact::new("text/csv", format!("{item},{cents}").into_bytes())))
@@ -51,10 +51,10 @@ fn prices() -> Tool {
         .effect(Effect::Readonly)
 }
 
-/// How often the catalogue was asked for a schema.
+/// Number of schemas fetched from the catalogue.
 static FETCHED: AtomicUsize = AtomicUsize::new(0);
 
-/// One body for every tool of a remote catalogue: the call says which tool it is.
+/// One body for every tool of a remote catalogue: the call has the name of its tool.
 struct Remote;
 
 impl Atomic for Remote {
@@ -63,7 +63,7 @@ impl Atomic for Remote {
     }
 }
 
-/// Hundreds of tools whose names are known and whose schemas are not. Each is asked for when it is first needed, and kept.
+/// Hundreds of tools whose schemas are not known yet. Each schema is fetched when it is first needed, and kept.
 fn catalogue() -> impl Iterator<Item = Tool> {
     (1..=300).map(|number| {
         let spec = ToolSpec::new(format!("remote_{number}"), "A tool of a catalogue.");

@@ -1,19 +1,19 @@
-//! Your own tools through every crash: the process dies before and after every commit and around every effect, and the
-//! outcome and the number of effects must not change.
+//! Your own tools through every crash: the process dies before and after every commit and around every effect, and
+//! neither the outcome nor the number of effects may change.
 //!
-//! In a project of yours this is a test; here it is a program, so that you can see what it saw.
+//! In your project this would be a test. Here it is a program, so that you can see its report.
 
 use std::cell::Cell;
 use std::path::PathBuf;
 
-use windlass::Settlement;
+use windlass::inbox::Settlement;
 use windlass::prelude::*;
 use windlass::testing::{CrashMatrix, Ledger, Report, SqliteDisk};
 
-/// The tools under test. They are made anew for every life of the process; the ledger is the world outside, and survives.
+/// The tools under test, created again for every start of the process. The ledger is the outside world, and survives.
 fn tools(ledger: &Ledger) -> Vec<Tool> {
     let (provider, books) = (ledger.clone(), ledger.clone());
-    // Once, and able to find out by itself whether it happened.
+    // `once`, and able to find out by itself whether it happened.
     let charge = Tool::with_call("charge", "Charge a card.", move |call, _: Value| {
         let provider = provider.clone();
         async move {
@@ -30,7 +30,7 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
     let trip = Tool::durable_fn("trip", "Book a trip.", move |mut ctx: Ctx, _: Value| {
         let (prices, airline) = (prices.clone(), airline.clone());
         async move {
-            // A crash may make the runtime look twice, never pay twice.
+            // A crash may repeat the lookup, but never the charge.
             let fare: u64 = ctx
                 .step("look up the fare", |_| async {
                     prices.repeatable("look-up").await;
@@ -38,7 +38,7 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
                 })
                 .readonly()
                 .await?;
-            // Once, and nobody but a person can say whether it happened.
+            // `once`, and only a person can find out whether it happened.
             let seat: String = ctx
                 .step("reserve a seat", |attempt| {
                     let airline = &airline;
@@ -55,8 +55,8 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
     vec![charge, trip]
 }
 
-/// The person who looks at the inbox, and asks the airline whether it has seen the key.
-fn person(ledger: &Ledger, key: &str, _doubt: &windlass::Doubt) -> Settlement {
+/// The person who answers the inbox, and asks the airline whether it has seen the key.
+fn person(ledger: &Ledger, key: &str, _doubt: &windlass::inbox::Doubt) -> Settlement {
     match ledger.happened(key) {
         true => Settlement::Happened(Ok(Output::value(json!("12A")).into())),
         false => Settlement::DidNotHappen,
@@ -72,7 +72,7 @@ fn print(title: &str, report: &Report) {
 }
 
 fn main() -> windlass::Result<()> {
-    // Each panics with the crash and everything that happened, should an outcome or a count be another.
+    // Each panics, with the crash and the whole history, if the outcome or a count differs.
     let charge = || CrashMatrix::new(tools).call(ToolCall::new("charge", json!({})));
     let trip = || CrashMatrix::new(tools).call(ToolCall::new("trip", json!({}))).person(person);
 
@@ -92,7 +92,7 @@ fn main() -> windlass::Result<()> {
     Ok(())
 }
 
-/// A body that waits needs somebody to answer it: the outside, which is asked whenever nothing else can move.
+/// A body that waits needs an answer: `outside` is called whenever nothing else can proceed.
 fn question() -> CrashMatrix {
     CrashMatrix::new(|ledger| {
         let ask = |mut ctx: Ctx, _: Value| async move {
@@ -107,7 +107,7 @@ fn question() -> CrashMatrix {
     .outside(|outside| outside.answer("manager", json!(true)))
 }
 
-/// A new file for every history; every life within one history opens the same file.
+/// A new file for every history; all processes of one history open the same file.
 fn fresh(prefix: PathBuf) -> impl Fn() -> SqliteDisk {
     let histories = Cell::new(0);
     move || {

@@ -1,28 +1,29 @@
-//! A real doubt: a process dies in the middle of a charge, and nobody can know whether the money moved. Windlass does not
-//! guess. It shows the doubt, and a person settles it.
+//! A real doubt: a process dies in the middle of a charge, and whether the money moved is unknown. Windlass does not
+//! guess. It reports the doubt, and a person settles it.
 //!
-//! `cargo run -p windlass-examples --bin doubt [file]`. The program starts itself once more as the process that dies.
+//! `cargo run -p windlass-examples --bin doubt [file]`. The program starts itself once more, as the process that dies.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use windlass::RunId;
+use windlass::inbox::{Doubt, Settlement};
 use windlass::prelude::*;
-use windlass::{Doubt, RunId, Settlement};
 
-/// Set in the process that dies; names the payment provider's ledger.
+/// Set in the process that dies, to the path of the payment provider's ledger.
 const DIES: &str = "WINDLASS_EXAMPLE_DIES";
 
 /// Charge a customer's card.
-// `once`, which is the default: never repeated unless it is known not to have happened.
+// `once`, which is the default: retried only if it certainly did not happen.
 #[tool]
 async fn charge(call: &Call, customer: String, cents: u64) -> ToolResult<String> {
     if let Some(ledger) = std::env::var_os(DIES) {
         // The provider takes the money…
         let mut ledger = OpenOptions::new().create(true).append(true).open(ledger)?;
         writeln!(ledger, "{} {customer} {cents}", call.idempotency_key())?;
-        // …and before its answer is recorded, the process is gone.
+        // …and before the result is recorded, the process is gone.
         std::process::abort();
     }
     println!("  this line would be a second charge");
@@ -43,30 +44,29 @@ async fn main() -> windlass::Result<()> {
 
     let ledger = file.with_extension("ledger");
     let child = Command::new(std::env::current_exe().map_err(refused)?).arg(&file).env(DIES, &ledger).status();
-    println!("the first process ended well: {}", child.map_err(refused)?.success());
+    println!("the first process succeeded: {}", child.map_err(refused)?.success());
 
-    // Opening the file takes up the run. Its journal says that the charge was about to happen, and nothing after that.
+    // Opening the file continues the run. Its journal says that the charge was about to happen, and nothing after that.
     let windlass = Windlass::open(&file).tool(charge).await?;
     let (run, doubt) = first_doubt(&windlass).await?;
     println!("in doubt: {} at {} (attempt {}): {}", doubt.operation, doubt.path, doubt.attempt, doubt.cause);
 
-    // A person looks at the provider's side. The key of the call leads to the charge, if there was one.
+    // A person checks the provider's ledger. The key of the call leads to the charge, if there was one.
     let charges = charges_of(&ledger, run)?;
     println!("the provider's ledger has {} charge(s) of run {run}", charges.len());
     let settlement = match charges.first() {
         Some(_) => Settlement::Happened(Ok(Output::value(json!("Ada paid 500")).into())),
         None => Settlement::DidNotHappen,
     };
-    windlass.settle(run, &doubt.path, settlement, "grace", "found it in the provider's ledger").await?;
+    windlass.inbox().settle(run, &doubt.path, settlement, "grace", "found it in the provider's ledger").await?;
 
-    // The run goes on as if the process had never died.
-    for outcome in windlass.attach(run).await? {
-        println!("outcome:  {}", outcome.for_model());
-    }
-    println!("doubts:   {}", windlass.doubts().await?.len());
+    // The run continues as if the process had never died.
+    let outcome = windlass.run(run).outcome().await?;
+    println!("outcome:  {}", outcome.for_model());
+    println!("doubts:   {}", windlass.inbox().doubts().await?.len());
     println!("charges:  {}", charges_of(&ledger, run)?.len());
-    for record in windlass.journal(run).await? {
-        if let windlass::record::Event::Finished(finished) = record.event
+    for record in windlass.run(run).journal().await? {
+        if let windlass::run::record::Event::Finished(finished) = record.event
             && let Some(settled) = finished.settled
         {
             println!("journal:  settled by {:?}: {}", settled.by, settled.reason);
@@ -75,10 +75,10 @@ async fn main() -> windlass::Result<()> {
     windlass.shutdown().await
 }
 
-/// What recovery found to be in doubt; it is known once the file is open.
+/// The first doubt that recovery found when the file was opened.
 async fn first_doubt(windlass: &Windlass) -> windlass::Result<(RunId, Doubt)> {
     let nothing = || windlass::Error::NotFound("nothing is in doubt".to_owned());
-    windlass.doubts().await?.into_iter().next().ok_or_else(nothing)
+    windlass.inbox().doubts().await?.into_iter().next().ok_or_else(nothing)
 }
 
 /// The lines of the ledger that belong to a run: an idempotency key starts with the run's id.

@@ -1,5 +1,5 @@
-//! A durable tool: a body made of operations. Each is journaled; after a crash the body is entered again, and what the
-//! journal has is answered from it.
+//! A durable tool: a body made of operations. Each is journaled. After a crash the body is entered again, and recorded
+//! operations return their results from the journal.
 //!
 //! `cargo run -p windlass-examples --bin durable [file]`
 
@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass::Path;
 use windlass::prelude::*;
-use windlass::record::{Event, Record};
+use windlass::run::record::{Event, Record};
 
-/// What happened outside of this program, counted.
+/// Number of effects outside of this program.
 static EFFECTS: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -49,7 +49,7 @@ async fn weather(city: String, day: u32) -> ToolResult<String> {
 }
 
 /// Charge a customer's card.
-// No effect class is named, so it is `once`: the strict one.
+// Without an effect class it is `once`, the strictest.
 #[tool]
 async fn charge(call: &Call, customer: String, cents: u64) -> ToolResult<String> {
     // A payment provider would get this key, and refuse to charge twice under it.
@@ -59,15 +59,15 @@ async fn charge(call: &Call, customer: String, cents: u64) -> ToolResult<String>
 }
 
 /// Book a whole trip.
-// `&mut Ctx` makes the body durable. It also makes the order of its operations the order of the code, which is what lets
-// a journal be compared with it.
+// `&mut Ctx` makes the body durable. It also makes the operations run in the order of the code, so that they can be
+// matched with the journal.
 #[tool]
 async fn book_trip(ctx: &mut Ctx, trip: Trip) -> ToolResult<Booking> {
-    // Readonly: repeated freely. Its input is part of its identity: should a later version of this code ask for the same
-    // step with other input, the run is held and shows the difference, instead of using an answer to another question.
+    // Readonly: repeated freely. Its input is part of its identity: if a later version of this code makes the same step
+    // with other input, the run is held and shows the difference, instead of using the recorded result.
     let cents: u64 = ctx.step("look up the fare", |_| async { Ok(120) }).readonly().input(&trip).await?;
 
-    // Idempotent: repeated with the same key, which the airline recognises.
+    // Idempotent: repeated with the same key, which the airline recognizes.
     let seat: String = ctx
         .step("reserve a seat", |attempt| async move {
             let _key = attempt.key();
@@ -77,14 +77,14 @@ async fn book_trip(ctx: &mut Ctx, trip: Trip) -> ToolResult<Booking> {
         .idempotent()
         .await?;
 
-    // A child call goes through everything a root call does: schema, limits, effect class, journal.
+    // A child call has everything that a root call has: schema, limits, effect class, journal.
     let receipt = ctx.call(charge::call(&trip.customer, cents)).await?;
 
     // Several calls at once: a tuple for different types, an array or a vector for one type.
     let (room, car) = ctx.call_all((find_room::call(&trip.city), find_car::call(&trip.city))).await?;
     let weather = ctx.call_all([1u32, 2, 3].map(|day| weather::call(&trip.city, day))).await?;
 
-    // Several steps at once. A step is `once` unless it says otherwise.
+    // Several steps at once. A step is `once` by default.
     let mail = || async {
         EFFECTS.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -99,24 +99,21 @@ async fn main() -> windlass::Result<()> {
     let file = std::env::args().nth(1).unwrap_or_else(|| "durable.db".to_owned());
     let windlass = open(&file).await?;
 
-    // `start` returns at once with the run's id; whoever has the id can wait for its end, also in another process.
+    // `start` returns at once with the id of the run, with which any process can wait for its end.
     let trip = Trip { customer: "Ada".to_owned(), city: "Oslo".to_owned() };
-    let run = windlass.start(book_trip::call(&trip))?;
-    for outcome in windlass.attach(run).await? {
-        println!("booked: {}", outcome.for_model());
-    }
+    let run = windlass.start(book_trip::call(&trip)).await?.id();
+    let outcome = windlass.run(run).outcome().await?;
+    println!("booked: {}", outcome.for_model());
     println!("effects: {}", EFFECTS.load(Ordering::Relaxed));
 
     println!("journal:");
-    outline(&windlass.journal(run).await?);
+    outline(&windlass.run(run).journal().await?);
 
-    // A recorded result is never run again: whoever asks for it later, in this process or the next, is answered from the
-    // journal.
+    // A recorded result is never computed again: it is returned from the journal, in this process or the next.
     windlass.shutdown().await?;
     let windlass = open(&file).await?;
-    for outcome in windlass.attach(run).await? {
-        println!("asked again: {}", outcome.for_model()["receipt"]);
-    }
+    let outcome = windlass.run(run).outcome().await?;
+    println!("attached again: {}", outcome.for_model()["receipt"]);
     println!("effects: {}", EFFECTS.load(Ordering::Relaxed));
     windlass.shutdown().await
 }
@@ -125,11 +122,11 @@ async fn open(file: &str) -> windlass::Result<Windlass> {
     Windlass::open(file).tool(find_room).tool(find_car).tool(weather).tool(charge).tool(book_trip).await
 }
 
-/// Prints a journal as people read it: one line for each place in the run, with what happened there.
+/// Prints a journal for people: one line for each path in the run, with its events.
 fn outline(journal: &[Record]) {
-    let mut places: BTreeMap<&Path, (String, Vec<&str>)> = BTreeMap::new();
+    let mut paths: BTreeMap<&Path, (String, Vec<&str>)> = BTreeMap::new();
     for record in journal {
-        let (asked, events) = places.entry(&record.path).or_default();
+        let (asked, events) = paths.entry(&record.path).or_default();
         if let Some(what) = &record.asked {
             *asked = what.to_string();
         }
@@ -142,7 +139,7 @@ fn outline(journal: &[Record]) {
             _ => "other",
         });
     }
-    for (path, (asked, events)) in places {
+    for (path, (asked, events)) in paths {
         let path = path.to_string();
         println!("  {path:<4} {asked:<28} {}", events.join(", "));
     }

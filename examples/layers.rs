@@ -1,8 +1,8 @@
-//! Layered toolboxes: what one conversation, user or sub-agent sees, without touching what the others see.
+//! Layered toolboxes: what one conversation, user or sub-agent sees, without changing what the others see.
 
 use windlass::prelude::*;
 
-/// Greet somebody.
+/// Greet a person.
 #[tool(effect = readonly)]
 async fn greet(name: String) -> ToolResult<String> {
     Ok(format!("Hello, {name}."))
@@ -20,32 +20,33 @@ fn offered(name: &'static str) -> Tool {
         .effect(Effect::Readonly)
 }
 
-fn show(whose: &str, toolbox: &Toolbox) {
+fn show(title: &str, toolbox: &Toolbox) {
     let names: Vec<String> = toolbox.tools().iter().map(|tool| tool.spec().name.to_string()).collect();
-    println!("{whose:<22} {}", names.join(", "));
+    println!("{title:<24} {}", names.join(", "));
 }
 
 #[tokio::main]
 async fn main() -> windlass::Result<()> {
     let windlass = Windlass::in_memory().tool(greet).tool(delete_all).await?;
-    show("everybody sees:", windlass.toolbox());
+    show("all sessions see:", windlass.toolbox());
 
-    // A layer overlays the toolbox below it. Calls made through it record its name: after a crash they go on through it.
+    // A layer overlays the toolbox below it. Calls made through it record its name, so after a crash they continue
+    // through it.
     let guest = windlass.layer("guest")?;
     let layer = guest.toolbox();
-    // The name is the same and the id is not: journals and calls by id never mistake one for the other.
-    let formal = Tool::new("greet", "Greet somebody, formally.", |a: Value| async move {
+    // The same name, but another id: journals and calls by id never confuse them.
+    let formal = Tool::new("greet", "Greet a person, formally.", |a: Value| async move {
         Ok(format!("Good day, {}.", a["name"].as_str().unwrap_or("stranger")))
     });
     layer.insert(formal.id("greet.formal").effect(Effect::Readonly))?;
     layer.hide("delete_all");
-    // The tools of a source come and go together.
+    // The tools of a source are added and removed together.
     layer.mount("calendar", [offered("list_events"), offered("add_event")])?;
     show("the guest sees:", layer);
 
     // The same runtime, the same journal, another view.
-    for (who, windlass) in [("everybody", &windlass), ("the guest", &guest)] {
-        println!("{who}:");
+    for (view, windlass) in [("all sessions", &windlass), ("the guest", &guest)] {
+        println!("{view}:");
         for (name, args) in [("greet", json!({"name": "Ada"})), ("delete_all", json!({})), ("add_event", json!({}))] {
             println!("  {name}: {}", windlass.call_json(name, args).await?.for_model());
         }
@@ -54,10 +55,10 @@ async fn main() -> windlass::Result<()> {
     // A layer sees later changes below it.
     windlass.toolbox().insert(offered("news"))?;
     layer.unmount("calendar");
-    // Taking the layer's own tool out shows the one below again.
+    // Removing the layer's own tool uncovers the one below.
     layer.remove("greet");
     show("now the guest sees:", layer);
     println!("  greet: {}", guest.call_json("greet", json!({"name": "Ada"})).await?.for_model());
-    show("everybody still sees:", windlass.toolbox());
+    show("all sessions still see:", windlass.toolbox());
     windlass.shutdown().await
 }

@@ -1,12 +1,15 @@
-//! A run that waits for people: it costs a row in the file, not a task in memory, and outlives the process that started it.
+//! A run that waits for people: it costs a row in the file, not a task in memory, and outlives the process that started
+//! it.
 //!
-//! `cargo run -p windlass-examples --bin waiting [file]`. Two lives of one program, one after the other.
+//! `cargo run -p windlass-examples --bin waiting [file]`. The program opens the file twice, like two processes one
+//! after the other.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use windlass::RunId;
+use windlass::inbox::{Awaited, Blocked};
 use windlass::prelude::*;
-use windlass::{Awaited, Blocked, RunId};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -26,12 +29,12 @@ async fn book(ctx: &mut Ctx, customer: String) -> ToolResult<String> {
             Ok(())
         })
         .await?;
-    // A race, spelled out: whichever comes first is in the journal.
+    // A race: the journal records which came first.
     let word = match ctx.first((park::wait::<String>("the manager"), park::sleep(3 * DAY))).await? {
         First2::A(word) => word,
-        First2::B(()) => return Err(ToolError::failed("nobody answered for three days")),
+        First2::B(()) => return Err(ToolError::failed("the manager did not answer for three days")),
     };
-    // Printed in a step: the body is entered again and again, and would print it each time.
+    // Printed in a step, because the body is entered several times and would print it each time.
     ctx.step("tell", |_| {
         println!("  the manager says to {customer}: {word}");
         async { Ok(()) }
@@ -51,37 +54,36 @@ async fn main() -> windlass::Result<()> {
     second_life(&file, bob).await
 }
 
-/// Starts two runs under keys of our own, and ends.
+/// Starts two runs under our own keys, and shuts down.
 async fn first_life(file: &Path) -> windlass::Result<RunId> {
     let windlass = Windlass::open(file).tool(charge).tool(book).await?;
-    let ada = windlass.start_with(book::call("Ada"), Start::key("order 1")).await?;
-    let bob = windlass.start_with(book::call("Bob"), Start::key("order 2")).await?;
-    // Asked for again, as after a lost answer: the same run.
-    assert_eq!(windlass.start_with(book::call("Ada"), Start::key("order 1")).await?, ada);
+    let ada = windlass.start(book::call("Ada").key("order 1")).await?.id();
+    let bob = windlass.start(book::call("Bob").key("order 2")).await?.id();
+    // The same key again, as after a lost response: the same run.
+    assert_eq!(windlass.start(book::call("Ada").key("order 1")).await?.id(), ada);
     inbox(&windlass, is_input).await?;
     windlass.shutdown().await?;
     println!("the process is gone, the runs wait");
     Ok(bob)
 }
 
-/// Answers, approves, denies.
+/// Answers the runs, then approves one charge and denies the other.
 async fn second_life(file: &Path, bob: RunId) -> windlass::Result<()> {
     let windlass = Windlass::open(file).tool(charge).tool(book).await?;
     for item in inbox(&windlass, is_input).await? {
         if let Some(key) = item.key {
-            windlass.resolve(&key, Resolution::Ok { value: json!("go ahead") }).await?;
+            windlass.inbox().resolve(&key, Resolution::Ok { value: json!("go ahead") }).await?;
         }
     }
     println!("both are answered");
     for item in inbox(&windlass, |on| matches!(on, Blocked::Approval { .. })).await? {
         if item.run == bob {
-            windlass.deny(&item, "grace", "owes us money").await?;
+            windlass.inbox().deny(&item, "grace", "owes us money").await?;
         } else {
-            windlass.approve(&item, "grace", "a good customer").await?;
+            windlass.inbox().approve(&item, "grace", "a good customer").await?;
         }
-        for outcome in windlass.attach(item.run).await? {
-            println!("{}", outcome.for_model());
-        }
+        let outcome = windlass.run(item.run).outcome().await?;
+        println!("{}", outcome.for_model());
     }
     windlass.shutdown().await
 }
@@ -90,10 +92,10 @@ fn is_input(on: &Blocked) -> bool {
     matches!(on, Blocked::Input { .. })
 }
 
-/// What waits for people, once both runs have come to something of this kind.
+/// The inbox, once both runs wait for something of this kind.
 async fn inbox(windlass: &Windlass, kind: fn(&Blocked) -> bool) -> windlass::Result<Vec<Awaited>> {
     loop {
-        let mut items = windlass.inbox().await?;
+        let mut items = windlass.inbox().waiting().await?;
         items.retain(|item| kind(&item.park.on));
         if items.len() == 2 {
             return Ok(items);

@@ -1,28 +1,31 @@
-//! Every example as a newcomer runs it: a process, whose output is compared.
+//! Runs every example as a process, and compares its output.
 //!
-//! These tests are here and not with the other end-to-end tests because cargo builds programs for the tests of their own
+//! These tests are not with the other end-to-end tests, because cargo builds programs for the tests of their own
 //! package only.
 
 #![allow(clippy::expect_used)]
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Where cargo put an example.
+/// The path of an example.
 macro_rules! example {
     ($name:literal) => {
         Path::new(env!(concat!("CARGO_BIN_EXE_", $name)))
     };
 }
 
-/// What an example prints, with run ids replaced.
+/// The output of an example, with run ids replaced.
 fn output(program: &Path, file: Option<&str>) -> String {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let output = Command::new(program).args(file).current_dir(folder.path()).output().expect("the example starts");
     let text = String::from_utf8(output.stdout).expect("the example prints text");
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     if let Some(file) = file {
-        assert!(folder.path().join(file).exists(), "an example keeps its runs in the file it was given");
+        assert!(folder.path().join(file).exists(), "the example did not use its file");
     }
     without_ids(&text)
 }
@@ -59,7 +62,7 @@ fn check(program: &Path, file: Option<&str>, expected: &str) {
 }
 
 #[test]
-fn quickstart_prints_what_it_did() {
+fn quickstart_prints_its_results() {
     check(
         example!("quickstart"),
         Some("app.db"),
@@ -86,7 +89,7 @@ fn e03_atomic_shows_every_kind_of_error_and_hides_the_internal_one() {
     let after = |title: &str| printed.split_once(title).map_or("", |(_, rest)| rest);
     assert!(after("Plain:").trim_start().starts_with("100 °F are 37.8 °C\n  37.8\n"), "{printed}");
     let retried = "attempt 1 of 3 sends its key\n  attempt 2 of 3 sends its key\n  ada@example.com is subscribed\n  \
-                   the list holds 1 request(s)\n";
+                   the list has 1 request(s)\n";
     assert!(after("Retried with one key:").trim_start().starts_with(retried), "{printed}");
     assert!(after("A closure:").trim_start().starts_with("3\n"), "{printed}");
     let errors: Vec<&str> = after("Errors, as the model sees them:").trim().lines().map(str::trim).collect();
@@ -122,14 +125,14 @@ journal:
   5    2 parallel steps             entered
   5/0  step "mail the customer"     intended, finished
   5/1  step "mail the hotel"        intended, finished
-asked again: "Ada paid 120"
+attached again: "Ada paid 120"
 effects: 4
 "#,
     );
 }
 
 #[test]
-fn l03_by_hand_fetches_a_schema_once_and_only_where_it_is_needed() {
+fn l03_by_hand_fetches_a_schema_once_and_only_when_needed() {
     check(
         example!("by_hand"),
         None,
@@ -147,10 +150,10 @@ remote_13: {"error":{"kind":"unavailable","message":"the catalogue has no schema
 }
 
 #[test]
-fn l16_files_are_for_their_session() {
+fn l16_a_file_is_readable_in_its_session_only() {
     let expected = r#"
 the outcome: {"rows":100000}
-mentions:    "report.csv", 1642641 bytes, text/csv
+refers to:   "report.csv", 1642641 bytes, text/csv
 ada sees:    "1642641 bytes, beginning with \"0,0\\n1,1\\n2,4\""
 bob sees:    nothing
 the program: 100000 lines, in 7 pieces of up to 262144 bytes
@@ -160,14 +163,14 @@ the program: 100000 lines, in 7 pieces of up to 262144 bytes
 }
 
 #[test]
-fn b02_layers_shadow_hide_and_end() {
+fn b02_layers_shadow_hide_and_unmount_tools() {
     check(
         example!("layers"),
         None,
         r#"
-everybody sees:        delete_all, greet
-the guest sees:        add_event, greet, list_events
-everybody:
+all sessions see:        delete_all, greet
+the guest sees:          add_event, greet, list_events
+all sessions:
   greet: "Hello, Ada."
   delete_all: null
   add_event: {"error":{"kind":"unavailable","message":"there is no tool `add_event`","retryable":false}}
@@ -175,15 +178,15 @@ the guest:
   greet: "Good day, Ada."
   delete_all: {"error":{"kind":"unavailable","message":"there is no tool `delete_all`","retryable":false}}
   add_event: "add_event is done"
-now the guest sees:    greet, news
+now the guest sees:      greet, news
   greet: "Hello, Ada."
-everybody still sees:  delete_all, greet, news
+all sessions still see:  delete_all, greet, news
 "#,
     );
 }
 
 #[test]
-fn w11_crash_matrix_runs_on_tools_of_ones_own() {
+fn w11_the_crash_matrix_runs_on_your_own_tools() {
     let printed = output(example!("crash_matrix"), None);
     let blocks: Vec<&str> = printed.lines().filter(|line| !line.starts_with(' ')).collect();
     let titles: Vec<&str> = blocks.iter().filter_map(|line| line.split(':').next()).collect();
@@ -196,7 +199,7 @@ fn w11_crash_matrix_runs_on_tools_of_ones_own() {
         "a trip, on SQLite",
     ];
     assert_eq!(titles, expected);
-    // Where a run commits is the runtime's business; that each way of dying was tried, and that money moved once, is not.
+    // The number of commits may change. Every crash point must be tried, and money must move exactly once.
     for line in &blocks {
         let numbers: Vec<u32> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
         assert!(matches!(numbers[..], [points, runs] if points >= 6 && runs >= points), "{line}");
@@ -209,12 +212,12 @@ fn w11_crash_matrix_runs_on_tools_of_ones_own() {
 }
 
 #[test]
-fn w01_doubt_is_settled_by_a_person_after_a_real_death() {
+fn w01_a_person_settles_a_doubt_after_a_real_crash() {
     check(
         example!("doubt"),
         Some("doubt.db"),
         r#"
-the first process ended well: false
+the first process succeeded: false
 in doubt: call of tool `charge` at / (attempt 1): the worker was lost during the attempt
 the provider's ledger has 1 charge(s) of run <run>
 outcome:  "Ada paid 500"
@@ -238,11 +241,11 @@ fn every_example_is_tested() {
 }
 
 #[test]
-fn l10_w03_waiting_outlives_its_process_and_undoes_what_was_denied() {
+fn l10_w03_waiting_outlives_its_process_and_undoes_a_denied_run() {
     let printed = output(example!("waiting"), Some("waiting.db"));
-    // The runs answer in whatever order they come to it.
-    let (said, rest): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.contains("the manager says"));
-    assert_eq!(said.len(), 2, "{printed}");
+    // The runs print in either order.
+    let (messages, rest): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.contains("the manager says"));
+    assert_eq!(messages.len(), 2, "{printed}");
     let expected = [
         "the process is gone, the runs wait",
         "both are answered",
@@ -251,4 +254,89 @@ fn l10_w03_waiting_outlives_its_process_and_undoes_what_was_denied() {
         r#"{"error":{"kind":"denied","message":"denied by grace: owes us money","retryable":false}}"#,
     ];
     assert_eq!(rest, expected);
+}
+
+/// Kills the process when the test fails, so that it does not outlive it.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn l09_l10_agent_backend_continues_after_a_kill_and_repeats_no_tool() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new(example!("agent_backend"));
+    command.arg("agent.db").current_dir(folder.path());
+    let mut first = Killed(command.stdout(Stdio::piped()).spawn().expect("the example starts"));
+    let mut printed = String::new();
+    for line in BufReader::new(first.0.stdout.take().expect("its output")).lines() {
+        let line = line.expect("the example prints text");
+        printed += &format!("{line}\n");
+        if line.starts_with("waiting for approval") {
+            break;
+        }
+    }
+    drop(first);
+    let before = r#"
+  find_orders runs
+  open_ticket runs
+call_1: ["order 7 of Ada: lamp, 4500 cents, delivered"]
+call_2: "ticket of Ada: broken lamp"
+waiting for approval: call of tool `refund`
+"#;
+    assert_eq!(printed.trim_end(), before.trim_matches('\n'));
+    let mut command = Command::new(example!("agent_backend"));
+    let second = command.args(["agent.db", "grace"]).current_dir(folder.path()).output().expect("the example starts");
+    let after = r#"
+grace approved: call of tool `refund`
+  refund runs
+call_3: "4500 cents refunded for order 7"
+assistant: "You get 4500 cents back for the lamp."
+"#;
+    let printed = String::from_utf8(second.stdout).expect("the example prints text");
+    assert_eq!(printed.trim_end(), after.trim_matches('\n'), "{}", String::from_utf8_lossy(&second.stderr));
+    let page = include_str!("../../docs/agent-backend.md");
+    for shown in [before, after] {
+        assert!(page.contains(shown.trim_matches('\n')), "docs/agent-backend.md does not show this output:\n{shown}");
+    }
+}
+
+#[test]
+fn serve_answers_over_http_until_it_is_terminated() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("app.db");
+    let mut command = Command::new(example!("serve"));
+    command.args(["app.db", "127.0.0.1:0"]).current_dir(folder.path());
+    let mut server = Killed(command.spawn().expect("the example starts"));
+    // The server announces its address beside the database file.
+    let began = Instant::now();
+    let address = loop {
+        let owner = windlass::store::file_owner(&file).expect("the lock file can be read");
+        if let Some(address) = owner.and_then(|owner| owner.address) {
+            break address;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "the server announced no address");
+        std::thread::yield_now();
+    };
+    let host = address.trim_start_matches("http://");
+    let body = r#"{"tool": "add", "args": {"a": 2, "b": 3}}"#;
+    let head = "Content-Type: application/json\r\nConnection: close\r\n";
+    let mut stream = TcpStream::connect(host).expect("the server accepts connections");
+    let length = body.len();
+    write!(stream, "POST /v1/calls HTTP/1.1\r\nHost: {host}\r\n{head}Content-Length: {length}\r\n\r\n{body}")
+        .expect("the request is sent");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("the server answers");
+    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+    assert!(response.contains(r#""value":5.0"#), "{response}");
+
+    let pid = server.0.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("kill starts").success());
+    assert!(server.0.wait().expect("the server ends").success(), "SIGTERM shuts the server down cleanly");
+    let owner = windlass::store::file_owner(&file).expect("the lock file can be read");
+    assert!(owner.is_none(), "the file is closed");
 }

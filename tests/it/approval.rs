@@ -1,13 +1,15 @@
-//! People in the loop: approvals as grants that are consumed, and connections that are asked for once.
+//! Approvals are grants that are consumed, and connections are requested once.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::inbox::{Awaited, Blocked};
 use windlass::policy::Unattended;
-use windlass::record::Event;
-use windlass::tools::spec::Approval;
-use windlass::{Awaited, Blocked, Ctx, Policy, RunId, RunState, Tool, ToolCall, ToolError, ToolResult};
+use windlass::run::RunState;
+use windlass::run::record::Event;
+use windlass::tool::spec::Approval;
+use windlass::{Ctx, Policy, RunId, Tool, ToolCall, ToolError, ToolResult};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, World, on_every_store};
@@ -112,7 +114,7 @@ fn w02_a_grant_is_single_use_and_bound_to_its_arguments() {
         let items = inbox(&world, &runtime);
         let (cheap_item, mut dear_item) = (items[0].clone(), items[1].clone());
         assert_eq!((cheap_item.run, dear_item.run), (cheap, dear));
-        // What was decided about one call is not a decision about another.
+        // The decision about one call does not apply to another.
         dear_item.park.on = cheap_item.park.on.clone();
         let error = decide(&world, &runtime, &dear_item, true).unwrap_err().to_string();
         assert!(error.contains("other arguments") && error.contains("decide again"), "{error}");
@@ -123,7 +125,7 @@ fn w02_a_grant_is_single_use_and_bound_to_its_arguments() {
         let error = decide(&world, &runtime, &cheap_item, true).unwrap_err().to_string();
         assert!(error.contains("look at the inbox again"), "{error}");
         assert_eq!(charged.get(), 1);
-        // The next call with the same arguments asks anew.
+        // The next call with the same arguments needs a new approval.
         let again = start(&world, &runtime, call(500));
         assert_eq!(inbox(&world, &runtime).len(), 2);
         assert!(is_suspended(&world, &runtime, again));
@@ -131,7 +133,7 @@ fn w02_a_grant_is_single_use_and_bound_to_its_arguments() {
 }
 
 #[test]
-fn w02_a_grant_expires_and_is_asked_for_again() {
+fn w02_an_expired_grant_is_requested_again() {
     on_every_store(|world| {
         let charged = Counter::default();
         let make = |world: &World| {
@@ -143,7 +145,7 @@ fn w02_a_grant_expires_and_is_asked_for_again() {
         let run = start(&world, &runtime, call(500));
         let item = inbox(&world, &runtime).remove(0);
         drop(runtime);
-        // Decided about while nobody drives runs.
+        // Decided while no runtime drives the run.
         let world = world.restart();
         let deciding = make(&world);
         let Blocked::Approval { digest, .. } = item.park.on.clone() else { panic!("{item:?}") };
@@ -170,7 +172,7 @@ fn w02_a_grant_expires_and_is_asked_for_again() {
         assert!(is_suspended(&world, &deciding, run), "the grant is void");
         assert_eq!(charged.get(), 0);
         drop(deciding);
-        // Also after another restart: what was decided before was decided about the first time it asked.
+        // Also after another restart: the earlier decision belongs to the first request.
         let world = world.restart();
         world.pass(3 * HOUR);
         let deciding = make(&world);
@@ -183,22 +185,25 @@ fn w02_a_grant_expires_and_is_asked_for_again() {
 }
 
 #[test]
-fn w02_nothing_hangs_unseen() {
+fn w02_a_call_without_an_approval_is_denied() {
     on_every_store(|world| {
         let charged = Counter::default();
-        // Nobody decides: denied after a time.
+        // Without a decision, it is denied after a time.
         let runtime = world.runtime([charge(&charged)]);
         let run = start(&world, &runtime, call(500));
         let error = outcome(&world, &runtime, run).unwrap_err().to_string();
-        assert!(error.starts_with("denied: nobody decided in time") && error.contains("args.cents > 100"), "{error}");
-        // Nobody attends: denied at once, if the policy says so.
+        assert!(
+            error.starts_with("denied: no decision was made in time") && error.contains("args.cents > 100"),
+            "{error}"
+        );
+        // Unattended, it is denied at once if the policy says so.
         let mut config = world.config([charge(&charged)]);
         config.seed = Some(99);
         config.policy = Policy { unattended: Some(Unattended::Deny), ..Policy::default() };
         let runtime = Runtime::new(config);
         let again = runtime.clone();
         let outcome = world.run(async move { again.call(call(500)).await }).unwrap();
-        assert!(outcome.error().unwrap().to_string().contains("nobody attends"), "{outcome:?}");
+        assert!(outcome.error().unwrap().to_string().contains("is unattended"), "{outcome:?}");
         assert_eq!(charged.get(), 0);
     });
 }
@@ -262,7 +267,7 @@ fn mail(sent: &Counter) -> Tool {
 }
 
 #[test]
-fn e06_a_connection_is_asked_for_once_and_every_call_goes_on_with_it() {
+fn e06_a_connection_is_requested_once_for_all_waiting_calls() {
     on_every_store(|world| {
         let sent = Counter::default();
         let runtime = world.runtime([mail(&sent)]);
@@ -280,7 +285,7 @@ fn e06_a_connection_is_asked_for_once_and_every_call_goes_on_with_it() {
 }
 
 #[test]
-fn e06_a_refused_connection_fails_the_call_and_so_does_waiting_in_vain() {
+fn e06_a_refused_or_missing_connection_fails_the_call() {
     on_every_store(|world| {
         let sent = Counter::default();
         let runtime = world.runtime([mail(&sent)]);
@@ -311,13 +316,13 @@ fn e07_cancelling_a_call_that_waits_for_approval_ends_it() {
 }
 
 #[test]
-fn w07_a_run_that_is_older_than_the_first_condition_on_history_has_its_history() {
+fn w07_a_condition_sees_history_from_before_it_was_registered() {
     on_every_store(|world| {
         let paid = Counter::default();
         let charge = Tool::new("charge", "charges", |_: Value| async { Ok(json!(1)) });
         let here: Arc<OnceLock<Runtime>> = Arc::default();
         let (counted, place) = (paid.clone(), here.clone());
-        // Brings the first tool in this process whose condition looks at history, while a run is under way.
+        // Registers the first tool of this process whose condition reads the history, while a run is in progress.
         let install = Tool::new("install", "brings a tool", move |_: Value| {
             let counted = counted.clone();
             let pay = Tool::new("pay", "pays", move |_: Value| {
@@ -346,7 +351,7 @@ fn w07_a_run_that_is_older_than_the_first_condition_on_history_has_its_history()
 }
 
 #[test]
-fn w07_a_call_that_begins_to_look_at_history_in_the_middle_of_a_run_sees_all_of_it() {
+fn w07_a_condition_of_a_call_sees_the_whole_history_of_its_run() {
     on_every_store(|world| {
         let paid = Counter::default();
         let counted = paid.clone();
@@ -355,7 +360,7 @@ fn w07_a_call_that_begins_to_look_at_history_in_the_middle_of_a_run_sees_all_of_
             let n = counted.add();
             async move { Ok(n) }
         });
-        // Registered before any expression is made; the call itself brings the first, while the run is under way.
+        // Registered before any expression is created; the call itself creates the first, while the run is in progress.
         let shopper = Tool::durable_fn("shopper", "charges and pays", |mut ctx: Ctx, _: Value| async move {
             for cents in [1, 2, 3] {
                 ctx.call(call(cents)).await?;
@@ -363,7 +368,7 @@ fn w07_a_call_that_begins_to_look_at_history_in_the_middle_of_a_run_sees_all_of_
             let condition = format!("history.filter(c, c.tool == 'charge').size() == {}", 3);
             let asks = Policy { approval: Some(Approval::When(condition.as_str().into())), ..Policy::default() };
             ctx.call(ToolCall::new("pay", json!({})).policy(asks.clone())).await?;
-            // Now it is collected as it goes.
+            // From here on the history is collected as it happens.
             ctx.call(call(4)).await?;
             ctx.call(ToolCall::new("pay", json!({})).policy(asks)).await?;
             Ok(json!("done"))

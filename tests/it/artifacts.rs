@@ -1,15 +1,19 @@
-//! Artifacts: stored before the outcome that refers to them, guarded per session, collected when nothing refers to them.
+//! Artifacts: stored before the outcome that refers to them, guarded per session, collected when nothing refers to
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::{Event, Record};
+use windlass::run::record::{Event, Record};
+use windlass::run::{Cut, Start};
+use windlass::store::{Access, ArtifactId};
 use windlass::testing::{CrashMatrix, Ledger, MemoryDisk};
+use windlass::tool::Reconciled;
 use windlass::{
-    Access, Artifact, ArtifactId, Attempt, Call, Content, Ctx, Cut, Effect, Outcome, Output, Path, Reconciled, RunId,
-    Start, Tool, ToolCall, ToolError, ToolResult, limits,
+    Artifact, Attempt, Call, Content, Ctx, Effect, Outcome, Output, Path, RunId, Tool, ToolCall, ToolError, ToolResult,
+    limits,
 };
 use windlass_core::Runtime;
 
@@ -19,7 +23,7 @@ use crate::world::on_every_store;
 const PIECE: usize = limits::ARTIFACT_PIECE;
 const HOUR: Duration = limits::ARTIFACT_GRACE;
 
-/// Bytes that are different everywhere.
+/// Bytes that do not repeat.
 fn content(length: usize) -> Vec<u8> {
     (0u64..).flat_map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()).take(length).collect()
 }
@@ -36,7 +40,7 @@ async fn load(attempt: &Attempt, artifact: &Artifact) -> ToolResult<Vec<u8>> {
     Ok(attempt.open_artifact(artifact).await?.whole(1 << 30).await?)
 }
 
-/// Stores as many bytes as it is told, and returns them as the original beside its value.
+/// Stores as many bytes as its argument says, and returns them as the raw original of its output.
 fn writer() -> Tool {
     Tool::with_call("write", "stores", |call: Call, length: usize| async move {
         let artifact = store(&call, &content(length)).await?;
@@ -45,7 +49,7 @@ fn writer() -> Tool {
     .effect(Effect::Idempotent)
 }
 
-/// Reads what it is told to, and says which bytes they were.
+/// Reads a range of an artifact, and returns it.
 fn reader() -> Tool {
     Tool::with_call("read", "reads", |call: Call, artifact: Artifact| async move {
         Ok(json!(ArtifactId::of(&load(&call, &artifact).await?).to_string()))
@@ -57,7 +61,7 @@ fn call(tool: &str, args: impl serde::Serialize) -> ToolCall {
     ToolCall::new(tool, serde_json::to_value(args).unwrap())
 }
 
-/// Starts it in a session and waits for its end.
+/// Starts a call in a session and waits for its end.
 async fn in_session(runtime: &Runtime, session: &str, call: ToolCall) -> Outcome {
     let run = runtime.start_with(call, Start::session(session)).await.unwrap();
     runtime.attach(run).await.unwrap().remove(0)
@@ -72,11 +76,11 @@ async fn whole(runtime: &Runtime, artifact: &Artifact, by: Access) -> windlass::
 }
 
 fn is_missing<T: std::fmt::Debug>(result: windlass::Result<T>) -> bool {
-    matches!(&result, Err(error) if error.to_string().contains("there is no artifact b3:"))
+    matches!(&result, Err(error) if error.to_string().contains("artifact b3:"))
 }
 
 #[test]
-fn l16_an_artifact_is_stored_bit_by_bit_and_read_from_any_place() {
+fn l16_an_artifact_is_written_in_pieces_and_read_at_any_offset() {
     on_every_store(|world| {
         let runtime = world.runtime([writer()]);
         let bytes = content(2 * PIECE + 77);
@@ -111,7 +115,7 @@ fn l16_an_artifact_is_stored_bit_by_bit_and_read_from_any_place() {
                 error,
                 "artifact of 524365 bytes is too large to read whole within 1000; read it piece by piece"
             );
-            // What is small enough to stand in a record is read in the same way.
+            // A small artifact that is stored in a record is read in the same way.
             let inline = Artifact::new("text/plain", b"small".as_slice());
             let reader = runtime.open_artifact(&inline, Access::Run(run)).await.unwrap();
             assert_eq!((reader.size(), reader.read_at(1, 9).await.unwrap()), (5, b"mall".to_vec()));
@@ -151,12 +155,12 @@ fn l16_another_sessions_artifact_cannot_be_read_by_its_name() {
             let artifact = raw(&outcome);
             let read = in_session(&runtime, "ada", call("read", &artifact)).await;
             assert_eq!(read.result.unwrap().value, json!(ArtifactId::of(&content(5)).to_string()));
-            // Not even started with it, nor by a run that learns the name on its way.
+            // Neither a run that is started with the name nor one that learns it later can read it.
             let refused = runtime.start_with(call("read", &artifact), Start::session("bob")).await;
             assert!(is_missing(refused));
             let refused = runtime.call(call("read", &artifact)).await.unwrap().result.unwrap_err();
             assert!(
-                matches!(&*refused, ToolError::Failed { message, .. } if message.contains("no artifact")),
+                matches!(&*refused, ToolError::Failed { message, .. } if message.contains("does not exist here")),
                 "{refused}"
             );
             assert!(is_missing(whole(&runtime, &artifact, Access::Session("bob".into())).await));
@@ -168,7 +172,7 @@ fn l16_another_sessions_artifact_cannot_be_read_by_its_name() {
 }
 
 #[test]
-fn l16_a_name_in_an_outcome_opens_nothing_and_harms_nobody() {
+fn l16_a_name_in_an_outcome_grants_no_access() {
     on_every_store(|world| {
         let echo = Tool::new("echo", "says it again", |value: Value| async move {
             let artifact: Artifact = serde_json::from_value(value["file"].clone())?;
@@ -177,7 +181,7 @@ fn l16_a_name_in_an_outcome_opens_nothing_and_harms_nobody() {
         let runtime = world.runtime([writer(), echo]);
         world.run(async move {
             let artifact = raw(&in_session(&runtime, "ada", call("write", 5)).await);
-            // The runs of bob's session are told the name by a model, say.
+            // For example, a model passes the name to the runs of bob's session.
             let outcome = runtime.call(call("echo", json!({"file": artifact}))).await.unwrap();
             assert!(outcome.result.is_ok(), "an outcome is recorded whatever it mentions");
             assert!(is_missing(whole(&runtime, &artifact, Access::Run(outcome.run)).await));
@@ -186,7 +190,7 @@ fn l16_a_name_in_an_outcome_opens_nothing_and_harms_nobody() {
 }
 
 #[test]
-fn l16_what_no_outcome_mentions_is_collected() {
+fn l16_an_artifact_without_a_reference_is_collected() {
     on_every_store(|world| {
         let (sim, seen) = (world.sim.clone(), Arc::new(parking_lot::Mutex::new(Vec::new())));
         let told = seen.clone();
@@ -195,7 +199,7 @@ fn l16_what_no_outcome_mentions_is_collected() {
             async move {
                 let stored = store(&call, &content(PIECE + 1)).await?;
                 told.lock().push(stored);
-                // Given up in the middle.
+                // Dropped in the middle of the upload.
                 let mut half = call.new_artifact("text/plain");
                 half.write(&content(2 * PIECE)).await?;
                 drop(half);
@@ -238,7 +242,7 @@ fn l16_an_artifact_that_is_too_large_is_refused_with_advice() {
     });
 }
 
-/// A body that draws in a step, has a tool look at it, and returns it.
+/// A body that stores an artifact in a step, lets a tool read it, and returns it.
 fn painter() -> Tool {
     Tool::durable_fn("paint", "paints", |mut ctx: Ctx, length: usize| async move {
         let draw = move |a: Attempt| async move { store(&a, &content(length)).await };
@@ -248,10 +252,11 @@ fn painter() -> Tool {
     })
 }
 
-/// A body that has another run paint for it, and passes on what that made.
+/// A body that spawns `painter`, and returns its artifact.
 fn patron() -> Tool {
     Tool::durable_fn("order", "has it painted", |mut ctx: Ctx, length: usize| async move {
-        let painter = ctx.spawn(ToolCall::<Output>::to(windlass::ToolRef::Name("paint".into()), json!(length))).await?;
+        let painter =
+            ctx.spawn(ToolCall::<Output>::to(windlass::tool::ToolRef::Name("paint".into()), json!(length))).await?;
         let mut painted: Output = ctx.join(&painter).await?;
         let seen: Value = ctx.call(call("read", painted.content[0].artifact().expect("a picture"))).await?;
         painted.value = json!([seen, painted.value]);
@@ -259,14 +264,14 @@ fn patron() -> Tool {
     })
 }
 
-/// How many records say that they refer to something.
+/// The number of records with references to artifacts.
 async fn references(runtime: &Runtime, run: RunId) -> usize {
     let says = |record: &&Record| serde_json::to_string(record).unwrap().contains("\"refs\":[\"b3:");
     runtime.journal(run).await.unwrap().iter().filter(says).count()
 }
 
 #[test]
-fn l16_a_run_keeps_what_its_steps_stored_and_its_children_returned() {
+fn l16_a_run_keeps_the_artifacts_of_its_steps_and_children() {
     on_every_store(|world| {
         let runtime = world.runtime([painter(), patron(), reader()]);
         world.run(async move {
@@ -275,14 +280,14 @@ fn l16_a_run_keeps_what_its_steps_stored_and_its_children_returned() {
             let output = outcome.result.clone().unwrap();
             assert_eq!(output.value, json!([id, id]));
             let picture = output.content[0].artifact().unwrap().clone();
-            // The join, and the outcome; what only reads it has nothing to keep.
+            // The join and the outcome refer to it; a call that only reads it does not.
             assert_eq!(references(&runtime, outcome.run).await, 2);
-            let children = runtime.list(windlass::Filter::Children(outcome.run), None, 9).await.unwrap();
+            let children = runtime.list(windlass::run::Filter::children(outcome.run), None, 9).await.unwrap();
             assert_eq!(references(&runtime, children[0].run).await, 2, "the step, and the outcome");
             for run in [outcome.run, children[0].run] {
                 assert_eq!(whole(&runtime, &picture, Access::Run(run)).await.unwrap().len(), PIECE + 5);
             }
-            // A fork that has the records keeps what they mention, though it is no family of its original.
+            // A fork with these records keeps what they refer to, although it is not a relative of the original run.
             let fork = runtime.fork(outcome.run, Cut::End, None).await.unwrap();
             runtime.attach(fork).await.unwrap().remove(0).result.unwrap();
             assert_eq!(whole(&runtime, &picture, Access::Run(fork)).await.unwrap().len(), PIECE + 5);
@@ -293,7 +298,7 @@ fn l16_a_run_keeps_what_its_steps_stored_and_its_children_returned() {
 }
 
 #[test]
-fn l16_a_run_is_started_with_what_was_stored_for_its_session() {
+fn l16_a_run_can_be_started_with_an_artifact_of_its_session() {
     on_every_store(|world| {
         let sim = world.sim.clone();
         let runtime = world.runtime([reader()]);
@@ -314,7 +319,7 @@ fn l16_a_run_is_started_with_what_was_stored_for_its_session() {
     });
 }
 
-/// A once tool that stores what it made, and finds it again.
+/// A once tool that stores its result, and finds it again.
 fn maker(ledger: &Ledger) -> Tool {
     let (acting, looking) = (ledger.clone(), ledger.clone());
     Tool::with_call("make", "makes", move |call: Call, _: Value| {
@@ -331,7 +336,7 @@ fn maker(ledger: &Ledger) -> Tool {
             if !happened {
                 return Ok(Reconciled::DidNotHappen);
             }
-            // Stored anew, in case the process died before the outcome could refer to it.
+            // Stored again, in case the process died before the outcome could refer to it.
             Ok(Reconciled::Happened(store(&call, &content(PIECE + 1)).await?))
         }
     })
@@ -342,9 +347,11 @@ fn l16_artifacts_survive_every_crash_also_in_the_middle_of_an_upload() {
     let matrix = || {
         let tools = |ledger: &Ledger| {
             let keep = Tool::durable_fn("keep", "makes and keeps", |mut ctx: Ctx, _: Value| async move {
-                let made: Artifact = ctx.call(ToolCall::to(windlass::ToolRef::Name("make".into()), json!({}))).await?;
+                let made: Artifact =
+                    ctx.call(ToolCall::to(windlass::tool::ToolRef::Name("make".into()), json!({}))).await?;
                 let seen: Value = ctx.call(call("read", &made)).await?;
-                let painted: Output = ctx.call(ToolCall::to(windlass::ToolRef::Name("paint".into()), json!(9))).await?;
+                let painted: Output =
+                    ctx.call(ToolCall::to(windlass::tool::ToolRef::Name("paint".into()), json!(9))).await?;
                 Ok(Output::value(json!([seen, painted.value])).raw(made))
             });
             vec![maker(ledger), painter(), reader(), keep]
@@ -365,7 +372,7 @@ fn l16_artifacts_survive_every_crash_also_in_the_middle_of_an_upload() {
 const CHILD: &str = "WINDLASS_TEST_STREAM";
 const STREAMED: u64 = 100 << 20;
 
-/// The most memory this process has had, in KiB, where the system tells.
+/// The peak memory of this process in KiB, if the system reports it.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -373,7 +380,7 @@ fn peak() -> Option<u64> {
 }
 
 #[test]
-fn l16_a_hundred_megabytes_pass_through_little_memory() {
+fn l16_a_hundred_megabytes_need_little_memory() {
     let directory = tempfile::tempdir().unwrap();
     let output = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "artifacts::child", "--nocapture", "--test-threads=1"])
@@ -394,7 +401,7 @@ fn child() {
     let Some(path) = std::env::var_os(CHILD) else { return };
     let stream = Tool::with_call("stream", "stores a lot", |call: Call, _: Value| async move {
         let mut file = call.new_artifact("application/octet-stream");
-        // Random enough not to be compressed away.
+        // Random, so that it cannot be compressed.
         let mut block = content(64 << 10);
         for number in 0..STREAMED / block.len() as u64 {
             block[..8].copy_from_slice(&number.to_be_bytes());
@@ -404,7 +411,7 @@ fn child() {
     });
     let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     executor.block_on(async {
-        let opened = windlass::Windlass::open(path).durability(windlass::Durability::Relaxed).tool(stream);
+        let opened = windlass::Windlass::open(path).durability(windlass::store::Durability::Relaxed).tool(stream);
         let windlass = opened.await.unwrap();
         let before = peak().unwrap_or_default();
         let outcome = windlass.call_json("stream", json!({})).await.unwrap();

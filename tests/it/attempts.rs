@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::tools::spec::Retry;
-use windlass::{Call, Ctx, Effect, Error, StoreError, Tool, ToolCall, ToolError};
+use windlass::store::StoreError;
+use windlass::tool::spec::Retry;
+use windlass::{Call, Ctx, Effect, Error, Tool, ToolCall, ToolError};
 use windlass_core::run::record::Event;
 use windlass_core::testing::{Fault, FaultyStore};
 use windlass_core::time::Clock;
@@ -37,7 +38,7 @@ fn b06_time_outs_are_per_tool_and_per_call() {
             sleep("nap", 200),
             sleep("nap", 200).timeout(Duration::from_millis(300)),
             sleep("nap", 61).timeout(Duration::from_millis(10)),
-            // Within the grace after its time-out, an outcome still wins.
+            // Within the grace after its timeout, an outcome still counts.
             sleep("nap", 59).timeout(Duration::from_millis(10)),
         ];
         runtime.batch(calls, false).await.unwrap()
@@ -90,10 +91,10 @@ fn w06_a_deadline_covers_queueing_and_retries() {
         runtime.batch(calls, false).await.unwrap()
     });
     assert!(outcomes[0].result.is_ok());
-    // The batch holds the second call back for ten seconds, before it is a call that queues.
+    // The batch delays the second call for ten seconds before it is queued.
     assert!(outcomes[1].result.is_ok());
     assert_eq!(outcomes[2].error().map(ToString::to_string).as_deref(), Some("failed: busy"));
-    // Being held back is part of its time, and not of its deadline.
+    // This delay is part of its total time, but not of its deadline.
     let (held_back, deadline) = (10_010_000_000, 5_000_000_000);
     let total = outcomes[2].times.total;
     assert!(total > held_back && total < held_back + deadline, "{:?}", outcomes[2].times);
@@ -219,7 +220,7 @@ fn l05_a_once_attempt_cancelled_in_the_middle_is_in_doubt() {
 }
 
 #[test]
-fn l05_a_durable_body_is_told_by_a_recorded_outcome_and_may_clean_up() {
+fn l05_a_durable_body_gets_a_recorded_cancellation_and_may_clean_up() {
     on_every_store(|world| {
         let body = Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
             let waited = ctx.step("wait", |_| std::future::pending::<windlass::ToolResult<()>>()).readonly().await;
@@ -267,7 +268,7 @@ fn l05_a_body_that_does_not_clean_up_in_time_is_cut_off() {
 }
 
 #[test]
-fn l24_a_panicking_body_is_a_failed_call_and_keeps_nothing() {
+fn l24_a_panicking_body_is_a_failed_call_and_releases_everything() {
     on_every_store(|world| {
         let tries = Counter::default();
         let count = tries.clone();
@@ -275,7 +276,7 @@ fn l24_a_panicking_body_is_a_failed_call_and_keeps_nothing() {
             count.add();
             async { if true { panic!("at the disco") } else { Ok(()) } }
         });
-        let key = windlass::tools::spec::KeyExpression::parse("'k'").unwrap();
+        let key = windlass::tool::spec::KeyExpression::parse("'k'").unwrap();
         let runtime = world.runtime([
             boom.retry(Retry::attempts(5)).key(key.clone()),
             tool("after", |_| async { Ok("went on") }).key(key),
@@ -319,7 +320,7 @@ fn b09_queue_run_and_total_times_are_real_and_recorded() {
 
 /// A once call on a store that fails at each of its two commits, in both ways.
 #[test]
-fn b09_a_record_that_cannot_be_stored_stops_the_body_tells_unknown_and_replay_decides() {
+fn b09_a_record_that_cannot_be_stored_stops_the_body_and_replay_decides() {
     for (commit, fault, effects) in
         [(0, Fault::Refused, 0), (0, Fault::AnswerLost, 1), (1, Fault::Refused, 1), (1, Fault::AnswerLost, 1)]
     {
@@ -336,9 +337,9 @@ fn b09_a_record_that_cannot_be_stored_stops_the_body_tells_unknown_and_replay_de
                 let happened = check.get() > 0;
                 async move {
                     Ok(if happened {
-                        windlass::Reconciled::Happened("acted")
+                        windlass::tool::Reconciled::Happened("acted")
                     } else {
-                        windlass::Reconciled::DidNotHappen
+                        windlass::tool::Reconciled::DidNotHappen
                     })
                 }
             });
@@ -349,7 +350,7 @@ fn b09_a_record_that_cannot_be_stored_stops_the_body_tells_unknown_and_replay_de
             let ending = world.run(async move {
                 let error = runtime.call(ToolCall::new("act", json!({}))).await.expect_err("the store failed");
                 let Error::Unknown { run, source: StoreError::Unknown(_) } = error else { panic!("{error}") };
-                // The runtime takes the run up again by itself.
+                // The runtime continues the run by itself.
                 sim.sleep(Duration::from_secs(120)).await;
                 runtime.info(run).await.unwrap()
             });
@@ -357,7 +358,7 @@ fn b09_a_record_that_cannot_be_stored_stops_the_body_tells_unknown_and_replay_de
             match ending {
                 None => assert_eq!((commit, fault), (0, Fault::Refused), "{place}: nothing was ever recorded"),
                 Some(info) => {
-                    assert!(matches!(info.state, windlass::RunState::Finished { .. }), "{place}: {info:?}");
+                    assert!(matches!(info.state, windlass::run::RunState::Finished { .. }), "{place}: {info:?}");
                 }
             }
         });
@@ -365,7 +366,7 @@ fn b09_a_record_that_cannot_be_stored_stops_the_body_tells_unknown_and_replay_de
 }
 
 #[test]
-fn l05_the_grace_is_what_the_tool_says() {
+fn l05_the_grace_is_that_of_the_tool() {
     let world = World::new(Kind::Memory);
     let stubborn = tool("stubborn", |_| std::future::pending::<windlass::ToolResult<()>>()).effect(Effect::Readonly);
     let stubborn =

@@ -1,8 +1,9 @@
-//! Nonsense in, sentences out: nothing lost, no hang.
+//! Invalid input: a clear error, nothing lost, no hang.
 
 use serde_json::{Value, json};
-use windlass::tools::spec::Approval;
-use windlass::{Effect, Error, Schemas, Tool, ToolCall, ToolSpec, Windlass};
+use windlass::tool::Schemas;
+use windlass::tool::spec::Approval;
+use windlass::{Effect, Error, Tool, ToolCall, ToolSpec, Windlass};
 
 use crate::world::{Counter, Kind, World, on_every_store, tool};
 
@@ -35,7 +36,7 @@ fn b04_huge_deep_and_empty_arguments_are_refused_by_limit_or_schema() {
 }
 
 #[test]
-fn batches_are_bounded_and_an_empty_one_is_nothing() {
+fn batches_are_limited_and_an_empty_one_has_no_outcomes() {
     let world = World::new(Kind::Memory);
     let runtime = world.runtime([tool("t", |_| async { Ok(()) }).effect(Effect::Readonly)]);
     let (empty, full, too_many) = world.run(async move {
@@ -52,10 +53,10 @@ fn batches_are_bounded_and_an_empty_one_is_nothing() {
 }
 
 #[test]
-fn b04_bad_schemas_and_names_are_refused_before_anyone_calls_them() {
+fn b04_bad_schemas_and_names_are_refused_at_registration() {
     let toolbox = windlass::Toolbox::new();
     struct Never;
-    impl windlass::Atomic for Never {
+    impl windlass::tool::Atomic for Never {
         fn attempt(
             &self,
             _: windlass::Call,
@@ -81,7 +82,7 @@ fn b04_bad_schemas_and_names_are_refused_before_anyone_calls_them() {
     let error = toolbox.insert(with(json!({})).with(|spec| spec.guards.approval = Approval::When("".into())));
     assert!(error.unwrap_err().to_string().contains("approval condition"));
     assert!(toolbox.tools().is_empty());
-    // A schema that refers to itself is legal; arguments against it come to an end.
+    // A recursive schema is valid; checking arguments against it terminates.
     toolbox.insert(with(json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/b"}]}, "b": {"type": "array", "items": {"$ref": "#/$defs/a"}}}}))).unwrap();
     let tool = toolbox.get("t").unwrap();
     let contract = tool.contract().unwrap();
@@ -110,7 +111,7 @@ async fn a_runtime_without_room_for_an_attempt_is_refused() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_store_is_refused_with_its_name() {
+async fn a_file_that_is_not_a_store_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
     std::fs::write(&path, "dear diary, this is not a database at all, it only looks a little like one").unwrap();
@@ -121,7 +122,7 @@ async fn a_file_that_is_no_store_is_refused_with_its_name() {
 }
 
 #[tokio::test]
-async fn w08_a_second_opener_of_a_file_is_told_who_has_it() {
+async fn w08_opening_an_open_file_fails_with_the_id_of_its_owner() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("app.db");
     let first = Windlass::open(&path).await.unwrap();
@@ -133,7 +134,7 @@ async fn w08_a_second_opener_of_a_file_is_told_who_has_it() {
 }
 
 #[test]
-fn a_result_of_another_type_than_asked_for_is_an_error_that_names_the_run() {
+fn a_result_of_an_unexpected_type_is_an_error_that_names_the_run() {
     let world = World::new(Kind::Memory);
     let runtime = world.runtime([tool("text", |_| async { Ok("text") })]);
     let outcome = world.run(async move { runtime.call(ToolCall::new("text", json!({}))).await.unwrap() });

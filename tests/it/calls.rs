@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::tools::spec::{Concurrency, KeyExpression};
+use windlass::tool::spec::{Concurrency, KeyExpression};
 use windlass::{Ctx, Effect, Outcome, Tool, ToolCall, ToolError};
 use windlass_core::run::record::Event;
 use windlass_core::testing::Sim;
@@ -13,7 +13,7 @@ use windlass_core::time::Clock;
 
 use crate::world::{Counter, Kind, World, on_every_store, tool};
 
-/// What happened, in order.
+/// Events in order.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -27,7 +27,7 @@ impl Log {
     }
 }
 
-/// A tool that says when it starts and ends, and takes `millis` in between.
+/// A tool that logs its start and end, and takes `millis` in between.
 fn timed(name: &'static str, sim: &Sim, log: &Log, effect: Effect) -> Tool {
     let (sim, log) = (sim.clone(), log.clone());
     tool(name, move |args| {
@@ -162,7 +162,7 @@ fn b05_an_exclusive_call_waits_for_those_before_it_and_holds_back_those_after_it
 }
 
 #[test]
-fn b07_stop_on_failure_skips_what_has_not_started_and_says_so() {
+fn b07_stop_on_failure_skips_calls_that_have_not_started() {
     on_every_store(|world| {
         let ran = Counter::default();
         let (count, again) = (ran.clone(), ran.clone());
@@ -299,7 +299,7 @@ fn e09_a_wait_cycle_of_keys_is_refused_by_name_and_both_runs_end() {
     assert_eq!(failed.len(), 1, "the youngest fails, the other goes on");
     let message = failed[0].for_model()["error"]["message"].as_str().unwrap().to_owned();
     assert!(
-        message.contains("neither could ever go on") && message.contains("`a`") && message.contains("`b`"),
+        message.contains("neither could ever continue") && message.contains("`a`") && message.contains("`b`"),
         "{message}"
     );
 }
@@ -330,7 +330,8 @@ fn l21_a_nested_batch_is_journaled_and_replayed() {
                 let calls: Vec<ToolCall> = (0..3).map(|n| ToolCall::new("act", json!({"n": n}))).collect();
                 let done = ctx.call_all(calls).await?;
                 if stop.hold {
-                    let never = ctx.step("never ends", |_| std::future::pending()).idempotent();
+                    let never =
+                        ctx.step("never ends", |_| std::future::pending::<windlass::ToolResult<Value>>()).idempotent();
                     return never.await;
                 }
                 Ok(json!(done))
@@ -356,7 +357,7 @@ struct Stop {
 }
 
 #[test]
-fn e02_every_kind_of_outcome_is_told_apart() {
+fn e02_every_kind_of_outcome_is_distinguished() {
     let world = World::new(Kind::Memory);
     let fail =
         |name: &'static str, error: fn() -> ToolError| tool(name, move |_| async move { Err::<Value, _>(error()) });
@@ -405,8 +406,8 @@ fn e01_the_runtime_acts_on_approval_connection_and_hints() {
         })
     };
     let mut config = world.config([
-        plain("always").with(|spec| spec.guards.approval = windlass::tools::spec::Approval::Always),
-        plain("when").with(|spec| spec.guards.approval = windlass::tools::spec::Approval::When("args.n > 1".into())),
+        plain("always").with(|spec| spec.guards.approval = windlass::tool::spec::Approval::Always),
+        plain("when").with(|spec| spec.guards.approval = windlass::tool::spec::Approval::When("args.n > 1".into())),
         plain("github").with(|spec| spec.guards.connection = Some("github".into())),
         plain("mail").with(|spec| spec.guards.connection = Some("mail".into())),
         plain("web").with(|spec| spec.hints.open_world = true),
@@ -435,7 +436,7 @@ fn b04_arguments_are_checked_without_compiling_anything_on_the_way() {
     let pointer = |i: usize| outcomes[i].for_model()["error"]["violations"][0]["pointer"].clone();
     assert!(outcomes[0].result.is_ok());
     assert_eq!([pointer(1), pointer(2), pointer(3), pointer(4)], [json!("/n"), json!(""), json!(""), json!("/n")]);
-    // Other tests of this binary may register tools meanwhile only when they share its process, so compare from below.
+    // Other tests may register tools at the same time if they share the process, so compare with `>=`.
     if std::env::var_os("NEXTEST").is_some() {
         assert_eq!(windlass_core::tool::Contract::compiled(), before);
     }
@@ -444,9 +445,10 @@ fn b04_arguments_are_checked_without_compiling_anything_on_the_way() {
 #[test]
 fn an_output_that_breaks_its_own_schema_is_recorded_and_hidden() {
     on_every_store(|world| {
-        let schemas = windlass::Schemas { input: json!({"type": "object"}), output: Some(json!({"type": "integer"})) };
+        let schemas =
+            windlass::tool::Schemas { input: json!({"type": "object"}), output: Some(json!({"type": "integer"})) };
         struct Liar;
-        impl windlass::Atomic for Liar {
+        impl windlass::tool::Atomic for Liar {
             fn attempt(
                 &self,
                 _: windlass::Call,
@@ -468,10 +470,10 @@ fn an_output_that_breaks_its_own_schema_is_recorded_and_hidden() {
 }
 
 #[test]
-fn e01_a_tool_that_must_be_waited_for_is_not_started_in_the_background() {
+fn e01_a_foreground_tool_is_not_started_in_the_background() {
     let world = World::new(Kind::Memory);
     let tool = tool("now", |_| async { Ok(1) });
-    let runtime = world.runtime([tool.with(|spec| spec.guards.background = windlass::tools::spec::Background::Never)]);
+    let runtime = world.runtime([tool.with(|spec| spec.guards.background = windlass::tool::spec::Background::Never)]);
     let error = runtime.start(ToolCall::new("now", json!({}))).unwrap_err().to_string();
     assert_eq!(error, "`now` does not run in the background: call it and wait");
     let outcome = world.run(async move { runtime.call(ToolCall::new("now", json!({}))).await.unwrap() });

@@ -1,5 +1,5 @@
-//! A wall clock that went back between two processes, as one does that was set wrong: nothing is lost, nothing is stuck,
-//! nothing is early. Order comes from sequences and epochs, never from the time.
+//! The wall clock was set back between two processes: nothing is lost, nothing is stuck, nothing is early. The order
+//! comes from sequences and epochs, never from the time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use windlass::{Ctx, Filter, Resolution, RunId, RunState, Tool, ToolCall};
+use windlass::inbox::Resolution;
+use windlass::run::{Filter, RunState};
+use windlass::{Ctx, RunId, Tool, ToolCall};
 use windlass_core::Runtime;
 use windlass_core::testing::Sim;
 use windlass_core::time::{Clock, Timestamp};
@@ -65,12 +67,12 @@ fn w03_w08_a_clock_that_went_back_between_two_openings_is_survived() {
     world.pass(MOMENT / 20);
     drop(runtime);
 
-    // The next process begins where the first one's clock began: an hour earlier.
+    // The next process starts with the time at which the first one started: an hour earlier.
     let world = world.restart();
     let runtime = world.runtime(tools());
     let again = runtime.clone();
     world.run(async move { again.recover().await }).expect("it recovers");
-    // New work goes on at once, in its own time, and so does what is answered by somebody.
+    // New work and answers proceed at once, by the new clock.
     let fresh = start(&runtime, "step");
     assert_eq!(end(&world, &runtime, fresh), json!([1, 2]));
     let again = runtime.clone();
@@ -81,18 +83,18 @@ fn w03_w08_a_clock_that_went_back_between_two_openings_is_survived() {
     let before = world.sim.now();
     assert_eq!(end(&world, &runtime, waits), json!("yes"));
     assert!(world.sim.now().since(before) < 20 * MOMENT, "it slept by the clock of now");
-    // What sleeps until a time sleeps until that time: never shorter, and not for ever.
+    // A sleep ends at its time: never earlier, and it does end.
     assert!(is_suspended(&world, &runtime, naps));
     assert_eq!(end(&world, &runtime, naps), json!("awake"));
     assert_eq!(end(&world, &runtime, steps), json!([1, 2]));
     let slept = world.sim.now().since(before);
     assert!(slept > HOUR - 20 * MOMENT && slept < HOUR + 20 * MOMENT, "{slept:?}");
     let again = runtime.clone();
-    let left = world.run(async move { again.list(Filter::Running, None, 9).await }).expect("the store answers");
+    let left = world.run(async move { again.list(Filter::running(), None, 9).await }).expect("the store answers");
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A clock on the wall that somebody sets, as a machine does that was asleep; what passes meanwhile is as ever.
+/// A wall clock that can be set, like that of a machine that was asleep. The monotonic time is not affected.
 #[derive(Clone)]
 struct Set {
     sim: Sim,
@@ -114,7 +116,7 @@ impl Clock for Set {
 }
 
 #[test]
-fn w03_what_is_overdue_after_a_jump_of_the_clock_goes_on_within_seconds() {
+fn w03_an_overdue_run_continues_within_seconds_of_a_clock_jump() {
     let world = World::new(Kind::Memory);
     let ahead = Arc::new(AtomicU64::new(0));
     let mut config = world.config(tools());
@@ -132,7 +134,7 @@ fn w03_what_is_overdue_after_a_jump_of_the_clock_goes_on_within_seconds() {
     assert!(late <= 6 * MOMENT, "{late:?}");
 }
 
-/// A clock that goes on whenever it is looked at.
+/// A clock that advances with every reading.
 struct Moving(Sim, AtomicU64);
 
 impl Clock for Moving {
@@ -170,7 +172,7 @@ fn l23_the_records_of_a_started_call_are_in_the_order_of_their_times() {
 }
 
 #[test]
-fn w03_what_is_live_goes_on_within_seconds_of_a_jump_of_the_clock() {
+fn w03_a_live_run_continues_within_seconds_of_a_clock_jump() {
     let bounded = Tool::durable_fn("bounded", "", |mut ctx: Ctx, _: Value| async move {
         ctx.step("hangs", |_| std::future::pending::<windlass::ToolResult<Value>>()).await
     });

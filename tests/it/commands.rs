@@ -1,15 +1,14 @@
-//! Work committed with an outcome (L25): it happens if and only if the outcome is recorded, whoever gave that, and what
-//! cannot be done is said.
+//! Work committed with an outcome (L25): it happens if and only if the outcome is recorded, whatever produced the
+//! outcome, and work that cannot be done is reported.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::tools::spec::{Approval, Background};
-use windlass::{
-    Call, Ctx, Filter, Incoming, Middleware, Outgoing, Output, Policy, Preparation, Reply, RunId, RunInfo, RunState,
-    Tool, ToolCall, ToolError, ToolRef, ToolResult,
-};
+use windlass::run::{Filter, RunInfo, RunState};
+use windlass::tool::spec::{Approval, Background};
+use windlass::tool::{Incoming, Middleware, Outgoing, Preparation, Reply, ToolRef};
+use windlass::{Call, Ctx, Output, Policy, RunId, Tool, ToolCall, ToolError, ToolResult};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, Kind, World, on_every_store, tool};
@@ -28,10 +27,10 @@ fn result(world: &World, runtime: &Runtime, call: ToolCall) -> ToolResult<Value>
 
 fn runs(world: &World, runtime: &Runtime) -> Vec<RunInfo> {
     let runtime = runtime.clone();
-    world.run(async move { runtime.list(Filter::All, None, 1_000).await }).expect("the store answers")
+    world.run(async move { runtime.list(Filter::default(), None, 1_000).await }).expect("the store answers")
 }
 
-/// Counts how often it is called.
+/// Counts its calls.
 fn counting(counter: &Counter) -> Tool {
     let counter = counter.clone();
     tool("count", move |_| {
@@ -65,7 +64,7 @@ impl Middleware for Failing {
 }
 
 #[test]
-fn l25_commands_of_an_answer_before_the_attempt_happen_too() {
+fn l25_commands_of_an_outcome_from_middleware_happen_too() {
     on_every_store(|world| {
         let (counter, never) = (Counter::default(), Counter::default());
         let prepared = tool("prepared", |_| async { Ok(json!(0)) })
@@ -103,7 +102,7 @@ fn l25_commands_happen_although_middleware_failed_after_the_call() {
 }
 
 #[test]
-fn l25_a_durable_body_cannot_return_commands_and_is_told_what_to_do() {
+fn l25_a_durable_body_that_returns_commands_fails_with_advice() {
     on_every_store(|world| {
         let counter = Counter::default();
         let body = Tool::durable_fn("body", "", |_: Ctx, _: Value| async { Ok(causing()) });
@@ -163,10 +162,10 @@ fn a_step_may_return_a_whole_output() {
 }
 
 #[test]
-fn l25_a_started_call_is_the_call_that_was_given() {
+fn l25_a_command_starts_exactly_the_given_call() {
     let world = World::new(Kind::Memory);
     let counter = Counter::default();
-    // Known to models under another name than to programs.
+    // Models and programs know it under different names.
     let renamed = counting(&counter).with(|spec| spec.id = "count.v1".into());
     let act = tool("act", |args: Value| async move {
         let count = || ToolCall::<u32>::to(ToolRef::Id("count.v1".into()), json!({}));
@@ -231,7 +230,7 @@ fn l25_an_outcome_may_signal_and_cancel_its_own_run() {
 }
 
 #[test]
-fn l25_work_that_nobody_would_do_is_refused_where_people_give_an_outcome() {
+fn l25_an_outcome_given_by_a_person_cannot_have_commands() {
     let world = World::new(Kind::Memory);
     let body = Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
         ctx.step("one", |_| async { Ok(1) }).await?;
@@ -244,9 +243,10 @@ fn l25_work_that_nobody_would_do_is_refused_where_people_give_an_outcome() {
     world.pass(MOMENT);
     let (by_hand, forked) = world.run(async move {
         let by_hand = runtime.finish_by_hand(run, Ok(causing()), "ada", "enough").await;
-        let change = windlass::Change::Outcome { result: Ok(causing()), by: "ada".to_owned(), reason: "so".to_owned() };
-        (by_hand, runtime.fork(run, windlass::Cut::At("0".parse().unwrap()), Some(change)).await)
+        let change =
+            windlass::run::ForkChange::Outcome { result: Ok(causing()), by: "ada".to_owned(), reason: "so".to_owned() };
+        (by_hand, runtime.fork(run, windlass::run::Cut::At("0".parse().unwrap()), Some(change)).await)
     });
-    assert!(by_hand.unwrap_err().to_string().contains("work to be committed"));
-    assert!(forked.unwrap_err().to_string().contains("work to be committed"));
+    assert!(by_hand.unwrap_err().to_string().contains("commands to be committed"));
+    assert!(forked.unwrap_err().to_string().contains("contains commands"));
 }

@@ -1,11 +1,12 @@
-//! Bodies that compute, on threads of their own: the same grace, the same doubts, no zombie doubles.
+//! CPU-bound bodies on separate threads: the same grace, the same doubts, and no attempt runs twice at the same time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::{Call, Reconciled, Tool, ToolCall, ToolResult};
+use windlass::tool::Reconciled;
+use windlass::{Call, Tool, ToolCall, ToolResult};
 use windlass_core::Runtime;
 use windlass_core::spawn::Spawn;
 use windlass_core::testing::{Fault, FaultyStore};
@@ -18,7 +19,7 @@ fn call(name: &str) -> ToolCall {
 }
 
 #[test]
-fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt() {
+fn w01_a_cpu_bound_once_attempt_that_times_out_is_in_doubt() {
     let world = World::new(Kind::Memory);
     let act = tool("act", |_| std::future::pending::<ToolResult<()>>())
         .with(|spec| spec.hints.cpu_bound = true)
@@ -31,7 +32,7 @@ fn w01_a_once_attempt_on_a_thread_of_its_own_that_runs_out_of_time_is_in_doubt()
 }
 
 #[test]
-fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
+fn l05_a_cpu_bound_attempt_has_a_grace_too() {
     let world = World::new(Kind::Memory);
     let sim = world.sim.clone();
     let polite = Tool::with_call("polite", "", move |call: Call, _: Value| {
@@ -47,7 +48,7 @@ fn l05_an_attempt_on_a_thread_of_its_own_has_its_grace_too() {
     assert_eq!(outcome.value(), Some(&json!("saved what I had")));
 }
 
-/// Waits for a thread of its own like everybody else, for ever.
+/// An executor that never starts a thread.
 struct NoThreads(windlass_core::testing::Sim, Arc<Mutex<Vec<futures_util::future::BoxFuture<'static, ()>>>>);
 
 impl windlass_core::spawn::Spawn for NoThreads {
@@ -61,7 +62,7 @@ impl windlass_core::spawn::Spawn for NoThreads {
 }
 
 #[test]
-fn w01_an_attempt_that_ran_out_of_time_before_it_had_a_thread_never_begins() {
+fn w01_an_attempt_that_timed_out_before_its_thread_started_never_begins() {
     let world = World::new(Kind::Memory);
     let ran = Counter::default();
     let act = {
@@ -84,7 +85,7 @@ fn w01_an_attempt_that_ran_out_of_time_before_it_had_a_thread_never_begins() {
 }
 
 #[test]
-fn w01_no_zombie_doubles_also_when_the_store_failed_while_a_thread_was_at_it() {
+fn w01_no_attempt_overlaps_one_whose_store_failed_on_a_thread() {
     let mut world = World::new(Kind::Memory);
     let faulty = Arc::new(FaultyStore::new(world.store.clone()));
     world.store = faulty.clone();
@@ -95,7 +96,7 @@ fn w01_no_zombie_doubles_also_when_the_store_failed_while_a_thread_was_at_it() {
     config.spawn = Arc::new(NoThreads(world.sim.clone(), threads.clone()));
     let runtime = Runtime::new(config);
     runtime.start(call("act")).unwrap();
-    // The doubt cannot be written down: the run is taken up again from its journal.
+    // The doubt cannot be recorded: the run is continued from its journal.
     faulty.fail_after(1, Fault::Refused);
     world.pass(Duration::from_secs(100));
     assert_eq!(threads.lock().len(), 1, "the thread of the first attempt is still at it");

@@ -1,16 +1,18 @@
-//! The crash matrix over everything this kernel can do, on both stores.
+//! The crash matrix over all kinds of calls and bodies, on both stores.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::inbox::Settlement;
 use windlass::testing::{CrashMatrix, Ledger, MemoryDisk, Report};
-use windlass::tools::spec::{OnDoubt, Retry};
-use windlass::{Call, Ctx, Effect, Reconciled, Settlement, Tool, ToolCall, ToolError, step};
+use windlass::tool::Reconciled;
+use windlass::tool::spec::{OnDoubt, Retry};
+use windlass::{Call, Ctx, Effect, Tool, ToolCall, ToolError, step};
 
 use crate::world::ScratchDisk;
 
-/// Runs a matrix in memory and on SQLite; both must see the same.
+/// Runs a matrix in memory and on SQLite; both must have the same outcome.
 pub(crate) fn check(matrix: impl Fn() -> CrashMatrix) -> Report {
     let memory = matrix().disk(MemoryDisk::default).run();
     let sqlite = on_sqlite(matrix());
@@ -213,7 +215,7 @@ fn w01_doubts_settled_by_a_person_as_the_ledger_says() {
 
 #[test]
 fn w01_doubts_settled_by_policy() {
-    // Rerun: its owner prefers twice to never, so the effect may repeat.
+    // `rerun`: the owner accepts a repetition, so the effect may happen twice.
     check(|| {
         CrashMatrix::new(|l| vec![idempotent(l, "act").effect(Effect::Once).on_doubt(OnDoubt::Rerun)]).call(call("act"))
     });
@@ -255,7 +257,7 @@ fn l22_a_chain_of_once_steps_costs_one_commit_more_than_it_has_steps() {
 
 #[test]
 fn e09_nested_exclusive_and_keyed_calls_survive_every_crash_without_a_deadlock() {
-    use windlass::tools::spec::KeyExpression;
+    use windlass::tool::spec::KeyExpression;
     let key = || KeyExpression::parse("'account'").expect("a key");
     check(|| {
         CrashMatrix::new(move |l| {

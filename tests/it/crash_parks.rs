@@ -1,10 +1,13 @@
-//! The crash matrix over everything that waits: for an answer, a time, the first of several.
+//! The crash matrix over everything that waits: for an answer, for a time, for the first of several.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::ctx::{First2, First3};
+use windlass::inbox::{ReplyResult, Resolution};
 use windlass::testing::{CrashMatrix, Ledger, Outside, Report};
-use windlass::{Call, Ctx, First2, First3, Reply, Resolution, Resolved, Tool, ToolCall, ToolError, park};
+use windlass::tool::Reply;
+use windlass::{Call, Ctx, Tool, ToolCall, ToolError, park};
 
 use crate::crash::{on_sqlite, once};
 
@@ -56,7 +59,7 @@ fn l10_w03_an_answered_wait_survives_a_second_crash_during_every_recovery() {
 }
 
 #[test]
-fn l06_a_wait_that_nobody_answers_times_out_once_whatever_crashes() {
+fn l06_an_unanswered_wait_times_out_once_whatever_crashes() {
     let report = check_parked(|| {
         CrashMatrix::new(manager).call(call("ask")).crashes(2).outside(|outside| {
             assert!(outside.time() < 4 * HOUR, "a restart does not begin the time again");
@@ -82,7 +85,7 @@ fn l10_a_sleep_is_slept_once_whatever_crashes() {
     assert_eq!(report.outcome, json!([{"done": "act"}]));
 }
 
-/// Goes on with whatever comes first.
+/// Continues with the operation that completes first.
 fn race(_: &Ledger) -> Vec<Tool> {
     let race = Tool::durable_fn("race", "waits for one of three", |mut ctx: Ctx, _: Value| async move {
         let branches = (park::wait::<String>("boss"), park::receive::<i64>("news"), park::sleep(HOUR));
@@ -91,7 +94,7 @@ fn race(_: &Ledger) -> Vec<Tool> {
             First3::B(news) => json!({"news": news}),
             First3::C(()) => json!("slept"),
         };
-        // A losing receive has consumed nothing.
+        // A losing receive has not consumed anything.
         let rest = match ctx.first((park::receive::<i64>("news"), park::sleep(HOUR))).await? {
             First2::A(news) => json!(news),
             First2::B(()) => json!(null),
@@ -133,14 +136,14 @@ fn l08_a_wait_that_lost_is_revoked_whatever_crashes() {
             let late = outside.ledger().look_up("boss").filter(|_| outside.time() > HOUR);
             if let Some(key) = late {
                 let told = outside.resolve(&key, Resolution::Ok { value: json!("late") });
-                assert!(matches!(told, None | Some(Resolved::Revoked { .. })), "{told:?}");
+                assert!(matches!(told, None | Some(ReplyResult::Revoked { .. })), "{told:?}");
             }
         })
     });
     assert_eq!(report.outcome, json!([["slept", null]]));
 }
 
-/// Hands out a key once and asks for its answer again and again.
+/// Hands out a key once and awaits its answer repeatedly.
 fn patient(ledger: &Ledger) -> Vec<Tool> {
     let ledger = ledger.clone();
     vec![Tool::durable_fn("patient", "asks and asks", move |mut ctx: Ctx, _: Value| {
@@ -185,7 +188,7 @@ fn l10_an_open_wait_is_awaited_repeatedly_over_every_crash() {
     assert!(tries >= Some(2), "{report:?}");
 }
 
-/// A tool whose answer comes by letter: the key is handed out before the attempt ends.
+/// A tool whose answer comes later: its key is handed out before the attempt ends.
 fn office(ledger: &Ledger) -> Vec<Tool> {
     let ledger = ledger.clone();
     let office = Tool::with_call("office", "asks the office", move |call: Call, _: Value| {
@@ -199,11 +202,11 @@ fn office(ledger: &Ledger) -> Vec<Tool> {
     vec![office]
 }
 
-/// The office was asked if and only if it says so.
+/// The office was asked if and only if the ledger says so.
 fn pending(script: fn(&Outside<'_>)) -> CrashMatrix {
     CrashMatrix::new(office).call(call("office")).outside(script).person(|ledger, key, _| {
         assert!(!ledger.happened(key), "what was asked is answered in the end, and needs no person");
-        windlass::Settlement::DidNotHappen
+        windlass::inbox::Settlement::DidNotHappen
     })
 }
 
@@ -238,9 +241,9 @@ fn l08_a_pending_call_answered_with_a_forged_key_first() {
     assert!(report.outcome[0].to_string().contains("come tomorrow"), "{report:?}");
 }
 
-/// Nobody answers in time, and somebody does so afterwards.
+/// The answer comes after the deadline.
 #[test]
-fn l06_a_pending_call_that_nobody_answers_times_out_and_a_late_answer_is_told() {
+fn l06_an_unanswered_pending_call_times_out_and_a_late_answer_is_refused() {
     let tools = |ledger: &Ledger| {
         let mut tools = office(ledger);
         tools.push(Tool::durable_fn("visit", "asks and looks", |mut ctx: Ctx, _: Value| async move {
@@ -257,20 +260,20 @@ fn l06_a_pending_call_that_nobody_answers_times_out_and_a_late_answer_is_told() 
                 let late = outside.ledger().look_up("key").filter(|_| outside.time() > HOUR + HOUR / 2);
                 if let Some(key) = late {
                     let told = outside.resolve(&key, Resolution::Ok { value: json!("late") });
-                    assert!(matches!(told, None | Some(Resolved::Already(Err(_)))), "{told:?}");
+                    assert!(matches!(told, None | Some(ReplyResult::Already(Err(_)))), "{told:?}");
                 }
             })
             .person(|ledger, key, _| match ledger.happened(key) {
-                true => windlass::Settlement::Happened(Err(std::sync::Arc::new(ToolError::TimedOut {
-                    message: "the office says that nobody came".into(),
+                true => windlass::inbox::Settlement::Happened(Err(std::sync::Arc::new(ToolError::TimedOut {
+                    message: "the office says that it did not happen".into(),
                 }))),
-                false => windlass::Settlement::DidNotHappen,
+                false => windlass::inbox::Settlement::DidNotHappen,
             })
     });
     assert_eq!(report.outcome, json!([{"Err": "timed_out"}]));
 }
 
-/// Answered before its own attempt has ended.
+/// The answer comes before the attempt has ended.
 #[test]
 fn l08_an_early_answer_is_kept_whatever_crashes() {
     let slow = |ledger: &Ledger| {

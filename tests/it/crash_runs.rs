@@ -1,18 +1,20 @@
-//! The crash matrix over runs among runs, and over people: spawned, signalled, cancelled, approved, connected, continued.
+//! The crash matrix over runs that use other runs, and over people: spawned, signalled, cancelled, approved, connected,
+//! continued.
 
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
+use windlass::ctx::Handle;
+use windlass::inbox::Settlement;
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::{
-    Ctx, Handle, Output, Policy, Reconciled, RunId, Settlement, Tool, ToolCall, ToolError, ToolRef, ToolResult,
-};
+use windlass::tool::{Reconciled, ToolRef};
+use windlass::{Ctx, Output, Policy, RunId, Tool, ToolCall, ToolError, ToolResult};
 
 use crate::crash::once;
 use crate::crash_parks::{HOUR, call, check_parked};
 
-/// Doubles a number after a while, and acts once on the way.
+/// Doubles a number after a while, and acts once in between.
 fn double() -> Tool {
     Tool::durable_fn("double", "doubles slowly", |mut ctx: Ctx, args: Value| async move {
         ctx.sleep(HOUR).await?;
@@ -26,7 +28,7 @@ fn parent(ledger: &Ledger) -> Vec<Tool> {
         let to = || ToolRef::Name("double".into());
         let a: Handle<i64> = ctx.spawn(ToolCall::<i64>::to(to(), json!({"n": 1}))).await?;
         let b: Handle<i64> = ctx.spawn(ToolCall::<i64>::to(to(), json!({"n": 20}))).await?;
-        // Asked for in the other order: each answer finds its own operation.
+        // Joined in the other order: each answer belongs to its own operation.
         let (b, a) = (ctx.join(&b).await?, ctx.join(&a).await?);
         Ok(json!(a + b))
     });
@@ -56,7 +58,7 @@ fn l13_the_nth_signal_answers_the_nth_receive_over_every_crash_and_redriven_ones
     let report = check_parked(|| {
         CrashMatrix::new(listener).call(call("listener")).outside(|outside| {
             outside.signal("number", json!(1), "a");
-            // Redriven although it was acknowledged, as a sender does that lost the acknowledgement.
+            // Sent again although it was acknowledged, like a sender that lost the acknowledgement.
             if let Some(run) = outside.root().filter(|_| outside.is_new("a again")) {
                 outside.act(move |runtime| async move { runtime.signal(run, "number", json!(1), Some("a")).await });
             }
@@ -116,8 +118,8 @@ fn saga(ledger: &Ledger) -> Vec<Tool> {
     })]
 }
 
-/// Settles by the ledger; what a step returned is its own name.
-fn books(ledger: &Ledger, key: &str, doubt: &windlass::Doubt) -> Settlement {
+/// Settles by the ledger; a step returns its own name.
+fn books(ledger: &Ledger, key: &str, doubt: &windlass::inbox::Doubt) -> Settlement {
     let named = doubt.operation.split('"').nth(1).unwrap_or_default();
     let value = if named.starts_with("undo") { json!(null) } else { json!(named) };
     match ledger.happened(key) {
@@ -177,14 +179,14 @@ fn e07_a_denied_call_is_not_made_whatever_crashes() {
 }
 
 #[test]
-fn w02_an_approval_nobody_gives_expires_whatever_crashes() {
+fn w02_an_approval_that_is_not_given_expires_whatever_crashes() {
     let report = check_parked(|| charging(|outside| assert!(outside.time() < 25 * HOUR)).crashes(2));
-    assert!(report.outcome[0].to_string().contains("nobody decided in time"), "{report:?}");
+    assert!(report.outcome[0].to_string().contains("no decision was made in time"), "{report:?}");
     assert!(report.effects.is_empty(), "{report:?}");
 }
 
 #[test]
-fn w02_a_grant_is_asked_for_again_once_it_is_void_whatever_crashes() {
+fn w02_a_void_grant_is_requested_again_whatever_crashes() {
     let report = check_parked(|| {
         charging(|outside| outside.decide(true)).config(|config| {
             config.suspend_after = Duration::ZERO;
@@ -295,9 +297,13 @@ fn leg(ledger: &Ledger) -> Tool {
     leg.event::<String>("booking")
 }
 
-type BoxedStep = windlass::Step<Box<dyn FnMut(windlass::Attempt) -> BoxFuture<'static, ToolResult<String>> + Send>>;
+type BoxedStep = windlass::ctx::Step<
+    'static,
+    Box<dyn FnMut(windlass::Attempt) -> BoxFuture<'static, ToolResult<String>> + Send>,
+    String,
+>;
 
-/// A step that can be undone, each in one effect.
+/// A step that can be undone; each direction is one effect.
 fn book<R>(ledger: &Ledger, name: &str, make: impl FnOnce(BoxedStep) -> R) -> R {
     let (done, undone, name) = (ledger.clone(), ledger.clone(), name.to_owned());
     let attempt: Box<dyn FnMut(windlass::Attempt) -> BoxFuture<'static, ToolResult<String>> + Send> = {
@@ -320,7 +326,7 @@ fn book<R>(ledger: &Ledger, name: &str, make: impl FnOnce(BoxedStep) -> R) -> R 
 }
 
 #[test]
-fn l05_nested_and_parallel_bodies_undo_what_is_theirs_once_whatever_crashes() {
+fn l05_nested_and_parallel_bodies_undo_their_own_steps_once_whatever_crashes() {
     let tools = |ledger: &Ledger| {
         let own = ledger.clone();
         let trip = Tool::durable_fn("trip", "books a trip", move |mut ctx: Ctx, _: Value| {

@@ -1,11 +1,11 @@
-//! What `#[tool]` says about waiting: answers that come later, signals, events.
+//! Declarations of `#[tool]` about waiting: later answers, signals, events.
 
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass::prelude::*;
-use windlass::tools::spec::Recovery;
+use windlass::tool::spec::Recovery;
 
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Verdict {

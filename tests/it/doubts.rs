@@ -1,11 +1,13 @@
-//! In doubt: every way in, every way out, and no zombie doubles.
+//! Doubts: how they arise, how they are settled, and that no attempt overlaps an earlier one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::tools::spec::OnDoubt;
-use windlass::{Ctx, Effect, Error, Outcome, Path, Reconciled, RunId, Settlement, Tool, ToolCall, ToolError};
+use windlass::inbox::Settlement;
+use windlass::tool::Reconciled;
+use windlass::tool::spec::OnDoubt;
+use windlass::{Ctx, Effect, Error, Outcome, Path, RunId, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 use windlass_core::run::record::{DoubtCause, Event, Settler};
 use windlass_core::time::Clock;
@@ -27,7 +29,7 @@ fn hangs_once(acted: &Counter) -> Tool {
     .timeout(Duration::from_millis(100))
 }
 
-/// Starts a run and lets everything happen that can.
+/// Starts a run and waits until nothing more happens.
 fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
     let run = runtime.start(ToolCall::new(name, json!({}))).unwrap();
     let waiting = runtime.clone();
@@ -87,7 +89,7 @@ fn w01_a_person_gives_up_and_the_body_gets_an_in_doubt_error() {
 }
 
 #[test]
-fn w01_policy_fails_or_reruns_where_nobody_is_asked() {
+fn w01_policy_fails_or_reruns_without_a_person() {
     on_every_store(|world| {
         for (policy, expected) in [(OnDoubt::Fail, "in_doubt"), (OnDoubt::Rerun, "ok")] {
             let acted = Counter::default();
@@ -99,7 +101,7 @@ fn w01_policy_fails_or_reruns_where_nobody_is_asked() {
 }
 
 #[test]
-fn w01_the_tool_itself_settles_it_before_anyone_is_asked() {
+fn w01_reconcile_settles_a_doubt_before_a_person_is_asked() {
     on_every_store(|world| {
         for (found, expected) in
             [(Reconciled::Happened(json!("found")), json!("found")), (Reconciled::DidNotHappen, json!({"attempt": 2}))]
@@ -138,7 +140,7 @@ fn w01_a_reconcile_that_fails_panics_or_hangs_leaves_it_to_policy() {
 }
 
 #[test]
-fn w01_a_settlement_of_nothing_is_refused_with_what_is_open() {
+fn w01_a_settlement_without_a_doubt_is_refused_with_the_open_doubts() {
     let world = World::new(Kind::Memory);
     let acted = Counter::default();
     let runtime = world.runtime([hangs_once(&acted)]);
@@ -154,7 +156,7 @@ fn w01_a_settlement_of_nothing_is_refused_with_what_is_open() {
 fn w01_a_doubt_keeps_its_key_but_not_the_session() {
     on_every_store(|world| {
         let acted = Counter::default();
-        let key = || windlass::tools::spec::KeyExpression::parse("'account'").unwrap();
+        let key = || windlass::tool::spec::KeyExpression::parse("'account'").unwrap();
         let runtime = world.runtime([
             hangs_once(&acted).key(key()),
             hangs_once(&Counter::default()).with(|spec| {
@@ -193,7 +195,7 @@ fn w01_a_doubt_keeps_its_key_but_not_the_session() {
 }
 
 #[test]
-fn w01_a_doubt_survives_the_process_and_its_answer_may_wait_in_the_mailbox() {
+fn w01_a_doubt_survives_a_crash_and_its_settlement_may_wait_in_the_mailbox() {
     on_every_store(|world| {
         let acted = Counter::default();
         let runtime = world.runtime([hangs_once(&acted)]);
@@ -206,7 +208,7 @@ fn w01_a_doubt_survives_the_process_and_its_answer_may_wait_in_the_mailbox() {
             world.run(async move {
                 let (found, doubt) = runtime.doubts().await.unwrap().remove(0);
                 assert_eq!(found, run);
-                // Nobody drives the run yet: the settlement waits in its mailbox.
+                // No runtime drives the run yet: the settlement waits in its mailbox.
                 let result = Settlement::Happened(Ok(Arc::new(json!("by mail").into())));
                 runtime.settle(run, &doubt.path, result, "ann", "over night").await.unwrap();
                 runtime.recover().await.unwrap();
@@ -220,7 +222,7 @@ fn w01_a_doubt_survives_the_process_and_its_answer_may_wait_in_the_mailbox() {
 
 /// Two runtimes share a store; the second takes over while the first may still be alive.
 #[test]
-fn w01_no_zombie_doubles_did_not_happen_waits_until_the_old_attempt_cannot_be_alive() {
+fn w01_did_not_happen_counts_once_the_old_attempt_cannot_be_alive() {
     let world = World::new(Kind::Memory);
     let acted = Counter::default();
     let slow = hangs_once(&acted).timeout(Duration::from_secs(60));
@@ -241,19 +243,19 @@ fn w01_no_zombie_doubles_did_not_happen_waits_until_the_old_attempt_cannot_be_al
         second.settle(run, &Path::root(), Settlement::DidNotHappen, "ann", "sure").await.unwrap();
         (refused, second.attach(run).await.unwrap().remove(0))
     });
-    assert!(refused.contains("may still be running") && refused.contains("can be said in"), "{refused}");
+    assert!(refused.contains("may still be running") && refused.contains("did not happen"), "{refused}");
     assert_eq!(outcome.value(), Some(&json!({"attempt": 2})));
 }
 
 #[test]
-fn w01_a_reconcile_that_says_no_too_early_is_asked_again() {
+fn w01_an_early_negative_reconcile_is_repeated() {
     let world = World::new(Kind::Memory);
     let (acted, asked) = (Counter::default(), Counter::default());
     let make = |acted: &Counter, asked: &Counter| {
         let (happens_late, asked) = (asked.clone(), asked.clone());
         hangs_once(acted).timeout(Duration::from_secs(60)).reconcile(move |_| {
             asked.add();
-            // The zombie's effect arrives after the first look.
+            // The effect of the old attempt arrives after the first reconciliation.
             let found =
                 if happens_late.get() > 1 { Reconciled::Happened(json!("late")) } else { Reconciled::DidNotHappen };
             async move { Ok(found) }
@@ -278,8 +280,10 @@ fn w01_a_step_in_doubt_is_settled_by_a_person_and_the_body_goes_on() {
         let body = || {
             Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
                 let first: u32 = ctx.step("first", |_| async { Ok(1) }).await?;
-                let second: u32 =
-                    ctx.step("second", |_| std::future::pending()).timeout(Duration::from_millis(5)).await?;
+                let second: u32 = ctx
+                    .step("second", |_| std::future::pending::<windlass::ToolResult<u32>>())
+                    .timeout(Duration::from_millis(5))
+                    .await?;
                 Ok(json!(first + second))
             })
         };
@@ -290,7 +294,7 @@ fn w01_a_step_in_doubt_is_settled_by_a_person_and_the_body_goes_on() {
     });
 }
 
-/// A tool whose first attempt does not know what became of it.
+/// A tool whose first attempt does not know whether it happened.
 fn cannot_tell(acted: &Counter) -> Tool {
     let acted = acted.clone();
     tool("act", move |_| {
@@ -328,13 +332,13 @@ fn w01_an_attempt_that_cannot_tell_is_in_doubt_and_not_repeated() {
 }
 
 #[test]
-fn w01_what_an_attempt_that_cannot_tell_says_is_kept_and_shown() {
+fn w01_the_message_of_an_attempt_in_doubt_is_kept_and_shown() {
     const SAID: &str = "the attempt itself could not tell: the line was cut before an answer came";
     on_every_store(|world| {
         let runtime = world.runtime([cannot_tell(&Counter::default())]);
         let run = start(&world, &runtime, "act");
         drop(runtime);
-        // Whoever takes the run up later knows it from the journal.
+        // A later owner of the run knows it from the journal.
         let world = world.restart();
         let runtime = world.runtime([cannot_tell(&Counter::default())]);
         let recovering = runtime.clone();
@@ -350,7 +354,7 @@ fn w01_what_an_attempt_that_cannot_tell_says_is_kept_and_shown() {
 }
 
 #[test]
-fn w01_what_an_attempt_set_off_is_believed_not_to_have_happened_once_its_time_is_over() {
+fn w01_an_effect_started_by_an_attempt_may_happen_until_its_timeout() {
     let world = World::new(Kind::Memory);
     let (acted, asked) = (Counter::default(), Counter::default());
     let counted = asked.clone();
@@ -367,7 +371,7 @@ fn w01_what_an_attempt_set_off_is_believed_not_to_have_happened_once_its_time_is
 }
 
 #[test]
-fn l17_an_attempt_that_cannot_tell_is_repeated_where_it_may_be() {
+fn l17_a_repeatable_attempt_in_doubt_is_retried() {
     let world = World::new(Kind::Memory);
     for effect in [Effect::Readonly, Effect::Idempotent] {
         let acted = Counter::default();

@@ -1,11 +1,14 @@
-//! Why is it not running? One true sentence for every state a run can be in, and what would move it.
+//! Why is a run not progressing? One true sentence for every state of a run, and what would make it progress.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::explain::Why;
-use windlass::tools::spec::{KeyExpression, Retry};
-use windlass::{Blocked, Call, Ctx, Effect, Explanation, Policy, Reply, RunId, Start, Tool, ToolCall, ToolError, Turn};
+use windlass::inbox::Blocked;
+use windlass::run::explain::Why;
+use windlass::run::{Explanation, Start, Turn};
+use windlass::tool::Reply;
+use windlass::tool::spec::{KeyExpression, Retry};
+use windlass::{Call, Ctx, Effect, Policy, RunId, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 
 use crate::world::{Kind, World, on_every_store, tool};
@@ -30,26 +33,13 @@ fn explain(world: &World, runtime: &Runtime, run: RunId) -> Explanation {
     explanation
 }
 
-/// What holds of every explanation: it names the run and its tool, and says what happened or what would move it.
+/// Checks every explanation: it names the run and its tool, and what happened or what would make it progress.
 fn check(explanation: &Explanation) {
     let Explanation { run, tool, sentence, moves, .. } = explanation;
     assert!(sentence.starts_with(&format!("Run {run} of `{tool}` ")) && sentence.ends_with('.'), "{sentence}");
-    let over = matches!(explanation.state, windlass::RunState::Finished { .. });
+    let over = matches!(explanation.state, windlass::run::RunState::Finished { .. });
     assert_eq!(moves.is_empty(), over, "an unfinished run is moved by something: {explanation:?}");
-    let verbs = [
-        "goes on",
-        "ends",
-        "starts",
-        "must answer",
-        "must send",
-        "must approve",
-        "must connect",
-        "settle it",
-        "attempted again",
-        "resume",
-        "split the work",
-        "take it up",
-    ];
+    let verbs = ["continues", "ends", "starts", "must approve", "settle it", "resume", "split the work"];
     for one in moves {
         assert!(verbs.iter().any(|verb| one.sentence.contains(verb)), "nothing moves it: {}", one.sentence);
         assert!(sentence.contains(&one.sentence) || moves.len() > 3, "{sentence} misses {}", one.sentence);
@@ -75,16 +65,16 @@ fn w12_a_running_attempt_is_named_with_its_start_and_its_end() {
         let runtime = world.runtime([hangs("charge", Effect::Once), hangs("look", Effect::Readonly)]);
         let run = start(&world, &runtime, "charge");
         let why = explain(&world, &runtime, run);
-        says(&why, &["is running", "attempt 1 of call of tool `charge` runs since 1 s ago (2026-09-21T14:13:20Z)"]);
+        says(&why, &["is running", "attempt 1 of call of tool `charge` started 1 s ago (2026-09-21T14:13:20Z)"]);
         says(&why, &["it ends by itself, at the latest in 1 h 59 min (2026-09-21T16:13:"]);
         assert!(matches!(why.moves[0].why, Why::Attempt { attempt: 1, over_by: Some(_), .. }));
         let run = start(&world, &runtime, "look");
-        says(&explain(&world, &runtime, run), &["call of tool `look` is at work", "given up after 2 h"]);
+        says(&explain(&world, &runtime, run), &["call of tool `look` started 1 s ago", "times out after 2 h"]);
     });
 }
 
 #[test]
-fn w12_a_run_that_waits_says_for_whom_and_until_when() {
+fn w12_a_waiting_run_says_for_what_and_until_when() {
     on_every_store(|world| {
         let waits = Tool::durable_fn("waits", "waits", |mut ctx: Ctx, args: Value| async move {
             match args["for"].as_str().unwrap_or_default() {
@@ -104,18 +94,21 @@ fn w12_a_run_that_waits_says_for_whom_and_until_when() {
                 ToolCall::new("waits", json!({"for": "input"})),
                 &[
                     "wait for \"manager\" at 0",
-                    "whoever has its reply key must answer \"manager\"",
-                    "gives up in 2 h 59 min",
+                    "it continues when \"manager\" is answered with its reply key",
+                    "times out in 2 h 59 min",
                 ],
             ),
-            (ToolCall::new("waits", json!({"for": "signal"})), &["must send the run the signal \"stop\""]),
-            (ToolCall::new("waits", json!({"for": "time"})), &["sleep at 0", "goes on by itself in 2 h 59 min (2026-"]),
-            (call("pending"), &["must answer", "gives up in 59 min"]),
+            (ToolCall::new("waits", json!({"for": "signal"})), &["when the run gets the signal \"stop\""]),
+            (
+                ToolCall::new("waits", json!({"for": "time"})),
+                &["sleep at 0", "continues by itself in 2 h 59 min (2026-"],
+            ),
+            (call("pending"), &["is answered with its reply key", "times out in 59 min"]),
             (
                 ToolCall::new("charge", json!({"cents": 500})),
-                &["somebody must approve or deny this call of `charge`", "args.cents > 100", "denied in 23 h 59 min"],
+                &["a person must approve or deny this call of `charge`", "args.cents > 100", "denied in 23 h 59 min"],
             ),
-            (call("mail"), &["somebody must connect gmail"]),
+            (call("mail"), &["a person connects gmail"]),
         ];
         for (call, words) in cases {
             let run = runtime.start(call).expect("it starts");
@@ -137,7 +130,7 @@ fn w12_a_failed_attempt_says_when_the_next_one_is() {
         let runtime = world.runtime([flaky]);
         let run = start(&world, &runtime, "flaky");
         let why = explain(&world, &runtime, run);
-        says(&why, &["call of tool `flaky`", "its last attempt failed, and it is attempted again in "]);
+        says(&why, &["call of tool `flaky`", "its last attempt failed, and the next one starts in "]);
         assert!(matches!(why.moves[0].why, Why::Waits { on: Blocked::Retry, .. }), "{why:?}");
     });
 }
@@ -157,14 +150,14 @@ fn w12_a_run_that_waits_for_another_says_what_that_one_waits_for() {
         let runtime = world.runtime([child, parent]);
         let run = start(&world, &runtime, "parent");
         let why = explain(&world, &runtime, run);
-        says(&why, &["goes on when run ", " of `child` is suspended: wait for \"boss\"", "must answer \"boss\""]);
+        says(&why, &["continues when run ", " of `child` is suspended: wait for \"boss\"", "\"boss\" is answered"]);
         let Why::Waits { child: Some(child), .. } = &why.moves[0].why else { panic!("{why:?}") };
         check(child);
     });
 }
 
 #[test]
-fn w12_a_doubt_says_how_to_settle_it_and_from_when_each_answer_is_believed() {
+fn w12_a_doubt_says_how_to_settle_it_and_when_each_answer_takes_effect() {
     on_every_store(|world| {
         let runtime = world.runtime([hangs("charge", Effect::Once).timeout(MOMENT)]);
         let run = start(&world, &runtime, "charge");
@@ -172,9 +165,9 @@ fn w12_a_doubt_says_how_to_settle_it_and_from_when_each_answer_is_believed() {
         let why = explain(&world, &runtime, run);
         says(
             &why,
-            &["whether attempt 1 of call of tool `charge` happened is not known, because the attempt timed out"],
+            &["it is unknown whether attempt 1 of call of tool `charge` took effect, because the attempt timed out"],
         );
-        says(&why, &["settle it: it happened, it did not, or give up (all three are believed at once)"]);
+        says(&why, &["settle it: it happened, it did not happen, or give up (each of the three takes effect at once)"]);
         assert!(matches!(why.moves[0].why, Why::InDoubt { attempt: 1, .. }), "{why:?}");
     });
 }
@@ -188,7 +181,10 @@ fn w12_a_call_that_queues_for_a_key_says_which_and_who_has_it() {
         let holder = start(&world, &runtime, "first");
         let run = start(&world, &runtime, "second");
         let why = explain(&world, &runtime, run);
-        says(&why, &[&format!("queues for key `till`, which run {holder} has at /; it goes on when that one ends")]);
+        says(
+            &why,
+            &[&format!("is queued for key `till`, which run {holder} holds at /; it continues when that call ends")],
+        );
         assert_eq!(why.moves.len(), 1, "{why:?}");
     });
 }
@@ -205,21 +201,21 @@ fn w12_a_queued_run_says_what_is_before_it() {
         });
         world.pass(MOMENT);
         let why = explain(&world, &runtime, second);
-        says(&why, &["is queued", "a worker takes it up", "session `chat`", &format!("open is run {first}")]);
+        says(&why, &["is queued", "a worker claims it", "session `chat`", &format!("before it: run {first}")]);
         assert!(matches!(&why.moves[0].why, Why::Queued { behind, .. } if *behind == [first]), "{why:?}");
         explain(&world, &runtime, first);
     });
 }
 
 #[test]
-fn w12_a_run_that_nobody_drives_says_how_to_take_it_up() {
+fn w12_an_undriven_run_says_how_to_continue_it() {
     on_every_store(|world| {
         let runtime = world.runtime([hangs("look", Effect::Idempotent)]);
         let run = start(&world, &runtime, "look");
         drop(runtime);
         let world = world.restart();
         let runtime = world.runtime([hangs("look", Effect::Idempotent)]);
-        says(&explain(&world, &runtime, run), &["it is not driven here", "`resume` takes it up here"]);
+        says(&explain(&world, &runtime, run), &["this process does not drive it", "`resume` continues it here"]);
     });
 }
 
@@ -237,14 +233,14 @@ fn w12_a_cancelled_run_says_that_it_cleans_up_and_until_when() {
         let cancelling = runtime.clone();
         world.run(async move { cancelling.cancel(run, "ada", "enough").await }).unwrap();
         world.pass(MOMENT);
-        says(&explain(&world, &runtime, run), &["ada cancelled it (enough)", "cleans up", "cut off in "]);
+        says(&explain(&world, &runtime, run), &["ada cancelled it (enough)", "cleans up", "stopped in "]);
         world.pass(HOUR);
         says(&explain(&world, &runtime, run), &["was cancelled: cancelled, and not cleaned up"]);
     });
 }
 
 #[test]
-fn w12_held_runs_and_crash_loops_are_named_with_the_way_out() {
+fn w12_held_runs_and_crash_loops_are_explained_with_a_remedy() {
     on_every_store(|mut world| {
         let killer = || hangs("killer", Effect::Idempotent);
         let runtime = world.runtime([killer()]);
@@ -267,13 +263,13 @@ fn w12_held_runs_and_crash_loops_are_named_with_the_way_out() {
 }
 
 #[test]
-fn w12_a_run_that_was_found_dead_waits_to_be_driven_alone() {
+fn w12_a_run_whose_process_died_waits_to_be_driven_alone() {
     on_every_store(|mut world| {
         let tools = || [hangs("a", Effect::Idempotent), hangs("b", Effect::Idempotent)];
         let runtime = world.runtime(tools());
         let runs = [start(&world, &runtime, "a"), start(&world, &runtime, "b")];
         drop(runtime);
-        // The first successor cannot know of an earlier death; the second one does.
+        // The first successor cannot know of an earlier crash; the second one does.
         let mut next = || {
             world = std::mem::replace(&mut world, World::new(Kind::Memory)).restart();
             let runtime = world.runtime(tools());
@@ -295,7 +291,7 @@ fn w12_a_finished_run_says_how_it_ended() {
         let fails = tool("fails", |_| async { Err::<(), _>(ToolError::failed("the disk is full")) });
         let runtime = world.runtime([tool("works", |_| async { Ok(1) }), fails]);
         let works = start(&world, &runtime, "works");
-        says(&explain(&world, &runtime, works), &["ended well"]);
+        says(&explain(&world, &runtime, works), &["succeeded"]);
         let fails = start(&world, &runtime, "fails");
         says(&explain(&world, &runtime, fails), &["failed: the disk is full"]);
     });
@@ -323,8 +319,7 @@ fn w12_a_run_in_every_moment_of_its_life_is_explained() {
             }
         });
         let charge = hangs("charge", Effect::Once).timeout(Duration::from_millis(200));
-        let charge =
-            charge.policy(Policy { on_doubt: Some(windlass::tools::spec::OnDoubt::Fail), ..Policy::default() });
+        let charge = charge.policy(Policy { on_doubt: Some(windlass::tool::spec::OnDoubt::Fail), ..Policy::default() });
         let runtime = world.runtime([job, slow, charge]);
         let run = runtime.start(call("job")).expect("it starts");
         world.pass(Duration::from_millis(1));
@@ -334,7 +329,7 @@ fn w12_a_run_in_every_moment_of_its_life_is_explained() {
             seen.extend(why.moves.iter().map(|one| serde_json::to_value(&one.why).unwrap()["why"].to_string()));
             world.pass(Duration::from_millis(50));
         }
-        says(&explain(&world, &runtime, run), &["ended well"]);
+        says(&explain(&world, &runtime, run), &["succeeded"]);
         assert!(seen.len() >= 2, "{seen:?}");
     });
 }

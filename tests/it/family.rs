@@ -1,10 +1,12 @@
-//! Parents and children: what is waited for, what is cancelled with what, and what a held body must not do.
+//! Parents and children: which runs are awaited, which are cancelled together, and what a held body must not do.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::Event;
-use windlass::{Ctx, Filter, First2, Handle, Hold, RunId, RunInfo, RunState, Tool, ToolCall, ToolResult, park};
+use windlass::ctx::{First2, Handle};
+use windlass::run::record::Event;
+use windlass::run::{Filter, Hold, RunInfo, RunState};
+use windlass::{Ctx, RunId, Tool, ToolCall, ToolError, ToolResult, park};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, World, on_every_store};
@@ -24,7 +26,7 @@ fn result(world: &World, runtime: &Runtime, run: RunId) -> ToolResult<Value> {
 
 fn runs(world: &World, runtime: &Runtime) -> Vec<RunInfo> {
     let runtime = runtime.clone();
-    world.run(async move { runtime.list(Filter::All, None, 1_000).await }).expect("the store answers")
+    world.run(async move { runtime.list(Filter::default(), None, 1_000).await }).expect("the store answers")
 }
 
 fn recovered(world: &World, tools: impl IntoIterator<Item = Tool>) -> Runtime {
@@ -34,7 +36,7 @@ fn recovered(world: &World, tools: impl IntoIterator<Item = Tool>) -> Runtime {
     runtime
 }
 
-/// Sleeps for as long as it is told.
+/// Sleeps for the time in its argument.
 fn sleeper() -> Tool {
     Tool::durable_fn("sleeper", "", |mut ctx: Ctx, args: Value| async move {
         ctx.sleep(args["hours"].as_u64().unwrap_or(0) as u32 * HOUR).await?;
@@ -47,7 +49,7 @@ fn states(world: &World, runtime: &Runtime) -> Vec<String> {
 }
 
 #[test]
-fn l05_a_child_that_was_waited_for_in_vain_is_cancelled_with_its_parent_also_after_a_restart() {
+fn l05_an_unfinished_child_is_cancelled_with_its_parent_also_after_a_restart() {
     on_every_store(|world| {
         let parent = || {
             Tool::durable_fn("parent", "", |mut ctx: Ctx, _: Value| async move {
@@ -72,8 +74,71 @@ fn l05_a_child_that_was_waited_for_in_vain_is_cancelled_with_its_parent_also_aft
     });
 }
 
+/// Spawns three children, each with another fate, and ends an hour later, in its second generation.
+fn leaver() -> Tool {
+    Tool::durable_fn("leaver", "leaves its children", |mut ctx: Ctx, args: Value| async move {
+        if args["generation"] == 1 {
+            ctx.sleep(HOUR).await?;
+            return if args["fail"] == true { Err(ToolError::failed("no")) } else { Ok(json!(null)) };
+        }
+        ctx.spawn(call("sleeper", json!({"hours": 9}))).await?;
+        ctx.spawn(call("sleeper", json!({"hours": 9}))).cancel_when_parent_ends().await?;
+        ctx.spawn(call("sleeper", json!({"hours": 9}))).abandon().await?;
+        ctx.continue_as(json!({"generation": 1, "fail": args["fail"]})).await
+    })
+}
+
 #[test]
-fn l12_generations_do_not_carry_along_children_that_have_ended() {
+fn l05_a_parent_that_ends_leaves_its_children_running_unless_they_are_to_end_with_it() {
+    for fail in [false, true] {
+        on_every_store(|world| {
+            let runtime = world.runtime([leaver(), sleeper()]);
+            let run = runtime.start(call("leaver", json!({"fail": fail}))).unwrap();
+            world.pass(MOMENT);
+            assert_eq!(runs(&world, &runtime).len(), 4);
+            drop(runtime);
+            let world = world.restart();
+            let runtime = recovered(&world, [leaver(), sleeper()]);
+            world.pass(MOMENT);
+            let running = || states(&world, &runtime).iter().filter(|state| !state.starts_with("Finished")).count();
+            assert_eq!(running(), 3, "the next generation of a parent is not its end");
+            assert_eq!(result(&world, &runtime, run).is_err(), fail);
+            world.pass(MOMENT);
+            assert_eq!(running(), 2);
+            world.pass(20 * HOUR);
+            let mut endings = states(&world, &runtime);
+            endings.sort();
+            let [cancelled, ok] = ["Finished { ending: Cancelled }", "Finished { ending: Ok }"];
+            assert_eq!(endings, [cancelled, ok, ok]);
+        });
+    }
+}
+
+#[test]
+fn l05_a_child_that_ends_with_its_parent_is_cancelled_once_and_may_end_before() {
+    on_every_store(|world| {
+        let parent = Tool::durable_fn("parent", "waits for one child", |mut ctx: Ctx, _: Value| async move {
+            let short = ctx.spawn(call("sleeper", json!({"hours": 1}))).cancel_when_parent_ends().await?;
+            ctx.spawn(call("sleeper", json!({"hours": 9}))).cancel_when_parent_ends().await?;
+            ctx.join(&short).await?;
+            ctx.sleep(HOUR).await?;
+            Ok(json!(null))
+        });
+        let runtime = world.runtime([parent, sleeper()]);
+        let run = runtime.start(call("parent", json!({}))).unwrap();
+        world.pass(HOUR + MOMENT);
+        let again = runtime.clone();
+        world.run(async move { again.cancel(run, "ada", "enough").await }).unwrap();
+        result(&world, &runtime, run).unwrap_err();
+        world.pass(MOMENT);
+        let mut endings = states(&world, &runtime);
+        endings.sort();
+        assert_eq!(endings, ["Finished { ending: Cancelled }", "Finished { ending: Ok }"]);
+    });
+}
+
+#[test]
+fn l12_a_new_generation_does_not_keep_ended_children() {
     on_every_store(|world| {
         let parent = Tool::durable_fn("parent", "", |mut ctx: Ctx, args: Value| async move {
             let n = args["n"].as_u64().unwrap_or(0);
@@ -99,7 +164,7 @@ fn l12_generations_do_not_carry_along_children_that_have_ended() {
 }
 
 #[test]
-fn l12_a_child_can_be_joined_again_and_says_the_same() {
+fn l12_a_second_join_of_a_child_has_the_same_result() {
     on_every_store(|world| {
         let parent = || {
             Tool::durable_fn("parent", "", |mut ctx: Ctx, _: Value| async move {
@@ -122,7 +187,7 @@ fn l12_a_child_can_be_joined_again_and_says_the_same() {
 }
 
 #[test]
-fn l12_a_race_waits_for_no_child_that_it_cannot_hear_of() {
+fn l12_a_race_does_not_wait_for_a_child_without_a_result() {
     on_every_store(|world| {
         let parent = Tool::durable_fn("parent", "", |mut ctx: Ctx, _: Value| async move {
             let alien: Handle<Value> =
@@ -249,14 +314,14 @@ fn l12_every_generation_draws_random_numbers_of_its_own() {
 }
 
 #[test]
-fn l05_a_body_is_told_of_a_cancellation_although_the_attempt_it_interrupted_happened() {
+fn l05_a_body_gets_a_cancellation_although_the_interrupted_attempt_happened() {
     on_every_store(|world| {
         let undone = Counter::default();
         let act = Tool::new("act", "", |_: Value| async {
             std::future::pending::<()>().await;
             Ok(json!(1))
         })
-        .reconcile(|_| async { Ok(windlass::Reconciled::Happened(json!(1))) });
+        .reconcile(|_| async { Ok(windlass::tool::Reconciled::Happened(json!(1))) });
         let body = {
             let undone = undone.clone();
             Tool::durable_fn("body", "", move |mut ctx: Ctx, _: Value| {

@@ -1,6 +1,6 @@
-/* Makes writes, syncs and truncations of chosen files fail, in a process that is told to load this first. The file named by
-   WINDLASS_FAULT says which: lines of a call, the end of the file's name, and the error's number. Each failure is noted in
-   the file with ".struck" added to that name. */
+/* A preloaded library that makes writes, syncs and truncations of chosen files fail. The file named by WINDLASS_FAULT says
+   which, one per line: a call, the suffix of the file's name, and the error number. Each failure is appended to a file of
+   that name with ".struck" added. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Plain system calls: the functions below stand in for the library's. */
+/* Plain system calls, because the functions below replace those of the C library. */
 static long slurp(const char *path, char *into, size_t size) {
     long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return -1;

@@ -1,11 +1,11 @@
-//! Breaking the disk of a real process. A test runs its body in a child of this binary whose calls to the system can be made
-//! to fail: by a few lines of C that are loaded before the system's library, by the limit on the size of files, or on a
-//! file system of its own that is really full. Where a machine has no means for that, the test says that it is skipped.
+//! Breaks the disk of a real process. A test runs its body in a child of this binary whose system calls can be made to
+//! fail: by a small preloaded C library, by the limit on file sizes, or on a small file system that is really full. If
+//! the machine has no means for that, the test reports that it is skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the file that tells the library which calls fail; also what tells a child that it is one.
+/// Names the file that tells the library which calls fail. Its presence also marks a process as the child.
 const CONTROL: &str = "WINDLASS_FAULT";
 const LIBRARY: &str = include_str!("fault.c");
 
@@ -13,20 +13,20 @@ pub(crate) const EIO: i32 = 5;
 pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const EROFS: i32 = 30;
 
-/// What a child needs beside a directory.
+/// What a child needs besides a directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Means {
-    /// Calls fail when they are told to.
+    /// Calls fail on command.
     Library,
-    /// A write beyond the limit on the size of files is an error, not the end of the process.
+    /// A write beyond the limit on file sizes is an error, not the end of the process.
     Sizes,
-    /// File systems can be mounted, and nobody else sees them.
+    /// File systems can be mounted, visible to the child only.
     Mounts,
-    /// It is a user whom files can be kept from.
-    Nobody,
+    /// The user is not root, so that file permissions apply to it.
+    Unprivileged,
 }
 
-/// A child's directory, and the way to break its disk.
+/// A child's directory, and the means to break its disk.
 #[derive(Clone)]
 pub(crate) struct Broken {
     pub(crate) dir: PathBuf,
@@ -34,13 +34,13 @@ pub(crate) struct Broken {
 }
 
 impl Broken {
-    /// From now on these calls (`write`, `sync`, `truncate`) fail for files whose names end like this.
+    /// From now on these calls (`write`, `sync`, `truncate`) fail for files with this suffix.
     pub(crate) fn fail(&self, calls: &[(&str, &str, i32)]) {
         let lines: String = calls.iter().map(|(call, end, error)| format!("{call} {end} {error}\n")).collect();
         std::fs::write(&self.control, lines).expect("the control file is written");
     }
 
-    /// Everything works again. Says what failed meanwhile.
+    /// Everything works again. Returns what failed in the meantime.
     pub(crate) fn mend(&self) -> String {
         std::fs::write(&self.control, "").expect("the control file is written");
         std::fs::read_to_string(self.control.with_extension("control.struck")).unwrap_or_default()
@@ -98,9 +98,9 @@ fn command(means: Means, dir: &Path) -> Option<Command> {
             command.arg("-m").arg(binary);
             Some(command)
         }
-        // Whom nobody keeps from anything has to become somebody else first.
-        Means::Nobody if !works("sh", &["-c", "test $(id -u) = 0"]) => Some(Command::new(binary)),
-        Means::Nobody => {
+        // Root must become another user first, because permissions do not apply to it.
+        Means::Unprivileged if !works("sh", &["-c", "test $(id -u) = 0"]) => Some(Command::new(binary)),
+        Means::Unprivileged => {
             let user = ["--reuid=65534", "--clear-groups", "--"];
             Command::new("chmod").arg("777").arg(dir).status().ok()?;
             if !works("setpriv", &[user.as_slice(), &[binary.to_str()?, "--list"]].concat()) {

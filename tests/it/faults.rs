@@ -1,5 +1,5 @@
-//! Full disks, failing syncs, read-only files: the store stops, says why, loses nothing that it accepted, and goes on by
-//! itself when the cause is gone; and nobody's body ever hears of it.
+//! Full disks, failing syncs, read-only files: the store stops, reports why, loses nothing that it accepted, and
+//! continues by itself when the cause is gone. Bodies do not notice.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,9 +10,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
-use windlass::{
-    Call, Ctx, Effect, Error, Filter, Health, Reconciled, SqliteStore, StoreError, Tool, ToolCall, ToolError, Windlass,
-};
+use windlass::run::Filter;
+use windlass::store::{Health, SqliteStore, StoreError};
+use windlass::tool::Reconciled;
+use windlass::{Call, Ctx, Effect, Error, Tool, ToolCall, ToolError, Windlass};
 
 use crate::fault::{Broken, EIO, ENOSPC, EROFS, Means, in_child};
 
@@ -27,11 +28,11 @@ fn sentence(path: &Path, why: &str) -> String {
 
 const RUNS: usize = 12;
 
-/// What happened outside: the name and the key of every effect.
+/// The effects outside: the name and the key of each.
 type Ledger = Arc<Mutex<Vec<(&'static str, String)>>>;
 
-/// Tools whose effects are counted. They begin when the gate is opened, and the disk breaks in the middle of the `RUNS`th
-/// charge.
+/// Tools whose effects are counted. They begin when the gate is opened, and the disk breaks in the middle of the
+/// `RUNS`th charge.
 fn tools(ledger: &Ledger, gate: &Arc<Semaphore>, breaks: impl Fn() + Send + Sync + 'static) -> Vec<Tool> {
     let (acts, knows, holds) = (ledger.clone(), ledger.clone(), ledger.clone());
     let (count, breaks) = (Arc::new(AtomicUsize::new(0)), Arc::new(breaks));
@@ -72,8 +73,8 @@ fn tools(ledger: &Ledger, gate: &Arc<Semaphore>, breaks: impl Fn() + Send + Sync
     vec![charge, reserve, wait, book]
 }
 
-/// Runs are in progress when the disk breaks. They stop, nothing new is accepted, what is there can be read; then the disk
-/// is mended, and all of them end, with every effect once.
+/// Runs are in progress when the disk breaks. They stop, nothing new is accepted, and existing data can be read. Then
+/// the disk is repaired, and all of them end, with every effect once.
 fn runs_outlast(path: &Path, why: &str, breaks: impl Fn() + Send + Sync + 'static, mends: impl FnOnce()) {
     let executor = tokio::runtime::Runtime::new().expect("an executor");
     executor.block_on(async {
@@ -85,28 +86,30 @@ fn runs_outlast(path: &Path, why: &str, breaks: impl Fn() + Send + Sync + 'stati
         let windlass = builder.await.expect("the runtime opens");
         let mut runs = Vec::new();
         for _ in 0..RUNS {
-            let how = windlass::Start::default();
-            runs.push(windlass.start_with(ToolCall::<Value>::new("book", json!({})), how).await.expect("accepted"));
+            let how = windlass::run::Start::default();
+            runs.push(
+                windlass.runtime().start_with(ToolCall::<Value>::new("book", json!({})), how).await.expect("accepted"),
+            );
         }
         gate.add_permits(RUNS);
         while store.health() == Health::Fine {
             tokio::task::yield_now().await;
         }
         assert_eq!(store.health(), Health::Unavailable(sentence(&path, why)));
-        match windlass.start(ToolCall::<Value>::new("book", json!({}))) {
+        match windlass.runtime().start(ToolCall::<Value>::new("book", json!({}))) {
             Err(Error::Store(StoreError::Unavailable(said))) => assert_eq!(said, sentence(&path, why)),
             other => panic!("{other:?}"),
         }
-        assert_eq!(windlass.list(Filter::All, None, 100).await.expect("it can be read").len(), RUNS);
+        assert_eq!(windlass.list(Filter::default(), None, 100).await.expect("it can be read").len(), RUNS);
         mends();
         for run in runs {
-            let outcome = windlass.attach(run).await.expect("the run ends").remove(0);
+            let outcome = windlass.runtime().attach(run).await.expect("the run ends").remove(0);
             assert_eq!(outcome.for_model(), json!(["charged", "reserved", "charged"]), "{run}");
         }
         assert_eq!(store.health(), Health::Fine);
-        assert!(windlass.doubts().await.expect("the doubts").is_empty());
+        assert!(windlass.inbox().doubts().await.expect("the doubts").is_empty());
         assert_eq!(
-            windlass.list(Filter::All, None, 100).await.expect("the runs").len(),
+            windlass.list(Filter::default(), None, 100).await.expect("the runs").len(),
             RUNS,
             "nothing else was accepted"
         );

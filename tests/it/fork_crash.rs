@@ -1,22 +1,25 @@
-//! Forks and crashes: the process dies before or after every commit of a fork, and nothing of it changes.
+//! Forks and crashes: the process dies before or after every commit of a fork, and the result does not change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::{Call, Change, Ctx, Cut, Filter, Reconciled, RunId, Store, Tool, ToolCall, ToolRef};
+use windlass::run::{Cut, Filter, ForkChange};
+use windlass::store::Store;
+use windlass::tool::{Reconciled, ToolRef};
+use windlass::{Call, Ctx, RunId, Tool, ToolCall};
 use windlass_core::Runtime;
 use windlass_core::store::{Answer, Commit, Promise};
 use windlass_core::testing::Around;
 
 use crate::world::{Kind, World};
 
-/// A store that hears of so many commits, and then of nothing any more: to the process it is as if it had died there.
+/// A store that stops after a number of commits: to the process it looks as if it had died there.
 struct Dying {
     inner: Arc<dyn Store>,
     left: AtomicI64,
-    /// Whether the last commit is written, and only its answer lost.
+    /// Whether the last commit is written and only its acknowledgement is lost.
     written: bool,
     graves: Mutex<Vec<Promise<()>>>,
 }
@@ -48,7 +51,7 @@ impl Around for Dying {
     }
 }
 
-/// The world outside: which effects happened, under which key.
+/// The outside world: which effects happened, under which key.
 type Ledger = Arc<Mutex<Vec<(String, String)>>>;
 
 /// A tool that must not be repeated and can find out whether it happened.
@@ -78,17 +81,17 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
 }
 
 async fn fork_of(runtime: &Runtime, original: RunId) -> RunId {
-    let runs = runtime.list(Filter::All, None, 9).await.unwrap();
+    let runs = runtime.list(Filter::default(), None, 9).await.unwrap();
     match runs.iter().find(|info| info.run != original) {
         Some(info) => info.run,
         None => {
-            let change = Change::Input(json!({"n": 40}));
+            let change = ForkChange::Input(json!({"n": 40}));
             runtime.fork(original, Cut::At("1".parse().unwrap()), Some(change)).await.unwrap()
         }
     }
 }
 
-/// Forks a finished run, dying at the commit after `commits`; returns whether it came to that.
+/// Forks a finished run, dying at the commit after `commits`. Returns whether there was such a commit.
 fn story(kind: Kind, commits: i64, written: bool) -> bool {
     let ledger = Ledger::default();
     let world = World::new(kind);
@@ -110,7 +113,7 @@ fn story(kind: Kind, commits: i64, written: bool) -> bool {
     let died = dying.is_dead();
     drop(runtime);
     world.sim.bury();
-    // Who waits for these answers is dead; each keeps the store open.
+    // The waiters for these answers are gone; each keeps the store open.
     let graves = std::mem::take(&mut *dying.graves.lock());
     drop(graves);
     drop(dying);
@@ -120,7 +123,7 @@ fn story(kind: Kind, commits: i64, written: bool) -> bool {
         runtime.recover().await.unwrap();
         let forked = fork_of(&runtime, original).await;
         let outcome = runtime.attach(forked).await.unwrap().remove(0);
-        (outcome.for_model(), runtime.list(Filter::All, None, 9).await.unwrap().len())
+        (outcome.for_model(), runtime.list(Filter::default(), None, 9).await.unwrap().len())
     });
     let place = format!("{kind:?}, dying at commit {commits}, written: {written}");
     assert_eq!((value, runs), (json!(42), 2), "{place}");

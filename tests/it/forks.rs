@@ -1,13 +1,14 @@
-//! Forks: a run's finished records as the beginning of another, with something changed; and comparing the two.
+//! Forks: the finished records of a run are the beginning of another, with something changed; and comparing the two.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::Event;
-use windlass::{
-    Awaited, Blocked, Change, Ctx, Cut, Error, Handle, Hold, Output, Resolution, RunId, RunState, Tool, ToolCall,
-    ToolError, ToolRef, park, step,
-};
+use windlass::ctx::Handle;
+use windlass::inbox::{Awaited, Blocked, Resolution};
+use windlass::run::record::Event;
+use windlass::run::{Cut, ForkChange, Hold, RunState};
+use windlass::tool::ToolRef;
+use windlass::{Ctx, Error, Output, RunId, Tool, ToolCall, ToolError, park, step};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, World, on_every_store, tool};
@@ -38,32 +39,38 @@ fn run(world: &World, runtime: &Runtime, call: ToolCall) -> RunId {
     run
 }
 
-fn try_fork(world: &World, runtime: &Runtime, run: RunId, cut: Cut, change: Option<Change>) -> Result<RunId, Error> {
+fn try_fork(
+    world: &World,
+    runtime: &Runtime,
+    run: RunId,
+    cut: Cut,
+    change: Option<ForkChange>,
+) -> Result<RunId, Error> {
     let runtime = runtime.clone();
     world.run(async move { runtime.fork(run, cut, change).await })
 }
 
-fn fork(world: &World, runtime: &Runtime, run: RunId, cut: Cut, change: Option<Change>) -> RunId {
+fn fork(world: &World, runtime: &Runtime, run: RunId, cut: Cut, change: Option<ForkChange>) -> RunId {
     try_fork(world, runtime, run, cut, change).expect("the fork is made")
 }
 
-fn refused(world: &World, runtime: &Runtime, run: RunId, cut: Cut, change: Option<Change>) -> String {
+fn refused(world: &World, runtime: &Runtime, run: RunId, cut: Cut, change: Option<ForkChange>) -> String {
     match try_fork(world, runtime, run, cut, change) {
         Err(Error::Conflict(reason)) => reason,
         other => panic!("not refused: {other:?}"),
     }
 }
 
-fn journal(world: &World, runtime: &Runtime, run: RunId) -> Vec<windlass::record::Record> {
+fn journal(world: &World, runtime: &Runtime, run: RunId) -> Vec<windlass::run::record::Record> {
     let runtime = runtime.clone();
     world.run(async move { runtime.journal(run).await }).expect("the journal is there")
 }
 
-fn outcome(result: Value) -> Change {
-    Change::Outcome { result: Ok(Output::value(result)), by: "ann".into(), reason: "what if".into() }
+fn outcome(result: Value) -> ForkChange {
+    ForkChange::Outcome { result: Ok(Output::value(result)), by: "ann".into(), reason: "what if".into() }
 }
 
-/// Adds one to its argument and counts itself.
+/// Adds one to its argument and counts its calls.
 fn add(name: &str, count: &Counter) -> Tool {
     let count = count.clone();
     tool(name, move |args: Value| {
@@ -75,7 +82,7 @@ fn add(name: &str, count: &Counter) -> Tool {
     })
 }
 
-/// Three calls, each with what the one before returned.
+/// Three calls, each with the result of the previous one.
 fn chain() -> Tool {
     Tool::durable_fn("chain", "", |mut ctx: Ctx, args: Value| async move {
         let a: i64 = ctx.call(ToolCall::to(ToolRef::Name("a".into()), json!({"n": args["n"]}))).await?;
@@ -94,7 +101,7 @@ fn counts(counts: &[Counter; 3]) -> [u32; 3] {
 }
 
 #[test]
-fn w10_a_fork_keeps_what_stands_before_the_cut_and_does_the_rest_anew() {
+fn w10_a_fork_keeps_records_before_the_cut_and_repeats_the_rest() {
     on_every_store(|world| {
         let effects = <[Counter; 3]>::default();
         let runtime = world.runtime(chained(&effects));
@@ -119,14 +126,14 @@ fn w10_the_arguments_of_a_call_are_changed_at_the_cut() {
         let effects = <[Counter; 3]>::default();
         let runtime = world.runtime(chained(&effects));
         let original = run(&world, &runtime, call("chain", json!({"n": 0})));
-        let forked = fork(&world, &runtime, original, at("1"), Some(Change::Input(json!({"n": 40}))));
+        let forked = fork(&world, &runtime, original, at("1"), Some(ForkChange::Input(json!({"n": 40}))));
         assert_eq!(value(&world, &runtime, forked), json!([1, 41, 42]));
-        let again = fork(&world, &runtime, original, Cut::Start, Some(Change::Input(json!({"n": 10}))));
+        let again = fork(&world, &runtime, original, Cut::Start, Some(ForkChange::Input(json!({"n": 10}))));
         assert_eq!(value(&world, &runtime, again), json!([11, 12, 13]));
         let (a, b) = (runtime.clone(), runtime.clone());
         let compared = world.run(async move { a.compare(original, forked).await }).unwrap();
         let first = compared.first.clone().unwrap();
-        assert_eq!((first.path.to_string().as_str(), first.what), ("1", windlass::Differs::Outcome), "{compared}");
+        assert_eq!((first.path.to_string().as_str(), first.what), ("1", windlass::run::Differs::Outcome), "{compared}");
         assert_eq!((compared.same, compared.differing), (1, 2), "{compared}");
         let compared = world.run(async move { b.compare(original, again).await }).unwrap();
         let text = compared.to_string();
@@ -137,7 +144,7 @@ fn w10_the_arguments_of_a_call_are_changed_at_the_cut() {
 }
 
 #[test]
-fn w10_the_outcome_of_an_operation_is_changed_at_the_cut_and_says_by_whom() {
+fn w10_an_outcome_is_changed_at_the_cut_with_its_author() {
     on_every_store(|world| {
         let effects = <[Counter; 3]>::default();
         let runtime = world.runtime(chained(&effects));
@@ -151,14 +158,14 @@ fn w10_the_outcome_of_an_operation_is_changed_at_the_cut_and_says_by_whom() {
         });
         let settled = settled.expect("the record says who settled it");
         assert_eq!((settled.by.to_string().as_str(), settled.reason.as_str()), ("ann", "what if"));
-        let error = Change::Outcome { result: Err(ToolError::failed("no")), by: "ann".into(), reason: "x".into() };
+        let error = ForkChange::Outcome { result: Err(ToolError::failed("no")), by: "ann".into(), reason: "x".into() };
         let failed = fork(&world, &runtime, original, at("0"), Some(error));
         assert_eq!(value(&world, &runtime, failed), json!("failed: no"));
     });
 }
 
 #[test]
-fn w10_what_cannot_be_changed_or_cut_is_refused_with_the_way_out() {
+fn w10_invalid_changes_and_cuts_are_refused_with_advice() {
     on_every_store(|world| {
         let effects = <[Counter; 3]>::default();
         let mut tools = chained(&effects);
@@ -169,11 +176,11 @@ fn w10_what_cannot_be_changed_or_cut_is_refused_with_the_way_out() {
         let runtime = world.runtime(tools);
         let original = run(&world, &runtime, call("chain", json!({"n": 0})));
         let steps = run(&world, &runtime, call("stepper", json!({})));
-        let input = || Some(Change::Input(json!({"n": 1})));
+        let input = || Some(ForkChange::Input(json!({"n": 1})));
         for (run, cut, change, words) in [
-            (original, at("7"), None, "never came to 7: the first operation it has not asked for is 3"),
+            (original, at("7"), None, "never reached 7: the first operation it has not asked for is 3"),
             (original, at("1/0"), None, "no body at 1"),
-            (original, Cut::End, input(), "name the operation"),
+            (original, Cut::End, input(), "name the path of an operation"),
             (original, at("3"), input(), "has not asked for anything at 3"),
             (original, Cut::Start, Some(outcome(json!(1))), "has no outcome yet"),
             (steps, at("0"), input(), "step \"one\" at 0"),
@@ -193,7 +200,10 @@ fn w10_an_open_intent_before_the_cut_refuses_the_fork() {
             Tool::durable_fn("stuck", "", |mut ctx: Ctx, _: Value| async move {
                 ctx.step("first", |_| async { Ok(1) }).await?;
                 let two: (windlass::ToolResult<()>, windlass::ToolResult<u32>) = ctx
-                    .steps_all((step("pay", |_| std::future::pending()), step("note", |_| async { Ok(2) })))
+                    .steps_all((
+                        step("pay", |_| std::future::pending::<windlass::ToolResult<()>>()),
+                        step("note", |_| async { Ok(2) }),
+                    ))
                     .settled()
                     .await;
                 Ok(json!(two.1.ok()))
@@ -238,8 +248,8 @@ fn w10_random_numbers_before_the_cut_are_the_originals_and_its_own_after_it() {
         let fourth = value(&world, &runtime, third);
         assert_eq!(fourth[0], first[0]);
         assert_ne!(fourth[1], first[1]);
-        assert_eq!(value(&world, &runtime, whole), second, "each part from whoever drew it");
-        // Entered again after a crash, it is the same.
+        assert_eq!(value(&world, &runtime, whole), second, "each part from the run that drew it");
+        // The same after a crash and a second entry.
         drop(runtime);
         let world = world.restart();
         let runtime = world.runtime([drawing()]);
@@ -323,8 +333,8 @@ fn w10_parks_and_grants_are_not_copied() {
         assert_eq!(inbox(early).len(), 1, "the fork waits by a key of its own");
         answer(original);
         assert_eq!(paid.get(), 1);
-        // The approved call is before the cut and finished; its grant serves nothing else.
-        let late = fork(&world, &runtime, original, at("1"), Some(Change::Input(json!({"n": 50}))));
+        // The approved call is before the cut and finished; its grant applies to nothing else.
+        let late = fork(&world, &runtime, original, at("1"), Some(ForkChange::Input(json!({"n": 50}))));
         world.pass(MOMENT);
         assert!(matches!(inbox(late)[0].park.on, Blocked::Approval { .. }), "it is asked for again");
         assert!(!journal(&world, &runtime, late).iter().any(|record| matches!(record.event, Event::Granted(_))));
@@ -356,7 +366,7 @@ fn w10_a_fork_is_not_the_parent_of_its_originals_children() {
         let unjoined = fork(&world, &runtime, original, Cut::End, None);
         let text = value(&world, &runtime, unjoined).to_string();
         assert!(text.starts_with("[null") && text.contains("only its parent can wait for it"), "{text}");
-        // Cancelling the fork leaves the children alone.
+        // Cancelling the fork does not affect the children.
         let again = fork(&world, &runtime, original, at("2"), None);
         let cancelling = runtime.clone();
         let _ = world.run(async move { cancelling.cancel(again, "ann", "enough").await });
@@ -388,7 +398,7 @@ fn w10_batches_and_nested_bodies_are_cut_in_the_middle() {
         let calls = vec![call("a", json!({"n": 1})), call("b", json!({"n": 2})), call("c", json!({"n": 3}))];
         let batch = world.run(async move { batching.batch(calls, false).await }).unwrap()[0].run;
         assert_eq!(counts(&effects), [2, 2, 3]);
-        let forked = fork(&world, &runtime, batch, at("1"), Some(Change::Input(json!({"n": 10}))));
+        let forked = fork(&world, &runtime, batch, at("1"), Some(ForkChange::Input(json!({"n": 10}))));
         let attached = runtime.clone();
         let all = world.run(async move { attached.attach(forked).await }).unwrap();
         assert_eq!(all.iter().map(|outcome| outcome.for_model()).collect::<Value>(), json!([2, 11, 4]));
@@ -448,7 +458,7 @@ fn w10_an_open_wait_that_was_answered_after_the_cut_is_open_again() {
     });
 }
 
-/// A body with operations of most kinds, whose inputs depend on what it drew.
+/// A body with operations of most kinds, whose inputs depend on its random numbers.
 fn varied(effects: &Counter) -> Vec<Tool> {
     let body = Tool::durable_fn("varied", "", |mut ctx: Ctx, _: Value| async move {
         let drawn = ctx.random();
@@ -461,7 +471,7 @@ fn varied(effects: &Counter) -> Vec<Tool> {
         let xy: (i64, i64) =
             ctx.steps_all((step("x", |_| async { Ok(2) }).input(&drawn), step("y", |_| async { Ok(3) }))).await?;
         let inner: i64 = ctx.call(to("inner", json!({"n": b + c}))).await?;
-        let won = ctx.first((park::sleep(MOMENT), park::wait::<Value>("nobody"))).await;
+        let won = ctx.first((park::sleep(MOMENT), park::wait::<Value>("no answer"))).await;
         ctx.sleep(MOMENT).await?;
         let last: i64 = ctx.call(to("b", json!({"n": inner}))).await?;
         Ok(json!([a, new, b, c, xy, inner, won.is_ok(), last]))
@@ -536,7 +546,7 @@ fn w10_a_fork_begins_with_the_latest_generation() {
         assert_eq!(value(&world, &runtime, forked), expected);
         let first = journal(&world, &runtime, forked).remove(0);
         assert!(matches!(first.event, Event::Forked { from, generation: 2, .. } if from == original), "{first:?}");
-        let anew = fork(&world, &runtime, original, Cut::Start, Some(Change::Input(json!({"round": 1}))));
+        let anew = fork(&world, &runtime, original, Cut::Start, Some(ForkChange::Input(json!({"round": 1}))));
         assert_eq!(value(&world, &runtime, anew)[0], json!(2));
     });
 }

@@ -1,18 +1,22 @@
-//! Encodings that outlive a release: what is written today must be read, and mean the same, for ever.
+//! Encodings that outlive a release: what is written today must be readable, with the same meaning, for ever.
 //!
-//! `WINDLASS_BLESS=1` writes the files anew; a difference in review is a change of format and needs a new version.
+//! `WINDLASS_BLESS=1` writes the files again. A difference in review is a change of format and needs a new version.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::{Asked, DoubtCause, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
-use windlass::{Artifact, Content, Cut, Digest, Effect, Layers, Output, Settlement, Times, Timestamp, ToolError};
+use windlass::inbox::Settlement;
+use windlass::run::record::{Asked, DoubtCause, Event, Finished, OpKind, Prepared, Record, Settled, Settler};
+use windlass::run::{Cut, Times};
+use windlass::store::Digest;
+use windlass::tool::Layers;
+use windlass::{Artifact, Content, Effect, Output, Timestamp, ToolError};
 use windlass_core::run::secrets::Places;
 use windlass_core::store::Message;
 
-/// Compares `lines` with a golden file, one JSON value a line.
+/// Compares `lines` with a golden file, one JSON value per line.
 fn check(name: &str, lines: &[Value]) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -131,7 +135,7 @@ fn records() -> Vec<Record> {
 }
 
 #[test]
-fn records_are_written_as_ever_and_read_back_the_same() {
+fn records_match_the_golden_file_and_read_back_the_same() {
     let lines: Vec<Value> = records().iter().map(|record| serde_json::to_value(record).expect("JSON")).collect();
     check("records-v1.jsonl", &lines);
     for line in lines {
@@ -141,7 +145,7 @@ fn records_are_written_as_ever_and_read_back_the_same() {
 }
 
 #[test]
-fn messages_are_written_as_ever_and_read_back_the_same() {
+fn messages_match_the_golden_file_and_read_back_the_same() {
     let settle = |settlement| Message::Settle {
         generation: 0,
         path: "2/0".parse().expect("a path"),
@@ -167,7 +171,7 @@ fn messages_are_written_as_ever_and_read_back_the_same() {
 }
 
 #[test]
-fn digests_are_computed_as_ever() {
+fn digests_match_the_golden_file() {
     let values = [
         json!(null),
         json!(true),

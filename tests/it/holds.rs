@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{Ctx, Effect, Error, Hold, RunId, RunState, Tool, ToolCall};
+use windlass::run::{Hold, RunState};
+use windlass::{Ctx, Effect, Error, RunId, Tool, ToolCall};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, Kind, World, on_every_store, tool};
@@ -53,7 +54,7 @@ fn held(result: &Result<Value, Error>) -> String {
 }
 
 #[test]
-fn w04_a_parked_run_resumes_under_changed_code_that_fits() {
+fn w04_a_parked_run_resumes_under_changed_but_matching_code() {
     on_every_store(|world| {
         let (_, _, _, ended) = upgrade(
             world,
@@ -73,7 +74,7 @@ fn w04_a_parked_run_resumes_under_changed_code_that_fits() {
 }
 
 #[test]
-fn w04_l22_a_diverging_body_is_held_with_both_operations_named_and_moves_on_with_code_that_fits() {
+fn w04_l22_a_diverging_body_is_held_and_continues_with_matching_code() {
     on_every_store(|world| {
         let swapped: Body = |mut ctx| {
             Box::pin(async move {
@@ -90,7 +91,7 @@ fn w04_l22_a_diverging_body_is_held_with_both_operations_named_and_moves_on_with
         );
         assert!(text.contains("deploy code that fits"), "{text}");
         drop(runtime);
-        // Restarting with the same code changes nothing, however often: a held run is no crash loop.
+        // Restarting with the same code changes nothing, however often: a held run is not a crash loop.
         let mut world = world;
         for _ in 0..5 {
             world = world.restart();
@@ -119,7 +120,7 @@ fn w04_l22_a_diverging_body_is_held_with_both_operations_named_and_moves_on_with
 }
 
 #[test]
-fn l09_l22_a_steps_input_is_part_of_what_it_is() {
+fn l09_l22_a_steps_input_is_part_of_its_identity() {
     on_every_store(|world| {
         let (_, _, _, ended) = upgrade(
             world,
@@ -180,7 +181,7 @@ fn w04_version_takes_the_old_branch_for_old_journals_and_the_new_one_for_new_run
 }
 
 #[test]
-fn w04_version_answers_the_same_when_the_body_is_entered_again() {
+fn w04_version_has_the_same_result_when_the_body_is_entered_again() {
     let waits: Body = |mut ctx| {
         Box::pin(async move {
             let new = ctx.version("discount");
@@ -202,7 +203,7 @@ fn w04_version_answers_the_same_when_the_body_is_entered_again() {
 }
 
 #[test]
-fn w04_a_removed_tool_holds_the_run_and_an_alias_lets_it_go_on() {
+fn w04_a_removed_tool_holds_the_run_and_an_alias_continues_it() {
     on_every_store(|world| {
         let (world, runtime, run, ended) = upgrade(world, old_code, []);
         let text = held(&ended);
@@ -294,7 +295,7 @@ fn l22_an_operation_that_was_never_polled_leaves_no_trace() {
     assert_eq!(names, ["call of tool `job`", "step \"real\""]);
 }
 
-/// A process that dies every time it makes the attempt.
+/// A process that dies with every attempt.
 #[test]
 fn w12_a_body_that_kills_the_process_each_time_is_held_as_a_crash_loop() {
     on_every_store(|mut world| {
@@ -325,7 +326,7 @@ fn w12_a_body_that_kills_the_process_each_time_is_held_as_a_crash_loop() {
         let text = held(&ended.map(|_| Value::Null));
         assert!(text.contains("crash loop: the process died 3 times with / in flight"), "{text}");
         assert_eq!(attempts.get(), 3);
-        // It stays held over restarts; somebody who fixed the cause resumes it.
+        // It stays held over restarts, until an operator resumes it.
         let world = world.restart();
         let fixed = tool("killer", |_| async { Ok("fixed") }).effect(Effect::Idempotent);
         let runtime = world.runtime([fixed]);
@@ -341,7 +342,7 @@ fn w12_a_body_that_kills_the_process_each_time_is_held_as_a_crash_loop() {
 }
 
 #[test]
-fn w04_a_held_run_can_be_finished_by_hand_and_what_it_may_have_done_stays_visible() {
+fn w04_a_held_run_can_be_finished_by_hand_and_its_doubts_stay_visible() {
     on_every_store(|world| {
         let hangs: Body = |mut ctx| {
             Box::pin(async move {
@@ -376,7 +377,7 @@ fn w04_a_held_run_can_be_finished_by_hand_and_what_it_may_have_done_stays_visibl
 }
 
 #[test]
-fn e08_loosening_a_tool_does_not_loosen_what_was_begun_when_it_was_strict() {
+fn e08_a_looser_effect_class_does_not_apply_to_attempts_already_begun() {
     on_every_store(|world| {
         let attempts = Counter::default();
         let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
@@ -401,9 +402,9 @@ fn e08_loosening_a_tool_does_not_loosen_what_was_begun_when_it_was_strict() {
             driving.doubts().await.unwrap()
         });
         assert_eq!(doubts.len(), 1, "in doubt although the tool is readonly by now");
-        // Told that it did not happen, it is attempted again: as strictly as it was begun.
+        // Settled as not having happened, it is attempted again, with the original effect class.
         let journal = world.run(async move {
-            let verdict = windlass::Settlement::DidNotHappen;
+            let verdict = windlass::inbox::Settlement::DidNotHappen;
             runtime.settle(run, &windlass::Path::root(), verdict, "ann", "looked").await.unwrap();
             runtime.journal(run).await.unwrap()
         });
@@ -418,7 +419,7 @@ fn e08_loosening_a_tool_does_not_loosen_what_was_begun_when_it_was_strict() {
 }
 
 #[test]
-fn l22_a_body_that_awaits_outside_its_context_is_held_and_told_what_to_do() {
+fn l22_a_body_that_awaits_outside_its_context_is_held_with_advice() {
     on_every_store(|world| {
         let sim = world.sim.clone();
         let outside = Tool::durable_fn("outside", "sleeps on its own", move |mut ctx: Ctx, _: Value| {

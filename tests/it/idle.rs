@@ -1,12 +1,13 @@
-//! A runtime that drives nothing: for looking at a file and for telling its runs things.
+//! A runtime that drives nothing: it reads a file and sends messages to its runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
-use windlass::{Error, Filter, RunState, Start, Tool, ToolCall, Windlass, Work};
+use windlass::run::{Filter, RunState};
+use windlass::{Error, Tool, ToolCall, Windlass};
 
-/// A tool that asks first, and counts how often it ran.
+/// A tool that needs approval, and counts how often it ran.
 fn charge(ran: &Arc<AtomicU64>) -> Tool {
     let ran = ran.clone();
     let tool = Tool::new("charge", "charges a card", move |args: Value| {
@@ -21,37 +22,37 @@ fn call(cents: u64) -> ToolCall {
 }
 
 #[tokio::test]
-async fn w02_what_is_told_to_runs_of_a_file_nobody_drives_counts_when_somebody_does() {
+async fn w02_a_decision_about_an_undriven_run_counts_once_it_is_driven() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("app.db");
     let ran = Arc::new(AtomicU64::new(0));
     let driving = Windlass::open(&file).tool(charge(&ran)).await.unwrap();
-    let asks = driving.start_with(call(500), Start::key("asks")).await.unwrap();
-    while driving.inbox().await.unwrap().is_empty() {
+    let asks = driving.start(call(500).key("asks")).await.unwrap().id();
+    while driving.inbox().waiting().await.unwrap().is_empty() {
         tokio::task::yield_now().await;
     }
     driving.shutdown().await.unwrap();
 
     let idle = Windlass::open(&file).tool(charge(&ran)).idle().await.unwrap();
-    let epoch = idle.info(asks).await.unwrap().unwrap().epoch;
-    let inbox = idle.inbox().await.unwrap();
-    idle.approve(&inbox[0], "ada", "fine").await.unwrap();
-    let queued = idle.start_with(call(1), Start::key("queued")).await.unwrap();
-    let handed_in = idle.submit(Work::Call(call(3)), Start::default()).await.unwrap().accepted().await.unwrap();
-    for error in [idle.call(call(2)).await.unwrap_err(), idle.resume(asks).await.unwrap_err()] {
+    let epoch = idle.run(asks).info().await.unwrap().epoch;
+    let inbox = idle.inbox().waiting().await.unwrap();
+    idle.inbox().approve(&inbox[0], "ada", "fine").await.unwrap();
+    let queued = idle.start(call(1).key("queued")).await.unwrap().id();
+    let handed_in = idle.start(call(3)).await.unwrap().id();
+    for error in [idle.call(call(2)).await.unwrap_err(), idle.run(asks).resume().await.unwrap_err()] {
         assert!(matches!(&error, Error::NotDriving(_)), "{error}");
     }
-    assert_eq!(idle.info(queued).await.unwrap().unwrap().state, RunState::Queued);
-    let looked_at = idle.list(Filter::All, None, 9).await.unwrap();
+    assert_eq!(idle.run(queued).info().await.unwrap().state, RunState::Queued);
+    let looked_at = idle.list(Filter::default(), None, 9).await.unwrap();
     assert_eq!(looked_at.len(), 3, "what was refused left nothing behind");
     idle.shutdown().await.unwrap();
     assert_eq!(ran.load(Ordering::SeqCst), 0, "nothing ran");
 
     let driving = Windlass::open(&file).tool(charge(&ran)).await.unwrap();
-    assert_eq!(driving.attach(asks).await.unwrap()[0].value(), Some(&json!({"cents": 500})));
-    assert_eq!(driving.attach(queued).await.unwrap()[0].value(), Some(&json!({"cents": 1})));
-    assert_eq!(driving.attach(handed_in).await.unwrap()[0].value(), Some(&json!({"cents": 3})));
+    assert_eq!(driving.run(asks).outcome().await.unwrap().value(), Some(&json!({"cents": 500})));
+    assert_eq!(driving.run(queued).outcome().await.unwrap().value(), Some(&json!({"cents": 1})));
+    assert_eq!(driving.run(handed_in).outcome().await.unwrap().value(), Some(&json!({"cents": 3})));
     assert_eq!(ran.load(Ordering::SeqCst), 3);
-    assert!(driving.info(asks).await.unwrap().unwrap().epoch > epoch, "looking took no lease");
+    assert!(driving.run(asks).info().await.unwrap().epoch > epoch, "looking took no lease");
     driving.shutdown().await.unwrap();
 }

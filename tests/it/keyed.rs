@@ -1,13 +1,15 @@
-//! Keys belong to operations: they outlast suspension, holds, failures of the store and restarts, and cost no memory but a
-//! place in a queue.
+//! Keys belong to operations: they outlast suspension, holds, failures of the store and restarts, and a waiting run
+//! needs no memory but an entry in a queue.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::inbox::Resolution;
+use windlass::run::RunState;
 use windlass::testing::CrashMatrix;
-use windlass::tools::spec::KeyExpression;
-use windlass::{Call, Ctx, Effect, Resolution, RunId, RunState, Tool, ToolCall, ToolError};
+use windlass::tool::spec::KeyExpression;
+use windlass::{Call, Ctx, Effect, RunId, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 use windlass_core::run::state::Blocked;
 use windlass_core::testing::{Fault, FaultyStore};
@@ -27,7 +29,7 @@ fn on(name: &str, account: &str) -> ToolCall {
     ToolCall::new(name, json!({"account": account}))
 }
 
-/// Holds the account until it is told to go on, and counts how often it was entered and left.
+/// Holds the account until it gets an answer, and counts how often it was entered and left.
 fn holder(entered: &Counter, left: &Counter) -> Tool {
     let (entered, left) = (entered.clone(), left.clone());
     by_account(Tool::durable_fn("holder", "holds an account", move |mut ctx: Ctx, _: Value| {
@@ -49,7 +51,7 @@ fn is_suspended(world: &World, runtime: &Runtime, run: RunId) -> bool {
     matches!(state(world, runtime, run), RunState::Suspended { .. })
 }
 
-/// Answers the only thing that waits for an answer.
+/// Answers the only pending wait.
 fn answer(world: &World, runtime: &Runtime) {
     let asking = runtime.clone();
     let inbox = world.run(async move { asking.inbox().await }).unwrap();
@@ -151,7 +153,7 @@ fn e09_a_held_run_keeps_its_key_until_it_is_finished_by_hand_also_after_a_restar
 }
 
 #[test]
-fn e09_b09_a_failure_of_the_store_gives_no_key_to_another_run() {
+fn e09_b09_a_failure_of_the_store_does_not_release_a_key() {
     let mut repeated = 0;
     for fault in [Fault::Refused, Fault::AnswerLost] {
         for skip in 0..8 {
@@ -171,7 +173,7 @@ fn e09_b09_a_failure_of_the_store_gives_no_key_to_another_run() {
             config.store = faulty.clone();
             let runtime = Runtime::new(config);
             let runs: Vec<RunId> = (0..3).map(|_| runtime.start(on("act", "ann")).unwrap()).collect();
-            // The next commits say how attempts ended.
+            // The next commits record the ends of attempts.
             faulty.fail_after(skip, fault);
             for run in &runs {
                 assert_eq!(end(&world, &runtime, *run).unwrap(), json!("done"), "{fault:?} after {skip}");

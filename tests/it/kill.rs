@@ -1,5 +1,5 @@
-//! Real processes, killed with SIGKILL: the child reports every commit and effect and waits to be told to go on; the
-//! parent kills it at each of those points in turn, starts another one on the same file, and looks at the ledger.
+//! Real processes, killed with SIGKILL: the child reports every commit and effect and waits for permission to continue.
+//! The parent kills it at each of those points in turn, starts another child on the same file, and checks the ledger.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -8,18 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::run::Filter;
+use windlass::store::{Durability, SqliteStore};
 use windlass::testing::Watched;
-use windlass::tools::spec::Retry;
-use windlass::{Call, Ctx, Durability, Effect, Filter, Reconciled, SqliteStore, Tool, ToolCall, ToolError, Windlass};
+use windlass::tool::Reconciled;
+use windlass::tool::spec::Retry;
+use windlass::{Call, Ctx, Effect, Tool, ToolCall, ToolError, Windlass};
 
-/// Where a child works; also what tells it that it is one.
+/// The child's directory. Its presence also marks a process as the child.
 pub(crate) const DIR: &str = "WINDLASS_TEST_CHILD_DIR";
-/// Set for a child that does not report and does not wait.
+/// Set for a child that neither reports nor waits.
 pub(crate) const FREE: &str = "WINDLASS_TEST_CHILD_FREE";
 /// More points than any scenario has.
 pub(crate) const MOST_POINTS: usize = 300;
 
-/// Reports a point to the parent and waits for its word. A child that is to die never comes back from here.
+/// Reports a point to the parent and waits for its permission. A child that is to be killed never returns from here.
 pub(crate) fn report(point: &str) {
     static LINE: parking_lot::Mutex<()> = parking_lot::Mutex::new(());
     if std::env::var_os(FREE).is_some() {
@@ -32,11 +35,11 @@ pub(crate) fn report(point: &str) {
     assert!(read > 0, "the parent went away");
 }
 
-/// With what a whole line of a ledger ends.
+/// The end mark of a complete line in a ledger.
 const END: &str = " .";
 
-/// The world outside: a file that only grows, or a directory of such files, one for each ending of a run's id, so that
-/// nobody has to read all of a long one.
+/// The outside world: a file that only grows, or a directory of such files, one for each ending of a run's id, so that
+/// no reader has to read a long one.
 #[derive(Clone)]
 pub(crate) struct LedgerFile(pub(crate) PathBuf);
 
@@ -52,7 +55,8 @@ impl LedgerFile {
         if self.0.is_dir() { Self(self.0.join(&run[34..36])) } else { self.clone() }
     }
 
-    /// Adds a line, whole or not at all: one that a killed process wrote in part has no end mark, and does not spoil the next.
+    /// Appends a complete line. A line that a killed process wrote in part has no end mark and does not affect the next
+    /// one.
     pub(crate) fn note(&self, line: &str) {
         let mut file = std::fs::File::options().create(true).append(true).open(&self.0).expect("the ledger opens");
         file.write_all(format!("\n{line}{END}\n").as_bytes()).expect("the ledger is written");
@@ -110,7 +114,7 @@ pub(crate) fn ledger_path(dir: &Path) -> PathBuf {
     dir.join("ledger.txt")
 }
 
-/// What children complained about, for whoever has to find out why one ended.
+/// The errors of children, to find out why one ended.
 fn complaints_path(dir: &Path) -> PathBuf {
     dir.join("stderr.txt")
 }
@@ -126,16 +130,16 @@ async fn open(dir: &Path) -> Windlass {
     tools(&ledger).into_iter().fold(builder, windlass::Builder::tool).await.expect("the runtime opens")
 }
 
-/// Runs only in a child: does its work, or goes on with it.
+/// Runs only in a child: starts its work, or continues it.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let executor = tokio::runtime::Runtime::new().expect("an executor");
     executor.block_on(async {
         let windlass = open(&dir).await;
-        let known = windlass.list(Filter::All, None, 2).await.expect("the runs");
+        let known = windlass.list(Filter::default(), None, 2).await.expect("the runs");
         let outcome = match known.first() {
-            Some(info) => windlass.attach(info.run).await.expect("the run ends").remove(0),
+            Some(info) => windlass.runtime().attach(info.run).await.expect("the run ends").remove(0),
             None => windlass.call_json("book", json!({})).await.expect("the call ends"),
         };
         println!("\nresult {}", outcome.for_model());
@@ -161,8 +165,8 @@ pub(crate) fn run_child(test: &str, dir: &Path, kill_at: Option<usize>) -> (Opti
     run_ahead(test, dir, kill_at, 0)
 }
 
-/// The same with a child that may be so many points ahead of its parent, so that it is killed in the midst of whatever it
-/// does then.
+/// The same with a child that may be this many points ahead of its parent, so that it is killed in the middle of other
+/// work.
 pub(crate) fn run_ahead(test: &str, dir: &Path, kill_at: Option<usize>, ahead: usize) -> (Option<Value>, Vec<String>) {
     let mut points = Vec::new();
     let result = run_watched(test, dir, ahead, |point| {
@@ -172,7 +176,7 @@ pub(crate) fn run_ahead(test: &str, dir: &Path, kill_at: Option<usize>, ahead: u
     (result, points)
 }
 
-/// Runs a child for as long as `goes_on` says so, which is asked at every point while the child waits there.
+/// Runs a child as long as `goes_on` returns true; it is called at every point while the child waits.
 pub(crate) fn run_watched(
     test: &str,
     dir: &Path,
@@ -187,11 +191,11 @@ pub(crate) fn run_watched(
     for line in lines.map_while(Result::ok) {
         if let Some(point) = line.strip_prefix("point ") {
             if !goes_on(point) {
-                // SIGKILL: nothing of the child runs any more.
+                // SIGKILL: no process of the child runs any more.
                 child.kill().expect("it is killed");
                 break;
             }
-            // One that is ahead may have ended: then its last reports are read, and nobody hears the answer.
+            // A child that is ahead may have ended: then its last reports are read, and the permission is not.
             let heard = words.write_all(b"go\n");
             assert!(heard.is_ok() || ahead > 0, "it listens");
         } else if let Some(text) = line.strip_prefix("result ") {

@@ -1,5 +1,5 @@
-//! Mixed work under SIGKILL: a child does work of every kind at once and reports its commits and effects; the parent
-//! kills it at seeded ones, again and again, and in the end compares the file with the ledger of what happened outside.
+//! Mixed work under SIGKILL: a child does work of every kind at once and reports its commits and effects. The parent
+//! kills it at seeded points repeatedly, and in the end compares the file with the ledger of the outside effects.
 
 pub(crate) mod judge;
 pub(crate) mod people;
@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tokio::sync::Notify;
+use windlass::run::Start;
+use windlass::store::{Durability, SqliteStore};
 use windlass::testing::Watched;
-use windlass::{Durability, RunId, SqliteStore, Start, ToolCall, Windlass};
+use windlass::{RunId, ToolCall, Windlass};
 
 use crate::kill::{DIR, LedgerFile, complaints, ledger_path, report, run_ahead};
 use people::People;
@@ -22,12 +24,12 @@ pub(crate) use plan::{Dice, Plan};
 
 /// Kills at a commit in each of the four tests.
 const KILLS: usize = 60;
-/// A life has so many points at most before it is ended: a file takes some ten lives.
+/// Most points of one child: a file takes about ten children.
 const LONGEST_LIFE: usize = 100;
-/// More lives than any file needs.
+/// More children than any file needs.
 const MOST_LIVES: usize = 100;
 
-/// Opens the file. Whoever waits for news hears of every commit.
+/// Opens the file. The observer is notified of every commit.
 pub(crate) async fn open(dir: &Path, plan: &Plan, news: &Arc<Notify>) -> Windlass {
     report("opening");
     let durability = if plan.full { Durability::Full } else { Durability::Relaxed };
@@ -44,7 +46,7 @@ pub(crate) async fn open(dir: &Path, plan: &Plan, news: &Arc<Notify>) -> Windlas
     tools::tools(&ledger).into_iter().fold(builder, windlass::Builder::tool).await.expect("the runtime opens")
 }
 
-/// Starts what was not accepted yet. Returns the listeners.
+/// Starts the jobs that were not accepted yet. Returns the listeners.
 async fn start(windlass: &Windlass, jobs: Vec<Job>, ledger: &LedgerFile) -> Vec<RunId> {
     let known = ledger.lines();
     let run_of = |tag: &str| {
@@ -57,7 +59,7 @@ async fn start(windlass: &Windlass, jobs: Vec<Job>, ledger: &LedgerFile) -> Vec<
             Some(run) => run,
             None => {
                 let call = ToolCall::new(tool, json!({ "tag": tag }));
-                let run = windlass.start_with(call, Start::key(tag.clone())).await.expect("it starts");
+                let run = windlass.runtime().start_with(call, Start::key(tag.clone())).await.expect("it starts");
                 ledger.note(&format!("accepted {tag} {run}"));
                 run
             }
@@ -69,7 +71,7 @@ async fn start(windlass: &Windlass, jobs: Vec<Job>, ledger: &LedgerFile) -> Vec<
     listeners
 }
 
-/// Calls and waits: what it is told must be durable.
+/// Calls and waits: the result must be durable.
 async fn call(windlass: Windlass, tool: &'static str, tag: String, ledger: LedgerFile) {
     let outcome = windlass.call_json(tool, json!({ "tag": tag })).await.expect("the call ends");
     ledger.note(&format!("told {} {}", outcome.run, outcome.for_model()));
@@ -88,7 +90,7 @@ async fn live(dir: &Path) {
     }
     let mut people = People { windlass, ledger, said: Default::default() };
     loop {
-        people.see_to_all().await;
+        people.handle_all().await;
         if people.is_over().await {
             break;
         }
@@ -99,7 +101,7 @@ async fn live(dir: &Path) {
     println!("\nresult true");
 }
 
-/// Runs only in a child: does its work, or goes on with it.
+/// Runs only in a child: starts its work, or continues it.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
@@ -109,14 +111,14 @@ fn child() {
     std::process::exit(0);
 }
 
-/// Works through one file, killing as the seed says. Returns how often a child was killed at a commit.
+/// Completes the work on one file, killing as the seed says. Returns how often a child was killed at a commit.
 fn work_through(plan: Plan, dice: &mut Dice) -> usize {
     let dir = tempfile::tempdir().expect("a directory");
     plan.write(dir.path());
     let mut kills = 0;
     for life in 0..MOST_LIVES {
         let kill_at = dice.below(LONGEST_LIFE);
-        // Half of the children wait for a word at every point and die exactly there; the others die on the way.
+        // Half of the children wait for permission at every point and die exactly there; the others die in between.
         let ahead = dice.below(2) * dice.below(16);
         let (result, points) = run_ahead("kill_mixed::child", dir.path(), Some(kill_at), ahead);
         if result.is_some() {
@@ -135,7 +137,7 @@ fn work_through(plan: Plan, dice: &mut Dice) -> usize {
     panic!("{plan:?}: it never ends");
 }
 
-/// A share of the kills: four tests, so that they run side by side.
+/// A quarter of the kills: four tests, so that they run in parallel.
 fn kills(share: u64) {
     let mut dice = Dice::new(share);
     let mut kills = 0;

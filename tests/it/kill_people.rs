@@ -1,18 +1,19 @@
-//! The same with runs that wait for people and for one another: real processes, killed at every commit and effect.
+//! Runs that wait for people and for one another: real processes, killed at every commit and effect.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use windlass::inbox::{About, Blocked, Question, ReplyResult, Resolution};
+use windlass::run::{Cursor, Happening, Start};
+use windlass::store::{Durability, SqliteStore};
 use windlass::testing::Watched;
-use windlass::{
-    About, Blocked, Call, Ctx, Cursor, Durability, Error, Happening, Question, Reconciled, Resolution, Resolved, RunId,
-    SqliteStore, Start, Tool, ToolCall, ToolError, Windlass,
-};
+use windlass::tool::Reconciled;
+use windlass::{Call, Ctx, Error, RunId, Tool, ToolCall, ToolError, Windlass};
 
 use crate::kill::{DIR, LedgerFile, MOST_POINTS, ledger_path, report, run_child};
 
-/// A charge that needs approval, must happen once, and can be found out about.
+/// A charge that needs approval, must happen once, and can be reconciled.
 fn charge(ledger: &LedgerFile) -> Tool {
     let (act, check) = (ledger.clone(), ledger.clone());
     let charge = Tool::with_call("charge", "once", move |call: Call, _: Value| {
@@ -71,31 +72,31 @@ async fn open(dir: &Path) -> Windlass {
     builder.tool(charge(&ledger)).await.expect("the runtime opens")
 }
 
-/// Answers whatever waits; said again after a crash, it changes nothing.
+/// Answers everything that waits. Repeated after a crash, it changes nothing.
 async fn act(windlass: &Windlass, run: RunId) {
-    for item in windlass.inbox().await.expect("the inbox") {
+    for item in windlass.inbox().waiting().await.expect("the inbox") {
         if let Some(key) = &item.key {
             let answer = |word: &str| Resolution::Ok { value: json!(word) };
-            let first = windlass.resolve(key, answer("yes")).await.expect("the key is one");
-            assert!(matches!(first, Resolved::Accepted | Resolved::Already(Ok(_))), "{first:?}");
-            let late = windlass.resolve(key, answer("no")).await.expect("the key is one");
-            assert!(matches!(&late, Resolved::Already(Ok(terminal)) if terminal.value == json!("yes")), "{late:?}");
+            let first = windlass.inbox().resolve(key, answer("yes")).await.expect("the key is one");
+            assert!(matches!(first, ReplyResult::Accepted | ReplyResult::Already(Ok(_))), "{first:?}");
+            let late = windlass.inbox().resolve(key, answer("no")).await.expect("the key is one");
+            assert!(matches!(&late, ReplyResult::Already(Ok(terminal)) if terminal.value == json!("yes")), "{late:?}");
         } else if let Blocked::Approval { .. } = &item.park.on {
-            // It may have been decided a moment before, and then that is what counts.
-            let decided = windlass.approve(&item, "ada", "fine").await;
+            // It may have been decided a moment before; then that decision counts.
+            let decided = windlass.inbox().approve(&item, "ada", "fine").await;
             assert!(matches!(decided, Ok(()) | Err(Error::Conflict(_))), "{decided:?}");
-            let info = windlass.info(run).await.expect("the store answers").expect("it is there");
+            let info = windlass.runtime().info(run).await.expect("the store answers").expect("it is there");
             let (generation, path) = (info.generation, item.park.path.clone());
             let question = Question { run, generation, path, about: About::Approval(item.park.since) };
-            let counted = windlass.counted(&question).await.expect("the store answers");
+            let counted = windlass.runtime().counted(&question).await.expect("the store answers");
             assert_eq!(counted.map(|counted| counted.by).as_deref(), Some("ada"));
         }
     }
-    let sent = windlass.signal(run, "go", json!(7), Some("the only one")).await;
+    let sent = windlass.runtime().signal(run, "go", json!(7), Some("the only one")).await;
     assert!(sent.is_ok() || sent.is_err_and(|error| error.to_string().contains("finished")));
 }
 
-/// Runs only in a child: does its work, or goes on with it.
+/// Runs only in a child: starts its work, or continues it.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
@@ -103,14 +104,14 @@ fn child() {
     executor.block_on(async {
         let windlass = open(&dir).await;
         let call = ToolCall::new("trip", json!({}));
-        let run = windlass.start_with(call, Start::key("the trip")).await.expect("it starts");
-        let mut watch = windlass.watch(run, Cursor::START).await.expect("it can be watched");
+        let run = windlass.runtime().start_with(call, Start::key("the trip")).await.expect("it starts");
+        let mut watch = windlass.runtime().watch(run, Cursor::START).await.expect("it can be watched");
         while let Some(activity) = watch.next().await {
             if let Happening::Parked { .. } = activity.expect("the store answers").what {
                 act(&windlass, run).await;
             }
         }
-        let outcome = windlass.attach(run).await.expect("the run ends").remove(0);
+        let outcome = windlass.runtime().attach(run).await.expect("the run ends").remove(0);
         println!("\nresult {}", outcome.for_model());
     });
     // The parent reads no further reports.

@@ -1,14 +1,13 @@
-//! Answers, decisions and settlements that come early, late, twice, or in the middle of anything: each is told what is true.
+//! Answers, decisions and settlements that come early, late, twice, or at any other moment: each gets a true reply.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{
-    About, Awaited, Blocked, Ctx, Driving, Durability, Error, Path, Queries, Question, Resolution, Resolved, RunId,
-    Settlement, SqliteStore, Tool, ToolCall,
-};
+use windlass::inbox::{About, Awaited, Blocked, Question, ReplyResult, Resolution, Settlement};
+use windlass::store::{Driving, Durability, Queries, SqliteStore};
+use windlass::{Ctx, Error, Path, RunId, Tool, ToolCall};
 use windlass_core::Runtime;
 use windlass_core::run::record::{Event, Record};
 use windlass_core::run::state::Park;
@@ -20,14 +19,14 @@ use windlass_core::time::Timestamp;
 use crate::world::{Counter, World, on_every_store, scratch, tool};
 
 const MOMENT: Duration = Duration::from_secs(1);
-/// So many turns of other tasks lie between what is said first and what is said next: from none to more than it takes.
+/// Turns of other tasks between the first and the second message: from none to more than are needed.
 const TURNS: usize = 60;
 
 fn call(name: &str) -> ToolCall {
     ToolCall::new(name, json!({}))
 }
 
-/// Lets the other tasks go on so often.
+/// Lets the other tasks run this many turns.
 async fn turns(count: usize) {
     for _ in 0..count {
         let mut waited = false;
@@ -42,7 +41,7 @@ async fn turns(count: usize) {
     }
 }
 
-/// Acts once, and nobody can tell whether it did.
+/// Acts once, and is always in doubt.
 fn act() -> Tool {
     tool("act", |_| async { Err::<Value, _>(windlass::ToolError::in_doubt("the line broke")) })
 }
@@ -77,7 +76,7 @@ fn value(world: &World, runtime: &Runtime, run: RunId) -> Value {
 }
 
 #[test]
-fn w01_l08_a_doubt_is_settled_at_any_moment_after_another_of_its_run() {
+fn w01_l08_a_doubt_can_be_settled_at_any_moment_after_another() {
     on_every_store(|world| {
         let runtime = world.runtime([act(), both()]);
         for between in 0..TURNS {
@@ -98,7 +97,7 @@ fn w01_l08_a_doubt_is_settled_at_any_moment_after_another_of_its_run() {
 }
 
 #[test]
-fn w01_l08_a_settlement_is_told_what_counted_whenever_it_is_repeated() {
+fn w01_l08_a_repeated_settlement_gets_the_one_that_counted() {
     on_every_store(|world| {
         let runtime = world.runtime([act(), both()]);
         for between in 0..TURNS {
@@ -134,7 +133,7 @@ fn asks() -> Tool {
 }
 
 #[test]
-fn l08_an_answer_is_told_what_counted_whenever_it_is_repeated() {
+fn l08_a_repeated_answer_gets_the_one_that_counted() {
     on_every_store(|world| {
         let runtime = world.runtime([asks()]);
         for between in 0..TURNS {
@@ -142,7 +141,7 @@ fn l08_an_answer_is_told_what_counted_whenever_it_is_repeated() {
             let mut said = Vec::new();
             for _ in 0..2 {
                 let key = inbox(&world, &runtime).remove(0).key.unwrap();
-                // One answer is on its way while the other comes, and whichever is first counts for both.
+                // One answer is being processed while the other comes, and the first one counts for both.
                 let (first, second) = (runtime.clone(), runtime.clone());
                 let counted = world.run(async move {
                     let answer = |word: &str| Resolution::Ok { value: json!(word) };
@@ -153,8 +152,8 @@ fn l08_an_answer_is_told_what_counted_whenever_it_is_repeated() {
                     let both = futures_util::future::join(first.resolve(&key, answer("first")), late);
                     let (one, other) = both.await;
                     let (counted, told) = match (one.unwrap(), other.unwrap()) {
-                        (Resolved::Accepted, Resolved::Already(Ok(told))) => ("first", told),
-                        (Resolved::Already(Ok(told)), Resolved::Accepted) => ("late", told),
+                        (ReplyResult::Accepted, ReplyResult::Already(Ok(told))) => ("first", told),
+                        (ReplyResult::Already(Ok(told)), ReplyResult::Accepted) => ("late", told),
                         wrong => panic!("after {between} turns: {wrong:?}"),
                     };
                     assert_eq!(told.value, json!(counted));
@@ -182,7 +181,7 @@ fn pay(paid: &Counter) -> Tool {
         paid.add();
         async { Ok(json!("paid")) }
     });
-    pay.effect(windlass::Effect::Readonly).with(|spec| spec.guards.approval = windlass::tools::spec::Approval::Always)
+    pay.effect(windlass::Effect::Readonly).with(|spec| spec.guards.approval = windlass::tool::spec::Approval::Always)
 }
 
 async fn decide(runtime: &Runtime, item: &Awaited, granted: bool, by: &str) -> windlass::Result<()> {
@@ -191,7 +190,7 @@ async fn decide(runtime: &Runtime, item: &Awaited, granted: bool, by: &str) -> w
 }
 
 #[test]
-fn l08_a_decision_counts_at_any_moment_after_a_restart_and_a_repeated_one_is_told_so() {
+fn l08_a_decision_counts_at_any_moment_after_a_restart_and_a_repeated_one_is_recognized() {
     on_every_store(|mut world| {
         for between in 0..TURNS {
             let paid = Counter::default();
@@ -237,7 +236,7 @@ fn l08_a_journal_is_never_older_than_the_row_of_its_run() {
     };
     let at = |n: u64| Timestamp::from_micros(i64::try_from(n).expect("few"));
     let record = |n: u64| Record { path: Path::root(), at: at(n), asked: None, event: Event::Entered };
-    // Each commit appends a record, and says in the run's row how many there are.
+    // Each commit appends a record, and stores their number in the run's row.
     let park = |n: u64| {
         let on = Blocked::Input { name: "word".into(), at: None };
         Change::Parks(vec![Park { path: Path::root(), operation: "wait".to_owned(), on, since: at(n), until: None }])

@@ -1,19 +1,22 @@
-//! The scope of a run: which layers it was called through, kept with it over sleeps, crashes, spawns, forks and exports.
+//! The layers of a run: they are kept over sleeps, crashes, spawns, forks and exports.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use windlass::ctx::Handle;
+use windlass::run::{Check, Cut, Hold, RunState, Start, Work};
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::{Check, Ctx, Cut, Error, Handle, Hold, Output, RunId, RunState, Start, Tool, ToolCall, ToolRef, Work};
+use windlass::tool::ToolRef;
+use windlass::{Ctx, Error, Output, RunId, Tool, ToolCall};
 use windlass_core::{Config, Runtime};
 
 use crate::crash::once;
 use crate::crash_parks::{HOUR, check_parked};
 use crate::world::{Counter, Kind, World, on_every_store, tool};
 
-/// What the tests call through layers: a tool that must not run, and bodies that try it after a while.
+/// Calls through layers: a tool that must not run, and bodies that try to call it after a while.
 #[derive(Clone, Default)]
 struct Tried {
     deleted: Counter,
@@ -40,7 +43,7 @@ impl Tried {
         vec![delete, job, parent, starter, lender]
     }
 
-    /// The layer of a guest: without `delete_all`, with a `note` that the others do not have.
+    /// The layer of a guest: without `delete_all`, with a `note` that others do not have.
     fn fill(&self, config: &Config) {
         let guest = config.toolbox.layer("guest").unwrap();
         guest.hide("delete_all");
@@ -73,7 +76,7 @@ async fn both(ctx: &mut Ctx) -> Value {
     json!([note, delete])
 }
 
-/// What a guest gets, and a caller without a layer.
+/// The result for a guest, and for a caller without a layer.
 fn of_guest() -> Value {
     json!([{"Ok": "noted"}, {"Err": "unavailable"}])
 }
@@ -254,7 +257,7 @@ fn b02_a_call_that_is_not_finished_and_whose_tool_is_hidden_now_is_held() {
         drop(runtime);
         let world = world.restart();
         let config = world.config(tools("pay.v1"));
-        // Another tool of the same name: what was asked for, and approved, is not that one.
+        // Another tool with the same name is not the one that was called and approved.
         let other = paid.clone();
         let shop = config.toolbox.layer("shop").unwrap();
         let fake = tool("pay", move |_| {
@@ -268,7 +271,7 @@ fn b02_a_call_that_is_not_finished_and_whose_tool_is_hidden_now_is_held() {
         let deciding = runtime.clone();
         world.run(async move {
             for item in deciding.inbox().await.unwrap() {
-                let windlass::Blocked::Approval { digest, .. } = &item.park.on else { continue };
+                let windlass::inbox::Blocked::Approval { digest, .. } = &item.park.on else { continue };
                 deciding.decide(item.run, &item.park.path, digest, true, ("ada", "fine")).await.unwrap();
             }
         });
@@ -402,7 +405,7 @@ async fn tried(ctx: &mut Ctx, name: &str) -> bool {
 #[test]
 fn b02_a_run_with_two_layers_a_spawn_and_a_changed_layer_survives_every_crash() {
     let report = check_parked(|| {
-        // What an operator has deployed is outside of the process, as the ledger is.
+        // What an operator has deployed is outside of the process, like the ledger.
         let outside: Arc<Mutex<Option<Ledger>>> = Arc::default();
         let (deployed, seen) = (outside.clone(), outside);
         CrashMatrix::new(move |ledger| {

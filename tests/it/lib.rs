@@ -43,3 +43,19 @@ struct Limits;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/questions.md")]
 struct Questions;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/agent-backend.md")]
+struct AgentBackend;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/attributes.md")]
+struct Attributes;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/scripts.md")]
+struct Scripts;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/runs.md")]
+struct Runs;

@@ -1,4 +1,4 @@
-//! What goes to the log: narration, hidden failures with their whole chain, spans around attempts.
+//! The log: narration, hidden failures with their whole chain, spans around attempts.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id};
 use tracing::{Event, Metadata, Subscriber};
-use windlass::{Effect, Path, Settlement, ToolCall, ToolError};
+use windlass::inbox::Settlement;
+use windlass::{Effect, Path, ToolCall, ToolError};
 
 use crate::world::{Kind, World, on_every_store, tool};
 
-/// Keeps every event and every span, as text.
+/// Records every event and every span as text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -65,7 +66,7 @@ fn logged(tool: windlass::Tool, args: Value) -> Vec<String> {
 }
 
 #[test]
-fn e12_people_are_told_when_a_call_starts_and_ends() {
+fn e12_the_start_and_end_of_a_call_are_narrated() {
     let narrated = tool("t", |_| async { Ok(1) }).effect(Effect::Readonly);
     let lines = logged(
         narrated.with(|spec| spec.about.narration.add("en", "Reading {path}", "Read {path}")),
@@ -116,7 +117,7 @@ fn every_attempt_has_a_span() {
 }
 
 #[test]
-fn w01_a_doubt_is_logged_when_it_comes_up_and_not_again_when_it_is_settled() {
+fn w01_a_doubt_is_logged_once() {
     on_every_store(|world| {
         let log = Log::default();
         let acts = || tool("act", |_| async { Err::<(), _>(ToolError::in_doubt("the line went dead")) });

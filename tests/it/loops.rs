@@ -1,10 +1,11 @@
-//! Loops: the same call with the same result, over and over.
+//! Loops: the same call with the same result, repeatedly.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::run::{Start, Turn, Work};
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::{Ctx, Effect, Outcome, RunId, Start, Tool, ToolCall, Turn, Work, limits, tool};
+use windlass::{Ctx, Effect, Outcome, RunId, Tool, ToolCall, limits, tool};
 use windlass_core::Runtime;
 
 use crate::crash::check;
@@ -12,7 +13,7 @@ use crate::world::{Counter, Kind, World, on_every_store, tool as tool_of};
 
 const LOOP: u32 = limits::LOOP_LIMIT;
 
-/// Calls `name` again and again, as a model would, and says how each call ended.
+/// Calls `name` repeatedly, as a model would, and returns how each call ended.
 fn model(name: &'static str, times: u32) -> Tool {
     Tool::durable_fn("model", "Calls", move |mut ctx: Ctx, _: Value| async move {
         let mut kinds = Vec::new();
@@ -50,7 +51,7 @@ fn e13_the_same_call_with_the_same_result_is_refused_in_the_end() {
 }
 
 #[test]
-fn e13_polling_a_changing_job_is_no_loop() {
+fn e13_polling_a_changing_job_is_not_a_loop() {
     let world = World::new(Kind::Memory);
     let count = Counter::default();
     let poll = tool_of("poll", move |_| {
@@ -62,7 +63,7 @@ fn e13_polling_a_changing_job_is_no_loop() {
 }
 
 #[test]
-fn e13_batches_of_a_body_count_by_what_was_told_before_them() {
+fn e13_a_batch_of_a_body_counts_results_from_before_it() {
     on_every_store(|world| {
         let body = Tool::durable_fn("model", "Calls two at a time", |mut ctx: Ctx, _: Value| async move {
             let mut kinds = Vec::new();
@@ -74,18 +75,19 @@ fn e13_batches_of_a_body_count_by_what_was_told_before_them() {
             Ok(kinds)
         });
         let look = tool_of("look", |args| async move { Ok(args) }).effect(Effect::Readonly);
-        // The first batch is all new; from then on `n = 0` is told twice a batch, `n = 1` once.
+        // The first batch is all new; from then on `n = 0` occurs twice in a batch, `n = 1` once.
         assert_eq!(run(&world, [look, body]), ["ooo", "ooo", "ooo", "ooo", "xxo"]);
     });
 }
 
+/// Counts one.
 #[tool(effect = readonly)]
 async fn tick() -> windlass::ToolResult<u32> {
     Ok(1)
 }
 
 #[test]
-fn e13_a_programs_own_typed_calls_are_its_own_business() {
+fn e13_typed_calls_of_a_program_are_not_limited() {
     let world = World::new(Kind::Memory);
     let body = Tool::durable_fn("model", "Calls", |mut ctx: Ctx, _: Value| async move {
         let mut sum = 0;
@@ -114,7 +116,7 @@ fn e13_a_body_meets_the_same_refusals_after_every_crash() {
     assert_eq!(report.effects["look"], LOOP);
 }
 
-/// Hands in work as an agent does that lives outside, and waits for it.
+/// Submits work like an external agent, and waits for it.
 fn hand_in(world: &World, runtime: &Runtime, work: Work, how: Start) -> (RunId, Vec<Outcome>) {
     let runtime = runtime.clone();
     world.run(async move { runtime.submit(work, how).await.unwrap().outcomes().await.unwrap() })
@@ -124,13 +126,13 @@ fn look(n: u32) -> ToolCall {
     ToolCall::new("look", json!({"n": n}))
 }
 
-/// What each of `times` identical calls was told.
+/// The results of `times` identical calls.
 fn repeated(world: &World, runtime: &Runtime, times: u32, how: impl Fn() -> Start) -> Vec<String> {
     let told = |outcome: &Outcome| outcome.error().map_or_else(|| "ok".to_owned(), ToString::to_string);
     (0..times).map(|_| told(&hand_in(world, runtime, Work::Call(look(1)), how()).1[0])).collect()
 }
 
-/// Counts its attempts, and says the same each time, perhaps after having been parked.
+/// Counts its attempts, and returns the same each time, optionally after being parked.
 fn looks(ran: &Counter, later: bool) -> Tool {
     let ran = ran.clone();
     Tool::durable_fn("look", "Looks", move |mut ctx: Ctx, _: Value| {
@@ -145,8 +147,8 @@ fn looks(ran: &Counter, later: bool) -> Tool {
 }
 
 #[test]
-fn e13_separate_calls_of_one_session_that_lead_nowhere_are_refused_in_the_end() {
-    // As they come, as turns that wait in the store first, and suspended in the middle.
+fn e13_repeated_calls_of_one_session_are_refused_in_the_end() {
+    // As they come, as turns that are queued in the store, and suspended in the middle.
     for (turn, later) in [(Turn::No, false), (Turn::Queue, false), (Turn::No, true)] {
         on_every_store(|world| {
             let ran = Counter::default();
@@ -166,7 +168,7 @@ fn e13_separate_calls_of_one_session_that_lead_nowhere_are_refused_in_the_end() 
 }
 
 #[test]
-fn e13_a_batch_that_is_handed_in_counts_by_what_its_session_was_told_before() {
+fn e13_a_submitted_batch_counts_earlier_results_of_its_session() {
     on_every_store(|world| {
         let look_at = tool_of("look", |args| async move { Ok(args) }).effect(Effect::Readonly);
         let runtime = world.runtime([look_at]);
@@ -182,7 +184,7 @@ fn e13_a_batch_that_is_handed_in_counts_by_what_its_session_was_told_before() {
 }
 
 #[test]
-fn e13_a_key_that_was_used_before_is_no_new_call_and_a_restart_forgets() {
+fn e13_a_reused_key_is_not_a_new_call_and_a_restart_resets_the_count() {
     on_every_store(|world| {
         let ran = Counter::default();
         let runtime = world.runtime([looks(&ran, false)]);
@@ -200,7 +202,7 @@ fn e13_a_key_that_was_used_before_is_no_new_call_and_a_restart_forgets() {
 }
 
 #[test]
-fn e13_what_was_accepted_before_a_crash_is_made_after_it() {
+fn e13_calls_accepted_before_a_crash_are_made_after_it() {
     on_every_store(|world| {
         let ran = Counter::default();
         let runtime = world.runtime([looks(&ran, true)]);

@@ -1,6 +1,6 @@
-//! End to end, in one binary. Tests that prove a row of the contract are named after it.
+//! End-to-end tests in one binary. Tests that prove a row of the contract are named after it.
 
-// A test that cannot go on should stop right there, helpers included.
+// A test that fails should stop at once, also in helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod approval;
@@ -33,6 +33,7 @@ mod kill_people;
 mod late;
 mod layers;
 mod log;
+mod logging;
 mod loops;
 mod mayhem;
 mod middleware;
@@ -53,6 +54,7 @@ mod retention;
 mod runs;
 mod secrets;
 mod shaky;
+mod shared;
 mod soak;
 mod store_faults;
 mod stuck;

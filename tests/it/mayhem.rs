@@ -1,5 +1,5 @@
-//! Everything at once: a run with all kinds of operations, on a store that fails at any commit, cancelled at any moment,
-//! killed at any other.
+//! Everything at once: a run with all kinds of operations, on a store that fails at any commit, cancelled at one moment
+//! and killed at another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::tools::spec::KeyExpression;
-use windlass::{Call, Ctx, Effect, Reconciled, Tool, ToolCall, ToolError, ToolResult};
+use windlass::tool::Reconciled;
+use windlass::tool::spec::KeyExpression;
+use windlass::{Call, Ctx, Effect, Tool, ToolCall, ToolError, ToolResult};
 use windlass_core::testing::{Fault, FaultyStore};
 use windlass_core::time::Clock;
 
@@ -18,7 +19,7 @@ fn call(name: &str) -> ToolCall {
     ToolCall::new(name, json!({}))
 }
 
-/// A body with everything in it: steps, parallel steps, calls, batches, a nested body, failures, retries.
+/// A body with steps, parallel steps, calls, batches, a nested body, failures and retries.
 fn everything(world: &World, effects: &Arc<Mutex<BTreeMap<String, u32>>>) -> Vec<Tool> {
     let act = |name: &'static str, nap: u64| {
         let (act, check, sim) = (effects.clone(), effects.clone(), world.sim.clone());

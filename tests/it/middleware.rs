@@ -1,15 +1,16 @@
-//! Middleware: on the way in it rewrites, refuses or answers; on the way out it changes what is told, never the record.
+//! Middleware: `before` rewrites, refuses or answers a call; `after` changes the visible outcome, never the record.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::record::Event;
-use windlass::{Ctx, Incoming, Middleware, Outcome, Outgoing, Output, Tool, ToolCall, ToolError, ToolResult};
+use windlass::run::record::Event;
+use windlass::tool::{Incoming, Middleware, Outgoing};
+use windlass::{Ctx, Outcome, Output, Tool, ToolCall, ToolError, ToolResult};
 
 use crate::world::{Counter, Kind, World, on_every_store, tool};
 
-/// Middleware from two functions.
+/// Middleware made of two functions.
 struct Both<B, A>(B, A);
 
 impl<B, A> Middleware for Both<B, A>
@@ -134,7 +135,7 @@ fn l01_before_refuses_or_answers_without_an_attempt() {
 }
 
 #[test]
-fn e05_after_changes_what_is_told_and_never_the_record() {
+fn e05_after_changes_the_visible_outcome_and_never_the_record() {
     on_every_store(|world| {
         let redact = after(|call: &mut Outgoing<'_>| {
             call.tell(Ok(Output::value(json!("redacted"))));
@@ -164,7 +165,7 @@ fn e05_middleware_that_fails_on_the_way_out_hides_the_outcome_and_keeps_the_reco
 }
 
 #[test]
-fn e05_what_middleware_tells_must_fit_the_tools_schema_too() {
+fn e05_an_outcome_from_middleware_must_match_the_tools_schema() {
     let world = World::new(Kind::Memory);
     let number = tool("t", |_| async { Ok(7u32) });
     let wrong = after(|call: &mut Outgoing<'_>| {
@@ -176,7 +177,7 @@ fn e05_what_middleware_tells_must_fit_the_tools_schema_too() {
 }
 
 #[test]
-fn l01_middleware_is_not_asked_again_about_what_the_journal_knows() {
+fn l01_middleware_is_not_called_again_for_recorded_calls() {
     on_every_store(|world| {
         let asked = Counter::default();
         let tools = || {

@@ -1,4 +1,4 @@
-//! Files that this user may not touch, and what comes before the runs of those it may.
+//! Files without permission, and work before the runs of a file are continued.
 
 #![cfg(unix)]
 
@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use windlass::{SqliteStore, Windlass};
+use windlass::Windlass;
+use windlass::store::SqliteStore;
 
 use crate::fault::{Means, in_child};
 
@@ -17,12 +18,12 @@ fn allow(path: &Path, mode: u32) {
 }
 
 #[test]
-fn w08_what_this_user_may_not_do_is_named() {
-    in_child("opening::w08_what_this_user_may_not_do_is_named", Means::Nobody, |child| {
+fn w08_a_missing_permission_is_named() {
+    in_child("opening::w08_a_missing_permission_is_named", Means::Unprivileged, |child| {
         let dir = child.dir.canonicalize().expect("the directory");
         let path = dir.join("app.db");
         let said = |problem: &str| {
-            let advice = "let this user read and write the file and its directory, or name a file elsewhere";
+            let advice = "let this user read and write the file and its directory, or use another path";
             let expected = format!("cannot open {}: {problem}; {advice}", path.display());
             assert_eq!(SqliteStore::open(&path).expect_err("it is refused").to_string(), expected);
         };
@@ -44,7 +45,7 @@ fn w08_what_this_user_may_not_do_is_named() {
 }
 
 #[test]
-fn w08_the_runtime_says_what_the_store_says() {
+fn w08_the_runtime_reports_the_error_of_the_store() {
     let executor = tokio::runtime::Runtime::new().expect("an executor");
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("nowhere").join("app.db");
@@ -58,10 +59,10 @@ fn w08_the_runtime_says_what_the_store_says() {
     assert_eq!(error.to_string(), expected);
 }
 
-/// What a dead owner left is ended by the next owner, before it takes up a run: a process that is refused the file has
+/// The next owner kills what a dead owner left, before it continues any run. A process that is refused the file has
 /// touched nothing.
 #[test]
-fn w01_what_comes_before_the_runs_is_done_by_the_owner_alone() {
+fn w01_only_the_owner_runs_the_work_before_its_runs() {
     let executor = tokio::runtime::Runtime::new().expect("an executor");
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("app.db");

@@ -1,4 +1,4 @@
-//! Who may write: a stale owner's every write is refused, and its body stops.
+//! Ownership: every write of a superseded owner is refused, and its body stops.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn l22_an_owner_that_lost_its_run_cannot_write_and_its_body_stops() {
 }
 
 #[test]
-fn an_orderly_shutdown_lets_go_of_runs_and_the_next_process_goes_on() {
+fn a_clean_shutdown_releases_runs_and_the_next_process_continues_them() {
     on_every_store(|world| {
         let effects = Counter::default();
         let runtime = world.runtime([long_job(&world, &effects)]);

@@ -1,4 +1,4 @@
-//! Very many runs that only wait. What they cost in memory is measured in the benchmark's package, which may count.
+//! Very many runs that only wait. Their memory is measured in the benchmark's package, which can count allocations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::world::{Kind, World, on_every_store};
 const HOUR: Duration = Duration::from_secs(3_600);
 const RUNS: usize = 20_000;
 
-/// Counts how it ended, and the most tasks there were when it was entered.
+/// Counts how often it ended, and the most tasks there were when it was entered.
 #[derive(Clone, Default)]
 struct Ends {
     signalled: Arc<AtomicUsize>,
@@ -40,7 +40,7 @@ fn patient(sim: &Sim, ends: &Ends) -> Tool {
 }
 
 #[test]
-fn w03_twenty_thousand_parked_runs_are_no_tasks_and_are_taken_up_a_few_at_a_time() {
+fn w03_twenty_thousand_parked_runs_have_no_tasks_and_are_continued_a_few_at_a_time() {
     let world = World::new(Kind::Memory);
     let ends = Ends::default();
     let mut config = world.config([patient(&world.sim, &ends)]);
@@ -54,7 +54,7 @@ fn w03_twenty_thousand_parked_runs_are_no_tasks_and_are_taken_up_a_few_at_a_time
     }
     ends.most_tasks.store(0, Ordering::Relaxed);
 
-    // Some of them are woken, here and there.
+    // Some of them are woken, spread over all.
     let chosen: Vec<RunId> = runs.iter().step_by(1_999).copied().collect();
     for run in &chosen {
         let (runtime, run) = (runtime.clone(), *run);
@@ -64,7 +64,7 @@ fn w03_twenty_thousand_parked_runs_are_no_tasks_and_are_taken_up_a_few_at_a_time
     assert_eq!(ends.signalled.load(Ordering::Relaxed), chosen.len());
     assert_eq!(world.sim.tasks(), 1);
 
-    // Time wakes all the others at once.
+    // All others are woken by time, at once.
     world.pass(2 * HOUR);
     assert_eq!(ends.timed_out.load(Ordering::Relaxed), RUNS - chosen.len());
     let most = ends.most_tasks.load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ fn w03_a_runtime_that_is_shut_down_leaves_no_task_behind_for_its_timers() {
         let closing = runtime.clone();
         world.run(async move { closing.shutdown(Duration::ZERO).await }).unwrap();
         world.pass(Duration::from_secs(120));
-        assert_eq!(world.sim.tasks(), 0, "somebody who still holds the runtime must not keep it busy");
+        assert_eq!(world.sim.tasks(), 0, "a handle of the runtime must not keep it busy");
         drop(runtime);
     });
 }

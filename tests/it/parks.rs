@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{Call, Ctx, First2, Reply, Resolution, Resolved, RunId, RunState, Tool, ToolCall, ToolError, park};
+use windlass::ctx::First2;
+use windlass::inbox::{ReplyResult, Resolution};
+use windlass::run::RunState;
+use windlass::tool::Reply;
+use windlass::{Call, Ctx, RunId, Tool, ToolCall, ToolError, park};
 use windlass_core::Runtime;
 use windlass_core::time::Clock;
 
@@ -40,7 +44,7 @@ fn is_suspended(world: &World, runtime: &Runtime, run: RunId) -> bool {
     matches!(info.state, RunState::Suspended { .. })
 }
 
-/// The reply key of the only thing that waits.
+/// The reply key of the only pending wait.
 fn key(world: &World, runtime: &Runtime) -> String {
     let runtime = runtime.clone();
     let inbox = world.run(async move { runtime.inbox().await }).expect("the store answers");
@@ -48,7 +52,7 @@ fn key(world: &World, runtime: &Runtime) -> String {
     inbox[0].key.clone().expect("a wait has a key")
 }
 
-fn resolve(world: &World, runtime: &Runtime, key: &str, resolution: Resolution) -> Resolved {
+fn resolve(world: &World, runtime: &Runtime, key: &str, resolution: Resolution) -> ReplyResult {
     let (runtime, key) = (runtime.clone(), key.to_owned());
     world.run(async move { runtime.resolve(&key, resolution).await }).expect("the key is one")
 }
@@ -74,18 +78,18 @@ fn l10_a_body_waits_for_an_answer_and_w03_costs_a_row_meanwhile() {
         assert!(is_suspended(&world, &runtime, run));
         assert_eq!(world.sim.tasks(), 1, "only the alarm for the deadline is left");
         let key = key(&world, &runtime);
-        assert!(matches!(resolve(&world, &runtime, &key, ok(json!("yes"))), Resolved::Accepted));
+        assert!(matches!(resolve(&world, &runtime, &key, ok(json!("yes"))), ReplyResult::Accepted));
         assert_eq!(outcome(&world, &runtime, run).unwrap(), json!(["yes", 1]));
     });
 }
 
 #[test]
-fn l08_the_first_answer_counts_and_a_late_one_is_told_which() {
+fn l08_the_first_answer_counts_and_a_late_one_gets_it() {
     on_every_store(|world| {
         let runtime = world.runtime([approval(&Counter::default())]);
         let run = start(&world, &runtime, "approval");
         let key = key(&world, &runtime);
-        // Two answers before the run has taken up either.
+        // Two answers before the run has processed either.
         let (first, second) = (runtime.clone(), runtime.clone());
         let (a, b) = (key.clone(), key.clone());
         let (one, other) = world.run(async move {
@@ -93,16 +97,16 @@ fn l08_the_first_answer_counts_and_a_late_one_is_told_which() {
             let other = second.resolve(&b, ok(json!("other"))).await.expect("a key");
             (one, other)
         });
-        assert!(matches!(one, Resolved::Accepted));
-        let Resolved::Already(Ok(terminal)) = other else { panic!("{other:?}") };
+        assert!(matches!(one, ReplyResult::Accepted));
+        let ReplyResult::Already(Ok(terminal)) = other else { panic!("{other:?}") };
         assert_eq!(terminal.value, json!("one"));
         assert_eq!(outcome(&world, &runtime, run).unwrap(), json!(["one", 1]));
-        // And once more after the run is over, also in another process.
+        // And once more after the run has ended, also in another process.
         drop(runtime);
         let world = world.restart();
         let runtime = world.runtime([approval(&Counter::default())]);
         let late = resolve(&world, &runtime, &key, ok(json!("late")));
-        let Resolved::Already(Ok(terminal)) = late else { panic!("{late:?}") };
+        let ReplyResult::Already(Ok(terminal)) = late else { panic!("{late:?}") };
         assert_eq!(terminal.value, json!("one"));
     });
 }
@@ -149,7 +153,7 @@ fn l06_a_deadline_is_durable_and_a_restart_does_not_begin_it_again() {
     });
 }
 
-/// The key with another character in its signature, whatever was there: the secret of a file is random.
+/// The key with one character of its signature changed; the secret of a file is random.
 pub(crate) fn forge(key: &str) -> String {
     let place = key.len() - 20;
     let other = if &key[place..=place] == "A" { "B" } else { "A" };
@@ -173,7 +177,7 @@ fn l07_keys_are_stable_over_restarts_and_forged_ones_are_refused() {
     });
 }
 
-/// A tool whose answer comes by letter.
+/// A tool whose answer comes later.
 fn office(asked: &Counter) -> Tool {
     let asked = asked.clone();
     Tool::with_call("office", "asks the office", move |call: Call, _: Value| {
@@ -208,7 +212,7 @@ fn l06_an_atomic_body_answers_pending_and_the_call_survives_a_restart() {
 #[test]
 fn e09_a_pending_call_keeps_its_key_until_it_is_answered_also_after_a_restart() {
     on_every_store(|world| {
-        let by_account = || windlass::tools::spec::KeyExpression::parse("args.account").unwrap();
+        let by_account = || windlass::tool::spec::KeyExpression::parse("args.account").unwrap();
         let (asked, sent) = (Counter::default(), Counter::default());
         let tools = || {
             let counted = sent.clone();
@@ -220,7 +224,7 @@ fn e09_a_pending_call_keeps_its_key_until_it_is_answered_also_after_a_restart() 
         };
         let on = |name: &str, account: &str| ToolCall::new(name, json!({"account": account}));
         let mut config = world.config(tools());
-        // One attempt at a time: a pending call has no permit.
+        // One attempt at a time: a pending call holds no permit.
         config.in_flight = 1;
         let runtime = Runtime::new(config);
         let run = runtime.start(on("office", "ann")).unwrap();
@@ -244,7 +248,7 @@ fn e09_a_pending_call_keeps_its_key_until_it_is_answered_also_after_a_restart() 
         for waited in [same, next] {
             outcome(&world, &runtime, waited).unwrap();
         }
-        assert_eq!(sent.get(), 3, "whoever queued for it goes on when it is answered");
+        assert_eq!(sent.get(), 3, "the next in the queue continues when it is answered");
         assert_eq!(asked.get(), 1);
     });
 }
@@ -258,7 +262,7 @@ fn l08_an_early_answer_is_kept() {
             let runtime = slot.lock().unwrap().clone().unwrap();
             async move {
                 let told = runtime.resolve(&call.reply_key(), ok(json!("early"))).await;
-                assert!(matches!(told, Ok(Resolved::Accepted)), "{told:?}");
+                assert!(matches!(told, Ok(ReplyResult::Accepted)), "{told:?}");
                 Ok(Reply::<Value>::later())
             }
         });
@@ -272,7 +276,7 @@ fn l08_an_early_answer_is_kept() {
 }
 
 #[test]
-fn l10_first_goes_on_with_the_first_and_revokes_the_losing_wait() {
+fn l10_first_continues_with_the_first_and_revokes_the_losing_wait() {
     on_every_store(|world| {
         let race = || {
             Tool::durable_fn("race", "waits or not", |mut ctx: Ctx, _: Value| async move {
@@ -289,7 +293,7 @@ fn l10_first_goes_on_with_the_first_and_revokes_the_losing_wait() {
         world.pass(2 * HOUR);
         assert_eq!(outcome(&world, &runtime, run).unwrap(), json!("slept"));
         let late = resolve(&world, &runtime, &boss, ok(json!("late")));
-        assert!(matches!(late, Resolved::Revoked { .. }), "{late:?}");
+        assert!(matches!(late, ReplyResult::Revoked { .. }), "{late:?}");
 
         let run = start(&world, &runtime, "race");
         let boss = key(&world, &runtime);
@@ -361,7 +365,7 @@ fn w03_retry_delays_and_doubts_suspend_too() {
         let again = runtime.clone();
         world.run(async move {
             let (run, doubt) = again.doubts().await.unwrap().remove(0);
-            again.settle(run, &doubt.path, windlass::Settlement::GiveUp, "ada", "cannot tell").await.unwrap();
+            again.settle(run, &doubt.path, windlass::inbox::Settlement::GiveUp, "ada", "cannot tell").await.unwrap();
         });
         assert_eq!(outcome(&world, &runtime, run).unwrap_err().kind(), "in_doubt");
     });
@@ -375,7 +379,7 @@ fn w03_a_suspended_run_is_cancelled_and_cleans_up() {
         let tidy = Tool::durable_fn("tidy", "cleans up", move |mut ctx: Ctx, _: Value| {
             let counted = counted.clone();
             async move {
-                let waited = ctx.wait::<Value>("nobody").await;
+                let waited = ctx.wait::<Value>("no answer").await;
                 ctx.step("clean up", |_| async { Ok(counted.add()) }).await?;
                 waited
             }
@@ -427,12 +431,12 @@ fn w03_a_deadline_around_a_wait_wakes_the_suspended_run() {
 }
 
 #[test]
-fn l08_closing_a_session_revokes_its_keys_and_unknown_keys_are_told_apart() {
+fn l08_closing_a_session_revokes_its_keys_and_unknown_keys_are_distinguished() {
     on_every_store(|world| {
         let runtime = world.runtime([approval(&Counter::default())]);
         let started = runtime.clone();
         let run = world.run(async move {
-            let how = windlass::Start::session("office");
+            let how = windlass::run::Start::session("office");
             started.start_with(call("approval"), how).await.unwrap()
         });
         world.pass(MOMENT);
@@ -442,8 +446,8 @@ fn l08_closing_a_session_revokes_its_keys_and_unknown_keys_are_told_apart() {
         let error = outcome(&world, &runtime, run).unwrap_err().to_string();
         assert!(error.contains("revoked") && error.contains("closing time"), "{error}");
         let late = resolve(&world, &runtime, &office, ok(json!("late")));
-        assert!(matches!(&late, Resolved::Revoked { reason } if reason.contains("closing time")), "{late:?}");
-        // A key that was signed here, of a run that is not here.
+        assert!(matches!(&late, ReplyResult::Revoked { reason } if reason.contains("closing time")), "{late:?}");
+        // A key that was signed here, of a run that does not exist.
         let other = World::new(Kind::Memory);
         let elsewhere = other.runtime([approval(&Counter::default())]);
         let (again, text) = (elsewhere.clone(), office.clone());

@@ -1,9 +1,9 @@
-//! Policy: every field that acts on an attempt acts at each of the three levels.
+//! Policy: every field about attempts works at each of the three levels.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::tools::spec::{Approval, Deferral, OnDoubt, Retry};
+use windlass::tool::spec::{Approval, Deferral, OnDoubt, Retry};
 use windlass::{Call, Ctx, Effect, Outcome, Policy, Tool, ToolCall, ToolError, Toolbox};
 use windlass_core::Runtime;
 use windlass_core::policy::{Expression, Hypothetical, Level, PastCall, Reason, Unattended, Verdict, dry_run};
@@ -94,12 +94,12 @@ fn b03_retry_acts_at_every_level() {
     on_each_level(flaky, Policy { retry: Some(Retry::attempts(3)), ..quiet() }, |_, _| {});
     assert_eq!(tries.get(), 3 * 6, "three attempts at three levels on two stores");
     on_each_level(flaky, quiet(), |_, _| {});
-    assert_eq!(tries.get(), 3 * 6 + 6, "none is repeated unless somebody says so");
+    assert_eq!(tries.get(), 3 * 6 + 6, "none is repeated unless policy says so");
 }
 
 #[test]
 fn b03_grace_acts_at_every_level() {
-    // Longer than the default grace, and within the one that is asked for.
+    // Longer than the default grace, and within the configured one.
     let slow_to_stop = |world: &World| {
         let sim = world.sim.clone();
         let slow = Tool::with_call("slow", "", move |call: Call, _: Value| {
@@ -232,7 +232,7 @@ fn b03_a_calls_policy_outlives_a_crash() {
 }
 
 #[test]
-fn b03_a_bad_policy_is_refused_wherever_it_stands() {
+fn b03_a_bad_policy_is_refused_at_every_level() {
     let world = World::new(Kind::Memory);
     let bad = Policy { approval: Some(Approval::When("args.".into())), ..quiet() };
     let refused = Toolbox::new().insert(sleeper(&world).policy(bad.clone())).unwrap_err().to_string();
@@ -240,7 +240,7 @@ fn b03_a_bad_policy_is_refused_wherever_it_stands() {
     let runtime = world.runtime([sleeper(&world)]);
     let call = ToolCall::new("nap", json!({})).policy(bad);
     let outcome = world.run(async move { runtime.call(call).await.unwrap() });
-    assert!(error(&outcome).contains("this call of `nap` has a bad policy: approval: "), "{}", error(&outcome));
+    assert!(error(&outcome).contains("this call of `nap` has an invalid policy: approval: "), "{}", error(&outcome));
 }
 
 #[tokio::test]
@@ -265,7 +265,7 @@ fn w07_a_key_that_does_not_compile_is_refused_at_registration() {
 }
 
 #[test]
-fn w07_a_condition_lets_calls_through_for_which_it_does_not_hold() {
+fn w07_a_call_that_does_not_meet_the_condition_needs_no_approval() {
     on_every_store(|world| {
         let ran = Counter::default();
         let count = ran.clone();
@@ -365,12 +365,12 @@ fn w07_a_dry_run_sees_history_session_and_the_runtimes_policy() {
     assert_eq!(need.whose, Level::Call);
 }
 
-/// What a call of this kind comes to in a runtime of this policy: parked for what, or ended how.
-fn really(policy: &Policy, attended: bool, name: &str) -> String {
+/// The result of a call in a runtime with this policy: what it is parked for, or how it ended.
+fn actual(policy: &Policy, attended: bool, name: &str) -> String {
     let world = World::new(Kind::Memory);
     let mut config = world.config([]);
     (config.policy, config.attended) = (policy.clone(), attended);
-    for tool in doors() {
+    for tool in guarded_tools() {
         config.toolbox.insert(tool).unwrap();
     }
     let runtime = Runtime::new(config);
@@ -380,18 +380,18 @@ fn really(policy: &Policy, attended: bool, name: &str) -> String {
     let info = world.run(async move { reader.info(run).await }).unwrap().unwrap();
     if let Some(park) = info.parks.first() {
         return match &park.on {
-            windlass::Blocked::Connection { provider } => format!("waits for {provider}"),
-            windlass::Blocked::Approval { why, .. } => format!("waits for approval: {why}"),
+            windlass::inbox::Blocked::Connection { provider } => format!("waits for {provider}"),
+            windlass::inbox::Blocked::Approval { why, .. } => format!("waits for approval: {why}"),
             other => format!("{other:?}"),
         };
     }
     error(&world.run(async move { runtime.attach(run).await }).unwrap().remove(0))
 }
 
-/// What a dry run says of it, in the same words.
-fn foretold(policy: &Policy, attended: bool, name: &str) -> String {
+/// The result that a dry run predicts, in the same terms.
+fn predicted(policy: &Policy, attended: bool, name: &str) -> String {
     let toolbox = Toolbox::new();
-    for tool in doors() {
+    for tool in guarded_tools() {
         toolbox.insert(tool).unwrap();
     }
     let case = Hypothetical { attended, ..call(name, json!({})) };
@@ -403,8 +403,8 @@ fn foretold(policy: &Policy, attended: bool, name: &str) -> String {
     }
 }
 
-/// A tool of every kind of guard.
-fn doors() -> Vec<Tool> {
+/// A tool for every kind of guard.
+fn guarded_tools() -> Vec<Tool> {
     let open = |name| tool(name, |_| async { Ok("done") });
     let asks = |tool: Tool| tool.with(|spec| spec.guards.approval = Approval::Always);
     let wired = |tool: Tool| tool.with(|spec| spec.guards.connection = Some("mail".into()));
@@ -422,13 +422,13 @@ fn doors() -> Vec<Tool> {
 }
 
 #[test]
-fn w07_a_dry_run_says_exactly_what_the_call_does() {
+fn w07_a_dry_run_predicts_exactly_what_the_call_does() {
     let deny = Policy { unattended: Some(Unattended::Deny), ..quiet() };
     for policy in [quiet(), deny] {
         for attended in [false, true] {
-            for door in doors() {
+            for door in guarded_tools() {
                 let name = &*door.spec().name;
-                let (said, done) = (foretold(&policy, attended, name), really(&policy, attended, name));
+                let (said, done) = (predicted(&policy, attended, name), actual(&policy, attended, name));
                 assert_eq!(said, done, "`{name}`, attended: {attended}, {:?}", policy.unattended);
             }
         }

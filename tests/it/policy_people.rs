@@ -1,11 +1,12 @@
-//! Policy: the fields about people and models act at each of the three levels too.
+//! Policy: the fields about people and models work at each of the three levels too.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::inbox::Blocked;
 use windlass::policy::Unattended;
-use windlass::tools::spec::Approval;
-use windlass::{Blocked, Ctx, Effect, Policy, Tool, ToolCall};
+use windlass::tool::spec::Approval;
+use windlass::{Ctx, Effect, Policy, Tool, ToolCall};
 use windlass_core::Runtime;
 use windlass_core::policy::Level;
 use windlass_core::time::Clock;
@@ -53,7 +54,7 @@ fn b03_approval_and_approval_within_act_at_every_level() {
     let policy = Policy { approval: Some(Approval::Always), approval_within: Some(HOUR), ..Policy::default() };
     on_each_level(policy, plain, |level, world, runtime, call| {
         let (error, took) = denied(&world, runtime, call);
-        assert!(error.starts_with("denied: nobody decided in time"), "{level:?}: {error}");
+        assert!(error.starts_with("denied: no decision was made in time"), "{level:?}: {error}");
         assert!(took >= HOUR && took < HOUR + MINUTE, "{level:?}: {took:?}");
     });
 }
@@ -63,7 +64,7 @@ fn b03_unattended_acts_at_every_level() {
     let policy = Policy { unattended: Some(Unattended::Deny), ..Policy::default() };
     on_each_level(policy, guarded, |level, world, runtime, call| {
         let (error, took) = denied(&world, runtime, call);
-        assert!(error.contains("nobody attends") && took < MINUTE, "{level:?}: {error} after {took:?}");
+        assert!(error.contains("is unattended") && took < MINUTE, "{level:?}: {error} after {took:?}");
     });
 }
 
@@ -82,7 +83,7 @@ fn b03_grant_valid_acts_at_every_level() {
             decide.journal(run).await.unwrap()
         });
         let until = journal.iter().find_map(|record| match &record.event {
-            windlass::record::Event::Granted(grant) => Some(grant.until),
+            windlass::run::record::Event::Granted(grant) => Some(grant.until),
             _ => None,
         });
         assert_eq!(until, Some(now + MINUTE), "{level:?}");

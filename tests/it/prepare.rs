@@ -1,14 +1,15 @@
-//! A call is prepared, then executed: what a tool's `prepare` settles is recorded, and counts from then on.
+//! A call is prepared, then executed: the result of a tool's `prepare` is recorded, and used from then on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::Event;
+use windlass::run::record::Event;
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::tools::spec::{Approval, KeyExpression, Retry};
-use windlass::{Call, Ctx, Effect, Preparation, Reconciled, RunId, Tool, ToolCall, ToolError};
+use windlass::tool::spec::{Approval, KeyExpression, Retry};
+use windlass::tool::{Preparation, Reconciled};
+use windlass::{Call, Ctx, Effect, RunId, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 use windlass_core::time::Clock;
 
@@ -26,7 +27,7 @@ fn types(records: &[Value]) -> Vec<&str> {
     records.iter().map(|record| record["type"].as_str().unwrap()).collect()
 }
 
-/// Returns what its attempt sees.
+/// Returns the arguments of its attempt.
 fn echo() -> Tool {
     Tool::with_call("echo", "Says what it sees", |call: Call, args: Value| async move {
         Ok(json!({"args": args, "prepared": call.prepared()}))
@@ -69,7 +70,7 @@ fn l01_prepare_may_answer_without_executing() {
 }
 
 #[test]
-fn l01_what_prepare_rewrites_is_checked_again() {
+fn l01_arguments_rewritten_by_prepare_are_checked_again() {
     #[derive(serde::Deserialize, schemars::JsonSchema)]
     struct Args {
         n: u32,
@@ -122,7 +123,7 @@ fn l01_prepare_fails_panics_and_times_out_like_an_attempt() {
 }
 
 #[test]
-fn l01_a_call_that_is_prepared_for_long_is_found_again() {
+fn l01_a_long_preparation_survives_a_restart() {
     on_every_store(|world| {
         let sim = world.sim.clone();
         let slow = |sim: &windlass_core::testing::Sim, millis: u64| {
@@ -150,7 +151,7 @@ fn l01_a_call_that_is_prepared_for_long_is_found_again() {
     });
 }
 
-/// A price that is different each time it is asked for, within one life of the world.
+/// A price that is different at each request, within one process.
 #[derive(Clone, Default)]
 struct Prices(Arc<AtomicU32>);
 
@@ -161,7 +162,7 @@ impl Prices {
 }
 
 #[test]
-fn l01_retries_and_later_lives_see_the_same_bytes() {
+fn l01_retries_and_later_processes_see_the_same_bytes() {
     on_every_store(|world| {
         let prices = Prices::default();
         let tools = |fail: bool| {
@@ -194,7 +195,7 @@ fn l01_retries_and_later_lives_see_the_same_bytes() {
 }
 
 #[test]
-fn l01_a_prepared_call_still_needs_what_guards_it() {
+fn l01_a_prepared_call_still_needs_its_approval() {
     on_every_store(|world| {
         let guarded = || echo().prepare(|_| async { Ok(Preparation::freeze(1)) });
         let runtime = world.runtime([guarded().with(|spec| spec.guards.approval = Approval::Always)]);
@@ -271,14 +272,14 @@ fn l01_a_durable_body_is_entered_with_the_same_prepared_bytes() {
     });
 }
 
-/// Each life draws another price; what was recorded is what is paid, and what is paid is what was recorded.
+/// Each process draws another price; the recorded price is paid, and the paid price is recorded.
 fn quoted(ledger: &Ledger, name: &'static str, effect: Effect) -> Tool {
     let (outside, draws) = (ledger.clone(), ledger.clone());
     let pay = Tool::with_call(name, "Pays", move |call: Call, args: Value| {
         let ledger = outside.clone();
         async move {
             let price = call.prepared().cloned().unwrap_or_default();
-            // The price that was paid under this key must be the one every later attempt and the record name.
+            // The price that was paid under this key must be the one that every later attempt and the record have.
             if effect == Effect::Once {
                 ledger.once(name, &format!("{}={price}", call.idempotency_key())).await;
             } else {

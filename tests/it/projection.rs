@@ -1,10 +1,10 @@
-//! What the model sees, apart from what is recorded: projectors, budgets, reading on.
+//! What the model sees, apart from the record: projectors, budgets, reading on.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use windlass::tools::budget::{cut, fit};
+use windlass::tool::budget::{cut, fit};
 use windlass::{Artifact, Content, Outcome, Output, Path, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 
@@ -28,7 +28,7 @@ fn l18_a_projector_makes_what_the_model_sees_and_the_output_stays() {
             &world,
             table().project(|output: &Output, args: &Value| {
                 let rows = output.value["rows"].as_array().map_or(0, Vec::len);
-                Ok(format!("{rows} rows for {}", args["who"].as_str().unwrap_or("nobody")))
+                Ok(format!("{rows} rows for {}", args["who"].as_str().unwrap_or("unknown")))
             }),
         );
         assert_eq!(outcome.for_model(), json!("3 rows for ann"));
@@ -129,21 +129,21 @@ fn e10_the_budget_holds_for_projected_text_and_for_errors() {
 }
 
 #[test]
-fn e10_reading_what_is_not_there_says_what_is_wrong() {
+fn e10_reading_something_missing_says_what_is_wrong() {
     on_every_store(|world| {
         let (runtime, outcome) = call(&world, tool("t", |_| async { Err::<Value, _>(ToolError::failed("broken")) }));
         let run = outcome.run;
         let (failed, nowhere, unknown) = world.run(async move {
-            let nobody: windlass::RunId = "01890000-0000-7000-8000-000000000000".parse().unwrap();
+            let unknown: windlass::RunId = "01890000-0000-7000-8000-000000000000".parse().unwrap();
             let path: Path = "3/1".parse().unwrap();
             (
                 runtime.read_output(run, &Path::root(), 0, 10).await.unwrap_err().to_string(),
                 runtime.read_output(run, &path, 0, 10).await.unwrap_err().to_string(),
-                runtime.artifact(nobody, &path).await.unwrap_err().to_string(),
+                runtime.artifact(unknown, &path).await.unwrap_err().to_string(),
             )
         });
         assert!(failed.contains("has no output at /: it ended with an error (failed)"), "{failed}");
-        assert!(nowhere.contains("has no output at 3/1: nothing was asked for there"), "{nowhere}");
+        assert!(nowhere.contains("has no output at 3/1: the run has no operation there"), "{nowhere}");
         assert!(unknown.contains("01890000-0000-7000-8000-000000000000"), "{unknown}");
     });
 }
@@ -159,7 +159,7 @@ fn e05_the_artifact_is_the_original_the_tool_kept() {
     assert_eq!((artifact, outcome.for_model()), (raw(), json!("one row")));
 }
 
-/// Text of every kind of character, marks and pictures among them.
+/// Text of all kinds of characters, including combining marks and emoji.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         "[a-z ]{0,20}",
@@ -189,7 +189,7 @@ proptest! {
         prop_assert_eq!(cut.total_bytes, text.len());
         let lines = |text: &str| text.matches('\n').count();
         prop_assert_eq!(lines(cut.head) + cut.omitted_lines + lines(cut.tail), lines(&text));
-        // What is dropped for the sake of whole characters and their marks is little.
+        // Little is dropped to keep characters and their marks whole.
         prop_assert!(cut.head.len() + cut.tail.len() + 2 * 4 * 17 >= budget);
     }
 
@@ -202,7 +202,7 @@ proptest! {
 }
 
 #[test]
-fn e10_the_budget_is_the_models_not_the_bodys() {
+fn e10_the_budget_applies_to_the_model_not_to_the_body() {
     let world = World::new(Kind::Memory);
     let long = tool("long", |_| async { Ok("x".repeat(100_000)) }).output_budget(1_000);
     let body = Tool::durable_fn("t", "", |mut ctx: windlass::Ctx, _: Value| async move {

@@ -1,12 +1,14 @@
-//! Found by trying to break it: one test for every way that worked.
+//! Regressions: one test for every way in which the promise was broken.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::tools::spec::KeyExpression;
-use windlass::{Call, Ctx, Effect, Error, Reconciled, Settlement, Tool, ToolCall, ToolError, ToolResult};
+use windlass::inbox::Settlement;
+use windlass::tool::Reconciled;
+use windlass::tool::spec::KeyExpression;
+use windlass::{Call, Ctx, Effect, Error, Tool, ToolCall, ToolError, ToolResult};
 use windlass_core::Runtime;
 use windlass_core::testing::{Fault, FaultyStore};
 use windlass_core::time::Clock;
@@ -35,7 +37,7 @@ fn counts(name: &str, counter: &Counter) -> Tool {
     })
 }
 
-/// A tool that takes its time.
+/// A tool that sleeps for a while.
 fn naps(name: &str, world: &World, time: Duration) -> Tool {
     let sim = world.sim.clone();
     tool(name, move |_| {
@@ -59,7 +61,7 @@ fn w01_a_cancelled_root_call_in_doubt_ends_with_its_doubt_still_open() {
             (outcome, runtime.doubts().await.unwrap())
         });
         assert_eq!(outcome.error().map(ToolError::kind), Some("cancelled"));
-        assert_eq!(doubts.len(), 1, "it may have happened, and nobody was asked");
+        assert_eq!(doubts.len(), 1, "it may have happened, and no person was asked");
     });
 }
 
@@ -75,7 +77,7 @@ fn l04_a_batch_that_is_cut_off_still_has_an_outcome_for_every_call() {
                 &sim.clone(),
                 Box::pin(async move {
                     sim.sleep(Duration::from_millis(10)).await;
-                    let run = cancelling.list(windlass_core::store::Filter::Running, None, 1).await.unwrap()[0].run;
+                    let run = cancelling.list(windlass_core::store::Filter::running(), None, 1).await.unwrap()[0].run;
                     cancelling.cancel(run, "ann", "stop").await.unwrap();
                 }),
             );
@@ -120,7 +122,7 @@ fn a09_calls_of_a_cancelled_batch_that_have_not_started_do_not_start() {
 }
 
 #[test]
-fn b07_a_crash_does_not_run_what_a_failure_had_stopped() {
+fn b07_a_crash_does_not_run_calls_that_a_failure_had_skipped() {
     on_every_store(|world| {
         let ran = Counter::default();
         let tools = |world: &World| {
@@ -140,7 +142,7 @@ fn b07_a_crash_does_not_run_what_a_failure_had_stopped() {
         let world = world.restart();
         let runtime = world.runtime(tools(&world));
         let outcomes = world.run(async move {
-            let run = runtime.list(windlass_core::store::Filter::Running, None, 1).await.unwrap()[0].run;
+            let run = runtime.list(windlass_core::store::Filter::running(), None, 1).await.unwrap()[0].run;
             runtime.recover().await.unwrap();
             runtime.attach(run).await.unwrap()
         });
@@ -149,7 +151,7 @@ fn b07_a_crash_does_not_run_what_a_failure_had_stopped() {
     });
 }
 
-/// `holder` holds the key for a minute; `waiter` is durable and wants it.
+/// `holder` holds the key for a minute; `waiter` is durable and needs it.
 fn key_queue(world: &World, entered: &Counter) -> [Tool; 2] {
     let entered = entered.clone();
     let waiter = Tool::durable_fn("waiter", "", move |_: Ctx, _: Value| {
@@ -217,7 +219,7 @@ fn w12_a_durable_root_call_that_waits_for_its_key_survives_a_crash() {
     });
 }
 
-/// A durable body whose first act depends on what `look` sees; it waits until the second life.
+/// A durable body whose first operation depends on what `look` returns; it waits until the second process.
 fn looks(look: fn(&mut Ctx) -> Value, patient: bool) -> Tool {
     Tool::durable_fn("body", "", move |mut ctx: Ctx, _: Value| async move {
         let seen = look(&mut ctx);
@@ -288,7 +290,7 @@ fn l22_a_hidden_error_reads_the_same_live_and_from_the_journal() {
     });
 }
 
-/// Starts `old`, kills the process in the middle of it, and goes on with `new`.
+/// Starts `old`, kills the process in the middle of it, and continues with `new`.
 fn replace(world: World, old: Tool, new: Tool) -> Option<Result<Value, Error>> {
     let runtime = world.runtime([old]);
     let run = runtime.start(call("job")).unwrap();
@@ -369,7 +371,7 @@ fn w01_a_doubt_of_a_body_that_is_over_is_not_attempted_again() {
             (runtime.attach(run).await.unwrap().remove(0), runtime.doubts().await.unwrap())
         });
         assert_eq!(outcome.value(), Some(&json!("timed_out")));
-        assert_eq!(acted.get(), 1, "nobody waits for it any more");
+        assert_eq!(acted.get(), 1, "no caller waits for it any more");
         assert!(doubts.is_empty(), "settled, and stays settled: {doubts:?}");
     });
 }
@@ -405,7 +407,7 @@ fn b09_a_run_whose_store_failed_can_be_attached_to_at_once() {
 }
 
 #[test]
-fn b09_whoever_waits_for_a_run_when_its_store_fails_is_told_its_end() {
+fn b09_a_waiter_gets_the_end_of_a_run_whose_store_failed() {
     for fault in [Fault::Refused, Fault::AnswerLost] {
         on_every_store(|mut world| {
             let faulty = Arc::new(FaultyStore::new(world.store.clone()));
@@ -485,7 +487,7 @@ fn recovering_twice_does_not_take_a_run_from_this_process_itself() {
     });
 }
 
-/// A settlement that waits for its moment is not forgotten by the mailbox before the journal has it.
+/// A settlement that is not effective yet stays in the mailbox until the journal has it.
 #[test]
 fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
     on_every_store(|world| {
@@ -505,7 +507,7 @@ fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
         let runtime = world.runtime([act(true)]);
         let run = runtime.start(call("act")).unwrap();
         world.pass(Duration::from_secs(1));
-        // Another worker takes over while the first may be alive; it believes "did not happen" a minute later only.
+        // Another worker takes over while the first may be alive; it accepts "did not happen" only a minute later.
         let second = world.runtime([act(false)]);
         let store = world.store.clone();
         world.run(async move {
@@ -521,7 +523,7 @@ fn w01_a_settlement_survives_a_crash_between_being_read_and_being_recorded() {
             let changes = vec![windlass_core::store::Change::Mail { run, message, dedupe: None }];
             let commit = windlass_core::store::Commit { guard: windlass_core::store::Guard::Outsider, changes };
             store.commit(commit).get().await.unwrap();
-            // Whatever is sent to the run makes it look into its mailbox.
+            // Any message to the run makes it read its mailbox.
             second.cancel(run, "ann", "but stop").await.unwrap();
         });
         world.pass(Duration::from_secs(1));
@@ -562,5 +564,5 @@ fn w01_a_doubt_keeps_its_key_over_a_crash() {
     let runtime = world.runtime(tools(&world));
     world.run(async move { runtime.recover().await.unwrap() });
     world.pass(Duration::from_secs(2));
-    assert_eq!(ran.get(), 0, "what is in doubt must not be touched by whoever shares its key");
+    assert_eq!(ran.get(), 0, "a call that shares its key must not run during a doubt");
 }

@@ -1,4 +1,4 @@
-//! Properties that hold for whatever comes, not just for the examples elsewhere.
+//! Properties that hold for any input, not just for the examples in other tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
-use windlass::record::Record;
-use windlass::{Ctx, Digest, Effect, Path, Tool, ToolCall, ToolError};
+use windlass::run::record::Record;
+use windlass::store::Digest;
+use windlass::{Ctx, Effect, Path, Tool, ToolCall, ToolError};
 use windlass_core::time::Clock;
 
 use crate::world::{Kind, World, tool};
@@ -41,14 +42,14 @@ proptest! {
     #![proptest_config(seeded(256))]
 
     #[test]
-    fn digests_agree_exactly_where_values_do(a in json(), b in json()) {
+    fn digests_are_equal_exactly_if_values_are(a in json(), b in json()) {
         prop_assert_eq!(Digest::of(&a) == Digest::of(&b), a == b);
         let reread: Value = serde_json::from_str(&a.to_string()).unwrap();
         prop_assert_eq!(Digest::of(&reread), Digest::of(&a), "through text and back");
     }
 
     #[test]
-    fn paths_survive_their_text(positions in prop::collection::vec(any::<u32>(), 0..12)) {
+    fn paths_parse_from_their_text(positions in prop::collection::vec(any::<u32>(), 0..12)) {
         let path = positions.iter().fold(Path::root(), |path, n| path.child(*n));
         prop_assert_eq!(path.to_string().parse::<Path>().unwrap(), path);
     }
@@ -57,13 +58,13 @@ proptest! {
     fn no_text_makes_a_path_or_a_record_panic(text in ".{0,40}") {
         let _parsed = text.parse::<Path>();
         let _parsed = serde_json::from_str::<Record>(&text);
-        let _parsed = windlass::tools::spec::KeyExpression::parse(&text);
+        let _parsed = windlass::tool::spec::KeyExpression::parse(&text);
     }
 
     #[test]
     fn errors_are_well_formed_for_any_text(text in ".{0,200}") {
         let error = ToolError::failed(text.clone());
-        let seen = windlass::tools::view::for_model(Err(&error), false).to_string();
+        let seen = windlass::tool::view::for_model(Err(&error), false).to_string();
         let back: Value = serde_json::from_str(&seen).unwrap();
         prop_assert_eq!(back["error"]["message"].as_str(), Some(text.as_str()));
     }
@@ -133,7 +134,7 @@ proptest! {
     }
 }
 
-/// What a random durable body does next.
+/// The next operation of a random durable body.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Step(Effect),
@@ -155,7 +156,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..12)
 }
 
-/// A body that does these things, then waits for ever unless it may finish.
+/// A body with these operations, which then waits for ever unless it may finish.
 fn body(acts: Arc<Vec<Act>>, performed: Arc<Mutex<u32>>, finishes: bool) -> [Tool; 2] {
     let count = performed.clone();
     let child = tool("child", move |args| {
@@ -213,9 +214,9 @@ fn body(acts: Arc<Vec<Act>>, performed: Arc<Mutex<u32>>, finishes: bool) -> [Too
 proptest! {
     #![proptest_config(seeded(64))]
 
-    /// A body that is entered again sees exactly what it saw, and nothing of it is performed again.
+    /// A body that is entered again sees exactly the same results, and no operation is performed again.
     #[test]
-    fn l09_l22_replay_answers_everything_as_it_was(acts in acts(), kind in prop_oneof![Just(Kind::Memory), Just(Kind::Sqlite)]) {
+    fn l09_l22_replay_returns_the_recorded_results(acts in acts(), kind in prop_oneof![Just(Kind::Memory), Just(Kind::Sqlite)]) {
         let acts = Arc::new(acts);
         let performed = Arc::new(Mutex::new(0));
         let world = World::new(kind);

@@ -1,5 +1,6 @@
-//! A failing disk may be met by one caller that writes on its own thread or by several callers. In both cases lists show every
-//! acknowledged run meanwhile, and the store recovers by itself once the disk works, without another request.
+//! A failing disk may be met by one caller that writes on its own thread or by several callers. In both cases lists
+//! show every acknowledged run meanwhile, and the store recovers by itself once the disk works, without another
+//! request.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::{Call, Filter, Health, SqliteStore, Tool, ToolCall, Windlass};
+use windlass::run::Filter;
+use windlass::store::{Health, SqliteStore};
+use windlass::{Call, Tool, ToolCall, Windlass};
 use windlass_store::Options;
 
 use crate::fault::{Broken, EIO, ENOSPC, EROFS, Means, in_child};
 
-/// How long a store may take to go on: it looks every second, and machines are busy.
+/// How long a store may take to recover: it checks every second, and machines are busy.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The request that meets the fault.
@@ -35,7 +38,7 @@ struct Shop {
 impl Shop {
     async fn open(path: &Path) -> Self {
         let mut options = Options::default();
-        options.here = true;
+        options.inline_writes = true;
         let store = Arc::new(SqliteStore::open_with(path, options).expect("the store opens"));
         let charged: Arc<Mutex<Vec<String>>> = Arc::default();
         let ledger = charged.clone();
@@ -52,7 +55,7 @@ impl Shop {
         async move { windlass.call(ToolCall::<Value>::new("charge", json!({}))).await }
     }
 
-    /// Meets the fault. Nothing is asked of whether it succeeds: a call under way may be answered when the disk is mended.
+    /// Meets the fault. Whether it succeeds is not checked: a call in progress may succeed once the disk is repaired.
     async fn meet(&self, finder: Finder) {
         let calls = match finder {
             Finder::Caller => 1,
@@ -67,9 +70,9 @@ impl Shop {
         calls.into_iter().for_each(|call| call.abort());
     }
 
-    /// How many runs are listed.
+    /// The number of listed runs.
     async fn listed(&self) -> usize {
-        self.windlass.list(Filter::All, None, 999).await.expect("runs are listed").len()
+        self.windlass.list(Filter::default(), None, 999).await.expect("runs are listed").len()
     }
 
     async fn goes_on(&self, finder: Finder) {
@@ -87,14 +90,14 @@ impl Shop {
     }
 }
 
-/// Breaks and mends the disk under every kind of finder.
+/// Breaks and repairs the disk under every kind of finder.
 fn is_recovered_from(path: &Path, breaks: impl Fn(), mends: impl Fn()) {
     let executor = tokio::runtime::Runtime::new().expect("an executor");
     executor.block_on(async {
         let shop = Shop::open(path).await;
         for finder in FINDERS {
             let before = shop.listed().await;
-            // Often enough that a caller is known to be alone.
+            // Often enough for the store to detect a single caller.
             for _ in 0..8 {
                 shop.charge().await.expect("it is charged");
             }
@@ -141,7 +144,7 @@ fn w08_a_file_moved_away_and_back_under_one_caller_is_recovered_from() {
     is_recovered_from(&path, || move_to(&path, &aside), || move_to(&aside, &path));
 }
 
-/// Mounts a small disk on a child's directory. Where that is not allowed, the test says that it is skipped.
+/// Mounts a small disk on a child's directory. If that is not allowed, the test reports that it is skipped.
 pub(crate) fn mounts(dir: &Path, size: &str) -> bool {
     let size = format!("size={size}");
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(dir).status();
@@ -174,8 +177,8 @@ fn w08_a_disk_really_full_met_by_one_caller_is_recovered_from() {
 }
 
 #[test]
-fn w08_starting_on_a_full_disk_names_the_file_the_room_and_the_way_out() {
-    let test = "recovery::w08_starting_on_a_full_disk_names_the_file_the_room_and_the_way_out";
+fn w08_starting_on_a_full_disk_names_the_file_the_room_and_the_remedy() {
+    let test = "recovery::w08_starting_on_a_full_disk_names_the_file_the_room_and_the_remedy";
     in_child(test, Means::Mounts, |broken| {
         if !mounts(&broken.dir, "8m") {
             return;
@@ -204,8 +207,8 @@ fn w08_starting_on_a_full_disk_names_the_file_the_room_and_the_way_out() {
                 .join(path.file_name().expect("a name"));
             let error = SqliteStore::open(&path).expect_err("there is no room").to_string();
             let expected = format!(
-                "cannot open {}: its disk is full (0 KiB are free, and it needs 1024 KiB); free some space, or name a file \
-                 on another disk",
+                "cannot open {}: its disk is full (0 KiB free, 1024 KiB needed); free some space, or use a path on another \
+                 disk",
                 path.display()
             );
             assert_eq!(error, expected);

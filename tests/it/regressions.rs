@@ -1,16 +1,15 @@
-//! One test for every bug that was found, so that it stays found.
+//! One test for every bug that was found.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use windlass::inbox::Settlement;
 use windlass::testing::{CrashMatrix, Ledger};
-use windlass::tools::spec::Approval;
-use windlass::{
-    Atomic, Call, Ctx, Effect, Output, Path, Reconciled, Schemas, Settlement, Tool, ToolCall, ToolError, ToolResult,
-    ToolSpec, Windlass,
-};
+use windlass::tool::spec::Approval;
+use windlass::tool::{Atomic, Reconciled, Schemas};
+use windlass::{Call, Ctx, Effect, Output, Path, Tool, ToolCall, ToolError, ToolResult, ToolSpec, Windlass};
 use windlass_core::time::Clock;
 
 use crate::crash::check;
@@ -35,7 +34,7 @@ fn call(name: &str) -> ToolCall {
     ToolCall::new(name, json!({}))
 }
 
-/// A tool that takes only objects with an `x`, whatever its body does.
+/// A tool that accepts only objects with an `x`, whatever its body does.
 fn strict(ledger: &Ledger) -> Tool {
     struct Body(Ledger);
     impl Atomic for Body {
@@ -111,7 +110,7 @@ fn w06_a_crash_does_not_extend_a_deadline() {
         if crash {
             drop(runtime);
             world = world.restart();
-            // The clock of the new process goes on where the old one's stopped.
+            // The clock of the new process continues where the old one's stopped.
             world.pass(Duration::from_millis(8_500));
             runtime = make(&world);
             let recovering = runtime.clone();
@@ -123,11 +122,11 @@ fn w06_a_crash_does_not_extend_a_deadline() {
 }
 
 #[test]
-fn l03_a_schema_that_could_not_be_fetched_is_asked_for_again() {
+fn l03_a_schema_that_could_not_be_fetched_is_fetched_again() {
     let world = World::new(Kind::Memory);
     let asked = Counter::default();
     let count = asked.clone();
-    let given = windlass::Body::Atomic(std::sync::Arc::new(Always));
+    let given = windlass::tool::Body::Atomic(std::sync::Arc::new(Always));
     let lazy = Tool::lazy(
         ToolSpec::new("lazy", ""),
         move |_| match count.add() {
@@ -153,7 +152,7 @@ impl Atomic for Always {
 }
 
 #[test]
-fn what_was_asked_is_in_the_first_record_of_a_path_only() {
+fn the_operation_is_in_the_first_record_of_a_path_only() {
     on_every_store(|world| {
         let sim = world.sim.clone();
         let slow = tool("slow", move |_| {
@@ -185,8 +184,8 @@ async fn w08_a_file_is_free_once_the_runtime_is_shut_down_and_dropped() {
     for round in 0..20 {
         let opened = Windlass::open(&path).tool(tool("t", |_| async { Ok(1) })).await;
         let windlass = opened.unwrap_or_else(|error| panic!("round {round}: {error}"));
-        let run = windlass.start(call("t")).unwrap();
-        windlass.attach(run).await.unwrap();
+        let run = windlass.start(call("t")).await.unwrap().id();
+        windlass.runtime().attach(run).await.unwrap();
         windlass.shutdown().await.unwrap();
     }
 }
@@ -202,7 +201,7 @@ fn w01_a_doubt_of_a_finished_run_can_be_settled_and_leaves_the_inbox() {
             let outcome = runtime.call(call("body")).await.unwrap();
             let before = runtime.doubts().await.unwrap();
             let path: Path = "0".parse().unwrap();
-            runtime.settle(outcome.run, &path, Settlement::GiveUp, "ann", "nobody knows").await.unwrap();
+            runtime.settle(outcome.run, &path, Settlement::GiveUp, "ann", "the bank does not know").await.unwrap();
             (outcome, before, runtime.doubts().await.unwrap())
         });
         assert_eq!(outcome.error().map(ToolError::kind), Some("timed_out"));
@@ -225,14 +224,14 @@ fn a_task_dropped_by_the_executor_abandons_nothing() {
         let world = world.restart();
         let runtime = world.runtime([body()]);
         let info = world.run(async move { runtime.info(run).await.unwrap().unwrap() });
-        assert_eq!(info.state, windlass::RunState::Running, "dropped with its body, not abandoned by it");
+        assert_eq!(info.state, windlass::run::RunState::Running, "dropped with its body, not abandoned by it");
     });
 }
 
 #[test]
-fn keys_are_let_go_by_a_body_that_panics() {
+fn a_body_that_panics_releases_its_keys() {
     let world = World::new(Kind::Memory);
-    let key = || windlass::tools::spec::KeyExpression::parse("'k'").unwrap();
+    let key = || windlass::tool::spec::KeyExpression::parse("'k'").unwrap();
     let boom = Tool::durable_fn("boom", "", |_: Ctx, _: Value| async { if true { panic!("boom") } else { Ok(()) } });
     let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let set = done.clone();
@@ -263,8 +262,8 @@ fn l05_a_run_can_be_cancelled_as_soon_as_it_has_an_id() {
 }
 
 #[test]
-fn w01_what_goes_missing_again_and_again_is_a_persons_business() {
-    use windlass::tools::spec::OnDoubt;
+fn w01_an_attempt_that_is_lost_repeatedly_is_settled_by_a_person() {
+    use windlass::tool::spec::OnDoubt;
     let world = World::new(Kind::Memory);
     let attempts = Counter::default();
     let count = attempts.clone();
@@ -281,7 +280,7 @@ fn w01_what_goes_missing_again_and_again_is_a_persons_business() {
 }
 
 #[test]
-fn w12_a_store_that_fails_again_and_again_is_no_crash_loop() {
+fn w12_repeated_store_failures_are_not_a_crash_loop() {
     use windlass_core::testing::{Fault, FaultyStore};
     on_every_store(|mut world| {
         let faulty = std::sync::Arc::new(FaultyStore::new(world.store.clone()));
@@ -332,7 +331,7 @@ fn l05_a_crash_does_not_extend_the_time_for_cleaning_up() {
         world.pass(Duration::from_secs(20));
         drop(runtime);
         let world = world.restart();
-        // The clock of the new process goes on where the old one's stopped.
+        // The clock of the new process continues where the old one's stopped.
         world.pass(Duration::from_secs(21));
         let runtime = world.runtime([body()]);
         let driving = runtime.clone();
@@ -340,10 +339,10 @@ fn l05_a_crash_does_not_extend_the_time_for_cleaning_up() {
         world.pass(Duration::from_secs(9));
         let reading = runtime.clone();
         let still = world.run(async move { reading.info(run).await.unwrap().unwrap().state });
-        assert_eq!(still, windlass::RunState::Running);
+        assert_eq!(still, windlass::run::RunState::Running);
         world.pass(Duration::from_secs(2));
         let info = world.run(async move { runtime.info(run).await.unwrap().unwrap() });
-        let ended = windlass::RunState::Finished { ending: windlass::Ending::Cancelled };
+        let ended = windlass::run::RunState::Finished { ending: windlass::run::Ending::Cancelled };
         assert_eq!(info.state, ended, "thirty seconds in all");
     });
 }
@@ -383,7 +382,7 @@ fn l22_arguments_that_are_null_are_the_same_after_a_crash() {
 }
 
 #[test]
-fn l12_a_queued_run_that_continues_at_once_is_not_left_alone() {
+fn l12_a_queued_run_that_continues_at_once_is_still_driven() {
     on_every_store(|world| {
         let rounds = Tool::durable_fn("rounds", "", |mut ctx: Ctx, args: Value| async move {
             let round = args["round"].as_u64().unwrap_or(0);
@@ -391,7 +390,7 @@ fn l12_a_queued_run_that_continues_at_once_is_not_left_alone() {
         });
         let runtime = world.runtime([rounds]);
         let outcome = world.run(async move {
-            let run = runtime.start_with(call("rounds"), windlass::Start::default()).await?;
+            let run = runtime.start_with(call("rounds"), windlass::run::Start::default()).await?;
             runtime.attach(run).await
         });
         assert_eq!(outcome.unwrap()[0].value(), Some(&json!(3)));

@@ -1,10 +1,12 @@
-//! Stored journals against new code, without doing anything.
+//! Checks stored journals against new code, without performing anything.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{Call, Check, Ctx, Filter, Hold, Incoming, Middleware, Outgoing, RunId, Tool, ToolCall, ToolRef};
+use windlass::run::{Check, Filter, Hold};
+use windlass::tool::{Incoming, Middleware, Outgoing, ToolRef};
+use windlass::{Call, Ctx, RunId, Tool, ToolCall};
 use windlass_core::Runtime;
 use windlass_core::testing::FaultyStore;
 
@@ -50,7 +52,7 @@ fn fits(up_to: &str) -> Check {
     Check::Fits { up_to: Some(up_to.parse().unwrap()) }
 }
 
-/// What is in the store, all of it.
+/// The whole content of the store.
 fn everything(world: &World, runtime: &Runtime, run: RunId) -> String {
     let runtime = runtime.clone();
     world.run(async move {
@@ -60,7 +62,7 @@ fn everything(world: &World, runtime: &Runtime, run: RunId) -> String {
 }
 
 #[test]
-fn w04_a_check_says_how_far_journal_and_code_fit_and_touches_nothing() {
+fn w04_a_check_reports_how_far_journal_and_code_match_and_changes_nothing() {
     on_every_store(|world| {
         let attempts = Counter::default();
         let runtime = world.runtime([old(), counted("a", &attempts)]);
@@ -83,7 +85,7 @@ fn w04_a_check_says_how_far_journal_and_code_fit_and_touches_nothing() {
 }
 
 #[test]
-fn w04_a_check_names_the_hold_the_run_would_come_to() {
+fn w04_a_check_reports_the_hold_of_a_run() {
     on_every_store(|world| {
         let attempts = Counter::default();
         let runtime = world.runtime([old(), counted("a", &attempts)]);
@@ -125,7 +127,7 @@ fn w04_a_check_names_the_hold_the_run_would_come_to() {
             let Check::Held(hold) = check(&world, &runtime, run) else { panic!("{words}: it fits") };
             assert!(hold.to_string().contains(words), "{hold}");
             let all = runtime.clone();
-            let checks = world.run(async move { all.replay_check_all(Filter::All).await }).unwrap();
+            let checks = world.run(async move { all.replay_check_all(Filter::default()).await }).unwrap();
             assert_eq!((checks.fits, checks.held, checks.unreadable), (0, 1, 0));
             assert!(checks.first[0].0 == run && checks.first[0].1.contains(words), "{checks:?}");
         }
@@ -136,10 +138,10 @@ fn w04_a_check_names_the_hold_the_run_would_come_to() {
     });
 }
 
-/// Counts what it sees.
-struct Nosy(Counter);
+/// Counts its calls.
+struct CountingMiddleware(Counter);
 
-impl Middleware for Nosy {
+impl Middleware for CountingMiddleware {
     fn before(&self, _: &mut Incoming<'_>) -> windlass::ToolResult<()> {
         self.0.add();
         Ok(())
@@ -152,7 +154,7 @@ impl Middleware for Nosy {
 }
 
 #[test]
-fn w04_a_check_asks_neither_middleware_nor_reconcile_nor_people() {
+fn w04_a_check_calls_neither_middleware_nor_reconcile_nor_people() {
     on_every_store(|world| {
         let (attempts, asked, seen) = (Counter::default(), Counter::default(), Counter::default());
         let hangs = |asked: &Counter| {
@@ -160,7 +162,7 @@ fn w04_a_check_asks_neither_middleware_nor_reconcile_nor_people() {
             Tool::with_call("hang", "", |_: Call, _: Value| std::future::pending::<windlass::ToolResult<Value>>())
                 .reconcile(move |_| {
                     asked.add();
-                    async { Ok(windlass::Reconciled::<Value>::Unknown) }
+                    async { Ok(windlass::tool::Reconciled::<Value>::Unknown) }
                 })
         };
         let job = || {
@@ -171,7 +173,7 @@ fn w04_a_check_asks_neither_middleware_nor_reconcile_nor_people() {
         };
         let make = |world: &World| {
             let mut config = world.config([job(), hangs(&asked), counted("a", &attempts)]);
-            config.middleware = vec![Arc::new(Nosy(seen.clone()))];
+            config.middleware = vec![Arc::new(CountingMiddleware(seen.clone()))];
             Runtime::new(config)
         };
         let runtime = make(&world);
@@ -188,7 +190,7 @@ fn w04_a_check_asks_neither_middleware_nor_reconcile_nor_people() {
 }
 
 #[test]
-fn w04_whoever_watches_a_run_hears_nothing_of_a_check() {
+fn w04_a_check_is_invisible_to_watchers() {
     on_every_store(|world| {
         let teller = |says: bool| {
             let teller = Tool::durable_fn("teller", "", move |mut ctx: Ctx, _: Value| async move {
@@ -206,7 +208,7 @@ fn w04_whoever_watches_a_run_hears_nothing_of_a_check() {
         let run = runtime.start(ToolCall::new("teller", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         let said = world.run(async move {
-            let mut watch = runtime.watch(run, windlass::Cursor::START).await.unwrap();
+            let mut watch = runtime.watch(run, windlass::run::Cursor::START).await.unwrap();
             let mut said = String::new();
             while !said.contains("run_held") {
                 said += &serde_json::to_string(&watch.next().await.unwrap().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What goes with time, and what becomes of runs whose store was restored from a backup.
+//! Retention, and runs whose store was restored from a backup.
 
 use std::path::Path as File;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use windlass::record::DoubtCause;
-use windlass::{
-    Call, Ctx, Durability, Error, Reconciled, Resolution, Retention, RunId, RunState, Settlement, SqliteStore, Start,
-    StoreError, Tool, ToolCall, Windlass,
-};
+use windlass::inbox::{Resolution, Settlement};
+use windlass::run::record::DoubtCause;
+use windlass::run::{RunState, Start};
+use windlass::store::{Durability, Retention, SqliteStore, StoreError};
+use windlass::tool::Reconciled;
+use windlass::{Call, Ctx, Error, RunId, Tool, ToolCall, Windlass};
 use windlass_core::testing::{Sim, block_on};
 use windlass_core::time::Clock;
 use windlass_core::{Config, Runtime};
@@ -22,7 +23,7 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const MOMENT: Duration = Duration::from_secs(1);
 
 #[test]
-fn w09_a_finished_run_goes_by_itself_and_its_key_says_so() {
+fn w09_a_finished_run_is_removed_after_its_time_and_its_key_stays_taken() {
     on_every_store(|world| {
         let mut config = world.config([tool("add", |_| async { Ok(json!(3)) })]);
         config.tidy_every = Some(DAY / 2);
@@ -56,7 +57,7 @@ fn w09_a_finished_run_goes_by_itself_and_its_key_says_so() {
         assert_eq!(again.unwrap(), run, "and has the key");
         let explaining = runtime.clone();
         let sentence = world.run(async move { explaining.explain(run).await }).unwrap().sentence;
-        assert!(sentence.ends_with("ended well."), "{sentence}");
+        assert!(sentence.ends_with("succeeded."), "{sentence}");
 
         world.pass(181 * DAY);
         let (info, _, again) = ask(&world);
@@ -104,26 +105,25 @@ async fn w09_the_builder_says_how_long_runs_are_kept_and_backs_up() {
     let none = Retention { full: Duration::ZERO, summary: Duration::ZERO, keys: Duration::ZERO };
     let windlass = Windlass::open(&path).retention(none).tool(add()).await.unwrap();
     let run = windlass.call_json("add", json!({})).await.unwrap().run;
-    windlass.backup(&copy).await.unwrap();
-    let again = windlass.backup(&copy).await.unwrap_err().to_string();
+    windlass.file().unwrap().backup(&copy).await.unwrap();
+    let again = windlass.file().unwrap().backup(&copy).await.unwrap_err().to_string();
     assert!(again.contains("overwrites nothing"), "{again}");
     let done = windlass.tidy().await.unwrap();
     assert_eq!((done.summarized, done.removed), (1, 1));
-    assert_eq!(windlass.info(run).await.unwrap(), None);
+    assert_eq!(windlass.runtime().info(run).await.unwrap(), None);
     windlass.shutdown().await.unwrap();
-    let report = windlass::check_file(&copy, |_, _| {}).unwrap();
+    let report = windlass::store::check_file(&copy, |_, _| {}).unwrap();
     assert!(report.is_fine(), "{report}");
     let restored = Windlass::open(&copy).retention(Retention::FOREVER).tool(add()).await.unwrap();
     restored.tidy().await.unwrap();
-    assert_eq!(restored.attach(run).await.unwrap()[0].value(), Some(&json!(3)));
+    assert_eq!(restored.run(run).outcome().await.unwrap().value(), Some(&json!(3)));
     let memory = Windlass::in_memory().retention(none).tool(add()).await.unwrap();
     memory.call_json("add", json!({})).await.unwrap();
     assert_eq!(memory.tidy().await.unwrap().removed, 1);
-    let refused = memory.backup(&copy).await.unwrap_err().to_string();
-    assert!(refused.contains("only a database file"), "{refused}");
+    assert!(memory.file().is_none(), "nothing to back up");
 }
 
-/// What the world outside has seen: effects with the keys they were made under.
+/// The effects that the outside world has seen, with their keys.
 type Ledger = Arc<Mutex<Vec<(String, String)>>>;
 
 fn seen(ledger: &Ledger) -> Vec<String> {
@@ -181,7 +181,7 @@ impl Life {
         answered.map(|_| ())
     }
 
-    /// The only doubt, as the name of its operation; nothing if there is none.
+    /// The operation of the only doubt; none if there is no doubt.
     fn doubt(&self) -> Option<String> {
         let runtime = self.runtime.clone();
         let doubts = self.run(async move { runtime.doubts().await }).unwrap();
@@ -216,7 +216,7 @@ fn happened(value: Value) -> Settlement {
     Settlement::Happened(Ok(Arc::new(value.into())))
 }
 
-/// Acts, waits for a word, and acts three times more.
+/// Acts, waits for an answer, and acts three times more.
 fn trip(ledger: &Ledger) -> Tool {
     let ledger = ledger.clone();
     Tool::durable_fn("trip", "acts", move |mut ctx: Ctx, _: Value| {
@@ -240,7 +240,7 @@ fn trip(ledger: &Ledger) -> Tool {
 }
 
 #[test]
-fn w09_w01_what_a_run_may_have_done_after_the_backup_is_in_doubt() {
+fn w09_w01_effects_after_the_backup_are_in_doubt() {
     let directory = TempDir::new().unwrap();
     let (file, copy) = (directory.path().join("app.db"), directory.path().join("copy.db"));
     let ledger = Ledger::default();
@@ -262,10 +262,10 @@ fn w09_w01_what_a_run_may_have_done_after_the_backup_is_in_doubt() {
     assert_eq!(seen(&ledger).len(), 4, "nothing was done so far");
     life.end();
 
-    // Whoever restarts in the middle of it knows no less.
+    // The same after a restart in the middle of it.
     let life = Life::on(&copy, vec![trip(&ledger)]);
     assert_eq!(life.doubt().as_deref(), Some("step \"three\""));
-    // The clock of this life begins anew; the doubt is of a later time.
+    // The clock of this process begins again; the doubt is from a later time.
     life.pass(60 * MOMENT);
     life.settle(Settlement::DidNotHappen);
     assert_eq!(life.doubt(), None, "and if this did not happen, nothing after it did");
@@ -274,7 +274,7 @@ fn w09_w01_what_a_run_may_have_done_after_the_backup_is_in_doubt() {
     life.end();
 }
 
-/// Acts once, and can tell whether it did.
+/// Acts once, and can reconcile.
 fn charge(ledger: &Ledger) -> Tool {
     let (acts, looks) = (ledger.clone(), ledger.clone());
     Tool::with_call("charge", "acts", move |call: Call, args: Value| {
@@ -288,11 +288,11 @@ fn charge(ledger: &Ledger) -> Tool {
 }
 
 #[test]
-fn w09_w01_a_tool_that_can_tell_settles_what_came_after_the_backup() {
+fn w09_w01_reconcile_settles_effects_after_the_backup() {
     let directory = TempDir::new().unwrap();
     let (file, copy) = (directory.path().join("app.db"), directory.path().join("copy.db"));
     let ledger = Ledger::default();
-    // Goes on in a second generation, after two charges at the same time.
+    // Continues in a second generation, after two charges at the same time.
     let shop = || {
         Tool::durable_fn("shop", "charges", |mut ctx: Ctx, args: Value| async move {
             if args["second"] != true {
@@ -312,7 +312,7 @@ fn w09_w01_a_tool_that_can_tell_settles_what_came_after_the_backup() {
     assert_eq!(life.outcome(run), json!("charged"));
     assert_eq!(seen(&ledger), ["a", "b", "c"]);
     life.end();
-    // As if the last charge had been lost on its way.
+    // As if the last charge had never arrived.
     ledger.lock().pop();
 
     let life = Life::on(&copy, vec![shop(), charge(&ledger)]);

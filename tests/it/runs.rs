@@ -1,13 +1,13 @@
-//! Runs among runs: spawned, joined, signalled, cancelled, continued; and what a body undoes when it fails.
+//! Runs that use other runs: spawned, joined, signalled, cancelled, continued; and what a body undoes when it fails.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::Event;
-use windlass::{
-    Ctx, Effect, First2, Handle, Output, RunId, RunState, Start, Tool, ToolCall, ToolError, ToolResult, park,
-};
+use windlass::ctx::{First2, Handle};
+use windlass::run::record::Event;
+use windlass::run::{RunState, Start};
+use windlass::{Ctx, Effect, Error, Output, RunId, Tool, ToolCall, ToolError, ToolResult, park};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, World, on_every_store};
@@ -25,9 +25,11 @@ fn outcome(world: &World, runtime: &Runtime, run: RunId) -> ToolResult<Value> {
     outcomes[0].result.clone().map(|output| output.value.clone()).map_err(|error| (*error).clone())
 }
 
-fn runs(world: &World, runtime: &Runtime) -> Vec<windlass::RunInfo> {
+fn runs(world: &World, runtime: &Runtime) -> Vec<windlass::run::RunInfo> {
     let runtime = runtime.clone();
-    world.run(async move { runtime.list(windlass::Filter::All, None, 1_000).await }).expect("the store answers")
+    world
+        .run(async move { runtime.list(windlass::run::Filter::default(), None, 1_000).await })
+        .expect("the store answers")
 }
 
 fn call_and_wait(world: &World, runtime: &Runtime, call: ToolCall) -> ToolResult<Value> {
@@ -53,14 +55,14 @@ fn parent() -> Tool {
     Tool::durable_fn("parent", "spawns two", |mut ctx: Ctx, _: Value| async move {
         let a: Handle<i64> = ctx.spawn(ToolCall::<i64>::to(name("double"), json!({"n": 1}))).await?;
         let b: Handle<i64> = ctx.spawn(ToolCall::<i64>::to(name("double"), json!({"n": 20}))).await?;
-        // Asked for in the other order: each answer finds its own operation.
+        // Joined in the other order: each answer belongs to its own operation.
         let (b, a) = (ctx.join(&b).await?, ctx.join(&a).await?);
         Ok(json!(a + b))
     })
 }
 
-fn name(name: &str) -> windlass::ToolRef {
-    windlass::ToolRef::Name(name.into())
+fn name(name: &str) -> windlass::tool::ToolRef {
+    windlass::tool::ToolRef::Name(name.into())
 }
 
 #[test]
@@ -91,16 +93,16 @@ fn l12_starting_under_a_key_is_idempotent() {
         let runtime = world.runtime([child(&done)]);
         let start = |runtime: &Runtime, key: &'static str, n: i64| {
             let runtime = runtime.clone();
-            world
-                .run(async move { runtime.start_with(call("double", json!({"n": n})), Start::key(key)).await })
-                .unwrap()
+            world.run(async move { runtime.start_with(call("double", json!({"n": n})), Start::key(key)).await })
         };
-        let first = start(&runtime, "order 7", 1);
-        assert_eq!(start(&runtime, "order 7", 5), first);
-        let other = start(&runtime, "order 8", 2);
+        let first = start(&runtime, "order 7", 1).unwrap();
+        assert_eq!(start(&runtime, "order 7", 1).unwrap(), first);
+        let other = start(&runtime, "order 8", 2).unwrap();
         assert_ne!(other, first);
         assert_eq!(outcome(&world, &runtime, first).unwrap(), json!(2));
-        assert_eq!(start(&runtime, "order 7", 9), first, "also once it is finished");
+        assert_eq!(start(&runtime, "order 7", 1).unwrap(), first, "also once it is finished");
+        let reused = start(&runtime, "order 7", 5);
+        assert!(matches!(reused, Err(Error::KeyReused { run, .. }) if run == first), "{reused:?}");
         assert_eq!(outcome(&world, &runtime, other).unwrap(), json!(4));
         assert_eq!(done.get(), 2);
     });
@@ -134,7 +136,7 @@ fn l05_cancelling_a_run_cancels_the_runs_it_spawned_unless_they_were_abandoned()
 }
 
 #[test]
-fn l12_a_losing_child_of_first_goes_on() {
+fn l12_a_losing_child_of_first_continues() {
     on_every_store(|world| {
         let done = Counter::default();
         let hasty = Tool::durable_fn("hasty", "does not wait long", |mut ctx: Ctx, _: Value| async move {
@@ -171,7 +173,7 @@ fn l13_the_nth_signal_answers_the_nth_receive_over_a_restart_and_a_redriven_one_
         };
         send(&world, &runtime, 1, Some("a")).unwrap();
         world.pass(MOMENT);
-        // Redriven after it was consumed, and before.
+        // Sent again after it was consumed, and before.
         send(&world, &runtime, 1, Some("a")).unwrap();
         send(&world, &runtime, 2, Some("b")).unwrap();
         send(&world, &runtime, 2, Some("b")).unwrap();
@@ -206,7 +208,7 @@ fn l13_signals_are_declared_and_checked() {
 }
 
 #[test]
-fn l13_a_body_signals_and_is_told_when_the_other_is_over() {
+fn l13_a_signal_to_an_ended_run_is_an_error() {
     on_every_store(|world| {
         let speaker = Tool::durable_fn("speaker", "talks", |mut ctx: Ctx, _: Value| async move {
             let other = ctx.spawn(call("listener", json!({"count": 1}))).await?;
@@ -218,6 +220,57 @@ fn l13_a_body_signals_and_is_told_when_the_other_is_over() {
         let runtime = world.runtime([speaker, listener()]);
         let said = call_and_wait(&world, &runtime, call("speaker", json!({}))).unwrap();
         assert_eq!(said, json!([[7], "run_over"]));
+    });
+}
+
+#[test]
+fn l13_a_receive_of_an_undeclared_signal_fails_and_names_the_way_out() {
+    on_every_store(|world| {
+        let deaf = || {
+            let deaf = Tool::durable_fn("deaf", "misspells a signal", |mut ctx: Ctx, _: Value| async move {
+                let alone = ctx.receive::<i64>("nubmer").await.unwrap_err().to_string();
+                let raced =
+                    ctx.first((park::receive::<i64>("nubmer"), park::sleep(HOUR))).await.unwrap_err().to_string();
+                ctx.sleep(HOUR).await?;
+                Ok(json!([alone, raced]))
+            });
+            deaf.signal::<i64>("number")
+        };
+        let runtime = world.runtime([deaf()]);
+        let run = runtime.start(call("deaf", json!({}))).unwrap();
+        world.pass(MOMENT);
+        drop(runtime);
+        let world = world.restart();
+        // The refusal is recorded: a tool that declares the signal later does not change what the body was told.
+        let runtime = world.runtime([deaf().signal::<i64>("nubmer")]);
+        let again = runtime.clone();
+        world.run(async move { again.recover().await }).unwrap();
+        let told = outcome(&world, &runtime, run).unwrap();
+        for message in [&told[0], &told[1]] {
+            assert_eq!(
+                message,
+                "failed: receive of \"nubmer\": `deaf` declares no such signal (declared: number), so it would wait \
+                 for ever; declare it with `#[tool(signals(nubmer = T))]` or `.signal::<T>(\"nubmer\")`"
+            );
+        }
+    });
+}
+
+#[test]
+fn l13_a_called_body_receives_the_signals_of_the_tool_of_its_run() {
+    on_every_store(|world| {
+        let inner = Tool::durable_fn("inner", "receives", |mut ctx: Ctx, _: Value| async move {
+            Ok(json!([ctx.receive::<i64>("number").await.ok(), ctx.receive::<i64>("own").await.is_err()]))
+        });
+        let outer = Tool::durable_fn("outer", "calls", |mut ctx: Ctx, _: Value| async move {
+            ctx.call(call("inner", json!({}))).await
+        });
+        let runtime = world.runtime([outer.signal::<i64>("number"), inner.signal::<i64>("own")]);
+        let run = runtime.start(call("outer", json!({}))).unwrap();
+        world.pass(MOMENT);
+        let again = runtime.clone();
+        world.run(async move { again.signal(run, "number", json!(7), None).await }).unwrap();
+        assert_eq!(outcome(&world, &runtime, run).unwrap(), json!([7, true]));
     });
 }
 
@@ -250,7 +303,7 @@ fn l12_continue_as_begins_a_fresh_journal_under_the_same_id() {
         };
         world.pass(MOMENT);
         send(&world, &runtime, 3);
-        // The second one comes before the first is done with: it belongs to the next generation.
+        // The second one comes before the first is processed: it belongs to the next generation.
         send(&world, &runtime, 4);
         world.pass(MOMENT);
         drop(runtime);
@@ -321,9 +374,9 @@ fn l11_events_are_declared_checked_and_emitted_once() {
         assert!(said[1].as_str().unwrap().contains("declares no event \"stop\""), "{said}");
         let again = runtime.clone();
         let journal = world.run(async move { again.journal(run).await }).unwrap();
-        let emitted = journal
-            .iter()
-            .filter(|record| record.asked.as_ref().is_some_and(|asked| asked.kind == windlass::record::OpKind::Emit));
+        let emitted = journal.iter().filter(|record| {
+            record.asked.as_ref().is_some_and(|asked| asked.kind == windlass::run::record::OpKind::Emit)
+        });
         assert_eq!(emitted.count(), 2);
     });
 }
@@ -393,10 +446,10 @@ fn l05_a_cancelled_body_undoes_what_it_did() {
 }
 
 #[test]
-fn l12_wrong_use_is_refused_with_a_way_out() {
+fn l12_wrong_use_is_refused_with_advice() {
     on_every_store(|world| {
         let meddler = Tool::durable_fn("meddler", "does it wrong", |mut ctx: Ctx, _: Value| async move {
-            let unknown = ctx.spawn(call("nobody", json!({}))).await.unwrap_err().to_string();
+            let unknown = ctx.spawn(call("missing", json!({}))).await.unwrap_err().to_string();
             let alien: Handle<Value> =
                 serde_json::from_value(json!({"run": ctx.run(), "parent": "00000000-0000-0000-0000-000000000001"}))?;
             let not_mine = ctx.join(&alien).await.unwrap_err().to_string();
@@ -410,7 +463,7 @@ fn l12_wrong_use_is_refused_with_a_way_out() {
         let runtime = world.runtime([meddler, nested, silent]);
         let said = call_and_wait(&world, &runtime, call("meddler", json!({}))).unwrap();
         for (index, words) in [
-            ["no tool `nobody`", ""],
+            ["no tool `missing`", ""],
             ["only that one can wait", "pass its result on"],
             ["root of a run", "return to it"],
         ]
@@ -442,8 +495,8 @@ fn w01_a_settlement_of_one_generation_settles_nothing_in_the_next() {
         let runtime = world.runtime(make());
         let run = runtime.start(call("lasting", json!({"n": 0}))).unwrap();
         world.pass(MOMENT);
-        // Said about an attempt that had been settled otherwise by then, so nobody took it.
-        let settlement = windlass::Settlement::Happened(Ok(Arc::new(json!(99).into())));
+        // Sent for an attempt that had been settled otherwise by then, so no one consumed it.
+        let settlement = windlass::inbox::Settlement::Happened(Ok(Arc::new(json!(99).into())));
         let message = windlass_core::store::Message::Settle {
             path: "0".parse().unwrap(),
             generation: 0,

@@ -1,5 +1,5 @@
-//! Secret arguments (E26): sealed in the file wherever a run carries them, whole for tools and for an export, and a run
-//! whose key is gone is held until it is back.
+//! Secret arguments (E26): sealed in the file wherever a run stores them, in clear for tools and for an export. A run
+//! whose key is missing is held until the key is back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use windlass::record::Record;
-use windlass::{
-    Atomic, Blocked, Call, Change, Ctx, Cut, Durable, Effect, Error, Hold, Output, Preparation, RunId, RunState,
-    Schemas, StoreError, Tool, ToolCall, ToolResult, ToolSpec,
-};
+use windlass::inbox::Blocked;
+use windlass::run::record::Record;
+use windlass::run::{Cut, ForkChange, Hold, RunState};
+use windlass::store::StoreError;
+use windlass::tool::{Atomic, Durable, Preparation, Schemas};
+use windlass::{Call, Ctx, Effect, Error, Output, RunId, Tool, ToolCall, ToolResult, ToolSpec};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, Kind, World};
@@ -19,7 +20,7 @@ use crate::world::{Counter, Kind, World};
 const MOMENT: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Says how long the password was: the tool has it whole, and its answer does not repeat it.
+/// Returns the length of the password: the tool has it in clear, and its result does not contain it.
 struct Login(Counter);
 
 impl Atomic for Login {
@@ -40,10 +41,10 @@ fn login(logins: &Counter) -> Tool {
         .approval_when("args.to == 'vault'")
 }
 
-/// Goes to every place a run can carry arguments to.
-struct Tour;
+/// Passes its arguments through every part of a run that stores arguments.
+struct EveryCarrier;
 
-impl Durable for Tour {
+impl Durable for EveryCarrier {
     fn enter(&self, mut ctx: Ctx, args: Arc<Value>) -> BoxFuture<'static, ToolResult<Output>> {
         Box::pin(async move {
             let password = args["password"].as_str().unwrap_or_default().to_owned();
@@ -61,7 +62,7 @@ impl Durable for Tour {
     }
 }
 
-/// Freezes the password, and starts another run with its outcome.
+/// Freezes the password in `prepare`, and starts another run with its outcome.
 struct Causing;
 
 impl Atomic for Causing {
@@ -79,7 +80,7 @@ fn tools(logins: &Counter) -> [Tool; 3] {
         let (args, frozen) = (json!({"password": password.clone()}), json!({"frozen": format!("{password}-frozen")}));
         Ok(Preparation::freeze(frozen).with_args(args))
     });
-    [login(logins), Tool::durable(ToolSpec::new("tour", ""), schemas(), Tour), causing]
+    [login(logins), Tool::durable(ToolSpec::new("tour", ""), schemas(), EveryCarrier), causing]
 }
 
 fn bytes_hold(file: &Path, text: &str) -> bool {
@@ -114,12 +115,12 @@ fn approve(world: &World, runtime: &Runtime) {
 }
 
 #[test]
-fn e26_no_place_of_the_file_has_a_secret_argument_in_clear() {
+fn e26_a_secret_argument_is_nowhere_in_the_file_in_clear() {
     let world = World::new(Kind::Sqlite);
     let (logins, marker) = (Counter::default(), "correct-horse-battery");
     let runtime = world.runtime(tools(&logins));
     let run = runtime.start(ToolCall::new("tour", json!({"password": marker}))).unwrap();
-    // Nobody can tell what of these is secret.
+    // Which of these are secret is unknown.
     let unknown = runtime.start(ToolCall::new("logn", json!({"password": marker}))).unwrap();
     let unfit = runtime.start(ToolCall::new("login", json!({"password": [marker]}))).unwrap();
     world.pass(MOMENT);
@@ -151,9 +152,9 @@ fn e26_no_place_of_the_file_has_a_secret_argument_in_clear() {
     assert_eq!(outcome(&world, &runtime, run), expected);
     let exporting = runtime.clone();
     let document = world.run(async move { exporting.export(run).await }).unwrap().to_string();
-    assert!(document.contains("correct-horse-battery-vault"), "whoever may export gets them whole");
+    assert!(document.contains("correct-horse-battery-vault"), "an export has them whole");
     let forking = runtime.clone();
-    let change = Change::Input(json!({"password": format!("{marker}-again"), "to": "x"}));
+    let change = ForkChange::Input(json!({"password": format!("{marker}-again"), "to": "x"}));
     let fork = world.run(async move { forking.fork(run, Cut::At("0".parse().unwrap()), Some(change)).await }).unwrap();
     world.pass(MOMENT);
     approve(&world, &runtime);
@@ -165,7 +166,7 @@ fn e26_no_place_of_the_file_has_a_secret_argument_in_clear() {
 }
 
 #[test]
-fn e26_a_divergence_over_a_secret_does_not_tell_it() {
+fn e26_a_divergence_over_a_secret_does_not_reveal_it() {
     let world = World::new(Kind::Sqlite);
     let body = |password: &'static str| {
         Tool::durable_fn("job", "", move |mut ctx: Ctx, _: Value| async move {
@@ -196,9 +197,9 @@ fn e26_a_divergence_over_a_secret_does_not_tell_it() {
 }
 
 /// Sleeps, then logs in.
-struct Vigil;
+struct SleepThenLogin;
 
-impl Durable for Vigil {
+impl Durable for SleepThenLogin {
     fn enter(&self, mut ctx: Ctx, args: Arc<Value>) -> BoxFuture<'static, ToolResult<Output>> {
         Box::pin(async move {
             ctx.sleep(HOUR).await?;
@@ -208,7 +209,7 @@ impl Durable for Vigil {
     }
 }
 
-/// Never comes to an end.
+/// Never ends.
 struct Hang;
 
 impl Atomic for Hang {
@@ -218,14 +219,14 @@ impl Atomic for Hang {
 }
 
 #[test]
-fn e26_a_run_whose_key_is_gone_is_held_the_others_go_on_and_so_does_it_when_the_key_is_back() {
+fn e26_a_run_whose_key_is_missing_is_held_until_the_key_is_back() {
     let logins = Counter::default();
     let all = || {
         let sleeper = Tool::durable_fn("sleeper", "", |mut ctx: Ctx, _: Value| async move {
             ctx.sleep(HOUR).await?;
             Ok(json!("slept"))
         });
-        let vigil = Tool::durable(ToolSpec::new("vigil", ""), schemas(), Vigil);
+        let vigil = Tool::durable(ToolSpec::new("vigil", ""), schemas(), SleepThenLogin);
         let hang = Tool::atomic(ToolSpec::new("hang", ""), schemas(), Hang).effect(Effect::Readonly);
         [login(&logins), sleeper, vigil, hang]
     };
@@ -243,7 +244,7 @@ fn e26_a_run_whose_key_is_gone_is_held_the_others_go_on_and_so_does_it_when_the_
         world.pass(MOMENT);
         runtime
     };
-    // A run that a process died with before is looked at more closely.
+    // A run whose process died before is examined more closely.
     let world = world.restart();
     drop(recovered(&world));
     let world = world.restart();
@@ -264,9 +265,9 @@ fn e26_a_run_whose_key_is_gone_is_held_the_others_go_on_and_so_does_it_when_the_
         assert!(sentence.contains("put the key back"), "{sentence}");
         assert!(matches!(journal, Err(Error::Store(StoreError::Sealed { run: sealed, .. })) if sealed == run));
     }
-    assert_eq!(logins.get(), 0, "and nobody acts with what could not be opened");
+    assert_eq!(logins.get(), 0, "and no attempt runs with a secret that could not be opened");
 
-    // Whoever gives it up can end it, and forget it.
+    // An operator who gives it up can end it, and purge it.
     let ending = runtime.clone();
     let ended = async move {
         ending.finish_by_hand(hanging, Ok(Output::value(json!(0))), "ada", "its key is lost").await?;
@@ -282,10 +283,10 @@ fn e26_a_run_whose_key_is_gone_is_held_the_others_go_on_and_so_does_it_when_the_
 }
 
 #[test]
-fn e26_a_tool_whose_schema_comes_late_has_its_secrets_marked_from_the_first_call_on() {
+fn e26_a_lazy_schema_marks_secrets_from_the_first_call_on() {
     let world = World::new(Kind::Sqlite);
     let lazy = |name: &str, schemas: fn() -> Schemas| {
-        let body = windlass::Body::Atomic(Arc::new(Login(Counter::default())));
+        let body = windlass::tool::Body::Atomic(Arc::new(Login(Counter::default())));
         Tool::lazy(ToolSpec::new(name, ""), move |_| Ok(schemas()), body)
     };
     let runtime = world.runtime([lazy("late", schemas), lazy("open", Schemas::any)]);

@@ -1,33 +1,35 @@
-//! A store that fails where commits are not concerned: reads, claims, renewals.
+//! A store that fails outside of commits: reads, claims, renewals.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use windlass::{Store, StoreError, Timestamp};
+use windlass::Timestamp;
+use windlass::store::{Store, StoreError};
 use windlass_core::spawn::Spawn;
 use windlass_core::store::{Answer, Commit, Promise};
 use windlass_core::testing::{Around, Asked, Request, Sim};
 use windlass_core::time::Clock;
 
-/// A store whose reads, claims or renewals fail so many times.
+/// A store whose reads, claims or renewals fail this many times.
 pub(crate) struct Shaky {
     inner: Arc<dyn Store>,
-    /// Reads of mail that do not fail yet.
+    /// Reads of mail that succeed first.
     pub(crate) readable: AtomicU32,
     pub(crate) mail: AtomicU32,
-    /// Claims that happen, and whose answer is lost.
+    /// Claims that happen, but whose answer is lost.
     pub(crate) claim: AtomicU32,
     pub(crate) renew: AtomicU32,
-    /// Answers to claims take this long on their way.
+    /// Delay of the answers to claims.
     pub(crate) slow: parking_lot::Mutex<Option<(Sim, Duration)>>,
-    /// The next commits take this long on their way there.
+    /// Delay of the next commits before they are made.
     pub(crate) slow_commits: parking_lot::Mutex<VecDeque<(Sim, Duration)>>,
-    /// The next look at a run's row takes this long on its way there, and this long on its way back.
+    /// Delay of the next read of a run's row, before and after the read.
     pub(crate) slow_look: parking_lot::Mutex<Option<(Sim, [Duration; 2])>>,
-    /// Until when leases were taken.
+    /// When leases were renewed, by this clock.
     pub(crate) leases: parking_lot::Mutex<Vec<Timestamp>>,
+    pub(crate) clock: parking_lot::Mutex<Option<Sim>>,
 }
 
 impl Shaky {
@@ -42,6 +44,7 @@ impl Shaky {
             slow_commits: Default::default(),
             slow_look: Default::default(),
             leases: Default::default(),
+            clock: Default::default(),
         })
     }
 
@@ -75,7 +78,7 @@ impl Around for Shaky {
     ) -> Asked<'a, T> {
         let failed = |error| -> Asked<'a, T> { Box::pin(std::future::ready(Err(error))) };
         match request {
-            Request::Claim => Box::pin(async move {
+            Request::Claim | Request::ClaimDue => Box::pin(async move {
                 let claimed = ask(&*self.inner).await;
                 let slow = self.slow.lock().clone();
                 if let Some((sim, time)) = slow {
@@ -83,10 +86,10 @@ impl Around for Shaky {
                 }
                 Self::fails(&self.claim).map_or(claimed, Err)
             }),
-            Request::Renew(until) => match Self::fails(&self.renew) {
+            Request::Renew(_) => match Self::fails(&self.renew) {
                 Some(error) => failed(error),
                 None => {
-                    self.leases.lock().push(until);
+                    self.leases.lock().extend(self.clock.lock().as_ref().map(|clock| clock.now()));
                     ask(&*self.inner)
                 }
             },

@@ -1,11 +1,12 @@
-//! A little of everything that `cargo xtask soak` does at length.
+//! Short versions of what `cargo xtask soak` runs for long.
 
 mod disk;
 mod load;
 
 use serde_json::{Value, json};
-use windlass::testing::{Chaos, CrashMatrix, Ledger};
-use windlass::{Call, Ctx, Effect, Reconciled, Tool, ToolCall, step};
+use windlass::testing::{Chaos, CrashMatrix, Ledger, MemoryDisk};
+use windlass::tool::Reconciled;
+use windlass::{Call, Ctx, Effect, Tool, ToolCall, step};
 
 use crate::world::ScratchDisk;
 
@@ -13,7 +14,7 @@ fn from_env(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Parallel branches of every effect class: the order they settle in follows the seed.
+/// Parallel branches of every effect class: the order in which they settle follows the seed.
 fn tools(ledger: &Ledger) -> Vec<Tool> {
     let (act, check, read) = (ledger.clone(), ledger.clone(), ledger.clone());
     let once = Tool::with_call("once", "", move |call: Call, _: Value| {
@@ -23,7 +24,7 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
             Ok(json!("once"))
         }
     })
-    .with(|spec| spec.guards.concurrency = windlass::tools::Concurrency::Parallel)
+    .with(|spec| spec.guards.concurrency = windlass::tool::Concurrency::Parallel)
     .reconcile(move |call| {
         let happened = check.happened(&call.idempotency_key());
         async move { Ok(if happened { Reconciled::Happened(json!("once")) } else { Reconciled::DidNotHappen }) }
@@ -55,7 +56,8 @@ fn w11_seeds() {
     }
 }
 
-/// A share of the simulator's stories: four tests, so that they run side by side. `WINDLASS_SIM_FIRST` tells later ones.
+/// A quarter of the simulator's stories: four tests, so that they run in parallel. `WINDLASS_SIM_FIRST` selects later
+/// ones.
 fn stories(share: u64) {
     let first = from_env("WINDLASS_SIM_FIRST", 1);
     for seed in (first..first + from_env("WINDLASS_SIM_SEEDS", 1_000)).filter(|seed| seed % 4 == share) {
@@ -83,13 +85,14 @@ fn w11_stories_fourth_share() {
     stories(3);
 }
 
-/// The same on files: a lone worker's death is the end of its store, and whoever comes next opens the file again. Both
-/// stores must tell the same story, line by line.
+/// The same on files: the death of a single worker is the end of its store, and the next one opens the file again. Both
+/// stores must have the same history, line by line.
 fn stories_on_sqlite(share: u64) {
     let first = from_env("WINDLASS_SIM_FIRST", 1);
     let seeds = from_env("WINDLASS_SIM_SEEDS", 1_000) / 10;
     for seed in (first..first + seeds).filter(|seed| seed % 2 == share) {
-        let (file, memory) = (Chaos::seed(seed).disk(ScratchDisk::new).run(), Chaos::seed(seed).run());
+        let (file, memory) =
+            (Chaos::seed(seed).disk(ScratchDisk::new).run(), Chaos::seed(seed).disk(MemoryDisk::default).run());
         let same = file.log.iter().zip(&memory.log).take_while(|(file, memory)| file == memory).count();
         let (file_goes_on, memory_goes_on) = (file.log.get(same), memory.log.get(same));
         let before = file.log[same.saturating_sub(20)..same].join("\n");

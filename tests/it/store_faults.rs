@@ -1,11 +1,13 @@
-//! What a failing disk does to the file itself: what was acknowledged is there, also after a power cut.
+//! The effect of a failing disk on the file itself: acknowledged commits are in it, also after a power cut.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass::record::{Event, Finished, Record};
-use windlass::{Driving, Filter, Health, Output, Queries, RunId, SqliteStore, StoreError, Times, Timestamp};
+use windlass::run::record::{Event, Finished, Record};
+use windlass::run::{Filter, Times};
+use windlass::store::{Driving, Health, Queries, SqliteStore, StoreError};
+use windlass::{Output, RunId, Timestamp};
 use windlass_core::store::{Change, Commit, Creation, Guard};
 use windlass_core::testing::block_on;
 
@@ -15,7 +17,7 @@ fn run() -> RunId {
     RunId::from_bytes([1; 16])
 }
 
-/// A record of so many bytes, or a few more.
+/// A record of this many bytes, or a few more.
 fn record(seq: u64, bytes: usize) -> Record {
     let result = Ok(Arc::new(Output::value(json!([seq, "x".repeat(bytes)]))));
     let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
@@ -39,21 +41,21 @@ fn log_of(path: &Path) -> PathBuf {
     path.with_extension("db-wal")
 }
 
-/// The log as it is, and the number that says when it last began again.
+/// The current log, and the number that changes when it is restarted.
 fn log(path: &Path) -> (Vec<u8>, Vec<u8>) {
     let bytes = std::fs::read(log_of(path)).expect("there is a log");
     let salt = bytes.get(16..24).unwrap_or_default().to_vec();
     (bytes, salt)
 }
 
-/// What a power cut leaves: everything but these bytes of the log, which never reached the disk.
+/// The state after a power cut: everything but these bytes of the log, which never reached the disk.
 fn after_a_power_cut(path: &Path, lost: std::ops::Range<usize>, salt: &[u8]) -> SqliteStore {
     let elsewhere = path.with_file_name("elsewhere");
     std::fs::create_dir(&elsewhere).expect("a directory");
     let copy = elsewhere.join("app.db");
     std::fs::copy(path, &copy).expect("a copy");
     let (mut bytes, now) = log(path);
-    // A log that began again since was written anew, and synced.
+    // A log that was restarted since has been written again and synced.
     if now == salt {
         bytes[lost].fill(0);
     }
@@ -61,15 +63,15 @@ fn after_a_power_cut(path: &Path, lost: std::ops::Range<usize>, salt: &[u8]) -> 
     SqliteStore::open(&copy).expect("it opens")
 }
 
-fn wait_until_it_works(store: &SqliteStore) {
+fn wait_until_recovered(store: &SqliteStore) {
     while store.health() != Health::Fine {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn w08_nothing_acknowledged_stands_behind_what_a_failed_sync_left() {
-    let test = "store_faults::w08_nothing_acknowledged_stands_behind_what_a_failed_sync_left";
+fn w08_no_acknowledged_commit_follows_a_failed_sync() {
+    let test = "store_faults::w08_no_acknowledged_commit_follows_a_failed_sync";
     in_child(test, Means::Library, |broken| {
         let path = broken.dir.join("app.db");
         let store = SqliteStore::open(&path).expect("it opens");
@@ -83,8 +85,8 @@ fn w08_nothing_acknowledged_stands_behind_what_a_failed_sync_left() {
         assert!(after.len() > before.len(), "the group is in the log, and looks as if it were on disk");
         assert!(matches!(commit(&store, 4, 10), Err(StoreError::Unavailable(_))));
         broken.mend();
-        wait_until_it_works(&store);
-        // Whether the unknown one is there is for the file to say.
+        wait_until_recovered(&store);
+        // Whether the unacknowledged commit is there is decided by the file.
         let mut acknowledged = length(&store);
         assert!((4..=5).contains(&acknowledged), "{acknowledged}");
         for _ in 0..3 {
@@ -104,7 +106,7 @@ fn w08_a_checkpoint_whose_sync_fails_stops_the_store() {
         commit(&store, 0, 10).expect("it is taken");
         broken.fail(&[("sync", ".db", EIO)]);
         let mut acknowledged = 1;
-        // As large as a value in line may be.
+        // The largest inline value.
         while commit(&store, acknowledged, 15 << 10).is_ok() {
             acknowledged += 1;
             assert!(acknowledged < 4_000, "the log grows without end");
@@ -112,7 +114,7 @@ fn w08_a_checkpoint_whose_sync_fails_stops_the_store() {
         assert!(matches!(store.health(), Health::Unavailable(_)));
         assert_eq!(length(&store), acknowledged, "what is there can be read");
         assert!(broken.mend().contains("sync"));
-        wait_until_it_works(&store);
+        wait_until_recovered(&store);
         commit(&store, acknowledged, 10).expect("it is taken");
         assert_eq!(length(&store), acknowledged + 1);
         assert!(std::fs::metadata(log_of(&path)).expect("there is a log").len() < 1 << 20, "the log began again");
@@ -125,11 +127,11 @@ fn w08_a_full_disk_is_named_when_the_file_is_opened() {
         let path = broken.dir.canonicalize().expect("the directory").join("app.db");
         broken.fail(&[("write", "-wal", ENOSPC), ("write", ".db", ENOSPC)]);
         let error = SqliteStore::open(&path).expect_err("there is no room").to_string();
-        let advice = "free some space, or name a file on another disk";
+        let advice = "free some space, or use a path on another disk";
         assert!(error.starts_with(&format!("cannot open {}: its disk is full (", path.display())), "{error}");
         assert!(error.ends_with(advice), "{error}");
         broken.mend();
         let store = SqliteStore::open(&path).expect("what it left is taken");
-        assert!(block_on(store.list(Filter::All, None, 9)).expect("it can be read").is_empty());
+        assert!(block_on(store.list(Filter::default(), None, 9)).expect("it can be read").is_empty());
     });
 }

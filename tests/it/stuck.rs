@@ -1,4 +1,4 @@
-//! Runs that nobody drives any more, and answers nobody takes: every way to lose a wake-up that was found.
+//! Runs that are not driven any more and answers that are not consumed: every lost wake-up that was found.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,11 +8,13 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::tools::spec::{Approval, Concurrency, KeyExpression};
-use windlass::{
-    Blocked, Call, Ctx, Effect, Filter, First2, MemoryStore, Outcome, Output, Preparation, Reply, Resolution, Resolved,
-    RunId, RunState, Start, Tool, ToolCall, ToolError, ToolResult, Turn, Work, park,
-};
+use windlass::ctx::First2;
+use windlass::inbox::{Blocked, ReplyResult, Resolution};
+use windlass::run::{Filter, RunState, Start, Turn, Work};
+use windlass::store::MemoryStore;
+use windlass::tool::spec::{Approval, Concurrency, KeyExpression};
+use windlass::tool::{Preparation, Reply};
+use windlass::{Call, Ctx, Effect, Outcome, Output, RunId, Tool, ToolCall, ToolError, ToolResult, park};
 use windlass_core::Runtime;
 use windlass_core::spawn::Spawn;
 use windlass_core::testing::{Watched, block_on};
@@ -38,7 +40,7 @@ fn ok(value: Value) -> Resolution {
     Resolution::Ok { value }
 }
 
-/// A runtime on a store that can be told to fail.
+/// A runtime on a store that can be made to fail.
 fn shaky(world: &World, tools: impl IntoIterator<Item = Tool>, lease: Option<Duration>) -> (Runtime, Arc<Shaky>) {
     let store = Shaky::new(world.store.clone());
     let mut config = world.config(tools);
@@ -53,7 +55,7 @@ fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
     run
 }
 
-/// How the run stands after two hours.
+/// The state of the run after two hours.
 fn state(world: &World, runtime: &Runtime, run: RunId) -> RunState {
     world.pass(2 * HOUR);
     let runtime = runtime.clone();
@@ -74,7 +76,7 @@ fn keys(world: &World, runtime: &Runtime) -> Vec<String> {
     inbox.into_iter().filter_map(|item| item.key).collect()
 }
 
-fn resolve(world: &World, runtime: &Runtime, key: &str, value: Value) -> windlass::Result<Resolved> {
+fn resolve(world: &World, runtime: &Runtime, key: &str, value: Value) -> windlass::Result<ReplyResult> {
     let (runtime, key) = (runtime.clone(), key.to_owned());
     world.run(async move { runtime.resolve(&key, ok(value)).await })
 }
@@ -133,16 +135,16 @@ fn l08_a_claim_whose_answer_is_lost_does_not_strand_the_run() {
 #[test]
 fn l08_mail_that_cannot_be_read_at_once_is_read_later() {
     on_every_store(|world| {
-        // A body that holds a key stays in memory, so that no suspension looks for its mail.
+        // A body that holds a key stays in memory, so that no suspension reads its mail.
         let keyed = waiter().key(k());
         let (runtime, store) = shaky(&world, [keyed], None);
         let run = start(&world, &runtime, "waiter");
         let key = keys(&world, &runtime).remove(0);
-        // The first read is for whoever answers.
+        // The first read belongs to the caller that answers.
         store.readable.store(1, Ordering::SeqCst);
         store.mail.store(1, Ordering::SeqCst);
         let told = resolve(&world, &runtime, &key, json!("hello"));
-        assert!(matches!(told, Ok(Resolved::Accepted)), "it is durable: {told:?}");
+        assert!(matches!(told, Ok(ReplyResult::Accepted)), "it is durable: {told:?}");
         assert_eq!(ends(&world, &runtime, run).unwrap(), json!("hello"));
     });
 }
@@ -167,7 +169,7 @@ fn e18_a_worker_that_could_not_renew_for_a_while_goes_on_with_its_runs() {
         let recover = runtime.clone();
         world.run(async move { recover.recover().await }).unwrap();
         let run = start(&world, &runtime, "sleeper");
-        // The lease is over when the body wants to act; nobody else is there to take the run.
+        // The lease has expired when the body acts, and no other worker exists.
         store.renew.store(6, Ordering::SeqCst);
         ends(&world, &runtime, run).unwrap();
         assert_eq!(acted.get(), 1);
@@ -175,7 +177,7 @@ fn e18_a_worker_that_could_not_renew_for_a_while_goes_on_with_its_runs() {
 }
 
 #[test]
-fn e18_a_worker_without_a_lease_says_so() {
+fn e18_a_worker_without_a_lease_reports_it() {
     on_every_store(|world| {
         let (runtime, store) = shaky(&world, [waiter()], Some(LEASE));
         store.renew.store(1, Ordering::SeqCst);
@@ -184,7 +186,7 @@ fn e18_a_worker_without_a_lease_says_so() {
 }
 
 #[test]
-fn e18_taking_up_many_runs_does_not_cost_the_lease() {
+fn e18_continuing_many_runs_does_not_lose_the_lease() {
     let world = World::new(Kind::Memory);
     let sim = world.sim.clone();
     let busy = Tool::new("busy", "reads slowly", move |_: Value| {
@@ -199,6 +201,7 @@ fn e18_taking_up_many_runs_does_not_cost_the_lease() {
     let mut config = world.config([busy, sleeper(&Counter::default())]);
     config.store = store.clone();
     config.lease = Some(MOMENT);
+    *store.clock.lock() = Some(world.sim.clone());
     config.in_flight = 1;
     let runtime = Runtime::new(config);
     let recover = runtime.clone();
@@ -244,7 +247,7 @@ fn l10_an_open_wait_that_came_first_is_still_answered() {
             Tool::durable_fn("racer", "races, then asks again", |mut ctx: Ctx, _: Value| async move {
                 let mut open = ctx.open_wait::<u32>("number");
                 let First2::A(first) = ctx.first((open.park(), park::sleep(HOUR))).await? else {
-                    return Err(ToolError::failed("nobody answered"));
+                    return Err(ToolError::failed("no answer came"));
                 };
                 let First2::A(again) = ctx.first((open.park(), park::sleep(HOUR))).await? else {
                     return Err(ToolError::failed("the answer is gone"));
@@ -260,7 +263,7 @@ fn l10_an_open_wait_that_came_first_is_still_answered() {
         resolve(&world, &runtime, &key, json!(7)).unwrap();
         assert_eq!(ends(&world, &runtime, run).unwrap(), json!([7, 7, 7]));
         let late = resolve(&world, &runtime, &key, json!(8)).unwrap();
-        assert!(matches!(late, Resolved::Already(Ok(_))), "{late:?}");
+        assert!(matches!(late, ReplyResult::Already(Ok(_))), "{late:?}");
     });
 }
 
@@ -324,7 +327,7 @@ fn w12_a_wait_that_was_answered_in_a_crash_leaves_the_inbox() {
         let (runtime, store) = shaky(&world, [make(&world)], None);
         start(&world, &runtime, "busy");
         let key = keys(&world, &runtime).remove(0);
-        // The answer is in the mailbox, and the process dies before it is taken out.
+        // The answer is in the mailbox, and the process dies before it is consumed.
         store.readable.store(1, Ordering::SeqCst);
         store.mail.store(u32::MAX, Ordering::SeqCst);
         let _ = resolve(&world, &runtime, &key, json!("hello"));
@@ -334,12 +337,12 @@ fn w12_a_wait_that_was_answered_in_a_crash_leaves_the_inbox() {
         let recover = runtime.clone();
         world.run(async move { recover.recover().await }).unwrap();
         world.pass(MOMENT);
-        assert!(keys(&world, &runtime).is_empty(), "nobody need answer what was answered");
+        assert!(keys(&world, &runtime).is_empty(), "an answered wait is not in the inbox");
     });
 }
 
 #[test]
-fn l06_an_approval_does_not_use_up_a_calls_deadline_in_a_crash_either() {
+fn l06_an_approval_does_not_use_up_a_calls_deadline_also_after_a_crash() {
     let outcome = |crash: bool| {
         let mut world = World::new(Kind::Memory);
         let tries = Counter::default();
@@ -385,7 +388,7 @@ fn w03_an_attempt_in_its_first_poll_is_not_suspended_beside_a_call_that_waits() 
     on_every_store(|world| {
         let charged = Counter::default();
         let (counted, sim) = (charged.clone(), world.sim.clone());
-        // It keeps the thread that polls it for longer than a run idles before it is suspended, while others go on.
+        // It blocks its thread for longer than a run idles before it is suspended, while others continue.
         let charge = Tool::new("charge", "charges", move |_: Value| {
             let (n, sim) = (counted.add(), sim.clone());
             async move {
@@ -462,14 +465,14 @@ fn w06_a_durable_call_that_its_batch_held_back_has_all_its_time_after_a_crash() 
     let recover = runtime.clone();
     let outcomes = world.run(async move {
         recover.recover().await.unwrap();
-        let run = recover.list(Filter::Running, None, 1).await.unwrap()[0].run;
+        let run = recover.list(Filter::running(), None, 1).await.unwrap()[0].run;
         recover.attach(run).await.unwrap()
     });
     assert_eq!(outcomes[1].value(), Some(&json!("done")), "{outcomes:?}");
 }
 
 #[test]
-fn attaching_to_a_run_that_is_being_taken_up_waits_for_its_end() {
+fn attaching_to_a_run_that_is_being_claimed_waits_for_its_end() {
     on_every_store(|world| {
         let (runtime, store) = shaky(&world, [sleeper(&Counter::default())], None);
         let run = start(&world, &runtime, "sleeper");
@@ -482,11 +485,11 @@ fn attaching_to_a_run_that_is_being_taken_up_waits_for_its_end() {
 }
 
 #[test]
-fn attaching_to_a_run_that_ends_while_its_row_is_on_its_way_finds_its_end() {
+fn attaching_to_a_run_that_ends_while_its_row_is_read_finds_its_end() {
     on_every_store(|world| {
         let (runtime, store) = shaky(&world, [sleeper(&Counter::default())], None);
         let run = start(&world, &runtime, "sleeper");
-        // Its row is read when it was claimed and nobody is known to drive it yet, and seen when it has ended.
+        // Its row is read when it is claimed and not driven yet, and returned when it has ended.
         *store.slow.lock() = Some((world.sim.clone(), 5 * MOMENT));
         world.pass(57 * MOMENT);
         *store.slow_look.lock() = Some((world.sim.clone(), [4 * MOMENT, 10 * MOMENT]));
@@ -495,7 +498,7 @@ fn attaching_to_a_run_that_ends_while_its_row_is_on_its_way_finds_its_end() {
     });
 }
 
-/// A run is in the store as soon as its first commit is, and known to be live a moment later.
+/// A run is in the store as soon as its first commit is, and live a moment later.
 #[test]
 fn attaching_to_a_run_that_is_in_the_store_and_not_yet_live_waits_for_its_end() {
     type Found = BoxFuture<'static, windlass::Result<Vec<Outcome>>>;
@@ -506,7 +509,7 @@ fn attaching_to_a_run_that_is_in_the_store_and_not_yet_live_waits_for_its_end() 
         let (runtime, attached) = (here.clone(), found.clone());
         let store = Watched::new(Arc::new(MemoryStore::new()), move |when: &str| {
             let Some(runtime) = runtime.lock().take_if(|_| when == "after commit") else { return };
-            let run = block_on(runtime.list(Filter::All, None, 1)).unwrap()[0].run;
+            let run = block_on(runtime.list(Filter::default(), None, 1)).unwrap()[0].run;
             let mut attaching: Found = Box::pin(async move { runtime.attach(run).await });
             let first = attaching.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             assert!(first.is_pending(), "{first:?}");
@@ -529,17 +532,17 @@ fn attaching_to_a_run_that_is_in_the_store_and_not_yet_live_waits_for_its_end() 
         let value = world.run(async move {
             let work = Work::Call(call("act"));
             runtime.submit(work, Start::default()).await.unwrap().outcomes().await.unwrap();
-            let attaching = found.lock().take().expect("somebody attached");
+            let attaching = found.lock().take().expect("a caller attached");
             attaching.await.map(|outcomes| outcomes[0].value().cloned())
         });
         assert_eq!(value.unwrap(), Some(json!("done")), "{time:?}");
     }
 }
 
-/// Two runtimes take the run up. The one whose claim is the older one hears of that only by its next commit, and until then
-/// takes what is written to the run for its own.
+/// Two runtimes continue the run. The one with the older claim learns of that only by its next commit, and until then
+/// treats messages to the run as its own.
 #[test]
-fn l08_what_a_superseded_owner_was_told_is_not_lost() {
+fn l08_a_message_to_a_superseded_owner_is_not_lost() {
     on_every_store(|world| {
         let twice = || {
             Tool::durable_fn("twice", "waits twice", |mut ctx: Ctx, _: Value| async move {
@@ -550,7 +553,7 @@ fn l08_what_a_superseded_owner_was_told_is_not_lost() {
         };
         let (runtime, store) = shaky(&world, [twice()], None);
         let run = start(&world, &runtime, "twice");
-        // The claim that the answer causes takes long on its way back, and another runtime is faster.
+        // The answer to the claim takes long, and another runtime is faster.
         *store.slow.lock() = Some((world.sim.clone(), 30 * MOMENT));
         let people = runtime.clone();
         world.run(async move {
@@ -565,7 +568,7 @@ fn l08_what_a_superseded_owner_was_told_is_not_lost() {
         let other = Runtime::new(config);
         world.run(async move { other.resume(run).await }).unwrap();
         world.pass(27 * MOMENT);
-        // What is written to the run is in its mailbox when the older one has begun, and not been refused yet.
+        // Messages to the run are in its mailbox when the older runtime has begun and has not been refused yet.
         store.slow_commits.lock().extend([5, 10].map(|moments| (world.sim.clone(), moments * MOMENT)));
         let cancel = runtime.clone();
         world.run(async move { cancel.cancel(run, "ada", "enough").await }).unwrap();

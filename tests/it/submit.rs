@@ -1,11 +1,11 @@
-//! Work that is handed in from outside: under a key, waited for or not, and asked for again.
+//! Work submitted from outside: under a key, awaited or not, and submitted again.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{
-    About, Change, Cut, Effect, Error, Outcome, Question, RunId, RunState, Settlement, Start, Tool, ToolCall, Work,
-};
+use windlass::inbox::{About, Question, Settlement};
+use windlass::run::{Cut, ForkChange, RunState, Start, Work};
+use windlass::{Effect, Error, Outcome, RunId, Tool, ToolCall};
 use windlass_core::Runtime;
 use windlass_core::testing::Fault;
 
@@ -109,7 +109,7 @@ fn l12_a_key_that_belongs_to_other_work_is_refused() {
 }
 
 #[test]
-fn l12_a_batch_is_started_under_a_key_for_whoever_takes_it_up() {
+fn l12_a_batch_is_started_under_a_key_for_any_worker() {
     on_every_store(|world| {
         let done = Counter::default();
         let runtime = world.runtime([counting("count", &done)]);
@@ -129,7 +129,7 @@ fn l12_a_batch_is_started_under_a_key_for_whoever_takes_it_up() {
 }
 
 #[test]
-fn l13_who_does_not_wait_knows_that_the_run_is_in_the_store() {
+fn l13_submit_returns_once_the_run_is_in_the_store() {
     on_every_store(|world| {
         let done = Counter::default();
         let slow = |done: &Counter, sim: windlass_core::testing::Sim| {
@@ -166,7 +166,7 @@ fn l13_who_does_not_wait_knows_that_the_run_is_in_the_store() {
 }
 
 #[test]
-fn w08_a_store_that_does_not_answer_is_not_told_twice() {
+fn w08_a_commit_without_an_answer_is_not_repeated() {
     on_every_store(|world| {
         let done = Counter::default();
         let faulty = std::sync::Arc::new(windlass_core::testing::FaultyStore::new(world.store.clone()));
@@ -191,12 +191,12 @@ fn w10_a_fork_under_a_key_is_made_once() {
         let done = Counter::default();
         let runtime = world.runtime([counting("count", &done)]);
         let (run, _) = outcomes(&world, &runtime, Work::Call(call("count", json!({}))), keyed("call")).unwrap();
-        let fork = |key: &'static str, at: Cut, change: Option<Change>| {
+        let fork = |key: &'static str, at: Cut, change: Option<ForkChange>| {
             let runtime = runtime.clone();
             world.run(async move { runtime.fork_under(Some(key.into()), run, at, change).await })
         };
-        let first = fork("f", Cut::Start, Some(Change::Input(json!({"x": 1})))).unwrap();
-        assert_eq!(fork("f", Cut::Start, Some(Change::Input(json!({"x": 1})))).unwrap(), first);
+        let first = fork("f", Cut::Start, Some(ForkChange::Input(json!({"x": 1})))).unwrap();
+        assert_eq!(fork("f", Cut::Start, Some(ForkChange::Input(json!({"x": 1})))).unwrap(), first);
         assert_ne!(fork("g", Cut::Start, None).unwrap(), first);
         assert!(matches!(fork("f", Cut::End, None), Err(Error::KeyReused { run, .. }) if run == first));
         assert!(matches!(fork("call", Cut::Start, None), Err(Error::KeyReused { run: other, .. }) if other == run));
@@ -259,11 +259,24 @@ fn w01_the_first_settlement_counts_and_is_named() {
 }
 
 #[test]
-fn b06_a_call_that_is_waited_for_hears_of_a_reply_that_did_not_come() {
+fn b06_a_waiting_caller_gets_the_timeout_of_a_missing_reply() {
     on_every_store(|world| {
-        let asks = tool("asks", |_| async { Ok(windlass::Reply::<Value>::later().within(Duration::from_millis(50))) });
+        let asks =
+            tool("asks", |_| async { Ok(windlass::tool::Reply::<Value>::later().within(Duration::from_millis(50))) });
         let runtime = world.runtime([asks]);
         let (_, outcomes) = outcomes(&world, &runtime, Work::Call(call("asks", json!({}))), Start::default()).unwrap();
         assert_eq!(outcomes[0].error().unwrap().kind(), "timed_out");
+    });
+}
+
+#[test]
+fn l12_starting_a_batch_returns_once_it_is_in_the_store() {
+    on_every_store(|world| {
+        let runtime = world.runtime([Tool::new("t", "", |_: Value| async { Ok(1) })]);
+        let starting = runtime.clone();
+        let calls = vec![ToolCall::new("t", json!({})), ToolCall::new("t", json!({}))];
+        let run = world.run(async move { starting.start_batch(calls, false, Start::key("k")).await }).unwrap();
+        let outcomes = world.run(async move { runtime.attach(run).await }).unwrap();
+        assert_eq!(outcomes.len(), 2);
     });
 }

@@ -1,16 +1,18 @@
-//! On real threads: bodies that compute, bodies that never yield, many callers at once.
+//! Real threads: CPU-bound bodies, bodies that never yield, many concurrent callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{Ctx, Durability, Effect, SqliteStore, Start, Tool, ToolCall, Windlass, Work};
+use windlass::run::{Start, Work};
+use windlass::store::{Durability, SqliteStore};
+use windlass::{Ctx, Effect, Tool, ToolCall, Windlass};
 use windlass_store::Options;
 
 use crate::world::{Counter, tool};
 
-/// Computes until it is told to stop, without ever yielding.
+/// Computes until it is stopped, without yielding.
 fn spins(name: &str, stop: &Arc<AtomicBool>) -> Tool {
     let stop = stop.clone();
     tool(name, move |_| {
@@ -26,7 +28,7 @@ fn spins(name: &str, stop: &Arc<AtomicBool>) -> Tool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_never_yields_is_named_and_others_go_on() {
+async fn a_body_that_never_yields_is_logged_and_others_continue() {
     let stop = Arc::new(AtomicBool::new(false));
     let windlass = Windlass::in_memory()
         .watchdog(Duration::from_millis(20))
@@ -52,8 +54,8 @@ async fn a_body_that_never_yields_is_named_and_others_go_on() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn e09_cpu_bound_bodies_never_stall_the_others() {
-    // One thread for everything else: only a body on a thread of its own lets this test end.
+async fn e09_cpu_bound_bodies_never_block_the_others() {
+    // One thread for everything else: the test ends only if the body runs on a separate thread.
     let stop = Arc::new(AtomicBool::new(false));
     let stopper = stop.clone();
     let windlass = Windlass::in_memory()
@@ -74,7 +76,7 @@ async fn e09_cpu_bound_bodies_never_stall_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn l24_a_panic_on_a_thread_of_its_own_is_a_failed_call_too() {
+async fn l24_a_panic_of_a_cpu_bound_body_is_a_failed_call() {
     let boom = tool("boom", |_| async { if true { panic!("on a thread") } else { Ok(()) } });
     let windlass = Windlass::in_memory().tool(boom.with(|spec| spec.hints.cpu_bound = true)).await.unwrap();
     let outcome = windlass.call_json("boom", json!({})).await.unwrap();
@@ -137,18 +139,18 @@ async fn dropping_a_call_does_not_stop_its_run() {
         }
     }
     release.notify_one();
-    let run = windlass.list(windlass::Filter::All, None, 10).await.unwrap()[0].run;
-    let outcome = windlass.attach(run).await.unwrap().remove(0);
+    let run = windlass.list(windlass::run::Filter::default(), None, 10).await.unwrap()[0].run;
+    let outcome = windlass.runtime().attach(run).await.unwrap().remove(0);
     assert_eq!(outcome.value(), Some(&json!("finished all the same")));
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn w08_a_run_whose_commits_are_over_at_once_lets_the_other_tasks_of_its_thread_go_first() {
+async fn w08_a_run_with_inline_commits_yields_to_other_tasks() {
     const STEPS: usize = 200;
     let folder = tempfile::tempdir().unwrap();
-    // This thread writes by itself, and everything else here is on it too.
+    // This thread writes inline, and everything else here runs on it too.
     let mut options = Options::from(Durability::Relaxed);
-    options.here = true;
+    options.inline_writes = true;
     let store = Arc::new(SqliteStore::open_with(folder.path().join("app.db"), options).unwrap());
     let steps = Tool::durable_fn("steps", "Takes steps", |mut ctx: Ctx, _: Value| async move {
         for number in 0..STEPS {
@@ -174,7 +176,7 @@ async fn w08_a_run_whose_commits_are_over_at_once_lets_the_other_tasks_of_its_th
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn l12_work_whose_caller_goes_away_goes_on() {
+async fn l12_work_continues_without_its_caller() {
     let (begun, done) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
     let waits = {
         let (begun, done) = (begun.clone(), done.clone());
@@ -189,33 +191,33 @@ async fn l12_work_whose_caller_goes_away_goes_on() {
     };
     let windlass = Windlass::in_memory().tool(waits).await.unwrap();
     let work = Work::Call(ToolCall::new("waits", json!({})));
-    let mut submitted = windlass.submit(work, Start::key("k")).await.unwrap();
+    let mut submitted = windlass.runtime().submit(work, Start::key("k")).await.unwrap();
     tokio::select! {
         biased;
-        _ = submitted.outcomes() => panic!("nobody said that it may end"),
+        _ = submitted.outcomes() => panic!("it was not allowed to end yet"),
         () = begun.notified() => {}
     }
     drop(submitted);
     done.notify_one();
-    let again = windlass.submit(Work::Call(ToolCall::new("waits", json!({}))), Start::key("k")).await;
+    let again = windlass.runtime().submit(Work::Call(ToolCall::new("waits", json!({}))), Start::key("k")).await;
     let (_, outcomes) = again.unwrap().outcomes().await.unwrap();
-    assert_eq!(outcomes[0].value(), Some(&json!("done")), "the same attempt, and nobody waited for it");
+    assert_eq!(outcomes[0].value(), Some(&json!("done")), "the same attempt, which had no waiter");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn l08_an_answer_that_is_faster_than_the_store_is_taken() {
+async fn l08_an_answer_before_the_run_is_stored_counts() {
     let folder = tempfile::tempdir().unwrap();
     let (keys, mut handed) = tokio::sync::mpsc::unbounded_channel();
     let (go, gone) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
     let asks = {
         let go = go.clone();
-        Tool::with_call("asks", "Asks somebody", move |call: windlass::Call, _: Value| {
+        Tool::with_call("asks", "Asks a person", move |call: windlass::Call, _: Value| {
             let (keys, go) = (keys.clone(), go.clone());
             async move {
                 keys.send(call.reply_key()).unwrap();
-                // Nothing of a readonly call is in the store before it waits or ends.
+                // A readonly call is not in the store before it waits or ends.
                 go.notified().await;
-                Ok(windlass::Reply::<Value>::later())
+                Ok(windlass::tool::Reply::<Value>::later())
             }
         })
         .effect(Effect::Readonly)
@@ -230,7 +232,7 @@ async fn l08_an_answer_that_is_faster_than_the_store_is_taken() {
         let (windlass, gone) = (windlass.clone(), gone.clone());
         async move {
             gone.notify_one();
-            windlass.resolve(&key, windlass::Resolution::Ok { value: json!("yes") }).await
+            windlass.inbox().resolve(&key, windlass::inbox::Resolution::Ok { value: json!("yes") }).await
         }
     });
     gone.notified().await;

@@ -1,13 +1,16 @@
-//! Times: how long a call took from being asked for to having an outcome, and how much of that in attempts, whether its run
-//! stayed in memory, was suspended, or went on in another process.
+//! Times: how long a call took from its request to its outcome, and how much of that in attempts, whether its run
+//! stayed in memory, was suspended, or was continued by another process.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::Event;
-use windlass::tools::spec::{Approval, Retry};
-use windlass::{Blocked, Call, Ctx, Effect, Reply, Resolution, RunId, Settlement, Times, Tool, ToolCall, ToolError};
+use windlass::inbox::{Blocked, Resolution, Settlement};
+use windlass::run::Times;
+use windlass::run::record::Event;
+use windlass::tool::Reply;
+use windlass::tool::spec::{Approval, Retry};
+use windlass::{Call, Ctx, Effect, RunId, Tool, ToolCall, ToolError};
 use windlass_core::Runtime;
 use windlass_core::time::Clock;
 
@@ -15,10 +18,10 @@ use crate::world::{Kind, World, on_every_store, tool};
 
 const LOOK: Duration = Duration::from_secs(2);
 const WORK: Duration = Duration::from_millis(30);
-/// What a commit takes here, and the rounding of instants to microseconds.
+/// The time of a commit here, and the rounding of instants to microseconds.
 const SLACK: Duration = Duration::from_millis(5);
 
-/// How long a run only waits before it is suspended: at once, and never while somebody looks.
+/// Idle times before a run is suspended: none, and longer than any test.
 const SUSPENSIONS: [Duration; 2] = [Duration::ZERO, Duration::from_secs(3_600)];
 
 fn works(name: &str, world: &World) -> Tool {
@@ -56,7 +59,7 @@ fn start(world: &World, runtime: &Runtime, name: &str) -> RunId {
     run
 }
 
-/// Does something about the only thing that waits.
+/// Handles the only item that waits.
 fn answer<F>(world: &World, runtime: &Runtime, act: impl FnOnce(Runtime) -> F)
 where
     F: Future<Output = windlass::Result<()>> + Send + 'static,
@@ -75,7 +78,7 @@ async fn settle(runtime: Runtime, settlement: Settlement) -> windlass::Result<()
     runtime.settle(run, &doubt.path, settlement, "ada", "looked it up").await
 }
 
-/// The times of a run's outcome, which are the ones that are recorded.
+/// The times of a run's outcome, which must equal the recorded ones.
 fn times(world: &World, runtime: &Runtime, run: RunId) -> Times {
     let again = runtime.clone();
     let (outcomes, journal) =
@@ -117,7 +120,7 @@ fn b06_b09_the_time_a_person_takes_to_approve_is_queue_time() {
 }
 
 #[test]
-fn b09_a_call_that_nobody_approves_waited_until_it_was_denied() {
+fn b09_the_time_until_a_call_expires_unapproved_is_queue_time() {
     on_every_way(|world, suspend_after| {
         let runtime = runtime(&world, suspend_after, [asks_a_person(works("atom", &world))]);
         let run = start(&world, &runtime, "atom");
@@ -168,7 +171,7 @@ fn b09_the_time_until_an_answer_comes_is_queue_time() {
     });
 }
 
-/// Never returns the first time it is attempted.
+/// Never returns from its first attempt.
 fn hangs_once(world: &World) -> Tool {
     let sim = world.sim.clone();
     let body = move |call: Call, _: Value| {
@@ -186,7 +189,7 @@ fn hangs_once(world: &World) -> Tool {
 
 #[test]
 fn b06_b09_the_time_in_doubt_is_queue_time_and_the_attempts_are_counted() {
-    // The time-out, and the grace after it.
+    // The timeout, and the grace after it.
     let lost = Duration::from_millis(150);
     let happened = || Settlement::Happened(Ok(Arc::new(json!("it did").into())));
     on_every_way(|world, suspend_after| {
@@ -243,14 +246,14 @@ fn b09_a_call_that_its_batch_holds_back_queues_meanwhile() {
     });
 }
 
-/// Everything but the store dies while somebody is asked; a later process goes on when its clock says `later`.
+/// Everything but the store dies while a person is asked; a later process continues when its clock says `later`.
 fn after_a_crash(kind: Kind, tools: impl Fn(&World) -> Tool, later: Duration, act: fn(Runtime) -> Acting) -> Times {
     let world = World::new(kind);
     world.pass(LOOK);
     let first = runtime(&world, SUSPENSIONS[1], [tools(&world)]);
     let run = start(&world, &first, "act");
     drop(first);
-    // Its clock begins where the other one's began.
+    // Its clock starts with the same time as the first one's.
     let world = world.restart();
     world.pass(later);
     let second = runtime(&world, SUSPENSIONS[0], [tools(&world)]);
@@ -268,12 +271,12 @@ fn act(world: &World) -> Tool {
 }
 
 #[test]
-fn b09_time_counts_from_being_asked_also_where_another_process_goes_on() {
+fn b09_time_counts_from_the_request_also_in_another_process() {
     for kind in [Kind::Memory, Kind::Sqlite] {
         let times = after_a_crash(kind, act, 10 * LOOK, |runtime| Box::pin(approve(runtime)));
         near(times.running, WORK);
         near(times.total, 9 * LOOK + WORK + SLACK);
-        // How long the attempt took that died with its process, nobody knows.
+        // How long the attempt took that died with its process is unknown.
         let happened = |runtime| -> Acting {
             Box::pin(settle(runtime, Settlement::Happened(Ok(Arc::new(json!("it did").into())))))
         };
@@ -294,7 +297,7 @@ fn b09_a_clock_that_was_set_back_makes_no_time_negative() {
 }
 
 #[test]
-fn b09_a_run_that_is_ended_by_hand_took_as_long_as_it_did() {
+fn b09_a_run_that_is_finished_by_hand_has_its_real_times() {
     on_every_store(|world| {
         let gone = Tool::durable_fn("gone", "waits outside", |_: Ctx, _: Value| async {
             std::future::pending::<()>().await;

@@ -1,5 +1,5 @@
-//! Torn tails: what a power cut leaves of the write-ahead log is cut at every frame and inside it, and filled with what
-//! was never written. Whatever is left opens, and everything that was acknowledged up to there is in it.
+//! Torn tails: the write-ahead log is cut at every frame and inside it, as after a power cut, and filled with garbage.
+//! Every such file opens, and contains every commit that was acknowledged up to there.
 
 mod wal;
 
@@ -7,19 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use windlass::record::{Event, Finished, Record};
+use windlass::run::record::{Event, Finished, Record};
+use windlass::run::{Filter, RunState, Times};
+use windlass::store::{Driving, Durability, SqliteStore, Store};
 use windlass::testing::block_on;
-use windlass::{Driving, Durability, Filter, Output, RunId, RunState, SqliteStore, Store, Times, Timestamp};
+use windlass::{Output, RunId, Timestamp};
 use windlass_core::Path as Place;
 use windlass_core::WorkerId;
-use windlass_core::store::{Change, Claimant, Commit, Creation, Guard, Message};
+use windlass_core::store::{Change, Commit, Creation, Guard, Message};
 
 use crate::kill::{complaints, ledger_path, run_watched};
 use crate::kill_mixed::{Dice, Plan, judge};
 use crate::world::scratch;
 use wal::{Wal, wal_path};
 
-/// Runs that are written to in turns.
+/// Runs that are written in turn.
 const RUNS: u8 = 4;
 /// Rounds of writing: enough for some hundred frames.
 const ROUNDS: u64 = 3;
@@ -52,7 +54,7 @@ fn creation(n: u8) -> Creation {
     }
 }
 
-/// Commits of every kind, in order: records small and large, mail, parks, other runs, endings.
+/// Commits of every kind, in order: records small and large, mail, parks, other runs, ends.
 fn commits() -> Vec<Commit> {
     let mut commits = Vec::new();
     for n in 1..=RUNS {
@@ -60,7 +62,7 @@ fn commits() -> Vec<Commit> {
     }
     for seq in 1..=ROUNDS {
         for n in 1..=RUNS {
-            // One in five is larger than a page, and than what is kept in place.
+            // One in five is larger than a page, and larger than an inline value.
             let value =
                 if (seq + u64::from(n)).is_multiple_of(5) { json!("long ".repeat(4_000)) } else { json!([n, seq]) };
             let mut changes = vec![Change::Append(vec![record(seq, value)])];
@@ -77,15 +79,15 @@ fn commits() -> Vec<Commit> {
     }
     let next = ROUNDS + 1;
     commits.push(owner(3, next, vec![Change::State(RunState::Suspended { wake: Some(at(9)) })]));
-    let end = RunState::Finished { ending: windlass::Ending::Ok };
+    let end = RunState::Finished { ending: windlass::run::Ending::Ok };
     commits.push(owner(4, next, vec![Change::Append(vec![record(next, json!("done"))]), Change::State(end)]));
     commits
 }
 
-/// Everything the store says of its runs.
+/// The whole content of the store.
 fn look(store: &dyn Store) -> Vec<String> {
     let mut lines = Vec::new();
-    for info in block_on(store.list(Filter::All, None, 1_000)).expect("the runs") {
+    for info in block_on(store.list(Filter::default(), None, 1_000)).expect("the runs") {
         lines.push(format!("{info:?}"));
         let journal = block_on(store.journal(info.run, 0)).expect("its journal");
         lines.push(serde_json::to_string(&journal).expect("JSON"));
@@ -95,15 +97,15 @@ fn look(store: &dyn Store) -> Vec<String> {
 }
 
 /// A file that was written and not closed.
-struct Left {
+struct UnclosedFile {
     database: Vec<u8>,
     wal: Wal,
-    /// What there was after each commit, and where the log ended then.
+    /// The content after each commit, and the end of the log at that time.
     acknowledged: Vec<(usize, Vec<String>)>,
 }
 
-/// Writes all commits one after the other and takes the files from under the living store.
-fn write() -> Left {
+/// Writes all commits one after the other and copies the files of the open store.
+fn write() -> UnclosedFile {
     let dir = scratch();
     let path = dir.path().join("app.db");
     let store = SqliteStore::open_with(&path, Durability::Full).expect("it opens");
@@ -117,10 +119,10 @@ fn write() -> Left {
     let wal = Wal::read(&path);
     assert_eq!(wal.salts(), salts, "the log must not begin again in the midst of this");
     assert_eq!(std::fs::read(&path).expect("the file is there"), database, "nor be moved into the file");
-    Left { database, wal, acknowledged }
+    UnclosedFile { database, wal, acknowledged }
 }
 
-/// Puts a file there whose log is what a power cut left of it.
+/// Creates a file with a log as a power cut left it.
 fn put(dir: &Path, database: &[u8], wal: &[u8]) -> PathBuf {
     let path = dir.join("app.db");
     std::fs::write(&path, database).expect("the file is written");
@@ -128,8 +130,8 @@ fn put(dir: &Path, database: &[u8], wal: &[u8]) -> PathBuf {
     path
 }
 
-impl Left {
-    /// Opens a file whose log is only right up to `cut`.
+impl UnclosedFile {
+    /// Opens a file whose log is valid only up to `cut`.
     fn check(&self, wal: &[u8], cut: usize, what: &str) {
         let place = format!("{what} at {cut} of {}", self.wal.bytes.len());
         let dir = scratch();
@@ -139,7 +141,7 @@ impl Left {
         let found = look(&store);
         let least = self.acknowledged.iter().rposition(|(end, _)| *end <= cut);
         let whole = self.acknowledged.iter().rposition(|(_, state)| *state == found);
-        // A file whose beginning was cut is a fresh one.
+        // A file whose beginning was cut is a new one.
         let empty = least.is_none() && found.is_empty();
         assert!(
             empty || whole >= least && whole.is_some(),
@@ -149,11 +151,11 @@ impl Left {
     }
 }
 
-/// The store takes new commits, of runs it has and of new ones.
+/// The store accepts new commits, of existing and of new runs.
 fn goes_on(store: &dyn Store, place: &str) {
-    let by = Claimant { worker: WorkerId::from_number(7), now: at(0) };
+    let by = WorkerId::from_number(7);
     let mut written = Vec::new();
-    for info in block_on(store.list(Filter::Running, None, 1_000)).expect("the runs") {
+    for info in block_on(store.list(Filter::running(), None, 1_000)).expect("the runs") {
         let claimed = block_on(store.claim(info.run, by)).unwrap_or_else(|error| panic!("{place}: {error}"));
         assert_eq!(claimed.seq, claimed.records.len() as u64, "{place}: a journal with a gap");
         let guard = Guard::Owner { run: info.run, epoch: claimed.epoch, expected_seq: claimed.seq };
@@ -176,7 +178,7 @@ fn w08_a_log_cut_anywhere_opens_with_everything_acknowledged_before() {
     let frames = left.wal.frames();
     assert!(frames.len() >= 50, "only {} frames", frames.len());
     for (start, end) in frames {
-        // Before the frame, within its header, behind it, within its page, and one byte short.
+        // Before the frame, within its header, after it, within its page, and one byte short.
         for cut in [start, start + 11, start + 24, usize::midpoint(start, end), end - 1] {
             left.check(&left.wal.bytes[..cut], cut, "cut");
         }
@@ -198,7 +200,7 @@ fn w08_garbage_in_the_log_ends_it_there() {
         match n % 3 {
             0 => tail[cut..].fill(0),
             1 => tail[cut..].fill_with(|| u8::try_from(dice.below(256)).expect("a byte")),
-            // One bit that was not written, and everything behind it that was.
+            // One bit that was not written, and everything after it that was.
             _ => tail[cut] ^= 1 << dice.below(8),
         }
         left.check(&tail, start, ["zeros", "noise", "a hole"][n % 3]);
@@ -207,14 +209,14 @@ fn w08_garbage_in_the_log_ends_it_there() {
 
 /// What is known of a child's file at one of its points.
 struct Moment {
-    /// Where its log ends.
+    /// The end of its log.
     wal: usize,
-    /// How long the ledger is.
+    /// The length of the ledger.
     ledger: usize,
 }
 
 #[test]
-fn w08_w01_after_a_power_cut_mixed_work_goes_on() {
+fn w08_w01_mixed_work_continues_after_a_power_cut() {
     let dir = scratch();
     let plan = Plan { seed: 6, full: true };
     plan.write(dir.path());
@@ -240,8 +242,8 @@ fn w08_w01_after_a_power_cut_mixed_work_goes_on() {
     let ledger = std::fs::read(ledger_path(dir.path())).expect("the ledger is there");
     let mut dice = Dice::new(6);
     for cut in 0..12 {
-        // Between two acknowledgements: of what comes after the first nothing is certain, and nobody has acted on the
-        // second yet.
+        // Between two acknowledgements: nothing after the first is certain, and no effect has followed from the second
+        // yet.
         let n = cut * (moments.len() - 1) / 12 + dice.below(8);
         let (first, second) = (&moments[n], &moments[n + 1]);
         let torn = first.wal + dice.below(second.wal - first.wal + 1);

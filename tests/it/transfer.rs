@@ -1,13 +1,12 @@
-//! One run as a document, from one store into another.
+//! One run as a document, from one store to another.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::record::{Asked, Event, Finished, OpKind, Record};
-use windlass::{
-    Ctx, Effect, Ending, Error, Filter, Hold, Output, Resolution, RunId, RunState, Settlement, Times, Timestamp, Tool,
-    ToolCall,
-};
+use windlass::inbox::{Resolution, Settlement};
+use windlass::run::record::{Asked, Event, Finished, OpKind, Record};
+use windlass::run::{Ending, Filter, Hold, RunState, Times};
+use windlass::{Ctx, Effect, Error, Output, RunId, Timestamp, Tool, ToolCall};
 use windlass_core::Runtime;
 use windlass_core::store::{Change, Commit, Creation, Guard};
 
@@ -16,7 +15,7 @@ use crate::world::{Counter, Kind, World};
 const HOUR: Duration = Duration::from_secs(3_600);
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Tests from each kind of store into the other.
+/// Tests from each kind of store to the other.
 fn across(test: impl Fn(World, World)) {
     test(World::new(Kind::Memory), World::new(Kind::Sqlite));
     test(World::new(Kind::Sqlite), World::new(Kind::Memory));
@@ -63,7 +62,7 @@ fn job(effects: &Counter) -> Tool {
 }
 
 #[test]
-fn w10_a_run_that_waits_arrives_held_and_goes_on_when_somebody_says_so() {
+fn w10_an_imported_run_is_held_until_it_is_resumed() {
     across(|here, there| {
         let effects = Counter::default();
         let source = here.runtime([job(&effects)]);
@@ -78,14 +77,14 @@ fn w10_a_run_that_waits_arrives_held_and_goes_on_when_somebody_says_so() {
             other => panic!("{other:?}"),
         };
         assert!(text.contains("the original was suspended") && text.contains("then resume"), "{text}");
-        // Neither time nor a restart moves it.
+        // Neither time nor a restart makes it continue.
         there.pass(2 * HOUR);
         let recovering = target.clone();
         there.run(async move { recovering.recover().await }).unwrap();
         assert!(matches!(state(&there, &target, run), RunState::Held { hold: Hold::Imported { missing: 0, .. } }));
         let again = import(&there, &target, &document.to_string());
         assert!(matches!(&again, Err(Error::Exists { run: there }) if *there == run), "{again:?}");
-        // The key of the other store is void here; the inbox has another.
+        // The key of the other store is void here; the inbox has a new one.
         let inbox = |world: &World, runtime: &Runtime| {
             let runtime = runtime.clone();
             world.run(async move { runtime.inbox().await }).unwrap().remove(0).key.unwrap()
@@ -104,7 +103,7 @@ fn w10_a_run_that_waits_arrives_held_and_goes_on_when_somebody_says_so() {
 }
 
 #[test]
-fn w10_a_finished_run_comes_back_as_it_was() {
+fn w10_a_finished_run_is_imported_unchanged() {
     across(|here, there| {
         let effects = Counter::default();
         let effect = |effects: &Counter| {
@@ -128,7 +127,7 @@ fn w10_a_finished_run_comes_back_as_it_was() {
 }
 
 #[test]
-fn w10_w01_an_attempt_without_a_result_is_in_doubt_where_it_arrives() {
+fn w10_w01_an_imported_attempt_without_a_result_is_in_doubt() {
     across(|here, there| {
         let stuck = || {
             Tool::durable_fn("stuck", "", |mut ctx: Ctx, _: Value| async move {
@@ -154,7 +153,7 @@ fn w10_w01_an_attempt_without_a_result_is_in_doubt_where_it_arrives() {
     });
 }
 
-/// Goes on for ever, or until it is told to stop.
+/// Continues for ever, or until it gets a signal to stop.
 fn rounds() -> Tool {
     Tool::durable_fn("rounds", "", |mut ctx: Ctx, args: Value| async move {
         let round = args["round"].as_u64().unwrap_or(0);
@@ -169,7 +168,7 @@ fn rounds() -> Tool {
 }
 
 #[test]
-fn w10_all_generations_and_the_mail_travel_and_a_broken_import_is_completed() {
+fn w10_all_generations_and_the_mail_are_exported_and_a_broken_import_is_completed() {
     across(|here, there| {
         let source = here.runtime([rounds()]);
         let run = source.start(ToolCall::new("rounds", json!({}))).unwrap();
@@ -204,13 +203,13 @@ fn w10_all_generations_and_the_mail_travel_and_a_broken_import_is_completed() {
         resume(&there, &target, run);
         assert_eq!(outcome(&there, &target, run), json!([2, "bye"]));
         let looking = target.clone();
-        let info = there.run(async move { looking.list(Filter::All, None, 9).await }).unwrap().remove(0);
+        let info = there.run(async move { looking.list(Filter::default(), None, 9).await }).unwrap().remove(0);
         assert_eq!(info.generation, 2);
     });
 }
 
 #[test]
-fn w10_nonsense_is_refused_with_its_place() {
+fn w10_an_invalid_document_is_refused_with_the_path_of_the_problem() {
     let world = World::new(Kind::Memory);
     let runtime = world.runtime([]);
     let mut good = golden();
@@ -236,7 +235,7 @@ fn w10_nonsense_is_refused_with_its_place() {
         assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains(words)), "{text}: {refused:?}");
     }
     let listing = runtime.clone();
-    assert_eq!(world.run(async move { listing.list(Filter::All, None, 9).await }).unwrap().len(), 1);
+    assert_eq!(world.run(async move { listing.list(Filter::default(), None, 9).await }).unwrap().len(), 1);
 }
 
 /// The document of a run that never changes.
@@ -262,7 +261,7 @@ fn golden() -> Value {
 }
 
 #[test]
-fn w10_the_document_is_what_it_always_was() {
+fn w10_the_document_matches_the_golden_file() {
     let path = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden/run-v1.json");
     let found = format!("{:#}\n", golden());
     if std::env::var_os("WINDLASS_BLESS").is_some() {
@@ -271,7 +270,7 @@ fn w10_the_document_is_what_it_always_was() {
     assert_eq!(found, std::fs::read_to_string(&path).unwrap());
 }
 
-/// Every place in a document.
+/// Every path in a document.
 fn places(value: &Value, at: &str, all: &mut Vec<String>) {
     all.push(at.to_owned());
     match value {
@@ -284,14 +283,14 @@ fn places(value: &Value, at: &str, all: &mut Vec<String>) {
 }
 
 #[test]
-fn w10_a_document_with_nonsense_anywhere_is_refused_or_harmless() {
+fn w10_a_document_with_an_invalid_value_anywhere_is_refused_or_harmless() {
     let body = || {
         Tool::durable_fn("body", "", |mut ctx: Ctx, _: Value| async move {
             ctx.step("one", |_| async { Ok(1) }).await?;
             let child = ctx.spawn(ToolCall::new("leaf", json!({}))).await?;
             ctx.join(&child).await?;
             ctx.call_all([ToolCall::new("leaf", json!({})), ToolCall::new("leaf", json!({}))]).await?;
-            let _: Value = ctx.wait("somebody").within(Duration::from_secs(60)).await?;
+            let _: Value = ctx.wait("a person").within(Duration::from_secs(60)).await?;
             Ok(json!(null))
         })
     };
@@ -301,7 +300,7 @@ fn w10_a_document_with_nonsense_anywhere_is_refused_or_harmless() {
     let run = runtime.start(ToolCall::new("body", json!({"a": [1, null]}))).unwrap();
     world.pass(Duration::from_secs(1));
     let document = world.run(async move {
-        runtime.signal(run, "nobody", json!(1), None).await.ok();
+        runtime.signal(run, "unread", json!(1), None).await.ok();
         runtime.export(run).await.unwrap()
     });
     let mut all = Vec::new();
@@ -326,7 +325,7 @@ fn w10_a_document_with_nonsense_anywhere_is_refused_or_harmless() {
                 let _ = runtime.trace(run).await;
                 let _ = runtime.inbox().await;
                 let _ = runtime.replay_check(run).await;
-                let _ = runtime.fork(run, windlass::Cut::End, None).await;
+                let _ = runtime.fork(run, windlass::run::Cut::End, None).await;
                 let _ = runtime.export(run).await;
                 let _ = runtime.resume(run).await;
             });
@@ -337,12 +336,12 @@ fn w10_a_document_with_nonsense_anywhere_is_refused_or_harmless() {
     assert!(taken > 0);
 }
 
-/// Lists in lists, so many levels in all, with the number in the innermost.
+/// Nested lists of this many levels, with a number in the innermost.
 fn nested(levels: usize) -> Value {
     (1..levels).fold(json!(7), |inner, _| json!([inner]))
 }
 
-/// Returns what it was given, once in its output and once as the answer to a wait and as a signal.
+/// Returns its argument in its output, as the answer to a wait and as a signal.
 fn deep() -> [Tool; 2] {
     let echo = Tool::new("echo", "", |args: Value| std::future::ready(Ok::<_, windlass::ToolError>(args)));
     let body = Tool::durable_fn("deep", "", |mut ctx: Ctx, args: Value| async move {
@@ -355,7 +354,7 @@ fn deep() -> [Tool; 2] {
 }
 
 #[test]
-fn w10_a_value_at_the_depth_limit_is_read_back_from_wherever_it_was_kept() {
+fn w10_a_value_at_the_depth_limit_is_read_back_from_everywhere() {
     for (here, there) in [(Kind::Sqlite, Kind::Sqlite), (Kind::Memory, Kind::Memory), (Kind::Sqlite, Kind::Memory)] {
         let (here, there) = (World::new(here), World::new(there));
         let value = json!({"deep": nested(windlass::limits::VALUE_DEPTH - 1)});
@@ -370,7 +369,7 @@ fn w10_a_value_at_the_depth_limit_is_read_back_from_wherever_it_was_kept() {
         })
         .unwrap();
         here.pass(MOMENT);
-        // Once it waits for nothing any more, and once more after a restart.
+        // Once after it has ended, and once more after a restart.
         assert_eq!(outcome(&here, &source, run), value);
         drop(source);
         let here = here.restart();
@@ -383,13 +382,13 @@ fn w10_a_value_at_the_depth_limit_is_read_back_from_wherever_it_was_kept() {
         let again = export(&there, &target, run).to_string();
         assert!(again.contains("[[[[7]]]]"), "it can go on from there");
         let forking = target.clone();
-        let forked = there.run(async move { forking.fork(run, windlass::Cut::Start, None).await }).unwrap();
+        let forked = there.run(async move { forking.fork(run, windlass::run::Cut::Start, None).await }).unwrap();
         assert!(export(&there, &target, forked).to_string().contains("[[[[7]]]]"), "the fork has it too");
     }
 }
 
 #[test]
-fn w10_a_value_beyond_the_depth_limit_is_refused_where_it_comes_in() {
+fn w10_a_value_beyond_the_depth_limit_is_refused_on_entry() {
     let world = World::new(Kind::Sqlite);
     let most = windlass::limits::VALUE_DEPTH;
     let grow = Tool::new("grow", "", |levels: Value| {
@@ -420,8 +419,8 @@ fn w10_a_value_beyond_the_depth_limit_is_refused_where_it_comes_in() {
         assert!(matches!(&refused, Err(Error::Invalid(why)) if why.contains("the signal is nested")), "{refused:?}");
         let by_hand = telling.finish_by_hand(run, Ok(Output::value(value.clone())), "ada", "r").await;
         assert!(matches!(by_hand, Err(Error::Conflict(_))), "it is not held");
-        let change = windlass_core::Change::Input(value);
-        let forked = telling.fork(run, windlass::Cut::Start, Some(change)).await;
+        let change = windlass_core::ForkChange::Input(value);
+        let forked = telling.fork(run, windlass::run::Cut::Start, Some(change)).await;
         assert!(matches!(&forked, Err(Error::Invalid(why)) if why.contains("nested deeper")), "{forked:?}");
     });
 }

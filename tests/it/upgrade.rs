@@ -1,17 +1,20 @@
-//! New code under old journals: a run that waits goes on under code that fits, and is held by code that does not.
+//! New code with old journals: a waiting run continues under code that matches its journal, and is held by code that
+//! does not.
 
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use windlass::{Ctx, Hold, Resolution, RunId, RunState, Tool, ToolCall, ToolResult};
+use windlass::inbox::Resolution;
+use windlass::run::{Hold, RunState};
+use windlass::{Ctx, RunId, Tool, ToolCall, ToolResult};
 use windlass_core::Runtime;
 
 use crate::world::{Counter, World, on_every_store};
 
 type Body = fn(Ctx, Counter) -> BoxFuture<'static, ToolResult<Value>>;
 
-/// What was deployed when the run began: reserve, wait, charge.
+/// The code with which the run began: reserve, wait, charge.
 fn before(mut ctx: Ctx, done: Counter) -> BoxFuture<'static, ToolResult<Value>> {
     Box::pin(async move {
         let seat: u32 = ctx.step("reserve", |_| async { Ok(done.add()) }).await?;
@@ -21,7 +24,7 @@ fn before(mut ctx: Ctx, done: Counter) -> BoxFuture<'static, ToolResult<Value>> 
     })
 }
 
-/// More is done after the wait, and differently; what came before it is as it was.
+/// Code that differs after the wait only.
 fn fitting(mut ctx: Ctx, done: Counter) -> BoxFuture<'static, ToolResult<Value>> {
     Box::pin(async move {
         let seat: u32 = ctx.step("reserve", |_| async { Ok(done.add()) }).await?;
@@ -31,7 +34,7 @@ fn fitting(mut ctx: Ctx, done: Counter) -> BoxFuture<'static, ToolResult<Value>>
     })
 }
 
-/// Asks first and reserves then.
+/// Code that waits first and reserves then.
 fn reordered(mut ctx: Ctx, done: Counter) -> BoxFuture<'static, ToolResult<Value>> {
     Box::pin(async move {
         let word: String = ctx.wait("manager").await?;
@@ -79,7 +82,7 @@ fn value(world: &World, runtime: &Runtime, run: RunId) -> Value {
 }
 
 #[test]
-fn w04_a_parked_run_goes_on_under_changed_code_that_fits() {
+fn w04_a_parked_run_continues_under_changed_but_matching_code() {
     on_every_store(|world| {
         let done = Counter::default();
         let run = begin(&world, &done);
@@ -90,7 +93,7 @@ fn w04_a_parked_run_goes_on_under_changed_code_that_fits() {
 }
 
 #[test]
-fn w04_a_parked_run_is_held_by_another_order_with_both_operations_named_and_nothing_is_lost() {
+fn w04_a_parked_run_is_held_by_reordered_code_and_nothing_is_lost() {
     on_every_store(|world| {
         let done = Counter::default();
         let run = begin(&world, &done);
@@ -102,7 +105,7 @@ fn w04_a_parked_run_is_held_by_another_order_with_both_operations_named_and_noth
         assert_eq!(divergence.recorded.as_deref(), Some("step \"reserve\""));
         assert_eq!(divergence.asked.as_deref(), Some("wait for \"manager\""));
         drop(runtime);
-        // The way back: the answer that came meanwhile is still there.
+        // With the old code again, the answer that came meanwhile is still there.
         let world = world.restart();
         let runtime = deploy(&world, before, &done);
         assert_eq!(value(&world, &runtime, run), json!([1, "yes", 2]));

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::{
-    Activity, Call, Ctx, Cursor, Happening, Output, Position, RunId, Start, Tool, ToolCall, ToolError, ToolResult,
-};
+use windlass::run::{Activity, Cursor, Happening, Position, Start};
+use windlass::{Call, Ctx, Output, RunId, Tool, ToolCall, ToolError, ToolResult};
 use windlass_core::Runtime;
 
 use crate::world::{Kind, World, on_every_store};
@@ -17,7 +16,7 @@ fn call(name: &str) -> ToolCall {
     ToolCall::new(name, json!({}))
 }
 
-/// Says how far it is, and goes on a little later.
+/// Reports progress, and continues a little later.
 fn slow() -> Tool {
     Tool::with_call("slow", "takes a while", |call: Call, _: Value| async move {
         call.progress("half way");
@@ -26,7 +25,7 @@ fn slow() -> Tool {
     })
 }
 
-/// Lets others go first.
+/// Yields to other tasks.
 async fn pause() {
     let mut paused = false;
     std::future::poll_fn(|cx| {
@@ -59,7 +58,7 @@ fn tools() -> [Tool; 2] {
     [job(), slow()]
 }
 
-/// Everything from a place to the run's end.
+/// All events from a position to the run's end.
 async fn read(runtime: Runtime, run: RunId, from: Cursor) -> Vec<Activity> {
     let mut watch = runtime.watch(run, from).await.expect("the run is there");
     let mut all = Vec::new();
@@ -118,7 +117,7 @@ fn l23_a_run_is_watched_live_in_order_from_its_start_to_its_end() {
             "run_finished",
         ];
         assert_eq!(kinds(&durable), expected);
-        // What is said live comes between the beginning and the end of whoever said it.
+        // Progress comes between the start and the end of the operation that reports it.
         let said: Vec<usize> = (0..live.len()).filter(|at| live[*at].position == Position::Live).collect();
         let words = said.iter().map(|at| format!("{:?}", live[*at].what)).collect::<Vec<_>>().join(" ");
         assert!(["woken", "ending"].iter().all(|word| words.contains(word)), "{words}");
@@ -135,7 +134,7 @@ fn l23_a_run_is_watched_live_in_order_from_its_start_to_its_end() {
 }
 
 #[test]
-fn b12_a_reader_resumes_from_any_place_without_gaps() {
+fn b12_a_reader_resumes_from_any_position_without_gaps() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
         let run = runtime.start(call("job")).unwrap();
@@ -150,7 +149,7 @@ fn b12_a_reader_resumes_from_any_place_without_gaps() {
 }
 
 #[test]
-fn b12_a_stream_goes_on_after_a_restart_and_nothing_comes_twice() {
+fn b12_a_stream_continues_after_a_restart_without_duplicates() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
         let run = runtime.start(call("job")).unwrap();
@@ -240,7 +239,7 @@ fn long() -> Tool {
 }
 
 #[test]
-fn l23_a_slow_watcher_holds_up_nobody_and_misses_nothing() {
+fn l23_a_slow_watcher_blocks_no_run_and_misses_nothing() {
     on_every_store(|world| {
         let runtime = world.runtime([long()]);
         let run = runtime.start(call("long")).unwrap();
@@ -279,7 +278,7 @@ fn l23_a_watch_of_a_run_at_rest_waits_without_a_timer_and_dropping_it_is_harmles
         });
         assert_eq!(seen, None, "nothing moves any more, and no timer makes it seem so");
         let key = runtime.clone();
-        let answer = windlass::Resolution::Ok { value: json!(1) };
+        let answer = windlass::inbox::Resolution::Ok { value: json!(1) };
         let outcome = world.run(async move {
             drop(key.watch(run, Cursor::START).await.unwrap());
             let key_text = key.inbox().await.unwrap().remove(0).key.unwrap();
@@ -291,7 +290,7 @@ fn l23_a_watch_of_a_run_at_rest_waits_without_a_timer_and_dropping_it_is_harmles
 }
 
 #[test]
-fn l23_a_watch_may_look_by_itself_where_another_process_drives_the_run() {
+fn l23_a_watch_may_poll_a_run_that_another_process_drives() {
     let world = World::new(Kind::Memory);
     let runtime = world.runtime(tools());
     let other = windlass_core::Runtime::new(world.another(tools()));
@@ -313,17 +312,17 @@ fn l23_a_watch_may_look_by_itself_where_another_process_drives_the_run() {
 }
 
 #[test]
-fn l23_there_is_nothing_to_watch_of_a_run_that_is_not_there() {
+fn l23_watching_a_missing_run_is_an_error() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
-        let nobody = RunId::from_bytes([9; 16]);
-        let refused = world.run(async move { runtime.watch(nobody, Cursor::START).await.err() }).unwrap().to_string();
-        assert!(refused.contains(&nobody.to_string()) && refused.contains("start it first"), "{refused}");
+        let unknown = RunId::from_bytes([9; 16]);
+        let refused = world.run(async move { runtime.watch(unknown, Cursor::START).await.err() }).unwrap().to_string();
+        assert!(refused.contains(&unknown.to_string()) && refused.contains("start it first"), "{refused}");
     });
 }
 
 #[test]
-fn l23_a_shutdown_ends_a_watch_and_says_where_to_go_on() {
+fn l23_a_shutdown_ends_a_watch_with_a_position_to_resume_from() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
         let run = runtime.start(call("job")).unwrap();
@@ -342,7 +341,7 @@ fn l23_a_shutdown_ends_a_watch_and_says_where_to_go_on() {
     });
 }
 
-/// Emits what it is told to, around a wait.
+/// Emits its arguments, around a wait.
 fn emitter(first: &'static str) -> Tool {
     let tool = Tool::durable_fn("emitter", "emits", move |mut ctx: Ctx, _: Value| async move {
         ctx.emit("said", &first)?;
@@ -354,7 +353,7 @@ fn emitter(first: &'static str) -> Tool {
 }
 
 #[test]
-fn l11_emitting_something_else_on_replay_is_a_divergence_and_the_same_is_nothing() {
+fn l11_emitting_something_else_on_replay_is_a_divergence() {
     on_every_store(|world| {
         let runtime = world.runtime([emitter("hello")]);
         let run = runtime.start(call("emitter")).unwrap();
@@ -378,7 +377,7 @@ fn l11_emitting_something_else_on_replay_is_a_divergence_and_the_same_is_nothing
                 }
             }
         });
-        assert!(held.contains("diverged"), "whoever watches is told: {held}");
+        assert!(held.contains("diverged"), "a watcher sees it: {held}");
         drop(runtime);
         let world = world.restart();
         let runtime = world.runtime([emitter("hello")]);
@@ -431,7 +430,7 @@ fn l19_a_trace_shows_child_calls_and_child_runs_where_they_were_started() {
 }
 
 #[test]
-fn l23_errors_are_shown_as_anyone_may_see_them() {
+fn l23_internal_errors_are_hidden_from_watchers() {
     on_every_store(|world| {
         let leaky = Tool::new("leaky", "fails", |_: Value| async {
             Err::<(), ToolError>(std::io::Error::other("password=hunter2").into())
@@ -445,10 +444,10 @@ fn l23_errors_are_shown_as_anyone_may_see_them() {
 }
 
 #[test]
-fn e12_an_error_about_a_secret_does_not_tell_it() {
+fn e12_an_error_about_a_secret_does_not_reveal_it() {
     on_every_store(|world| {
         struct Nothing;
-        impl windlass::Atomic for Nothing {
+        impl windlass::tool::Atomic for Nothing {
             fn attempt(&self, _: windlass::Call) -> futures_util::future::BoxFuture<'static, ToolResult<Output>> {
                 Box::pin(std::future::ready(Ok(Output::default())))
             }
@@ -456,7 +455,7 @@ fn e12_an_error_about_a_secret_does_not_tell_it() {
         let pin = json!({"type": "integer", "writeOnly": true});
         let open = json!({"type": "integer"});
         let login = json!({"type": "object", "properties": {"pin": pin, "n": open}, "required": ["pin"]});
-        let schemas = windlass::Schemas::input(json!({"type": "object", "properties": {"login": login}}));
+        let schemas = windlass::tool::Schemas::input(json!({"type": "object", "properties": {"login": login}}));
         let runtime = world.runtime([Tool::atomic(windlass::ToolSpec::new("login", ""), schemas, Nothing)]);
         let args = json!({"login": {"pin": "hunter2", "n": "five"}});
         let run = runtime.start(ToolCall::new("login", args)).unwrap();
@@ -477,11 +476,11 @@ async fn l23_on_real_threads_every_watcher_sees_every_run_to_its_end() {
     let watchers = (0..20).map(|_| {
         let windlass = windlass.clone();
         tokio::spawn(async move {
-            let run = windlass.start(call("hasty")).unwrap();
-            let watch = windlass.watch(run, Cursor::START).await.unwrap();
+            let run = windlass.start(call("hasty")).await.unwrap().id();
+            let watch = windlass.runtime().watch(run, Cursor::START).await.unwrap();
             let all: Vec<_> = futures_util::StreamExt::collect(watch.stream()).await;
             let all: Vec<Activity> = all.into_iter().map(Result::unwrap).collect();
-            let again = windlass.trace(run).await.unwrap();
+            let again = windlass.runtime().trace(run).await.unwrap();
             assert_eq!(recorded(&all), again.activities);
             kinds(&again.activities).pop()
         })
@@ -492,7 +491,7 @@ async fn l23_on_real_threads_every_watcher_sees_every_run_to_its_end() {
     windlass.shutdown().await.unwrap();
 }
 
-/// A few steps and calls, without a rest.
+/// A few steps and calls, without a pause.
 fn hasty() -> Tool {
     Tool::durable_fn("hasty", "does not wait", |mut ctx: Ctx, _: Value| async move {
         for n in 0..5 {
@@ -505,7 +504,7 @@ fn hasty() -> Tool {
 }
 
 #[test]
-fn b12_sequences_go_on_over_generations_and_a_batch_is_one_run() {
+fn b12_sequences_continue_over_generations_and_a_batch_is_one_run() {
     on_every_store(|world| {
         let rounds = Tool::durable_fn("rounds", "goes round", |mut ctx: Ctx, args: Value| async move {
             let n = args["n"].as_i64().unwrap_or(0);

@@ -1,12 +1,14 @@
-//! Several runtimes on one store: leases, take-over, fences; sessions and their turns.
+//! Several runtimes on one store: leases, takeover, fencing; sessions and their turns.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::tools::spec::Recovery;
-use windlass::{
-    Ctx, Effect, Ending, Reconciled, RunId, RunState, Settlement, Start, StoreError, Tool, ToolCall, ToolResult, Turn,
-};
+use windlass::inbox::Settlement;
+use windlass::run::{Ending, RunState, Start, Turn};
+use windlass::store::StoreError;
+use windlass::tool::Reconciled;
+use windlass::tool::spec::Recovery;
+use windlass::{Ctx, Effect, RunId, Tool, ToolCall, ToolResult};
 use windlass_core::testing::Sim;
 use windlass_core::time::Clock;
 use windlass_core::{Error, Runtime};
@@ -22,7 +24,7 @@ fn call(name: &str) -> ToolCall {
     ToolCall::new(name, json!({}))
 }
 
-/// A worker among others: its tasks are polled by an executor of its own, so that it can freeze or die alone.
+/// A worker with its own executor, so that it can freeze or die alone.
 struct Worker {
     sim: Sim,
     runtime: Runtime,
@@ -90,7 +92,7 @@ fn e18_a_leased_run_is_not_taken_and_is_cancelled_from_another_worker() {
         let resume = b.runtime.clone();
         let error = b.run(async move { resume.resume(run).await }).unwrap_err();
         assert!(matches!(error, Error::Store(StoreError::Leased { .. })), "{error}");
-        // Cancelled where nobody drives it; its owner sees that at its next look.
+        // Cancelled by a worker that does not drive it; the owner sees that at its next check.
         let (cancel, before) = (b.runtime.clone(), world.sim.now());
         b.run(async move { cancel.cancel(run, "ada", "enough").await }).unwrap();
         assert_eq!(b.outcome(run).unwrap_err().kind(), "cancelled");
@@ -107,7 +109,7 @@ fn e19_a_run_whose_worker_is_gone_is_taken_over_when_its_lease_is_over() {
         let a = Worker::new(&world, 1, [chain(&world, &acted, &looked)]);
         let run = a.runtime.start(call("chain")).unwrap();
         world.pass(MOMENT);
-        // The process that runs `a` dies; `b` is another one, whose store is not told that anybody is dead.
+        // The process that runs `a` dies; `b` is another one, whose store does not know that.
         drop(a);
         let world = world.restart();
         let b = Worker::new(&world, 2, [chain(&world, &acted, &looked)]);
@@ -123,11 +125,11 @@ fn e18_a_superseded_worker_stops_and_its_writes_are_refused() {
         let a = Worker::new(&world, 1, [chain(&world, &acted, &looked)]);
         let run = a.runtime.start(call("chain")).unwrap();
         world.pass(MOMENT);
-        // Somebody takes the run by force, as after a pause in which the lease ran out.
-        let (store, now) = (world.store.clone(), world.sim.now() + HOUR);
-        let worker = windlass_core::WorkerId::from_number(77);
-        let claimant = windlass_core::store::Claimant { worker, now };
-        world.run(async move { store.claim(run, claimant).await }).unwrap();
+        // Another worker takes the run by force, as after a pause in which the lease expired.
+        let (store, worker) = (world.store.clone(), windlass_core::WorkerId::from_number(77));
+        store.use_clock(windlass_core::testing::still(world.sim.now() + HOUR));
+        world.run(async move { store.claim(run, worker).await }).unwrap();
+        world.store.use_clock(std::sync::Arc::new(world.sim.clone()));
         world.pass(Duration::from_secs(25));
         // The readonly attempt ended, its record was refused, and nothing was done after it.
         assert_eq!((acted.get(), looked.get()), (1, 1));
@@ -156,7 +158,7 @@ fn e19_an_interrupted_once_attempt_is_settled_not_repeated() {
         world.pass(MOMENT);
         drop(a);
         let world = world.restart();
-        // Re-checked against the live tool, which can no longer find out: a person does.
+        // Checked against the current tool, which has no `reconcile` any more: a person settles it.
         let b = Worker::new(&world, 2, [make(&world, false)]);
         world.pass(MOMENT);
         let settle = b.runtime.clone();
@@ -181,7 +183,7 @@ fn l12_an_owner_bound_run_is_lost_with_its_owner() {
         let runtime = world.runtime([tool()]);
         let run = runtime.start(call("bound")).unwrap();
         world.pass(MOMENT);
-        // Suspended and woken by its own owner: that is no loss.
+        // Suspended and woken by its own owner: that is not a loss.
         let nudge = runtime.clone();
         world.run(async move { nudge.connect("anything", None).await }).unwrap();
         drop(runtime);
@@ -191,7 +193,7 @@ fn l12_an_owner_bound_run_is_lost_with_its_owner() {
         world.run(async move {
             recover.recover().await.unwrap();
             let item = recover.inbox().await.unwrap().remove(0);
-            recover.resolve(&item.key.unwrap(), windlass::Resolution::Ok { value: json!(1) }).await.unwrap();
+            recover.resolve(&item.key.unwrap(), windlass::inbox::Resolution::Ok { value: json!(1) }).await.unwrap();
         });
         let attach = runtime.clone();
         let outcomes = world.run(async move { attach.attach(run).await }).unwrap();
@@ -220,7 +222,7 @@ fn b02_l12_an_owner_bound_run_whose_layer_is_missing_is_lost_and_not_held() {
         world.run(async move {
             recover.recover().await.unwrap();
             let item = recover.inbox().await.unwrap().remove(0);
-            recover.resolve(&item.key.unwrap(), windlass::Resolution::Ok { value: json!(1) }).await.unwrap();
+            recover.resolve(&item.key.unwrap(), windlass::inbox::Resolution::Ok { value: json!(1) }).await.unwrap();
         });
         let attach = runtime.clone();
         let outcomes = world.run(async move { attach.attach(run).await }).unwrap();
@@ -233,13 +235,16 @@ fn b02_l12_an_owner_bound_run_whose_layer_is_missing_is_lost_and_not_held() {
 #[test]
 fn l12_an_external_run_is_finished_from_outside() {
     on_every_store(|world| {
-        let runtime = world.runtime([Tool::external("courier", "delivers", windlass::Schemas::any())]);
+        let runtime = world.runtime([Tool::external("courier", "delivers", windlass::tool::Schemas::any())]);
         let run = runtime.start(call("courier")).unwrap();
         world.pass(MOMENT);
         let answer = runtime.clone();
         world.run(async move {
             let item = answer.inbox().await.unwrap().remove(0);
-            answer.resolve(&item.key.unwrap(), windlass::Resolution::Ok { value: json!("there") }).await.unwrap();
+            answer
+                .resolve(&item.key.unwrap(), windlass::inbox::Resolution::Ok { value: json!("there") })
+                .await
+                .unwrap();
         });
         let outcomes = world.run(async move { runtime.attach(run).await }).unwrap();
         assert_eq!(outcomes[0].value(), Some(&json!("there")));
@@ -314,7 +319,7 @@ fn b11_a_turn_that_waits_for_a_turn_of_its_own_session_is_refused() {
         let text = outcome.value().unwrap().as_str().unwrap().to_owned();
         assert!(text.contains("waits for this very turn to end") && text.contains("without `turn`"), "{text}");
         world.pass(MOMENT);
-        let all = world.run(async move { runtime.list(windlass::Filter::Finished, None, 9).await }).unwrap();
+        let all = world.run(async move { runtime.list(windlass::run::Filter::finished(), None, 9).await }).unwrap();
         assert_eq!(all.len(), 2, "the next turn ran once this one was over");
     });
 }
@@ -348,12 +353,12 @@ fn e09_exclusive_calls_of_one_session_run_one_at_a_time_over_its_runs() {
                 start.attach(run).await.unwrap();
             }
         });
-        assert_eq!((inside.get(), most.get()), (4, 4), "nobody came in while somebody was inside");
+        assert_eq!((inside.get(), most.get()), (4, 4), "no two attempts overlapped");
     });
 }
 
 #[test]
-fn e19_recovery_takes_up_many_runs_at_a_bounded_rate_and_new_calls_go_first() {
+fn e19_recovery_continues_runs_at_a_limited_rate_and_new_calls_go_first() {
     on_every_store(|world| {
         let make = |world: &World| {
             let sim = world.sim.clone();
@@ -385,13 +390,13 @@ fn e19_recovery_takes_up_many_runs_at_a_bounded_rate_and_new_calls_go_first() {
         assert_eq!(found, 300);
         assert!(world.sim.now().since(before) < HOUR, "the new call did not wait for the old ones");
         world.pass(3 * HOUR);
-        let all = world.run(async move { runtime.list(windlass::Filter::Finished, None, 1_000).await }).unwrap();
+        let all = world.run(async move { runtime.list(windlass::run::Filter::finished(), None, 1_000).await }).unwrap();
         assert_eq!(all.len(), 301);
     });
 }
 
 #[test]
-fn e18_a_run_that_two_find_at_once_has_one_owner() {
+fn e18_a_run_found_by_two_workers_has_one_owner() {
     on_every_store(|world| {
         let (looked, sim) = (Counter::default(), world.sim.clone());
         let count = looked.clone();
@@ -416,11 +421,13 @@ fn e18_a_run_that_two_find_at_once_has_one_owner() {
         let runtime = Runtime::new(config);
         let run = runtime.start(call("late")).unwrap();
         world.pass(58 * MOMENT);
-        // Its time comes, and what its row says is long on its way to whoever looks.
-        *store.slow_look.lock() = Some((world.sim.clone(), [Duration::ZERO, 10 * MOMENT]));
+        // Its time comes, and the answer to the claim takes long.
+        *store.slow.lock() = Some((world.sim.clone(), 10 * MOMENT));
         world.pass(4 * MOMENT);
-        assert!(store.slow_look.lock().is_none(), "somebody looks");
-        // The end of a run in a session makes somebody look for others that are due.
+        let claimed = runtime.clone();
+        let claimed = world.run(async move { claimed.info(run).await }).unwrap().unwrap();
+        assert_eq!((claimed.state, looked.get()), (RunState::Running, 0), "claimed, and not driven yet");
+        // The end of a run in a session makes the runtime look for others that are due.
         let other = runtime.clone();
         world.run(async move { other.start_with(call("quick"), Start::session("s")).await }).unwrap();
         world.pass(60 * MOMENT);

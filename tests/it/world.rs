@@ -1,4 +1,4 @@
-//! What the tests share: stores of both kinds, a simulated process, tools that count.
+//! Shared fixtures: both kinds of stores, a simulated process, tools that count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use windlass::Tool;
+use windlass::store::{Durability, MemoryStore, SqliteStore, Store};
 use windlass::testing::SqliteDisk;
-use windlass::{Durability, MemoryStore, SqliteStore, Store, Tool};
 use windlass_core::testing::Sim;
 use windlass_core::time::Clock;
 use windlass_core::{Config, Runtime};
 
-/// Where files are kept that need not outlive the machine: in memory where that can be had.
+/// A directory for files that need not outlive the machine: in memory if possible.
 pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary directory")
 }
 
-/// A database file as the disk of a crash matrix or of the simulator: gone when its history is over.
+/// A database file as the disk of a crash matrix or of the simulator, removed at the end of its history.
 pub(crate) struct ScratchDisk {
     file: SqliteDisk,
     _dir: TempDir,
@@ -54,7 +55,7 @@ pub(crate) struct World {
     pub(crate) sim: Sim,
     pub(crate) store: Arc<dyn Store>,
     disk: Disk,
-    /// Which life of the process this is; run ids differ between lives.
+    /// The number of the process start; run ids differ between starts.
     life: u64,
 }
 
@@ -97,7 +98,7 @@ impl World {
         Self::boot(disk, life + 1)
     }
 
-    /// Where the database is, if it is one.
+    /// The path of the database, if it is one.
     pub(crate) fn file(&self) -> std::path::PathBuf {
         match &self.disk {
             Disk::Memory(_) => panic!("a store in memory has no file"),
@@ -115,7 +116,7 @@ impl World {
         config
     }
 
-    /// A runtime beside others of the same life: its runs have ids of their own.
+    /// Another runtime in the same process; its runs have ids of their own.
     pub(crate) fn another(&self, tools: impl IntoIterator<Item = Tool>) -> Config {
         static NEXT: AtomicU32 = AtomicU32::new(1_000);
         let mut config = self.config(tools);
@@ -127,7 +128,7 @@ impl World {
         Runtime::new(self.config(tools))
     }
 
-    /// Lets virtual time pass, and everything happen that happens meanwhile.
+    /// Lets virtual time pass, and everything happen that is due.
     pub(crate) fn pass(&self, time: Duration) {
         let sim = self.sim.clone();
         self.run(async move { sim.sleep(time).await });
@@ -139,7 +140,7 @@ impl World {
     }
 }
 
-/// Counts.
+/// A shared counter.
 #[derive(Clone, Default)]
 pub(crate) struct Counter(Arc<AtomicU32>);
 
@@ -153,10 +154,10 @@ impl Counter {
     }
 }
 
-/// A tool without a schema of note, from a function of its arguments.
+/// A tool without a particular schema, from a function of its arguments.
 pub(crate) fn tool<R, Fut>(name: &str, f: impl Fn(Value) -> Fut + Send + Sync + 'static) -> Tool
 where
-    R: windlass::tools::IntoOutput + 'static,
+    R: windlass::tool::IntoOutput + 'static,
     Fut: Future<Output = windlass::ToolResult<R>> + Send + 'static,
 {
     Tool::new(name, "a test tool", f)

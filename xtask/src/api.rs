@@ -70,7 +70,7 @@ pub(crate) fn gate() -> Result<()> {
         "schemathesis ended with {asked}, see above; the server's log is {}",
         place.log().display()
     );
-    // It serves, and whoever asked all that was let in to the end.
+    // It still serves, and every accepted request was answered.
     let listed = place.windlass(&token, &["runs", "list"])?;
     ensure!(listed.status.success(), "after all that: {}", String::from_utf8_lossy(&listed.stderr));
     server.stop()?;
@@ -113,8 +113,7 @@ impl Place {
         self.command().args(["--json", "--token", token]).args(args).output().context("cannot start windlass")
     }
 
-    /// Everything is allowed, but asked for by somebody: a server without tokens would lock everybody out as soon as one is
-    /// made.
+    /// A token with every scope. A server without tokens would refuse all later requests as soon as one creates a token.
     fn token(&self) -> Result<String> {
         let make = ["--quiet", "token", "create", "schemathesis", "--scope", "read,call,approve,admin"];
         let made = self.command().args(make).output().context("cannot start windlass")?;

@@ -5,6 +5,7 @@
 mod api;
 mod bench;
 mod cargo;
+mod contract;
 mod deny;
 mod python;
 mod rows;
@@ -20,7 +21,7 @@ const USAGE: &str = "\
 Usage: cargo xtask <command>
 
   test                                run every gate: format, lints, rows, tests, the API's description, docs, licences
-  rows [--json]                       which row of the contract is proven by which test
+  rows [--json | --write]             which row of the contract is proven by which test; --write updates docs/contract.md
   api                                 hold a real server to its own description, with schemathesis
   deny                                check licences, bans and sources of all dependencies
   bench [--json] [--peers] [part…] [filter]

@@ -1,9 +1,9 @@
 //! `cargo xtask rows`: which row of the contract is proven by which test.
 //!
-//! A test cites rows in its name: `l09_l22_finished_step_is_not_run_again` proves L09 and L22. `tests/rows.txt` lists
-//! the rows we claim; each must have a test that runs.
+//! A test cites rows in its name: `l09_l22_finished_step_is_not_run_again` proves L09 and L22. `docs/contract.md` says what
+//! each row is and how much of it holds; a row that holds, or partly, must have a test that runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
@@ -13,23 +13,24 @@ use serde_json::json;
 
 use crate::Misuse;
 use crate::cargo::root;
+use crate::contract::{self, Contract, PAGE, RowState};
 use crate::source::{code_only, is_word};
 
 /// The contract: a letter for each family, and how many rows it has.
-const FAMILIES: [(char, u8); 5] = [('L', 25), ('E', 26), ('A', 11), ('B', 12), ('W', 13)];
+const FAMILIES: [(char, u8); 5] = [('L', 28), ('E', 30), ('A', 11), ('B', 13), ('W', 14)];
 const SCANNED: [&str; 4] = ["crates", "tests", "examples", "xtask"];
-const CLAIMS: &str = "tests/rows.txt";
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let as_json = match args {
         [] => false,
         [flag] if flag == "--json" => true,
-        _ => return Err(Misuse(format!("`rows` takes only `--json`, not `{}`", args.join(" "))).into()),
+        [flag] if flag == "--write" => return write(&root()),
+        _ => return Err(Misuse(format!("`rows` takes `--json` or `--write`, not `{}`", args.join(" "))).into()),
     };
     let report = Report::of(&root())?;
     let text = if as_json { format!("{:#}\n", report.to_json()) } else { report.to_string() };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // The list is long; whoever reads it through `head` is served.
+        // The list is long, and `head` closes its input early.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         written => written.context("cannot write the list")?,
     }
@@ -43,9 +44,19 @@ pub(crate) fn gate() -> Result<()> {
     report.verdict()
 }
 
+/// Makes the last column of the contract again.
+fn write(root: &Path) -> Result<()> {
+    let report = Report::of(root)?;
+    let path = root.join(PAGE);
+    fs::write(&path, report.contract.rewritten(|row| report.cell(row)))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    println!("{PAGE} is written; {}", report.summary());
+    Ok(())
+}
+
 /// A row of the contract, or something that looks like one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Row {
+pub(crate) struct Row {
     /// Position in [`FAMILIES`], so that rows sort as the contract has them.
     family: usize,
     number: u8,
@@ -53,7 +64,7 @@ struct Row {
 
 impl Row {
     /// Exactly one family letter, in either case, and two digits.
-    fn parse(text: &str) -> Option<Row> {
+    pub(crate) fn parse(text: &str) -> Option<Row> {
         let [letter, tens, ones] = text.as_bytes() else { return None };
         let letter = char::from(letter.to_ascii_uppercase());
         let family = FAMILIES.iter().position(|&(name, _)| name == letter)?;
@@ -65,7 +76,7 @@ impl Row {
         (1..=FAMILIES[self.family].1).contains(&self.number)
     }
 
-    fn all() -> impl Iterator<Item = Row> {
+    pub(crate) fn all() -> impl Iterator<Item = Row> {
         FAMILIES
             .iter()
             .enumerate()
@@ -135,24 +146,9 @@ fn attributes(head: &str) -> impl Iterator<Item = &str> {
     head.split("#[").skip(1).map(|tail| tail.split(']').next().unwrap_or_default().trim_start())
 }
 
-/// The rows `tests/rows.txt` claims.
-fn claims(text: &str) -> Result<BTreeSet<Row>> {
-    let mut claimed = BTreeSet::new();
-    for (index, line) in text.lines().enumerate() {
-        let id = line.split('#').next().unwrap_or_default().trim();
-        if id.is_empty() {
-            continue;
-        }
-        match Row::parse(id) {
-            Some(row) if row.is_known() => claimed.insert(row),
-            _ => bail!("{CLAIMS}:{}: `{id}` is not a row of the contract", index + 1),
-        };
-    }
-    Ok(claimed)
-}
-
 struct Report {
-    claimed: BTreeSet<Row>,
+    contract: Contract,
+    states: BTreeMap<Row, RowState>,
     tests: BTreeMap<Row, Vec<Citing>>,
     /// Tests that cite a row the contract does not have.
     unknown: Vec<Citing>,
@@ -160,7 +156,7 @@ struct Report {
 
 impl Report {
     fn of(root: &Path) -> Result<Report> {
-        let path = root.join(CLAIMS);
+        let path = root.join(PAGE);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut citing = Vec::new();
         for directory in SCANNED {
@@ -170,11 +166,12 @@ impl Report {
                 citing.extend(citing_functions(&relative.to_string_lossy().replace('\\', "/"), &source));
             }
         }
-        Ok(Report::new(claims(&text)?, citing))
+        Ok(Report::new(Contract::parse(&text)?, citing))
     }
 
-    fn new(claimed: BTreeSet<Row>, citing: Vec<Citing>) -> Report {
-        let mut report = Report { claimed, tests: BTreeMap::new(), unknown: Vec::new() };
+    fn new(contract: Contract, citing: Vec<Citing>) -> Report {
+        let states = contract.states();
+        let mut report = Report { contract, states, tests: BTreeMap::new(), unknown: Vec::new() };
         for test in citing {
             let (known, unknown): (Vec<Row>, Vec<Row>) = test.rows.iter().partition(|row| row.is_known());
             for row in known {
@@ -192,18 +189,29 @@ impl Report {
         self.tests.get(&row).map_or(&[], Vec::as_slice)
     }
 
-    fn is_proven(&self, row: Row) -> bool {
+    fn state(&self, row: Row) -> &RowState {
+        self.states.get(&row).unwrap_or(&RowState::NotYet)
+    }
+
+    /// What the contract says of the tests of a row. Those that are ignored prove nothing.
+    fn cell(&self, row: Row) -> String {
+        contract::cell(self.tests(row).iter().filter(|test| !test.ignored).map(|test| test.name.as_str()))
+    }
+
+    fn has_test(&self, row: Row) -> bool {
         self.tests(row).iter().any(|test| !test.ignored)
     }
 
-    /// Rows claimed without a test that runs.
+    /// Rows that hold, or partly, without a test that runs.
     fn unproven(&self) -> Vec<Row> {
-        self.claimed.iter().copied().filter(|&row| !self.is_proven(row)).collect()
+        let claimed = |row: &Row| *self.state(*row) != RowState::NotYet;
+        Row::all().filter(|row| claimed(row) && !self.has_test(*row)).collect()
     }
 
     fn summary(&self) -> String {
-        let proven = Row::all().filter(|&row| self.is_proven(row)).count();
-        format!("{proven} of {} rows have a test; {} are claimed in {CLAIMS}", Row::all().count(), self.claimed.len())
+        let count = |word: &str| self.states.values().filter(|state| state.word() == word).count();
+        let (proven, partly, not_yet) = (count("proven"), count("partly"), count("not yet"));
+        format!("{} rows: {proven} proven, {partly} partly, {not_yet} not yet", Row::all().count())
     }
 
     fn verdict(&self) -> Result<()> {
@@ -215,8 +223,14 @@ impl Report {
                 format!("{}:{}: test `{}` cites unknown row {}", test.file, test.line, test.name, rows.join(", "))
             })
             .collect();
-        complaints
-            .extend(self.unproven().iter().map(|row| format!("{CLAIMS} claims {row}, but no test that runs cites it")));
+        complaints.extend(self.unproven().iter().map(|row| {
+            format!("{PAGE}: {row} is marked `{}`, but no test that runs cites it", self.state(*row).word())
+        }));
+        let stale: Vec<String> = self.contract.stale(|row| self.cell(row)).iter().map(Row::to_string).collect();
+        if !stale.is_empty() {
+            let rows = stale.join(", ");
+            complaints.push(format!("{PAGE}: the tests of {rows} have changed; run `cargo xtask rows --write`"));
+        }
         if !complaints.is_empty() {
             bail!("{}", complaints.join("\n       "));
         }
@@ -228,10 +242,14 @@ impl Report {
             |test: &Citing| json!({ "name": test.name, "file": test.file, "line": test.line, "ignored": test.ignored });
         let rows: Vec<_> = Row::all()
             .map(|row| {
+                let missing = match self.state(row) {
+                    RowState::Partly(missing) => Some(missing),
+                    _ => None,
+                };
                 json!({
                     "id": row.to_string(),
-                    "claimed": self.claimed.contains(&row),
-                    "proven": self.is_proven(row),
+                    "state": self.state(row).word(),
+                    "missing": missing,
                     "tests": self.tests(row).iter().map(test).collect::<Vec<_>>(),
                 })
             })
@@ -249,13 +267,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for row in Row::all() {
             let tests = self.tests(row);
-            let claim = if self.claimed.contains(&row) { "claimed" } else { "" };
+            let state = self.state(row).word();
             if tests.is_empty() {
-                writeln!(f, "{row}  {claim:7}  -")?;
+                writeln!(f, "{row}  {state:7}  -")?;
             }
             for Citing { name, file, line, ignored, .. } in tests {
                 let ignored = if *ignored { "  (ignored)" } else { "" };
-                writeln!(f, "{row}  {claim:7}  {name}  {file}:{line}{ignored}")?;
+                writeln!(f, "{row}  {state:7}  {name}  {file}:{line}{ignored}")?;
             }
         }
         writeln!(f, "{}", self.summary())
@@ -290,8 +308,14 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    fn report(claimed: &str, source: &str) -> Report {
-        Report::new(claims(claimed).unwrap(), citing_functions("a.rs", source))
+    /// A report on a contract where the rows in `proven` are, and whose last column is up to date.
+    fn report(proven: &[&str], source: &str) -> Report {
+        let state = |row: &str| if proven.contains(&row) { "proven" } else { "not yet" };
+        let rows: String =
+            Row::all().map(|row| format!("| {row} | It works. | {} | |\n", state(&row.to_string()))).collect();
+        let stale = Report::new(Contract::parse(&rows).unwrap(), citing_functions("a.rs", source));
+        let page = stale.contract.rewritten(|row| stale.cell(row));
+        Report::new(Contract::parse(&page).unwrap(), citing_functions("a.rs", source))
     }
 
     /// `line name rows` of every citing function.
@@ -308,10 +332,10 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_has_87_rows() {
-        assert_eq!(Row::all().count(), 87);
+    fn the_contract_has_96_rows() {
+        assert_eq!(Row::all().count(), 96);
         assert!(Row::all().all(|row| row.is_known() && Row::parse(&row.to_string()) == Some(row)));
-        for outside in ["L00", "L26", "E27", "A12", "B13", "W14"] {
+        for outside in ["L00", "L29", "E31", "A12", "B14", "W15"] {
             assert!(!Row::parse(outside).unwrap().is_known(), "{outside}");
         }
         for other in ["X01", "L1", "L001", "e2e", "", "LL1", "é01"] {
@@ -343,40 +367,43 @@ mod tests {
 
     #[test]
     fn an_unknown_row_fails_by_name() {
-        let error = report("", "#[test]\nfn l99_l01_nothing() {}").verdict().unwrap_err();
+        let error = report(&[], "#[test]\nfn l99_l01_nothing() {}").verdict().unwrap_err();
         assert_eq!(error.to_string(), "a.rs:2: test `l99_l01_nothing` cites unknown row L99");
     }
 
     #[test]
     fn a_helper_that_looks_like_an_unknown_row_passes() {
-        report("", "fn b64_encode() {}\n#[cfg(test)]\nfn b64_decode() {}").verdict().unwrap();
+        report(&[], "fn b64_encode() {}\n#[cfg(test)]\nfn b64_decode() {}").verdict().unwrap();
     }
 
     #[test]
-    fn a_claimed_row_needs_a_test_that_runs() {
-        report("L01 # with a remark\n\n# a comment\n", "#[test]\nfn l01_ok() {}").verdict().unwrap();
-        let missing = "tests/rows.txt claims L02, but no test that runs cites it";
+    fn a_proven_row_needs_a_test_that_runs() {
+        report(&["L01"], "#[test]\nfn l01_ok() {}").verdict().unwrap();
+        let missing = "docs/contract.md: L02 is marked `proven`, but no test that runs cites it";
         for source in ["", "#[test]\n#[ignore = \"slow\"]\nfn l02_ignored() {}", "// fn l02_commented_out() {}"] {
-            assert_eq!(report("L02", source).verdict().unwrap_err().to_string(), missing, "{source}");
+            assert_eq!(report(&["L02"], source).verdict().unwrap_err().to_string(), missing, "{source}");
         }
     }
 
     #[test]
     fn ignoring_one_test_does_not_ignore_the_next() {
-        report("L02", "#[test]\n#[ignore]\nfn l01_x() {}\n\n#[test]\nfn l02_y() {}").verdict().unwrap();
+        report(&["L02"], "#[test]\n#[ignore]\nfn l01_x() {}\n\n#[test]\nfn l02_y() {}").verdict().unwrap();
     }
 
     #[test]
-    fn claims_are_checked() {
-        let error = claims("L01\nL26\n").unwrap_err();
-        assert_eq!(error.to_string(), "tests/rows.txt:2: `L26` is not a row of the contract");
+    fn a_stale_column_names_the_command() {
+        let mut changed = report(&[], "#[test]\nfn l01_l02_x() {}");
+        changed.tests.clear();
+        let stale = "docs/contract.md: the tests of L01, L02 have changed; run `cargo xtask rows --write`";
+        assert_eq!(changed.verdict().unwrap_err().to_string(), stale);
     }
 
     #[test]
     fn json_says_what_the_verdict_says() {
-        let json = report("L02", "#[test]\nfn l01_x() {}").to_json();
+        let json = report(&["L02"], "#[test]\nfn l01_x() {}").to_json();
         assert_eq!(json["ok"], false);
         assert_eq!(json["unproven"], json!(["L02"]));
+        assert_eq!((&json["rows"][0]["state"], &json["rows"][1]["state"]), (&json!("not yet"), &json!("proven")));
         assert_eq!(
             json["rows"][0]["tests"][0],
             json!({ "name": "l01_x", "file": "a.rs", "line": 2, "ignored": false })

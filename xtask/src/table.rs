@@ -153,7 +153,7 @@ fn binary(http: &Value) -> Option<String> {
     let (bare, tool) = (of("command", "bare_p50_us") / 1e3, of("command", "tool_p50_us") / 1e3);
     Some(format!(
         "- {} events of one run reach {} readers, all in order, at {} events/s.\n\
-         - The binary has {:.0} MiB, answers {ready:.0} ms after it is started, and needs {:.0} MiB while nobody asks.\n\
+         - The binary has {:.0} MiB, answers {ready:.0} ms after it is started, and needs {:.0} MiB while idle.\n\
          - A command takes {bare:.1} ms by hand, {tool:.1} ms as a tool, {:.1} ms as a tool in a sandbox.\n",
         number(events),
         number(readers),

@@ -1,7 +1,7 @@
 //! A global allocator that can count.
 //!
-//! The only place of the workspace with `unsafe` code: `GlobalAlloc` is an unsafe trait, and there is no other way to see
-//! every allocation of code that is not ours. Each method passes its arguments on to the system's allocator unchanged.
+//! The only module of the workspace with `unsafe` code: `GlobalAlloc` is an unsafe trait, and there is no other way to
+//! see every allocation of other crates. Each method passes its arguments to the system's allocator unchanged.
 //!
 //! Counting is off unless [`count`] runs, so that timed passes pay one predictable branch and no shared write.
 #![allow(unsafe_code)]
@@ -38,7 +38,8 @@ impl Counting {
     }
 }
 
-// SAFETY: every method is the system allocator's, with the caller's own arguments; counting neither allocates nor panics.
+// SAFETY: every method calls the system allocator's with the caller's own arguments; counting neither allocates nor
+// panics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note(layout.size());
@@ -66,16 +67,16 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What was allocated, on all threads. Growing a block counts as one allocation of the bytes it grew by.
+/// Allocations on all threads. Growing a block counts as one allocation of the additional bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Allocated {
     pub(crate) allocations: u64,
     pub(crate) bytes: u64,
-    /// What was given back meanwhile, whenever it was allocated.
+    /// Bytes freed in the same time, whenever they were allocated.
     pub(crate) freed: u64,
 }
 
-/// Runs `work` and counts the allocations of the whole process meanwhile. Not to be nested.
+/// Runs `work` and counts the allocations of the whole process in that time. Must not be nested.
 pub(crate) fn count<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
     let before = now();
     COUNTING.store(true, Relaxed);

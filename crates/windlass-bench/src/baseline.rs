@@ -1,4 +1,4 @@
-//! The bare baseline: what any tool runtime has to do at the least, written by hand.
+//! The bare baseline: the least that any tool runtime has to do, written by hand.
 
 use std::{future::Future, hint::black_box, pin::Pin};
 
@@ -10,7 +10,7 @@ use crate::{
     fixture::{self, Call},
 };
 
-/// The name the other contenders' ratios refer to.
+/// The name of the contender that ratios refer to.
 pub const NAME: &str = "baseline";
 
 type BoxFuture = Pin<Box<dyn Future<Output = Value> + Send>>;
@@ -31,7 +31,7 @@ impl Baseline {
     ///
     /// # Errors
     ///
-    /// When the schema of the fixture is not one.
+    /// When the schema of the fixture is invalid.
     pub fn new() -> anyhow::Result<Self> {
         let tool = Tool {
             validator: jsonschema::draft202012::new(&fixture::schema())?,
@@ -43,7 +43,7 @@ impl Baseline {
     async fn call(&self, call: Call) -> Result<Value, &'static str> {
         let tool = self.tools.get(&call.name).ok_or("no such tool")?;
         if !tool.validator.is_valid(&call.arguments) {
-            return Err("the arguments do not fit the schema");
+            return Err("the arguments do not match the schema");
         }
         Ok((tool.body)(call.arguments).await)
     }

@@ -1,4 +1,4 @@
-//! The command line, shared with the peers' programs.
+//! The command line, shared with the programs of the peers.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use crate::{
 };
 
 const USAGE: &str = "\
-What a tool call costs, an operation of a durable body, and a durable step beside the disk's own limits.
+The cost of a tool call, of an operation of a durable body, and of a durable step compared with the limits of the disk.
 
 Usage: PROGRAM [--json] [PART…] [--instructions] [--rounds N] [--runs N] [FILTER]
 
 Parts; without one: calls and steps.
-  --calls         what calls and operations cost
-  --steps         steps in 1 to 1,024 runs at once on SQLite, and what the disk itself can do
-  --restart N     open a file with so many suspended runs: how soon is a new call answered?
-  --parked N      park so many runs: what do they cost, and how soon do they wake?
-  --sustained S   mixed short runs for so many seconds: is it as fast at the end, and how large is the file?
+  --calls         the cost of calls and operations
+  --steps         steps in 1 to 1,024 runs at once on SQLite, and the limits of the disk
+  --restart N     open a file with N suspended runs: how soon does a new call return?
+  --parked N      park N runs: what do they cost, and how soon do they wake?
+  --sustained S   mixed short runs for S seconds: does the rate stay the same, and how large is the file?
   --durable       --steps --restart 100000 --parked 1000000 --sustained 60
-  --http          calls and events over HTTP, the binary, commands; by `cargo xtask bench`, which starts a program of its own
+  --http          calls and events over HTTP, the binary, commands; `cargo xtask bench` starts a separate program
 
-  --json          print JSON instead of tables; `cargo xtask table` makes Markdown of it
+  --json          print JSON instead of tables; `cargo xtask table` turns it into Markdown
   --instructions  also count instructions of calls and operations, with valgrind's callgrind
   --rounds N      rounds to take the median of
-  --runs N        steps in so many runs at once only
-  FILTER          measure only what has this in its name, and the baseline
+  --runs N        steps in N runs at once only
+  FILTER          measure only contenders with this text in their name, and the baseline
 ";
 
-/// What there is to be measured, made when it is asked for.
+/// What can be measured. Each list is created when it is needed.
 pub struct Bench {
     /// See [`contenders`](crate::contenders).
     pub contenders: fn() -> anyhow::Result<Vec<Box<dyn Contender>>>,
@@ -44,7 +44,7 @@ pub struct Bench {
     pub engines: fn() -> anyhow::Result<Vec<Box<dyn Engine>>>,
 }
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq)]
 struct Options {
     help: bool,
@@ -57,7 +57,7 @@ struct Options {
     counted: Counted,
 }
 
-/// What is measured.
+/// The selected parts.
 #[derive(Debug, Default, PartialEq)]
 struct Parts {
     calls: bool,
@@ -68,18 +68,18 @@ struct Parts {
 }
 
 impl Parts {
-    /// Without being told.
+    /// The default parts.
     fn usual() -> Self {
         Self { calls: true, steps: true, ..Self::default() }
     }
 
-    /// All that is on disk too, in the sizes that the project's aims name.
+    /// Adds all parts on disk, with the sizes of the project's goals.
     fn and_durable(self) -> Self {
         Self { steps: true, restart: Some(100_000), parked: Some(1_000_000), sustained: Some(60), ..self }
     }
 }
 
-/// What the program passes to itself when it runs under callgrind.
+/// Options that the program passes to itself when it runs under callgrind.
 #[derive(Debug, Default, PartialEq)]
 struct Counted {
     contender: Option<String>,
@@ -88,11 +88,11 @@ struct Counted {
     iterations: usize,
 }
 
-/// Does what the command line asks for and prints the report.
+/// Runs the selected benchmarks and prints the report.
 ///
 /// # Errors
 ///
-/// When the command line is not understood, something fails that is measured, or Windlass compiles a schema for a call.
+/// When the command line is invalid, a measured operation fails, or Windlass compiles a schema for a call.
 pub fn run(bench: &Bench) -> anyhow::Result<()> {
     let options = parse(std::env::args().skip(1))?;
     if options.help {
@@ -107,7 +107,7 @@ pub fn run(bench: &Bench) -> anyhow::Result<()> {
         return instructions::run_counted_operations(&mut (bench.scenarios)()?, name, counted.iterations);
     }
     if cfg!(debug_assertions) {
-        eprintln!("note: not a release build, the figures mean nothing");
+        eprintln!("note: this is not a release build; the figures are meaningless");
     }
     let report = measure_parts(bench, &options)?;
     let text = if options.json { report::json(&report)? + "\n" } else { report::text(&report) };
@@ -156,7 +156,7 @@ fn measure_calls(
     report.operations =
         scenarios.iter_mut().map(|scenario| scenario::measure(scenario.as_mut())).collect::<anyhow::Result<_>>()?;
     let compiled = Contract::compiled() - compiled;
-    ensure!(compiled == 0, "Windlass compiled {compiled} schemas while calls were made");
+    ensure!(compiled == 0, "Windlass compiled {compiled} schemas during calls");
     Ok(())
 }
 
@@ -197,10 +197,10 @@ fn parse(arguments: impl IntoIterator<Item = String>) -> anyhow::Result<Options>
             "--scenario" => options.counted.scenario = Some(value()?),
             "--batch" => options.counted.batch = positive(&argument, &value()?)?,
             "--iterations" => options.counted.iterations = positive(&argument, &value()?)?,
-            "--http" => bail!("--http is measured by a program of its own; `cargo xtask bench --http` starts it"),
+            "--http" => bail!("--http is measured by a separate program; `cargo xtask bench --http` starts it"),
             flag if flag.starts_with('-') => bail!("unknown option {flag}; --help lists them"),
             filter if options.filter.is_none() => options.filter = Some(filter.to_owned()),
-            more => bail!("only one filter can be given, not {more:?} too"),
+            more => bail!("only one filter can be given; {more:?} is a second one"),
         }
     }
     if options.parts == Parts::default() {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_in_any_order() {
+    fn options_are_accepted_in_any_order() {
         let expected = Options {
             json: true,
             instructions: true,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_named_are_all_there_is() {
+    fn named_parts_replace_the_default_ones() {
         let parts = |line| parsed(line).unwrap().parts;
         assert_eq!(parts("--steps"), Parts { steps: true, ..Parts::default() });
         assert_eq!(parts("--parked 5 --calls"), Parts { calls: true, parked: Some(5), ..Parts::default() });
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn errors_name_the_option() {
         let message = |line| parsed(line).unwrap_err().to_string();
         assert!(message("--jsn").contains("--jsn"));
         assert!(message("a b").contains("\"b\""));

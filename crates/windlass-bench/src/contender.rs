@@ -1,4 +1,4 @@
-//! The one interface every measured thing has.
+//! The interface of everything that is compared.
 
 use serde_json::Value;
 
@@ -8,40 +8,40 @@ use crate::fixture::{self, Call};
 ///
 /// The rules that keep the comparison fair:
 ///
-/// - What the API takes by value is made in [`prepare`](Self::prepare), outside of the measured time; what it copies on
-///   its own is measured.
-/// - Everything handed over is gone when [`run`](Self::run) returns: arguments and results are dropped in measured time.
-/// - A contender validates the arguments if its API can, and says so in [`validates`](Self::validates) if not.
+/// - Values that the API takes are created in [`prepare`](Self::prepare), outside of the measured time; copies that the
+///   API makes itself are measured.
+/// - Arguments and results are dropped before [`run`](Self::run) returns, in measured time.
+/// - A contender validates the arguments if its API can; otherwise [`validates`](Self::validates) is false.
 /// - An API for batches gets the whole batch in one call; an API without one gets the calls one after another.
-/// - Futures are driven as [`drive`](crate::drive) says.
+/// - Futures are driven as [`drive`](crate::drive) describes.
 pub trait Contender {
-    /// The name in the report, unique in a run. It should tell what is left out, such as validation.
+    /// The name in the report, unique in a run. It should mention what is left out, such as validation.
     fn name(&self) -> &str;
 
-    /// Whether arguments that do not fit the schema are refused.
+    /// Whether arguments that do not match the schema are refused.
     fn validates(&self) -> bool {
         true
     }
 
-    /// Makes one call the way `run` does, so that the answer can be checked before anything is measured.
+    /// Makes one call in the same way as `run`, so that the result can be checked before anything is measured.
     ///
     /// # Errors
     ///
     /// The text of the refusal or failure.
     fn probe(&mut self, call: Call) -> Result<Value, String>;
 
-    /// Makes ready `batches` batches of `batch` calls each ([`fixture::batches`]). Not measured.
+    /// Prepares `batches` batches of `batch` calls each ([`fixture::batches`]). Not measured.
     fn prepare(&mut self, batch: usize, batches: usize);
 
-    /// Makes the prepared calls and answers how many succeeded. Measured.
+    /// Makes the prepared calls and returns how many succeeded. Measured.
     fn run(&mut self) -> usize;
 }
 
-/// Checks that a contender does the work it is measured for.
+/// Checks that a contender does the work that is measured.
 ///
 /// # Errors
 ///
-/// When it answers a good call wrongly, or when what it says of its validation is not what it does.
+/// When it returns a wrong result for a valid call, or when `validates` does not match its behaviour.
 pub fn check(contender: &mut dyn Contender) -> anyhow::Result<()> {
     let name = contender.name().to_owned();
     let answer = contender.probe(fixture::call(0));
@@ -52,7 +52,7 @@ pub fn check(contender: &mut dyn Contender) -> anyhow::Result<()> {
         let refused = contender.probe(Call { arguments: broken, ..fixture::call(0) }).is_err();
         anyhow::ensure!(
             refused == contender.validates(),
-            "{name}: says validates = {}, but with {why} refused = {refused}",
+            "{name}: validates is {}, but with {why} refused is {refused}",
             contender.validates()
         );
     }

@@ -1,28 +1,28 @@
-//! CPU time of processes, over all their threads, where the system tells: `/proc`, so Linux.
+//! CPU time of processes over all their threads. Read from `/proc`, so on Linux only.
 
 use std::fs;
 use std::time::Duration;
 
-/// Ticks per second of the times in `/proc`: a constant of Linux towards programs, whatever its clock does.
+/// Ticks per second of the times in `/proc`: a constant of Linux for programs, independent of its clock.
 const TICKS: u64 = 100;
 
-/// What one process says of itself.
+/// A process in `/proc`.
 #[derive(Debug, PartialEq)]
 struct Process {
     id: u32,
     parent: u32,
-    /// Of itself, and of the children that ended and were waited for.
+    /// Ticks of itself, and of the children that ended and were waited for.
     ticks: u64,
 }
 
-/// CPU time this process has used so far.
+/// CPU time that this process has used so far.
 #[must_use]
 pub fn of_this() -> Option<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     parse(&stat).map(|process| time(process.ticks))
 }
 
-/// CPU time that a process and everything it has started have used so far.
+/// CPU time that a process and all its descendants have used so far.
 #[must_use]
 pub fn of_tree(root: u32) -> Option<Duration> {
     let processes = processes()?;
@@ -32,7 +32,7 @@ pub fn of_tree(root: u32) -> Option<Duration> {
 
 fn processes() -> Option<Vec<Process>> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
-    // A process that ends meanwhile cannot be read, and its parent has its time.
+    // A process that has ended cannot be read; its time is part of its parent's.
     Some(entries.filter_map(|entry| parse(&fs::read_to_string(entry.path().join("stat")).ok()?)).collect())
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_whatever_the_program_is_called() {
+    fn a_stat_line_is_parsed_whatever_the_program_is_called() {
         let line = "71 (a ) b (c) S 7 71 71 0 -1 4194560 900 80 1 0 30 12 5 3 20 0 4 0 100 9 9";
         assert_eq!(parse(line), Some(Process { id: 71, parent: 7, ticks: 50 }));
         assert_eq!(parse("71 (cut) S 7 71"), None);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_summed_without_its_neighbours() {
+    fn the_sum_of_a_tree_excludes_other_processes() {
         let process = |id, parent, ticks| Process { id, parent, ticks };
         let all =
             [process(1, 0, 1), process(2, 1, 10), process(3, 2, 100), process(4, 3, 1_000), process(5, 1, 10_000)];

@@ -1,6 +1,6 @@
 //! How the futures of the contenders are polled.
 //!
-//! A contender that needs no runtime uses [`now`]. One that may ask for a timer or a task uses [`runtime`] and enters it
+//! A contender that needs no runtime uses [`now`]. One that may need a timer or a task uses [`runtime`] and enters it
 //! once per [`run`](crate::Contender::run), not once per call: a program that makes tool calls is inside of its runtime
 //! already.
 
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context as _;
 
-/// Polls a future until it is ready, with a waker that does nothing: the least that a call can cost.
+/// Polls a future until it is ready, with a waker that does nothing: the least possible cost of a call.
 pub fn now<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -24,7 +24,7 @@ pub fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// The tokio runtime that contenders are driven with: one thread, timers on.
+/// The tokio runtime for contenders: one thread, timers on.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot start a tokio runtime")
 }
 
-/// The tokio runtime that durable engines are driven with: as many threads as there are cores, as in a server.
+/// The tokio runtime for durable engines: as many threads as there are cores, as in a server.
 ///
 /// # Errors
 ///

@@ -6,21 +6,21 @@ use serde_json::{Value, json};
 pub const NAME: &str = "search_orders";
 
 /// The tool's description.
-pub const DESCRIPTION: &str = "Searches the orders of a customer and answers how many there are";
+pub const DESCRIPTION: &str = "Searches the orders of a customer and returns how many there are";
 
-/// A call as a model hands it over.
+/// A call as a model makes it.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// The identifier the model gave to the call.
     pub id: String,
-    /// The tool asked for.
+    /// The name of the tool.
     pub name: String,
-    /// What it is asked with.
+    /// The arguments.
     pub arguments: Value,
 }
 
-/// The tool's parameters: JSON Schema 2020-12 with the shapes that tools commonly have, and only keywords that every
-/// contender's validator knows.
+/// The tool's parameters: JSON Schema 2020-12 with the shapes that tools commonly have, and only keywords that all
+/// validators of the contenders support.
 #[must_use]
 pub fn schema() -> Value {
     json!({
@@ -49,7 +49,7 @@ pub fn schema() -> Value {
     })
 }
 
-/// Arguments that fit the schema, about 500 bytes as text.
+/// Arguments that match the schema, about 500 bytes as text.
 #[must_use]
 pub fn arguments() -> Value {
     json!({
@@ -69,13 +69,13 @@ pub fn arguments() -> Value {
     })
 }
 
-/// Arguments that do not fit the schema, each with what is wrong.
+/// Arguments that do not match the schema, each with the reason.
 #[must_use]
 pub fn broken_arguments() -> Vec<(Value, &'static str)> {
     let broken = |pointer: &str, value: Value| {
         let mut arguments = arguments();
-        if let Some(place) = arguments.pointer_mut(pointer) {
-            *place = value;
+        if let Some(slot) = arguments.pointer_mut(pointer) {
+            *slot = value;
         }
         arguments
     };
@@ -89,7 +89,7 @@ pub fn broken_arguments() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// The tool itself: it only reads, and it has next to nothing to do.
+/// The tool itself: it only reads, and does next to nothing.
 #[must_use]
 pub fn body(arguments: &Value) -> Value {
     let found = arguments.get("limit").and_then(Value::as_u64).unwrap_or(0) / 2;
@@ -102,7 +102,7 @@ pub fn call(index: usize) -> Call {
     Call { id: format!("call_{index:08}"), name: NAME.to_owned(), arguments: arguments() }
 }
 
-/// `batches` batches of `batch` calls each, as `convert` puts them for the API under test.
+/// `batches` batches of `batch` calls each, as `convert` turns them into calls of the measured API.
 pub fn batches<T>(batch: usize, batches: usize, convert: impl Fn(Call) -> T) -> Vec<Vec<T>> {
     (0..batches).map(|number| (0..batch).map(|index| convert(call(number * batch + index))).collect()).collect()
 }
@@ -112,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_fit_the_schema_and_are_of_the_promised_size() {
+    fn arguments_match_the_schema_and_have_the_documented_size() {
         assert!(jsonschema::draft202012::is_valid(&schema(), &arguments()));
         let length = arguments().to_string().len();
         assert!((450..=550).contains(&length), "{length} bytes");
     }
 
     #[test]
-    fn broken_arguments_do_not_fit_the_schema() {
+    fn broken_arguments_do_not_match_the_schema() {
         for (broken, why) in broken_arguments() {
             assert!(!jsonschema::draft202012::is_valid(&schema(), &broken), "{why}");
         }

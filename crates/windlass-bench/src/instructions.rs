@@ -1,9 +1,8 @@
-//! Instructions per call, counted by valgrind's callgrind: a figure that a busy machine cannot change.
+//! Instructions per call, counted by valgrind's callgrind: a figure that does not depend on the load of the machine.
 //!
 //! The program runs itself under callgrind with one contender and two different numbers of calls, or one scenario and
-//! two different numbers of rounds, and divides the difference of the counts by that of the calls or operations; what
-//! happens only once drops out. Only the measured section
-//! is counted, and only on the thread that makes the calls.
+//! two different numbers of rounds, and divides the difference of the counts by that of the calls or operations, so
+//! that one-time work cancels out. Only the measured section is counted, and only on the thread that makes the calls.
 
 use std::{
     io::ErrorKind,
@@ -24,11 +23,11 @@ const CALLS: (usize, usize) = (256, 768);
 /// The rounds of the two runs of a scenario.
 const ROUNDS: (usize, usize) = (1, 3);
 
-/// Whether there is a valgrind to run.
+/// Whether valgrind is installed.
 ///
 /// # Errors
 ///
-/// When valgrind is there but does not run.
+/// When valgrind is installed but does not run.
 pub fn available() -> anyhow::Result<bool> {
     match Command::new("valgrind").arg("--version").stdout(Stdio::null()).status() {
         Ok(status) => Ok(status.success()),
@@ -37,11 +36,11 @@ pub fn available() -> anyhow::Result<bool> {
     }
 }
 
-/// Fills in the instructions per call of `row`.
+/// Sets the instructions per call of `row`.
 ///
 /// # Errors
 ///
-/// When callgrind fails or says something unexpected.
+/// When callgrind fails or its output is not as expected.
 pub fn count(row: &mut Row) -> anyhow::Result<()> {
     let (few, many) = (CALLS.0.div_ceil(row.batch), CALLS.1.div_ceil(row.batch));
     let calls = (many - few) * row.batch;
@@ -51,11 +50,11 @@ pub fn count(row: &mut Row) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fills in the instructions per operation of `row`.
+/// Sets the instructions per operation of `row`.
 ///
 /// # Errors
 ///
-/// When callgrind fails or says something unexpected.
+/// When callgrind fails or its output is not as expected.
 pub fn count_operations(row: &mut OperationRow) -> anyhow::Result<()> {
     let which = ["--scenario", &row.name];
     let instructions = callgrind(&which, ROUNDS.1)?.saturating_sub(callgrind(&which, ROUNDS.0)?);
@@ -75,18 +74,20 @@ fn callgrind(which: &[&str], iterations: usize) -> anyhow::Result<u64> {
         .args(["--iterations", &iterations.to_string()])
         .output()
         .context("cannot run valgrind")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "callgrind failed on {}: {said}", which[1]);
-    collected(&said).filter(|&count| count > 0).with_context(|| format!("callgrind gave no count: {said}"))
+    let output_text = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "callgrind failed on {}: {output_text}", which[1]);
+    collected(&output_text)
+        .filter(|&count| count > 0)
+        .with_context(|| format!("callgrind printed no count: {output_text}"))
 }
 
-/// The count in callgrind's closing words, such as `==4711== Collected : 123456`.
-fn collected(said: &str) -> Option<u64> {
-    let line = said.lines().find(|line| line.contains("Collected"))?;
+/// The count in callgrind's summary, such as `==4711== Collected : 123456`.
+fn collected(output: &str) -> Option<u64> {
+    let line = output.lines().find(|line| line.contains("Collected"))?;
     line.rsplit_once(':')?.1.trim().parse().ok()
 }
 
-/// The counted side: makes `iterations` batches of calls with the contender of that name.
+/// Runs under callgrind: makes `iterations` batches of calls with the contender of that name.
 ///
 /// # Errors
 ///
@@ -106,7 +107,7 @@ pub fn run_counted(
     Ok(())
 }
 
-/// The counted side of a scenario: `iterations` rounds of the one of that name.
+/// Runs under callgrind: makes `iterations` rounds of the scenario of that name.
 ///
 /// # Errors
 ///
@@ -131,9 +132,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn count_is_read_from_what_callgrind_says() {
-        let said = "==7== \n==7== Events    : Ir\n==7== Collected : 123456\n==7== \n==7== I   refs:      123,456\n";
-        assert_eq!(collected(said), Some(123_456));
+    fn the_count_is_read_from_callgrinds_output() {
+        let output = "==7== \n==7== Events    : Ir\n==7== Collected : 123456\n==7== \n==7== I   refs:      123,456\n";
+        assert_eq!(collected(output), Some(123_456));
         assert_eq!(collected("==7== nothing\n"), None);
     }
 }

@@ -1,12 +1,13 @@
-//! What one tool call costs: Windlass beside a bare baseline and, in the package under `peers/`, beside other runtimes.
+//! The cost of a tool call: Windlass compared with a bare baseline and, in the package under `peers/`, with other
+//! runtimes.
 //!
 //! Every contender runs the same tool ([`fixture`]) in the same process and takes turns with all others ([`measure`]),
-//! so that whatever else the machine is doing hits them alike. Ratios are worth more than figures.
+//! so that other load on the machine affects them alike. Ratios are more reliable than absolute figures.
 //!
-//! What a durable body's operations cost is measured beside that, in [`scenario`]s; what runs do on disk, many at once and
-//! beside the disk's own limits, in [`engine`]s.
+//! [`scenario`]s measure the cost of a durable body's operations, [`engine`]s the cost of many concurrent runs on disk
+//! compared with the limits of the disk.
 //!
-//! To add a contender, implement [`Contender`] and put it into [`contenders`].
+//! To add a contender, implement [`Contender`] and add it to [`contenders`].
 
 mod allocations;
 pub mod baseline;
@@ -20,7 +21,7 @@ pub mod instructions;
 pub mod machine;
 pub mod measure;
 pub mod parked;
-mod patient;
+
 pub mod percentile;
 pub mod replay;
 pub mod report;
@@ -28,13 +29,14 @@ pub mod restart;
 pub mod scenario;
 pub mod steps;
 pub mod sustained;
+mod waiting;
 pub mod windlass;
 
 pub use contender::Contender;
 pub use engine::Engine;
 pub use scenario::Scenario;
 
-/// The contenders of this package: the baseline first, as the others are compared with it.
+/// The contenders of this package. The baseline is first, because the others are compared with it.
 ///
 /// # Errors
 ///
@@ -53,24 +55,24 @@ pub fn contenders() -> anyhow::Result<Vec<Box<dyn Contender>>> {
 ///
 /// When one of them cannot be set up.
 pub fn scenarios() -> anyhow::Result<Vec<Box<dyn Scenario>>> {
-    use ::windlass::Durability;
-    use steps::{Kind, Place, Steps};
+    use ::windlass::store::Durability;
+    use steps::{JournalLocation, Kind, Steps};
 
     let mut scenarios: Vec<Box<dyn Scenario>> = vec![
-        Box::new(Steps::new(Kind::Once, Place::Memory, 1, 10_000)?),
-        Box::new(Steps::new(Kind::Readonly, Place::Memory, 1, 10_000)?),
+        Box::new(Steps::new(Kind::Once, JournalLocation::Memory, 1, 10_000)?),
+        Box::new(Steps::new(Kind::Readonly, JournalLocation::Memory, 1, 10_000)?),
         Box::new(replay::Replay::new(Kind::Once, 10_000)?),
         Box::new(replay::Replay::new(Kind::Readonly, 10_000)?),
     ];
     for durability in [Durability::Full, Durability::Relaxed] {
-        scenarios.push(Box::new(Steps::new(Kind::Once, Place::File(durability), 1, 200)?));
-        scenarios.push(Box::new(Steps::new(Kind::Once, Place::File(durability), 64, 50)?));
-        scenarios.push(Box::new(Steps::new(Kind::Readonly, Place::File(durability), 1, 10_000)?));
+        scenarios.push(Box::new(Steps::new(Kind::Once, JournalLocation::File(durability), 1, 200)?));
+        scenarios.push(Box::new(Steps::new(Kind::Once, JournalLocation::File(durability), 64, 50)?));
+        scenarios.push(Box::new(Steps::new(Kind::Readonly, JournalLocation::File(durability), 1, 10_000)?));
     }
     Ok(scenarios)
 }
 
-/// The engines: the disk's own limits first, as ours are compared with them.
+/// The engines. The limits of the disk are first, because Windlass is compared with them.
 ///
 /// # Errors
 ///

@@ -1,11 +1,11 @@
-//! What the figures were measured on, and how busy it was: figures of a busy machine are no figures.
+//! The machine of the measurement, and its load: figures of a busy machine are not reliable.
 
 use std::fmt;
 use std::fs;
 
 use serde::Serialize;
 
-/// A load average beyond which the machine was not ours alone.
+/// With a load average above this, other programs were running.
 const QUIET: f64 = 0.5;
 
 /// The machine.
@@ -13,7 +13,7 @@ const QUIET: f64 = 0.5;
 pub struct Machine {
     /// Cores this process may use.
     pub cores: usize,
-    /// How many processes wanted to run in the minute before, where the system tells.
+    /// The load average of the minute before, if the system reports it.
     pub load_before: Option<f64>,
 }
 
@@ -37,10 +37,10 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cores", self.cores)?;
         let Some(load) = self.load_before else { return Ok(()) };
-        write!(f, ", load {load:.2} when it began")?;
+        write!(f, ", load {load:.2} at the start")?;
         if load > QUIET {
-            // Who waits for a core waits for milliseconds, as long as many syncs take.
-            write!(f, ": busy, so what few runs do is the scheduler's doing, and their ratios mean nothing")?;
+            // Waiting for a core takes milliseconds, as long as many syncs.
+            write!(f, ": busy, so figures of few runs depend on the scheduler, and their ratios are meaningless")?;
         }
         Ok(())
     }
@@ -55,12 +55,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_load_of_the_last_minute_comes_first() {
+    fn the_load_of_the_last_minute_is_the_first_number() {
         assert_eq!(parse("0.24 1.02 1.33 1/340 8712\n"), Some(0.24));
         assert_eq!(parse(""), None);
-        let told = |load_before| Machine { cores: 2, load_before }.to_string();
-        assert_eq!(told(None), "2 cores");
-        assert_eq!(told(Some(0.1)), "2 cores, load 0.10 when it began");
-        assert!(told(Some(7.0)).contains("busy"));
+        let text = |load_before| Machine { cores: 2, load_before }.to_string();
+        assert_eq!(text(None), "2 cores");
+        assert_eq!(text(Some(0.1)), "2 cores, load 0.10 at the start");
+        assert!(text(Some(7.0)).contains("busy"));
     }
 }

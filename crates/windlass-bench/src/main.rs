@@ -1,4 +1,4 @@
-//! `windlass-bench`: what a tool call costs, and a durable step.
+//! `windlass-bench`: the cost of a tool call and of a durable step.
 
 use windlass_bench::{cli, contenders, engines, scenarios};
 

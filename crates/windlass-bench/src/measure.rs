@@ -1,8 +1,8 @@
 //! Time and allocations per call.
 //!
-//! All contenders are warmed up, then take turns in rounds: A B C A B C …. A turn lasts a few milliseconds; each round
-//! yields one figure per contender, and what is reported is the median over the rounds. The ratio to the baseline is the
-//! median of the ratios within each round, so slow drifts of the machine cancel out.
+//! All contenders are warmed up, then take turns in rounds: A B C A B C …. A turn lasts a few milliseconds. Each round
+//! yields one figure per contender, and the median over the rounds is reported. The ratio to the baseline is the median
+//! of the ratios within each round, so that slow drifts of the machine cancel out.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::{Contender, allocations, baseline, contender, report::Row};
 pub struct Plan {
     /// Rounds that count.
     pub rounds: usize,
-    /// The least time of one contender's turn in a round.
+    /// The shortest turn of one contender in a round.
     pub turn: Duration,
-    /// The sizes of batches to measure, each by itself.
+    /// The batch sizes to measure, each by itself.
     pub batches: Vec<usize>,
 }
 
@@ -30,15 +30,15 @@ impl Default for Plan {
 /// Rounds that do not count.
 const WARM_UP: usize = 3;
 
-/// Calls prepared at a time: enough to make the clock's resolution and entering a runtime negligible, few enough for
-/// the arguments to stay in the processor's cache.
+/// Calls prepared at a time: enough to make the clock's resolution and entering a runtime negligible, and few enough
+/// for the arguments to stay in the processor's cache.
 const CALLS_AT_A_TIME: usize = 256;
 
 /// Measures all contenders, the baseline among them.
 ///
 /// # Errors
 ///
-/// When a contender does not do the work ([`contender::check`]), or some of its calls fail while being measured.
+/// When a contender does not do the work ([`contender::check`]), or some of its measured calls fail.
 pub fn measure(contenders: &mut [Box<dyn Contender>], plan: &Plan) -> anyhow::Result<Vec<Row>> {
     for contender in contenders.iter_mut() {
         contender::check(contender.as_mut())?;
@@ -110,13 +110,13 @@ fn all_succeeded(contender: &dyn Contender, succeeded: usize, calls: usize) -> a
     Ok(())
 }
 
-/// The calls and nothing else. Its name is what [`instructions`](crate::instructions) has counted.
+/// The calls and nothing else. [`instructions`](crate::instructions) selects this function by its name.
 #[inline(never)]
 pub(crate) fn measured_section(contender: &mut dyn Contender) -> usize {
     contender.run()
 }
 
-/// The one in the middle, or half-way between the two in the middle; not a number where there is none.
+/// The middle figure, or the mean of the two in the middle; NaN if there is none.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);

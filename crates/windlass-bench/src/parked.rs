@@ -1,4 +1,4 @@
-//! What runs cost that only wait: time to park them, bytes on disk, memory, time to wake a few of them.
+//! The cost of runs that only wait: time to park them, bytes on disk, memory, time to wake some of them.
 
 use std::fmt;
 use std::path::Path;
@@ -9,35 +9,35 @@ use serde::Serialize;
 use windlass::{RunId, Windlass};
 
 use crate::drive;
-use crate::patient::{self, Left};
 use crate::percentile::Sorted;
+use crate::waiting::{self, LeaveCounter};
 
-/// How many are woken together.
+/// Runs that are woken together.
 const WOKEN: usize = 1_000;
 
-/// How many are woken one after another.
+/// Runs that are woken one after another.
 const ALONE: usize = 200;
 
-/// What was measured.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Parked {
-    /// How many runs were parked.
+    /// Runs that were parked.
     pub runs: usize,
     /// Parked per second, durably.
     pub runs_per_s: f64,
-    /// Of the database and what belongs to it.
+    /// Size of the database with its log and index.
     pub bytes_on_disk_per_run: f64,
-    /// What the whole process has when all are parked, where the system tells.
+    /// Resident memory of the process when all runs are parked, if the system reports it.
     pub resident_bytes: Option<u64>,
-    /// What it grew by while all but the first tenth were parked, where the system tells.
+    /// Growth of the resident memory per run, without the first tenth of them, if the system reports it.
     pub resident_bytes_per_run: Option<f64>,
-    /// How many were woken one after another, far apart.
+    /// Runs that were woken one after another, spread over all runs.
     pub woken_alone: usize,
     /// From sending the signal to the end of the run, the median.
     pub wake_p50_ms: f64,
-    /// 99 of 100 take no longer.
+    /// The 99th percentile of the same.
     pub wake_p99_ms: f64,
-    /// How many others were woken together, far apart.
+    /// Other runs that were woken together, spread over all runs.
     pub woken: usize,
     /// From the first signal to the last end.
     pub wake_ms: f64,
@@ -45,35 +45,35 @@ pub struct Parked {
 
 impl fmt::Display for Parked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = |bytes: Option<f64>| bytes.map_or_else(|| "unknown".to_owned(), |bytes| format!("{bytes:.0}"));
+        let shown = |bytes: Option<f64>| bytes.map_or_else(|| "unknown".to_owned(), |bytes| format!("{bytes:.0}"));
         writeln!(f, "{} parked runs on SQLite", self.runs)?;
         writeln!(f, "  parked per second        {:>12.0}", self.runs_per_s)?;
         writeln!(f, "  bytes on disk per run    {:>12.0}", self.bytes_on_disk_per_run)?;
-        writeln!(f, "  resident bytes in all    {:>12}", known(self.resident_bytes.map(|bytes| bytes as f64)))?;
-        writeln!(f, "  resident bytes per run   {:>12}", known(self.resident_bytes_per_run))?;
+        writeln!(f, "  resident bytes in total  {:>12}", shown(self.resident_bytes.map(|bytes| bytes as f64)))?;
+        writeln!(f, "  resident bytes per run   {:>12}", shown(self.resident_bytes_per_run))?;
         let (p50, p99) = (self.wake_p50_ms, self.wake_p99_ms);
         writeln!(f, "  waking {} alone: p50 {p50:.1} ms, p99 {p99:.1} ms", self.woken_alone)?;
         write!(f, "  waking {} together took {:.0} ms", self.woken, self.wake_ms)
     }
 }
 
-/// Parks so many runs on a database of their own, and wakes some.
+/// Parks this many runs in a new database, and wakes some.
 ///
 /// # Errors
 ///
 /// When the store fails.
 pub fn park(runs: usize) -> anyhow::Result<Parked> {
-    let (executor, folder, left) = (drive::threads()?, tempfile::tempdir()?, Left::default());
-    let opened = Windlass::open(folder.path().join("bench.db")).tool(patient::tool(left.clone()));
+    let (executor, folder, left) = (drive::threads()?, tempfile::tempdir()?, LeaveCounter::default());
+    let opened = Windlass::open(folder.path().join("bench.db")).tool(waiting::tool(left.clone()));
     let windlass = executor.block_on(async { opened.await })?;
 
     let begin = Instant::now();
     let mut ids: Vec<RunId> = Vec::with_capacity(runs);
-    // Allocators and caches fill up first; the slope is what comes after.
+    // The first runs also fill allocators and caches; the growth after them is the cost per run.
     let head = runs / 10;
-    patient::park(&executor, &windlass, &left, &mut ids, head)?;
+    waiting::park(&executor, &windlass, &left, &mut ids, (head, 0))?;
     let before = resident();
-    patient::park(&executor, &windlass, &left, &mut ids, runs)?;
+    waiting::park(&executor, &windlass, &left, &mut ids, (runs, 0))?;
     let took = begin.elapsed();
     let resident_bytes = resident();
     let resident_bytes_per_run = before.zip(resident_bytes).map(|(before, after)| {
@@ -85,7 +85,7 @@ pub fn park(runs: usize) -> anyhow::Result<Parked> {
     let (alone, together) = chosen(&ids);
     let alone = executor.block_on(wake_alone(&windlass, &alone))?;
     let begin = Instant::now();
-    executor.block_on(try_join_all(together.iter().map(|run| patient::wake(&windlass, *run))))?;
+    executor.block_on(try_join_all(together.iter().map(|run| waiting::wake(&windlass, *run))))?;
     Ok(Parked {
         runs,
         runs_per_s: runs as f64 / took.as_secs_f64(),
@@ -100,7 +100,7 @@ pub fn park(runs: usize) -> anyhow::Result<Parked> {
     })
 }
 
-/// Runs far apart: those to be woken alone, and others to be woken together.
+/// Runs spread over all: those to wake alone, and others to wake together.
 fn chosen(ids: &[RunId]) -> (Vec<RunId>, Vec<RunId>) {
     let apart = |from: usize, count: usize| {
         let step = (ids.len() / count).max(1);
@@ -116,13 +116,13 @@ async fn wake_alone(windlass: &Windlass, runs: &[RunId]) -> anyhow::Result<Sorte
     let mut times = Vec::with_capacity(runs.len());
     for &run in runs {
         let begin = Instant::now();
-        patient::wake(windlass, run).await?;
+        waiting::wake(windlass, run).await?;
         times.push(begin.elapsed());
     }
     Ok(Sorted::new(times))
 }
 
-/// Memory this process has, where the system tells.
+/// Resident memory of this process, if the system reports it.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -167,17 +167,17 @@ mod tests {
         let sim = Sim::new(1);
         let mut config = Config::new(store.clone(), Arc::new(sim.clone()), Arc::new(sim.clone()));
         config.suspend_after = Duration::ZERO;
-        config.toolbox.insert(patient::tool(Left::default())).unwrap();
+        config.toolbox.insert(waiting::tool(LeaveCounter::default())).unwrap();
         let runtime = Runtime::new(config);
         for _ in 0..RUNS / 200 {
             for _ in 0..200 {
-                runtime.start(ToolCall::new(patient::NAME, json!({}))).unwrap();
+                runtime.start(ToolCall::new(waiting::NAME, json!({}))).unwrap();
             }
             let clock = sim.clone();
             sim.block_on(async move { clock.sleep(Duration::from_millis(1)).await }).unwrap();
         }
-        assert_eq!(sim.tasks(), 0, "nothing waits for any of them");
-        // What goes with the runtime was not the store's.
+        assert_eq!(sim.tasks(), 0, "no task waits for any of them");
+        // What the runtime frees did not belong to the store.
         let (_, gone) = allocations::count(|| {
             drop(runtime);
             drop(sim);

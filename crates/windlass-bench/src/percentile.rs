@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-/// Times in order.
+/// Sorted times.
 #[derive(Debug, Clone, Default)]
 pub struct Sorted(Vec<Duration>);
 
 impl Sorted {
-    /// Puts them in order.
+    /// Sorts times.
     #[must_use]
     pub fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self(times)
     }
 
-    /// The least time that `percent` percent of all do not exceed; zero where there is none.
+    /// The shortest time that `percent` percent of all do not exceed; zero if there is none.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> Duration {
         let rank = (self.0.len() as f64 * percent / 100.0).ceil() as usize;
@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_times_that_were_measured() {
+    fn percentiles_are_measured_times() {
         let hundred: Vec<u64> = (1..=100).rev().collect();
         check(&hundred, 50.0, 50);
         check(&hundred, 99.0, 99);

@@ -1,9 +1,9 @@
-//! Replay: a process takes up a run that another one left, and its body asks for everything again.
+//! Replay: a process continues a run that another one left, and its body repeats all its operations.
 //!
-//! The run stands behind its recorded steps, in one more that never ends. To leave it, the runtime that drives it shuts
-//! down; to take it up, another one opens the same store. Measured is that opening, until the body has the answer to its
-//! last recorded step: finding the run, claiming it, copying and folding its journal, entering the body, and answering
-//! each step. Nothing is performed again and the journal does not grow, so every round replays the same one.
+//! The run has recorded steps, followed by a step that never ends. To leave it, the runtime that drives it shuts down;
+//! to continue it, another one opens the same store. Measured is that opening until the body has the result of its last
+//! recorded step: finding the run, claiming it, copying and folding its journal, entering the body, and answering each
+//! step. No step is performed again and the journal does not grow, so every round replays the same journal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -11,47 +11,48 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use anyhow::ensure;
 use serde_json::json;
 use tokio::runtime::Runtime;
-use windlass::{Ctx, MemoryStore, Tool, ToolCall, ToolResult, Toolbox, Windlass};
+use windlass::store::MemoryStore;
+use windlass::{Ctx, Tool, ToolCall, ToolResult, Toolbox, Windlass};
 
 use crate::{
     Scenario, drive,
     steps::{Count, Kind},
 };
 
-/// What the body tells of itself.
+/// What the body has done.
 #[derive(Default)]
-struct Told {
+struct BodyProgress {
     performed: AtomicU32,
     answered: AtomicU32,
 }
 
-/// A run of so many recorded steps, taken up again and again.
+/// A run with recorded steps that is continued in every round.
 pub struct Replay {
     kind: Kind,
     executor: Runtime,
     store: MemoryStore,
     toolbox: Toolbox,
-    told: Arc<Told>,
+    progress: Arc<BodyProgress>,
     windlass: Option<Windlass>,
     steps: u32,
 }
 
 impl Replay {
-    /// Makes the run.
+    /// Starts the run.
     ///
     /// # Errors
     ///
     /// When a runtime cannot be started.
     pub fn new(kind: Kind, steps: u32) -> anyhow::Result<Self> {
-        let told = Arc::new(Told::default());
-        let (toolbox, inner) = (Toolbox::new(), told.clone());
-        toolbox.insert(Tool::durable_fn("steps", "Takes so many steps", move |ctx, steps| {
+        let progress = Arc::new(BodyProgress::default());
+        let (toolbox, inner) = (Toolbox::new(), progress.clone());
+        toolbox.insert(Tool::durable_fn("steps", "Makes this many steps", move |ctx, steps| {
             body(ctx, kind, steps, inner.clone())
         }))?;
         let (executor, store) = (drive::runtime()?, MemoryStore::new());
-        let mut replay = Self { kind, executor, store, toolbox, told, windlass: None, steps };
+        let mut replay = Self { kind, executor, store, toolbox, progress, windlass: None, steps };
         let windlass = replay.executor.block_on(replay.open())?;
-        windlass.start(ToolCall::new("steps", json!({ "count": steps })))?;
+        windlass.runtime().start(ToolCall::new("steps", json!({ "count": steps })))?;
         replay.executor.block_on(replay.answered());
         replay.windlass = Some(windlass);
         Ok(replay)
@@ -61,25 +62,25 @@ impl Replay {
         Windlass::with_store(Arc::new(self.store.clone())).toolbox(self.toolbox.clone()).await
     }
 
-    /// Until the body has the answer to its last recorded step.
+    /// Waits until the body has the result of its last recorded step.
     async fn answered(&self) {
-        while self.told.answered.load(Relaxed) < self.steps {
+        while self.progress.answered.load(Relaxed) < self.steps {
             tokio::task::yield_now().await;
         }
     }
 }
 
-async fn body(mut ctx: Ctx, kind: Kind, steps: Count, told: Arc<Told>) -> ToolResult<u64> {
+async fn body(mut ctx: Ctx, kind: Kind, steps: Count, progress: Arc<BodyProgress>) -> ToolResult<u64> {
     let mut sum = 0;
     for number in 0..steps.count {
-        let told = &told;
+        let progress = &progress;
         let step = ctx.step("add", |_| async move {
-            told.performed.fetch_add(1, Relaxed);
+            progress.performed.fetch_add(1, Relaxed);
             Ok(u64::from(number))
         });
         sum += if kind == Kind::Once { step.await? } else { step.readonly().await? };
     }
-    told.answered.store(steps.count, Relaxed);
+    progress.answered.store(steps.count, Relaxed);
     ctx.step("wait", |_| std::future::pending::<ToolResult<()>>()).readonly().await?;
     Ok(sum)
 }
@@ -91,10 +92,10 @@ impl Scenario for Replay {
 
     fn prepare(&mut self) -> anyhow::Result<()> {
         if let Some(windlass) = self.windlass.take() {
-            // Its last step never ends.
+            // The last step never ends.
             self.executor.block_on(windlass.shutdown_within(std::time::Duration::ZERO))?;
         }
-        self.told.answered.store(0, Relaxed);
+        self.progress.answered.store(0, Relaxed);
         Ok(())
     }
 
@@ -105,8 +106,8 @@ impl Scenario for Replay {
             Ok::<_, windlass::Error>(windlass)
         })?;
         self.windlass = Some(windlass);
-        let performed = self.told.performed.load(Relaxed);
-        ensure!(performed == self.steps, "{}: {performed} steps were performed, some of them again", self.name());
+        let performed = self.progress.performed.load(Relaxed);
+        ensure!(performed == self.steps, "{}: {performed} steps were performed instead of {}", self.name(), self.steps);
         Ok(self.steps as usize)
     }
 }
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_journal_is_replayed_again_and_again() {
+    fn every_round_replays_the_same_journal() {
         for kind in [Kind::Once, Kind::Readonly] {
             let mut replay = Replay::new(kind, 300).unwrap();
             for _ in 0..5 {

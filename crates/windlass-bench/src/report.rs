@@ -1,4 +1,4 @@
-//! What is printed: a table for people, or JSON.
+//! The report: tables for people, or JSON.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::parked::Parked;
 use crate::restart::Restart;
 use crate::sustained::Sustained;
 
-/// What one contender costs with one size of batch.
+/// The cost of one contender with one batch size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The contender.
@@ -25,14 +25,14 @@ pub struct Row {
     pub allocs_per_call: f64,
     /// Bytes allocated per call.
     pub bytes_per_call: f64,
-    /// How many times the baseline's time, the median of the ratios of all rounds.
+    /// Time relative to the baseline, the median of the ratios of all rounds.
     pub ratio_to_baseline: Option<f64>,
     /// Instructions per call, if they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions_per_call: Option<f64>,
 }
 
-/// What one operation of a scenario costs.
+/// The cost of one operation of a scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct OperationRow {
     /// The scenario.
@@ -52,27 +52,27 @@ pub struct OperationRow {
     pub instructions_per_operation: Option<f64>,
 }
 
-/// Everything that was measured.
+/// All results.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
-    /// Where, and how busy it was.
+    /// The machine, and its load.
     pub machine: Machine,
-    /// What calls cost.
+    /// The cost of calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Row>,
-    /// What operations cost.
+    /// The cost of operations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<OperationRow>,
-    /// What durable engines do.
+    /// Durable engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Steps>,
-    /// How soon a file with suspended runs serves.
+    /// How soon a file with suspended runs is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
-    /// What runs cost that only wait.
+    /// The cost of waiting runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parked: Option<Parked>,
-    /// How it goes on under load.
+    /// Sustained load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sustained: Option<Sustained>,
 }
@@ -81,7 +81,7 @@ pub struct Report {
 ///
 /// # Errors
 ///
-/// When a figure is not a number that JSON knows.
+/// When a figure cannot be represented in JSON.
 pub fn json(report: &Report) -> serde_json::Result<String> {
     serde_json::to_string_pretty(report)
 }
@@ -129,7 +129,7 @@ fn steps_table(steps: &Steps) -> String {
     }
     if let Some(ratio) = steps.ratio((ours::ONCE, bare::SQLITE), 1) {
         let _ =
-            write!(table, "\none run of once steps makes {ratio:.2} times as many steps/s as bare SQLite commits/s\n");
+            write!(table, "\none run of once steps reaches {ratio:.2} times the commits/s of bare SQLite in steps/s\n");
     }
     table
 }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_line_up_and_are_compared_with_the_disk() {
+    fn the_steps_table_lines_up_and_has_the_ratio_to_the_disk() {
         let row = |engine: &str, steps_per_s, cpu_us_per_step| StepRow {
             engine: engine.to_owned(),
             runs: 1,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_what_was_measured_and_names_the_figures() {
+    fn json_has_the_measured_parts_with_named_figures() {
         let report = Report { calls: vec![row(None)], operations: vec![operation(None)], ..Report::default() };
         let value: serde_json::Value = serde_json::from_str(&json(&report).unwrap()).unwrap();
         assert!(value["machine"]["cores"].is_u64() && value.get("steps").is_none());

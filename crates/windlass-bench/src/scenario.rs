@@ -1,6 +1,6 @@
-//! What an operation of a durable body costs: a step, or answering a recorded one from the journal.
+//! The cost of an operation of a durable body: a step, or answering a recorded one from the journal.
 //!
-//! There is no baseline for these. Each is measured by itself, in rounds, and the median is reported.
+//! There is no baseline for these. Each is measured by itself in rounds, and the median is reported.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,19 @@ use anyhow::ensure;
 
 use crate::{allocations, measure::median, report::OperationRow};
 
-/// Something whose cost per operation is measured.
+/// An operation whose cost is measured.
 pub trait Scenario {
     /// The name in the report, unique in a run.
     fn name(&self) -> &str;
 
-    /// Makes the next round ready. Not measured.
+    /// Prepares the next round. Not measured.
     ///
     /// # Errors
     ///
-    /// When it cannot.
+    /// When the preparation fails.
     fn prepare(&mut self) -> anyhow::Result<()>;
 
-    /// Does one round and answers how many operations it did. Measured.
+    /// Runs one round and returns the number of operations. Measured.
     ///
     /// # Errors
     ///
@@ -28,10 +28,10 @@ pub trait Scenario {
     fn run(&mut self) -> anyhow::Result<usize>;
 }
 
-/// Rounds that count, as far as there is time.
+/// Rounds that count, if there is time.
 const ROUNDS: usize = 31;
 
-/// No further round is begun after that long.
+/// No further round begins after this time.
 const TIME: Duration = Duration::from_secs(2);
 
 /// Measures one scenario.
@@ -66,11 +66,11 @@ fn round(scenario: &mut dyn Scenario) -> anyhow::Result<f64> {
     let start = Instant::now();
     let operations = measured_section(scenario)?;
     let elapsed = start.elapsed();
-    ensure!(operations > 0, "{}: nothing was done", scenario.name());
+    ensure!(operations > 0, "{}: no operation was measured", scenario.name());
     Ok(elapsed.as_nanos() as f64 / operations as f64)
 }
 
-/// The operations and nothing else. Its name is what [`instructions`](crate::instructions) has counted.
+/// The operations and nothing else. [`instructions`](crate::instructions) selects this function by its name.
 #[inline(never)]
 pub(crate) fn measured_section(scenario: &mut dyn Scenario) -> anyhow::Result<usize> {
     scenario.run()

@@ -1,63 +1,64 @@
 //! Steps of a durable body: each is performed and journaled, and the run ends durably within the measured time.
 //!
-//! The memory store would keep all these runs. Each round therefore has a store of its own, and frees that of the round
-//! before within its measured time: as much is freed as is made, as in a process that runs for long.
+//! The memory store would keep all these runs. So each round has a store of its own, and frees that of the previous
+//! round within its measured time: as much is freed as is allocated, as in a process that runs for a long time.
 
 use anyhow::ensure;
 use futures_util::future::try_join_all;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use windlass::{Ctx, Durability, Tool, ToolCall, ToolResult, Toolbox, Windlass};
+use windlass::store::Durability;
+use windlass::{Ctx, Tool, ToolCall, ToolResult, Toolbox, Windlass};
 
 use crate::{Scenario, drive};
 
-/// What the steps are.
+/// The effect class of the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
-    /// Each is announced durably before it is attempted, so its result is its second record.
+    /// Each is announced durably before it is attempted, so that its result is its second record.
     Once,
-    /// Each has one record, which waits for nobody.
+    /// Each has one record, which is not waited for.
     Readonly,
 }
 
-/// Where the journal is.
+/// Where the journal is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Place {
+pub enum JournalLocation {
     /// In memory.
     Memory,
     /// In a database file.
     File(Durability),
 }
 
-/// `runs` runs at a time, each of a body that takes so many steps.
+/// `runs` concurrent runs of a body with `steps` steps.
 pub struct Steps {
     name: String,
     executor: Runtime,
     toolbox: Toolbox,
     windlass: Windlass,
-    /// The round before, in memory.
+    /// The store of the previous round, in memory.
     before: Option<Windlass>,
     runs: usize,
     steps: u32,
-    /// Where the file is; goes away with it.
+    /// The folder of the file, removed with it.
     folder: Option<TempDir>,
 }
 
 impl Steps {
-    /// A scenario.
+    /// Creates a scenario.
     ///
     /// # Errors
     ///
     /// When the runtime or the file cannot be opened.
-    pub fn new(kind: Kind, place: Place, runs: usize, steps: u32) -> anyhow::Result<Self> {
+    pub fn new(kind: Kind, location: JournalLocation, runs: usize, steps: u32) -> anyhow::Result<Self> {
         let executor = drive::runtime()?;
-        let folder = match place {
-            Place::Memory => None,
-            Place::File(_) => Some(tempfile::tempdir()?),
+        let folder = match location {
+            JournalLocation::Memory => None,
+            JournalLocation::File(_) => Some(tempfile::tempdir()?),
         };
-        let builder = match (&folder, place) {
-            (Some(folder), Place::File(durability)) => {
+        let builder = match (&folder, location) {
+            (Some(folder), JournalLocation::File(durability)) => {
                 Windlass::open(folder.path().join("bench.db")).durability(durability)
             }
             _ => Windlass::in_memory(),
@@ -65,22 +66,22 @@ impl Steps {
         let toolbox = Toolbox::new();
         toolbox.insert(tool(kind))?;
         let windlass = executor.block_on(async { builder.toolbox(toolbox.clone()).await })?;
-        Ok(Self { name: name(kind, place, runs), executor, toolbox, windlass, before: None, runs, steps, folder })
+        Ok(Self { name: name(kind, location, runs), executor, toolbox, windlass, before: None, runs, steps, folder })
     }
 }
 
-fn name(kind: Kind, place: Place, runs: usize) -> String {
+fn name(kind: Kind, location: JournalLocation, runs: usize) -> String {
     let kind = if kind == Kind::Once { "once" } else { "readonly" };
-    let place = match place {
-        Place::Memory => "memory".to_owned(),
-        Place::File(durability) => format!("SQLite, {durability:?}"),
+    let location = match location {
+        JournalLocation::Memory => "memory".to_owned(),
+        JournalLocation::File(durability) => format!("SQLite, {durability:?}"),
     };
     let plural = if runs == 1 { "" } else { "s" };
-    format!("{kind} steps, {place}, {runs} run{plural}")
+    format!("{kind} steps, {location}, {runs} run{plural}")
 }
 
 fn tool(kind: Kind) -> Tool {
-    Tool::durable_fn("steps", "Takes so many steps", move |ctx, steps| body(ctx, kind, steps))
+    Tool::durable_fn("steps", "Makes this many steps", move |ctx, steps| body(ctx, kind, steps))
 }
 
 /// The argument of the bodies.
@@ -128,10 +129,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_are_taken_everywhere() {
-        for place in [Place::Memory, Place::File(Durability::Full), Place::File(Durability::Relaxed)] {
+    fn steps_are_made_on_every_store() {
+        let files = [Durability::Full, Durability::Relaxed].map(JournalLocation::File);
+        for location in [JournalLocation::Memory].into_iter().chain(files) {
             for kind in [Kind::Once, Kind::Readonly] {
-                let mut scenario = Steps::new(kind, place, 2, 3).unwrap();
+                let mut scenario = Steps::new(kind, location, 2, 3).unwrap();
                 assert_eq!(scenario.run().unwrap(), 6, "{}", scenario.name());
             }
         }

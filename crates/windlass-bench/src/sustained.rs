@@ -1,4 +1,4 @@
-//! Load that does not end: does it stay as fast, and does the file stay as small as what it holds?
+//! Sustained load: does the rate stay the same, and does the file stay as small as its data?
 
 use std::fmt;
 use std::path::Path;
@@ -14,28 +14,28 @@ use windlass::{Ctx, Tool, ToolCall, ToolResult, Windlass};
 
 use crate::drive;
 use crate::parked::size_of_folder;
-use crate::patient::{self, Left};
+use crate::waiting::{self, LeaveCounter};
 
-/// How long a window is, if there is time for more than one.
+/// Length of a window, if there is time for more than one.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// How many ask at once, each for the next run when its last one ended.
+/// Concurrent clients. Each starts its next run when the previous one has ended.
 const CLIENTS: u64 = 64;
 
-/// What was measured.
+/// The result.
 #[derive(Debug, Serialize)]
 pub struct Sustained {
-    /// How long in all.
+    /// Total time.
     pub seconds: f64,
-    /// How many runs ended.
+    /// Runs that ended.
     pub runs: u64,
-    /// Runs ended per second, in one window after another.
+    /// Runs per second, window by window.
     pub windows: Vec<f64>,
-    /// The last window by the first.
+    /// The rate of the last window divided by that of the first.
     pub last_to_first: f64,
-    /// Of the database and what belongs to it, after an orderly shutdown.
+    /// Size of the database with its log and index, after a clean shutdown.
     pub file_bytes: u64,
-    /// Of a copy that holds the same and nothing else.
+    /// Size of a compact copy with the same content.
     pub live_bytes: u64,
 }
 
@@ -44,26 +44,27 @@ impl fmt::Display for Sustained {
         let windows: Vec<String> = self.windows.iter().map(|rate| format!("{rate:.0}")).collect();
         writeln!(f, "{:.0} s of load, {} runs", self.seconds, self.runs)?;
         writeln!(f, "  runs/s, window by window  {}", windows.join(" "))?;
-        writeln!(f, "  last window by the first  {:.2}", self.last_to_first)?;
+        writeln!(f, "  last window / first       {:.2}", self.last_to_first)?;
         let ratio = self.file_bytes as f64 / self.live_bytes as f64;
         write!(f, "  file {} bytes, {ratio:.2} times its live data", self.file_bytes)
     }
 }
 
-/// Keeps a database busy for so long.
+/// Loads a database for this time.
 ///
 /// # Errors
 ///
-/// When a run fails or ends otherwise than it should.
+/// When a run fails or has a wrong result.
 pub fn sustain(time: Duration) -> anyhow::Result<Sustained> {
     let (executor, folder) = (drive::threads()?, tempfile::tempdir()?);
     let path = folder.path().join("bench.db");
-    let builder = Windlass::open(&path).tool(patient::tool(Left::default())).tool(leaf()).tool(steps()).tool(tree());
+    let waiting = waiting::tool(LeaveCounter::default());
+    let builder = Windlass::open(&path).tool(waiting).tool(leaf()).tool(steps()).tool(tree());
     let windlass = executor.block_on(async { builder.await })?;
 
     let (ended, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let begin = Instant::now();
-    let client = |_| executor.spawn(ask(windlass.clone(), ended.clone(), stop.clone()));
+    let client = |_| executor.spawn(client(windlass.clone(), ended.clone(), stop.clone()));
     let clients: Vec<_> = (0..CLIENTS).map(client).collect();
     let mut windows = Vec::new();
     let count = windows_in(time);
@@ -77,7 +78,7 @@ pub fn sustain(time: Duration) -> anyhow::Result<Sustained> {
         for client in clients {
             client.await.context("a client panicked")??;
         }
-        windlass.shutdown().await.context("the runtime was not shut down")
+        windlass.shutdown().await.context("the runtime did not shut down")
     })?;
     let seconds = begin.elapsed().as_secs_f64();
     drop(windlass);
@@ -89,12 +90,12 @@ pub fn sustain(time: Duration) -> anyhow::Result<Sustained> {
     Ok(Sustained { seconds, runs, windows, last_to_first, file_bytes, live_bytes })
 }
 
-/// How many windows of equal length: at least two, so that there is something to compare.
+/// The number of windows of equal length: at least two, so that they can be compared.
 fn windows_in(time: Duration) -> u32 {
     (time.as_secs_f64() / WINDOW.as_secs_f64()).round().max(2.0) as u32
 }
 
-/// What the file would be without free pages and half-filled ones.
+/// The size of the file without free pages and half-filled ones.
 fn live_bytes(path: &Path) -> anyhow::Result<u64> {
     let copy = path.with_extension("copy");
     let connection = Connection::open(path)?;
@@ -102,8 +103,8 @@ fn live_bytes(path: &Path) -> anyhow::Result<u64> {
     Ok(std::fs::metadata(copy)?.len())
 }
 
-/// One client: a run of every kind, one after another, and again until it is told to stop.
-async fn ask(windlass: Windlass, ended: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> anyhow::Result<()> {
+/// One client: a run of every kind, one after another, until it is stopped.
+async fn client(windlass: Windlass, ended: Arc<AtomicU64>, stop: Arc<AtomicBool>) -> anyhow::Result<()> {
     loop {
         call(&windlass, "leaf", 1).await?;
         ended.fetch_add(1, Relaxed);
@@ -111,8 +112,8 @@ async fn ask(windlass: Windlass, ended: Arc<AtomicU64>, stop: Arc<AtomicBool>) -
         ended.fetch_add(1, Relaxed);
         call(&windlass, "tree", 2).await?;
         ended.fetch_add(1, Relaxed);
-        let patient = windlass.start(ToolCall::new(patient::NAME, json!({})))?;
-        patient::wake(&windlass, patient).await?;
+        let run = windlass.runtime().start(ToolCall::new(waiting::NAME, json!({})))?;
+        waiting::wake(&windlass, run).await?;
         ended.fetch_add(1, Relaxed);
         if stop.load(Relaxed) {
             return Ok(());
@@ -121,8 +122,8 @@ async fn ask(windlass: Windlass, ended: Arc<AtomicU64>, stop: Arc<AtomicBool>) -
 }
 
 async fn call(windlass: &Windlass, tool: &str, expected: u64) -> anyhow::Result<()> {
-    let told: Value = windlass.call(ToolCall::new(tool, json!({}))).await?;
-    ensure!(told == json!(expected), "{tool} came to {told} instead of {expected}");
+    let result: Value = windlass.call(ToolCall::new(tool, json!({}))).await?;
+    ensure!(result == json!(expected), "{tool} returned {result} instead of {expected}");
     Ok(())
 }
 
@@ -141,7 +142,7 @@ fn steps() -> Tool {
     Tool::durable_fn("steps", "Takes three steps", body)
 }
 
-/// Two calls below a call.
+/// A call with two child calls.
 fn tree() -> Tool {
     let body = |mut ctx: Ctx, _: Value| async move {
         let mut sum = 0;
@@ -159,15 +160,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_always_two_windows_to_compare() {
+    fn there_are_at_least_two_windows() {
         assert_eq!(windows_in(Duration::from_secs(60)), 6);
         assert_eq!(windows_in(Duration::from_secs(5)), 2);
     }
 
     #[test]
-    fn every_kind_of_run_comes_to_its_end() {
-        let told = sustain(Duration::from_millis(2)).unwrap();
-        assert!(told.runs >= 4 * CLIENTS && told.windows.len() == 2 && told.live_bytes > 0, "{told}");
-        assert!(told.file_bytes >= told.live_bytes / 2, "{told}");
+    fn runs_of_every_kind_succeed() {
+        let result = sustain(Duration::from_millis(2)).unwrap();
+        assert!(result.runs >= 4 * CLIENTS && result.windows.len() == 2 && result.live_bytes > 0, "{result}");
+        assert!(result.file_bytes >= result.live_bytes / 2, "{result}");
     }
 }

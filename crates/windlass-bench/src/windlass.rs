@@ -1,8 +1,8 @@
-//! Windlass on the memory store: the whole pipeline, journal included.
+//! Windlass on the memory store: the whole pipeline, including the journal.
 //!
-//! The store keeps the last 1,024 finished runs, arguments and outputs among them, and frees the one before when another
-//! ends. What a call hands over is therefore freed 1,024 runs later, in measured time as everywhere, once as many runs
-//! were made; [`Windlass::prepare`](Contender::prepare) sees to that.
+//! The store keeps the last 1,024 finished runs with their arguments and outputs, and frees the oldest when another one
+//! ends. So the arguments of a call are freed 1,024 runs later, also in measured time, once that many runs were made;
+//! [`Windlass::prepare`](Contender::prepare) makes them.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::runtime::Runtime;
-use windlass::{Atomic, Effect, Outcome, Output, Schemas, Tool, ToolCall, ToolResult, ToolSpec, Windlass as Facade};
+use windlass::tool::{Atomic, Schemas};
+use windlass::{Effect, Outcome, Output, Tool, ToolCall, ToolResult, ToolSpec, Windlass as Facade};
 
 use crate::{
     Contender, drive,
@@ -22,12 +23,12 @@ use crate::{
 /// Runs made before anything is measured: more than the memory store keeps.
 const WARM_UP: usize = 1_100;
 
-/// What the tool's body is.
+/// The body of the tool.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Body {
-    /// Takes the arguments as JSON, as the bodies of all others do; written by hand.
+    /// Takes the arguments as JSON, like the bodies of all other contenders; written by hand.
     Dynamic,
-    /// A closure that takes a type of its own and returns one: schemas come from them, arguments are decoded, and the
+    /// A closure with its own argument and result types: the schemas come from them, arguments are decoded, and the
     /// output is validated too.
     Typed,
 }
@@ -40,10 +41,10 @@ impl Atomic for SearchOrders {
     }
 }
 
-/// The arguments of the fixture as a type. Most of it is only decoded.
+/// The arguments of the fixture as a type. Most fields are only decoded.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "the body of the fixture looks at one field only")]
+#[expect(dead_code, reason = "the body of the fixture reads one field only")]
 struct Arguments {
     #[schemars(length(min = 1))]
     query: String,
@@ -69,7 +70,7 @@ enum Status {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[expect(dead_code, reason = "the body of the fixture does not look at the customer")]
+#[expect(dead_code, reason = "the body of the fixture does not read the customer")]
 struct Customer {
     id: String,
     name: Option<String>,
@@ -80,7 +81,7 @@ struct Customer {
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Found {
+struct SearchResult {
     found: u64,
     complete: bool,
 }
@@ -93,14 +94,14 @@ impl Body {
                 Tool::atomic(spec, Schemas::input(fixture::schema()), SearchOrders)
             }
             Self::Typed => Tool::new(fixture::NAME, fixture::DESCRIPTION, |arguments: Arguments| async move {
-                Ok(Found { found: arguments.limit / 2, complete: true })
+                Ok(SearchResult { found: arguments.limit / 2, complete: true })
             }),
         };
         tool.effect(Effect::Readonly)
     }
 }
 
-/// A call alone, or a batch, in the form its API takes.
+/// A single call or a batch, in the form of its API.
 enum Prepared {
     One(Value),
     Batch(Vec<ToolCall>),
@@ -111,7 +112,7 @@ pub struct Windlass {
     executor: Runtime,
     windlass: Facade,
     body: Body,
-    /// The size of batch the store is full of.
+    /// The batch size of the runs that fill the store.
     warm: usize,
     prepared: Vec<Prepared>,
 }
@@ -192,11 +193,11 @@ mod tests {
 
     use super::*;
 
-    /// Keeps the arguments it was called with.
+    /// Stores the arguments of its calls.
     #[derive(Clone, Default)]
-    struct Keep(Arc<Mutex<Vec<Arc<Value>>>>);
+    struct StoreArguments(Arc<Mutex<Vec<Arc<Value>>>>);
 
-    impl Atomic for Keep {
+    impl Atomic for StoreArguments {
         fn attempt(&self, call: windlass::Call) -> BoxFuture<'static, ToolResult<Output>> {
             self.0.lock().unwrap().push(call.args().clone());
             Box::pin(std::future::ready(Ok(Output::default())))
@@ -204,8 +205,8 @@ mod tests {
     }
 
     #[test]
-    fn arguments_reach_the_body_and_the_journal_without_being_copied_or_parsed_again() {
-        let kept = Keep::default();
+    fn arguments_reach_the_body_and_the_journal_without_a_copy() {
+        let kept = StoreArguments::default();
         let spec = ToolSpec::new(fixture::NAME, fixture::DESCRIPTION);
         let tool = Tool::atomic(spec, Schemas::input(fixture::schema()), kept.clone()).effect(Effect::Readonly);
         let arguments: Vec<_> = (0..2).map(|_| Arc::new(fixture::arguments())).collect();
@@ -213,7 +214,7 @@ mod tests {
             let windlass = Facade::in_memory().tool(tool).await.unwrap();
             let calls = arguments.iter().map(|arguments| ToolCall::new(fixture::NAME, arguments.clone()));
             let outcomes = windlass.batch(calls).await.unwrap();
-            let journal = windlass.journal(outcomes[0].run).await.unwrap();
+            let journal = windlass.runtime().journal(outcomes[0].run).await.unwrap();
             let recorded: Vec<_> = journal.iter().filter_map(|record| record.asked.as_ref()?.input.clone()).collect();
             let same = |others: &[Arc<Value>]| arguments.iter().zip(others).all(|(a, b)| Arc::ptr_eq(a, b));
             assert!(recorded.len() == 2 && same(&recorded));

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::args::Cli;
 use crate::exit::{Exit, Failure, Result};
 
-/// Prints the script for a shell.
+/// Prints the completion script for a shell.
 pub(crate) fn print(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "windlass", &mut script);

@@ -1,24 +1,24 @@
-//! How a command ends badly: a sentence for people, a number for programs.
+//! How a command fails: a message for people, an exit code for programs.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// What the number a process ends with means. Part of the interface: it does not change.
+/// The exit codes. They are part of the interface and do not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Everything went well.
+    /// Success.
     Ok = 0,
     /// The call or the run failed.
     Failed = 1,
-    /// Wrong use: flags, arguments, the config file.
+    /// Usage error: flags, arguments, the config file.
     Usage = 2,
-    /// What was named does not exist.
+    /// The named run, tool, file or token does not exist.
     NotFound = 3,
-    /// Refused: its state or the permission does not allow it.
+    /// Refused: the state of the target or the permissions do not allow it.
     Refused = 4,
-    /// The store or the server cannot be reached.
+    /// The store or the server is unreachable.
     Unreachable = 5,
-    /// Waiting took too long; the work goes on.
+    /// The wait timed out; the run continues.
     TimedOut = 6,
     /// Interrupted from the keyboard.
     Interrupted = 130,
@@ -30,39 +30,39 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What programs are told.
+    /// The exit code, for programs.
     pub exit: Exit,
-    /// What people are told: the thing, the place, and the way out. Empty where everything was said before.
-    pub sentence: String,
-    /// The name of the problem as the API has it, where it came from there.
+    /// The message, for people: what failed, on what, why, and what to do. Empty if it was already printed.
+    pub message: String,
+    /// The name of the problem in the API, if the failure came from there.
     pub problem: Option<String>,
 }
 
 impl Failure {
-    /// A failure with a sentence.
-    pub fn new(exit: Exit, sentence: impl Into<String>) -> Self {
-        Self { exit, sentence: sentence.into(), problem: None }
+    /// A failure with a message.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), problem: None }
     }
 
-    /// Everything was said already: only the number is left.
+    /// A failure whose message was already printed.
     pub fn silent(exit: Exit) -> Self {
         Self::new(exit, "")
     }
 
-    /// Wrong use.
-    pub fn usage(sentence: impl Into<String>) -> Self {
-        Self::new(Exit::Usage, sentence)
+    /// A usage error.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)
+        f.write_str(&self.message)
     }
 }
 
-/// What commands return.
+/// The result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;

@@ -1,47 +1,47 @@
-//! How many files this process may have open, and what of that is for connections.
+//! The open-file limit of this process, and how much of it connections may use.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use windlass_server::Limits;
 
-/// Kept for everything but connections, where the limit allows: the store, tools and whom they talk to, artifacts.
-const KEPT: u64 = 1_024;
+/// Reserved for everything but connections, if the limit allows it: the store, tools and their connections, artifacts.
+const RESERVED: u64 = 1_024;
 
-/// More than a server uses. Without a bound, commands would inherit what some systems have, a billion, and some programs look
-/// at every number up to it.
+/// More than a server uses. Commands inherit the limit, some systems allow a billion files, and some programs loop over
+/// every possible file descriptor.
 const ENOUGH: u64 = 65_536;
 
-/// As many files as this process may have open once [`raised`]; nothing where there is no limit.
-pub(crate) fn most() -> Option<u64> {
+/// The open-file limit after [`raise_limit`]; `None` if there is no limit.
+pub(crate) fn limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
-    let asked = limit.maximum.map_or(ENOUGH, |hard| hard.min(ENOUGH));
-    limit.current.map(|soft| soft.max(asked))
+    let wanted = limit.maximum.map_or(ENOUGH, |hard| hard.min(ENOUGH));
+    limit.current.map(|soft| soft.max(wanted))
 }
 
-/// Takes as many as it may, and says how many those are.
-pub(crate) fn raised() -> Option<u64> {
+/// Raises the soft limit as far as allowed, and returns the limit that is now in effect.
+pub(crate) fn raise_limit() -> Option<u64> {
     let before = getrlimit(Resource::Nofile);
-    let most = most()?;
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: before.maximum });
-    if raised.is_ok() { Some(most) } else { before.current }
+    let limit = limit()?;
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(limit), maximum: before.maximum });
+    if raised.is_ok() { Some(limit) } else { before.current }
 }
 
-/// How many connections there is room for among so many files.
+/// The connection limit of a server with this open-file limit.
 pub(crate) fn connections(files: Option<u64>) -> usize {
-    let usual = Limits::default().connections;
-    let left = |files: u64| files - KEPT.min(files / 2);
-    files.map_or(usual, |files| usize::try_from(left(files)).unwrap_or(usual).clamp(1, usual))
+    let default = Limits::default().connections;
+    let left = |files: u64| files - RESERVED.min(files / 2);
+    files.map_or(default, |files| usize::try_from(left(files)).unwrap_or(default).clamp(1, default))
 }
 
-/// What that means, and whether it is less than usual.
-pub(crate) fn sentence(files: Option<u64>) -> (bool, String) {
-    let (taken, usual) = (connections(files), Limits::default().connections);
-    let may = files.map_or_else(|| "any number of files may be open".to_owned(), |n| format!("{n} files may be open"));
-    if taken == usual {
-        return (false, format!("{may} at once: a server takes {usual} connections"));
+/// Whether the connection limit is below the default, and a sentence about both limits.
+pub(crate) fn describe(files: Option<u64>) -> (bool, String) {
+    let (connections, default) = (connections(files), Limits::default().connections);
+    let files = files.map_or_else(|| "no limit on open files".to_owned(), |n| format!("at most {n} open files"));
+    if connections == default {
+        return (false, format!("{files}; a server accepts up to {default} connections"));
     }
     let sentence = format!(
-        "{may} at once, so a server takes {taken} connections instead of {usual}, and whoever comes then waits; a higher \
-         hard limit (ulimit -Hn) leaves more"
+        "{files}, so a server accepts up to {connections} connections instead of {default} and lets further ones wait; \
+         raise the hard limit (ulimit -Hn) to allow more"
     );
     (true, sentence)
 }
@@ -57,6 +57,6 @@ mod tests {
         }
         assert_eq!((connections(Some(4_096)), connections(Some(5_120))), (3_072, 4_096));
         assert_eq!(connections(Some(u64::MAX)), 4_096);
-        assert!(sentence(Some(256)).1.contains("takes 128 connections instead of 4096"));
+        assert!(describe(Some(256)).1.contains("up to 128 connections instead of 4096"));
     }
 }

@@ -2,18 +2,18 @@
 
 use crate::exit::{Exit, Failure};
 
-/// Waits until somebody interrupts the program from the keyboard, or the system asks it to stop.
+/// Waits until the program is interrupted from the keyboard (SIGINT) or asked to stop (SIGTERM).
 pub(crate) async fn wait() -> Failure {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut keyboard), Ok(mut system)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
-        // Then the system ends the process, as it does by itself.
+        // Without handlers, the signals end the process, which is their default.
         return std::future::pending().await;
     };
     tokio::select! {
         _ = keyboard.recv() => {}
         _ = system.recv() => {}
     }
-    // What is under way is let go of in good order; whoever does not want to wait for that says so again.
+    // The command now shuts down cleanly. A second signal ends the process at once.
     tokio::spawn(async move {
         tokio::select! {
             _ = keyboard.recv() => {}

@@ -1,4 +1,4 @@
-//! What the `windlass` binary is made of.
+//! The `windlass` binary: its arguments, its commands and its config file.
 
 pub mod api;
 pub mod args;
@@ -21,16 +21,16 @@ use std::process::ExitCode;
 
 use exit::{Exit, Failure};
 
-/// The whole program.
+/// Runs the program.
 pub fn main() -> ExitCode {
-    // On its way to becoming a sandboxed command: nothing else may happen before that.
+    // This process is about to become a sandboxed command: it must do nothing else first.
     if std::env::args_os().nth(1).is_some_and(|first| first == LAUNCH) {
         return windlass_tools::sandbox::launch_main();
     }
-    let cli = match args::read(std::env::args_os().collect()) {
+    let cli = match args::parse(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
-            // Where help cannot be shown, nothing else can.
+            // If the message cannot be printed, an error about that cannot be printed either.
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage.into() } else { ExitCode::SUCCESS };
         }
@@ -39,29 +39,30 @@ pub fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            return told(&Failure::new(Exit::Unreachable, format!("no threads can be started: {error}")), json);
+            return report(&Failure::new(Exit::Unreachable, format!("could not start threads: {error}")), json);
         }
     };
     let done = runtime.block_on(command::run(cli));
-    // Somebody may still be asked something on the keyboard: that does not keep the program from ending.
+    // A task may still block on reading standard input; do not wait for it.
     runtime.shutdown_background();
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => told(&failure, json),
+        Err(failure) => report(&failure, json),
     }
 }
 
-/// The hidden command by which command tools start this program anew.
+/// The hidden command with which command tools start this program again.
 pub(crate) const LAUNCH: &str = "sandbox-launch";
 
-fn told(failure: &Failure, json: bool) -> ExitCode {
-    if !failure.sentence.is_empty() {
+/// Prints a failure to standard error, and returns its exit code.
+fn report(failure: &Failure, json: bool) -> ExitCode {
+    if !failure.message.is_empty() {
         if json {
             let exit = failure.exit as u8;
-            let error = serde_json::json!({ "exit": exit, "problem": failure.problem, "message": failure.sentence });
+            let error = serde_json::json!({ "exit": exit, "problem": failure.problem, "message": failure.message });
             eprintln!("{}", serde_json::json!({ "error": error }));
         } else {
-            eprintln!("error: {}", failure.sentence);
+            eprintln!("error: {}", failure.message);
         }
     }
     failure.exit.into()

@@ -1,4 +1,4 @@
-//! The log of a server: to standard error, so that standard output stays for answers.
+//! The log of a server. It goes to standard error; standard output is for results.
 
 use std::io::IsTerminal;
 
@@ -10,11 +10,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::args::{Colour, Global};
 use crate::exit::{Failure, Result};
 
-/// What is logged: `WINDLASS_LOG`, such as `info,windlass_store=debug`, or what -q and -v say.
+/// Starts the log with the filter in `WINDLASS_LOG`, such as `info,windlass_store=debug`, or else by -q and -v.
 pub(crate) fn start(global: &Global) -> Result<()> {
     let filter = match std::env::var("WINDLASS_LOG") {
         Ok(text) if !text.is_empty() => text.parse::<Targets>().map_err(|error| {
-            Failure::usage(format!("WINDLASS_LOG={text} cannot be read: {error}; write info, or windlass_store=debug"))
+            Failure::usage(format!("WINDLASS_LOG={text} is not a valid filter: {error} (expected for example `info` or `windlass_store=debug`)"))
         })?,
         _ => Targets::new().with_default(level(global)),
     };
@@ -24,7 +24,7 @@ pub(crate) fn start(global: &Global) -> Result<()> {
         Colour::Auto => std::io::stderr().is_terminal(),
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
-    // A second log in one process says nothing new.
+    // Fails only if the process already has a log, which is then used.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// A call's memory is taken by one thread and given back by another all the time, which the system's allocator makes the two
-/// wait for. Here, because whoever embeds the library chooses for itself.
+/// A call often allocates on one thread and frees on another, where the system's allocator contends. The choice is made here
+/// and not in the library: a program that embeds Windlass chooses its own allocator.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -8,74 +8,74 @@ use crate::args::{Colour, Global};
 use crate::exit::{Exit, Failure, Result};
 use crate::style::{Style, Tint};
 
-/// Where a command prints, and how.
+/// How a command prints.
 #[derive(Clone, Copy, Debug)]
 pub struct Out {
     /// JSON for programs instead of lines for people.
     pub json: bool,
-    /// How lines look.
+    /// Colours and line width.
     pub style: Style,
-    /// Nothing that was not asked for.
+    /// Print only the result.
     pub quiet: bool,
     /// Whether standard output is a terminal.
     pub terminal: bool,
 }
 
 impl Out {
-    /// As the options and the terminal have it.
+    /// Derives the settings from the options and the terminal.
     pub fn new(global: &Global) -> Self {
         let terminal = io::stdout().is_terminal();
         let style = Style { colour: colours(global.color, terminal), width: columns(terminal) };
         Self { json: global.json, style, quiet: global.quiet, terminal }
     }
 
-    /// One line for people.
+    /// Prints one line for people.
     pub fn line(&self, text: &str) -> Result<()> {
         let mut out = io::stdout().lock();
-        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(unwritten)
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(write_failed)
     }
 
-    /// Lines for people.
+    /// Prints lines for people.
     pub fn lines(&self, lines: &[String]) -> Result<()> {
         lines.iter().try_for_each(|line| self.line(line))
     }
 
-    /// One document for programs, on lines of its own.
+    /// Prints one JSON document for programs, indented.
     pub fn document(&self, value: &impl Serialize) -> Result<()> {
         let text =
             serde_json::to_string_pretty(value).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         self.line(&text)
     }
 
-    /// One event for programs, on one line.
+    /// Prints one JSON event for programs, on one line.
     pub fn event(&self, value: &impl Serialize) -> Result<()> {
         let text = serde_json::to_string(value).map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
         self.line(&text)
     }
 
-    /// Something beside the answer: to standard error, and not at all where only the answer is wanted.
-    pub fn aside(&self, text: &str) {
+    /// Prints a note to standard error, unless `--quiet` is given.
+    pub fn note(&self, text: &str) {
         if !self.quiet {
             eprintln!("{text}");
         }
     }
 
-    /// A heading.
+    /// Formats a heading.
     pub fn bold(&self, text: &str) -> String {
         self.style.paint(Tint::Bold, text)
     }
 
-    /// Something that can be passed over.
+    /// Formats text of minor importance.
     pub fn dim(&self, text: &str) -> String {
         self.style.paint(Tint::Dim, text)
     }
 }
 
-/// Whoever read this has gone: that is no failure of the command.
-fn unwritten(error: io::Error) -> Failure {
+/// A closed pipe is not a failure of the command: the reader has seen enough.
+fn write_failed(error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::silent(Exit::Ok),
-        _ => Failure::new(Exit::Failed, format!("standard output cannot be written: {error}")),
+        _ => Failure::new(Exit::Failed, format!("could not write to standard output: {error}")),
     }
 }
 
@@ -88,7 +88,7 @@ fn colours(wanted: Colour, terminal: bool) -> bool {
     }
 }
 
-/// As wide as the terminal; where there is none, what fits into most of them.
+/// The width of the terminal, or a default that fits most terminals.
 fn columns(terminal: bool) -> usize {
     let asked = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let measured = || terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();

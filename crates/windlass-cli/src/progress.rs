@@ -1,16 +1,16 @@
-//! A line that says how far something long is.
+//! A progress line for long operations.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::out::Out;
 
-/// What is over sooner needs no line.
-const LONG: Duration = Duration::from_millis(300);
-const BETWEEN: Duration = Duration::from_millis(100);
+/// Operations that end sooner show no line.
+const DELAY: Duration = Duration::from_millis(300);
+const INTERVAL: Duration = Duration::from_millis(100);
 const COLUMNS: u64 = 30;
 
-/// Written over itself, on standard error, where somebody looks.
+/// Redraws one line on standard error, if that is a terminal.
 pub(crate) struct Progress {
     what: &'static str,
     began: Instant,
@@ -24,9 +24,9 @@ impl Progress {
         Self { what, began: Instant::now(), drawn: None, on }
     }
 
-    /// So many of so many are done.
-    pub(crate) fn tell(&mut self, done: u64, of: u64) {
-        let due = self.drawn.map_or(self.began.elapsed() > LONG, |drawn| drawn.elapsed() > BETWEEN);
+    /// Shows that `done` of `of` are done.
+    pub(crate) fn update(&mut self, done: u64, of: u64) {
+        let due = self.drawn.map_or(self.began.elapsed() > DELAY, |drawn| drawn.elapsed() > INTERVAL);
         if self.on && due {
             let full = (done.min(of) * COLUMNS).checked_div(of).unwrap_or(0);
             let bar = format!("{}{}", "█".repeat(full as usize), "░".repeat((COLUMNS - full) as usize));
@@ -36,23 +36,23 @@ impl Progress {
     }
 }
 
-/// Awaits something that says nothing of how far it is; how long it takes must do.
+/// Awaits work whose progress is unknown, and shows the elapsed time instead.
 pub(crate) async fn during<T>(what: &'static str, out: &Out, work: impl Future<Output = T>) -> T {
     let mut progress = Progress::new(what, out);
     let mut work = std::pin::pin!(work);
     loop {
         tokio::select! {
             done = &mut work => return done,
-            () = tokio::time::sleep(BETWEEN) => progress.tick(),
+            () = tokio::time::sleep(INTERVAL) => progress.tick(),
         }
     }
 }
 
 impl Progress {
     fn tick(&mut self) {
-        if self.on && self.began.elapsed() > LONG {
+        if self.on && self.began.elapsed() > DELAY {
             let seconds = Duration::from_secs(self.began.elapsed().as_secs());
-            eprint!("\r{} … {}\u{1b}[K", self.what, crate::style::took(seconds));
+            eprint!("\r{} … {}\u{1b}[K", self.what, crate::style::duration(seconds));
             self.drawn = Some(Instant::now());
         }
     }
@@ -62,7 +62,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if self.drawn.is_some() {
             eprint!("\r\u{1b}[K");
-            // Where nobody reads any more there is nothing to clean up.
+            // If standard error is closed, there is nothing to clean up.
             let _ = std::io::stderr().flush();
         }
     }

@@ -1,25 +1,25 @@
-//! How things look in a terminal: colours, widths, durations; and that nothing from outside reaches it raw.
+//! Terminal output: colours, widths and durations. Text from outside is stripped of control characters.
 
 use std::time::Duration;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What a piece of text stands for; a colour where colours are on.
+/// The meaning of a piece of text, shown as a colour if colours are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tint {
-    /// As the terminal writes everything.
+    /// The terminal's default.
     Plain,
     /// Headings and names.
     Bold,
-    /// What can be passed over.
+    /// Minor details.
     Dim,
-    /// Went well, or is at work.
+    /// Succeeded or running.
     Good,
     /// Failed.
     Bad,
-    /// Queues.
+    /// Queued.
     Wait,
-    /// Is parked.
+    /// Parked.
     Park,
     /// In doubt.
     Doubt,
@@ -53,7 +53,7 @@ impl Style {
     /// For pipes, files and tests.
     pub const PLAIN: Self = Self { colour: false, width: 100 };
 
-    /// `text` in a colour, if there are any.
+    /// `text` in the colour of `tint`, if colours are on.
     pub fn paint(&self, tint: Tint, text: &str) -> String {
         if self.colour && tint != Tint::Plain && !text.is_empty() {
             format!("\u{1b}[{}m{text}\u{1b}[0m", tint.code())
@@ -63,31 +63,32 @@ impl Style {
     }
 }
 
-/// Text from outside without what a terminal would obey: control characters and marks that turn the direction of
-/// writing are shown as a blank or a box.
+/// Makes text from outside safe to print: control characters and marks that change the writing direction become a blank
+/// or a box.
 pub fn plain(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_direction_mark =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let safe = |c: char| match c {
         '\n' | '\t' | '\r' => ' ',
-        c if c.is_control() || turns(c) => '\u{25a1}',
+        c if c.is_control() || is_direction_mark(c) => '\u{25a1}',
         c => c,
     };
     text.chars().map(safe).collect()
 }
 
-/// So many of something: `1 tool`, `2 tools`.
+/// A number with its noun: `1 tool`, `2 tools`.
 pub fn counted(number: impl std::fmt::Display, word: &str) -> String {
     let number = number.to_string();
     let end = if number == "1" { "" } else { "s" };
     format!("{number} {word}{end}")
 }
 
-/// The columns `text` takes.
+/// The number of columns that `text` takes.
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` in at most `columns`, with an ellipsis where something was left out.
+/// `text` in at most `columns`, cut with an ellipsis if it is longer.
 pub fn fit(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
@@ -114,8 +115,8 @@ pub fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(blanks))
 }
 
-/// A duration as people say it: `0.4 ms`, `312 ms`, `4.21 s`, `2 min 3 s`, `3 d 4 h`.
-pub fn took(duration: Duration) -> String {
+/// A duration for people: `0.4 ms`, `312 ms`, `4.21 s`, `2 min 3 s`, `3 d 4 h`.
+pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match duration.as_micros() {
         0..1_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
@@ -127,7 +128,7 @@ pub fn took(duration: Duration) -> String {
     }
 }
 
-/// Rows of cells as lines: columns side by side, each as wide as its widest cell, the last one cut where the line ends.
+/// Lays out rows of cells as lines. Each column is as wide as its widest cell; the last one is cut at the end of the line.
 pub fn table(rows: &[Vec<(Tint, String)>], style: &Style) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widest = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|(_, text)| width(text)).max();
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_from_outside_moves_the_cursor_or_turns_the_text() {
+    fn control_characters_and_direction_marks_are_replaced() {
         assert_eq!(plain("a\u{1b}[2Jb\nc\td\u{202e}e\u{7}"), "a□[2Jb c d□e□");
         assert_eq!(plain("grüße 界"), "grüße 界");
     }
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_said_as_people_say_them() {
+    fn durations_are_formatted_with_a_fitting_unit() {
         for (micros, text) in [
             (0, "0.0 ms"),
             (420, "0.4 ms"),
@@ -178,12 +179,12 @@ mod tests {
             (10_740_000_000, "2 h 59 min"),
             (273_600_000_000, "3 d 4 h"),
         ] {
-            assert_eq!(took(Duration::from_micros(micros)), text);
+            assert_eq!(duration(Duration::from_micros(micros)), text);
         }
     }
 
     #[test]
-    fn colours_are_only_there_when_asked_for() {
+    fn colours_are_only_used_when_they_are_on() {
         assert_eq!(Style::PLAIN.paint(Tint::Bad, "no"), "no");
         let colour = Style { colour: true, width: 80 };
         assert_eq!(colour.paint(Tint::Bad, "no"), "\u{1b}[31mno\u{1b}[0m");
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_line_up_and_end_with_the_line() {
+    fn tables_are_aligned_and_cut_at_the_end_of_the_line() {
         let cell = |text: &str| (Tint::Plain, text.to_owned());
         let rows = vec![vec![cell("a"), cell("bbb"), cell("c")], vec![cell("aaaa"), cell("b"), cell(&"x".repeat(40))]];
         let lines = table(&rows, &Style { colour: false, width: 30 });

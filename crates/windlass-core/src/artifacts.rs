@@ -1,4 +1,4 @@
-//! Artifacts as users see them: written bit by bit, read bit by bit, never whole in memory unless somebody asks for that.
+//! Artifacts for users: written and read in pieces, never whole in memory unless the caller asks for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,28 +17,28 @@ use crate::tool::{Artifact, Data, ToolError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArtifactError {
-    /// It is larger than the runtime takes.
+    /// It is larger than the runtime's limit.
     #[error(
         "the artifact is larger than {limit} bytes, which is the most this runtime stores; split it, keep it elsewhere and \
          pass its address on, or raise `artifact_bytes`"
     )]
     TooLarge {
-        /// The most.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// It is larger than whoever reads it whole can bear.
+    /// It is larger than the reader's limit for reading it whole.
     #[error("artifact of {size} bytes is too large to read whole within {limit}; read it piece by piece")]
     TooLargeToHold {
-        /// How large it is.
+        /// Its size in bytes.
         size: u64,
-        /// What was to be held.
+        /// The reader's limit in bytes.
         limit: usize,
     },
-    /// It is not there, or not for whoever asks.
-    #[error("there is no artifact {0} here; it may have been collected, or belong to another session")]
+    /// It does not exist, or the reader has no access to it.
+    #[error("artifact {0} does not exist here; it may have been collected, or it belongs to another session")]
     Missing(ArtifactId),
-    /// The attempt that stores or reads it is over.
-    #[error("the attempt is over, and with it what it stores and reads")]
+    /// The attempt that stores or reads it has ended.
+    #[error("the attempt has ended, and its artifacts can no longer be written or read; finish them before it returns")]
     Over,
     /// The store failed. Attempts never see this: their run is taken up again from its journal.
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub enum ArtifactError {
 }
 
 impl ArtifactError {
-    /// What a tool is told that passes it on with `?`.
+    /// The error of a tool that passes it on with `?`.
     pub(crate) fn for_tool(&self) -> ToolError {
         ToolError::failed(self.to_string())
     }
@@ -63,19 +63,19 @@ impl From<ArtifactError> for Error {
     }
 }
 
-/// Where artifacts are stored and read, and on whose behalf.
-struct Door {
+/// Stores and reads artifacts on behalf of a reader or writer.
+struct ArtifactClient {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     limit: u64,
     by: Access,
-    /// How long what was stored is kept although nobody refers to it.
+    /// How long a stored artifact is kept without references.
     keep: Duration,
-    /// The attempt on whose behalf it is, and its run.
+    /// The attempt it acts for, and its run.
     attempt: Option<(Attempt, Arc<Run>)>,
 }
 
-impl Door {
+impl ArtifactClient {
     fn of(kernel: &Kernel, by: Access) -> Self {
         Self {
             store: kernel.store.clone(),
@@ -93,9 +93,9 @@ impl Door {
         Some(Self { keep, attempt: Some((attempt.clone(), run.clone())), ..Self::of(&run.kernel, Access::Run(run.id)) })
     }
 
-    /// What the caller is told of a store's error. An attempt is told nothing of a failure: its run stops, the journal is
+    /// Turns a store's error into the caller's. An attempt never sees a store failure: its run stops, the journal is
     /// reloaded, and replay decides.
-    async fn told(&self, error: StoreError) -> ArtifactError {
+    async fn error_for_caller(&self, error: StoreError) -> ArtifactError {
         match (error, &self.attempt) {
             (StoreError::NoArtifact { artifact }, _) => ArtifactError::Missing(artifact),
             (error @ StoreError::Invalid(_), _) | (error, None) => ArtifactError::Store(error),
@@ -106,7 +106,7 @@ impl Door {
         }
     }
 
-    /// The outcome of the attempt may refer to it.
+    /// Allows the outcome of the attempt to refer to the artifact.
     fn vouch(&self, artifact: ArtifactId) {
         if let Some((attempt, _)) = &self.attempt {
             attempt.vouch(artifact);
@@ -116,12 +116,12 @@ impl Door {
 
 /// An artifact that is being stored. Holds one piece ([`limits::ARTIFACT_PIECE`]) in memory, whatever its size.
 ///
-/// Dropping it gives the upload up; what was written of it is collected. Nobody sees anything of it before
-/// [`finish`](ArtifactWriter::finish).
+/// Dropping it abandons the upload, and the bytes written so far are collected. The artifact becomes visible with
+/// [`finish`](ArtifactWriter::finish), not before.
 #[must_use = "nothing is stored until it is finished"]
 pub struct ArtifactWriter {
-    /// Nothing if the attempt was over before it began.
-    door: Option<Door>,
+    /// `None` if the attempt had ended before the writer was made.
+    client: Option<ArtifactClient>,
     media_type: String,
     name: Option<String>,
     size: u64,
@@ -130,8 +130,8 @@ pub struct ArtifactWriter {
 }
 
 impl ArtifactWriter {
-    fn new(door: Option<Door>, media_type: impl Into<String>) -> Self {
-        Self { door, media_type: media_type.into(), name: None, size: 0, buffer: Vec::new(), upload: None }
+    fn new(client: Option<ArtifactClient>, media_type: impl Into<String>) -> Self {
+        Self { client, media_type: media_type.into(), name: None, size: 0, buffer: Vec::new(), upload: None }
     }
 
     /// Names it.
@@ -140,15 +140,15 @@ impl ArtifactWriter {
         self
     }
 
-    /// Most bytes it may have: a caller that knows how many it will be need not begin.
+    /// The largest number of bytes it may have. A caller that knows the size in advance can check it before it starts.
     pub fn limit(&self) -> u64 {
-        self.door.as_ref().map_or(0, |door| door.limit)
+        self.client.as_ref().map_or(0, |client| client.limit)
     }
 
-    /// Adds bytes. Waits for the store whenever a piece is full, so a fast source is held back by a slow disk. After an
-    /// error, or if the future is dropped, there is nothing to do but to drop the writer.
+    /// Adds bytes. Waits for the store whenever a piece is full, so a slow disk slows down a fast source. After an
+    /// error, or if the future is dropped, the writer can only be dropped.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), ArtifactError> {
-        let limit = self.door.as_ref().ok_or(ArtifactError::Over)?.limit;
+        let limit = self.client.as_ref().ok_or(ArtifactError::Over)?.limit;
         self.size = self.size.saturating_add(bytes.len() as u64);
         if self.size > limit {
             return Err(ArtifactError::TooLarge { limit });
@@ -165,88 +165,88 @@ impl ArtifactWriter {
         Ok(())
     }
 
-    /// Ends it: the artifact is durable when this returns. It is kept as long as the outcome of this attempt, or whatever
-    /// else refers to it, and for [`limits::ARTIFACT_GRACE`] if nothing does.
+    /// Completes the artifact, which is durable when this returns. It is kept as long as the outcome of this attempt,
+    /// or anything else, refers to it, and for [`limits::ARTIFACT_GRACE`] if nothing does.
     pub async fn finish(mut self) -> Result<Artifact, ArtifactError> {
         if !self.buffer.is_empty() {
             self.send().await?;
         }
-        let upload = self.begun().await?;
-        let door = self.door.as_ref().ok_or(ArtifactError::Over)?;
-        let finished = door.store.artifacts().finish(upload, self.media_type.as_str().into()).await;
+        let upload = self.begin_upload().await?;
+        let client = self.client.as_ref().ok_or(ArtifactError::Over)?;
+        let finished = client.store.artifacts().finish(upload, self.media_type.as_str().into()).await;
         self.upload = None;
         let stored = match finished {
             Ok(stored) => stored,
-            Err(error) => return Err(door.told(error).await),
+            Err(error) => return Err(client.error_for_caller(error).await),
         };
-        door.vouch(stored.id);
-        // Whoever adds also clears up a little, so that what failed attempts leave cannot pile up.
-        if let Err(error) = door.store.artifacts().sweep(door.clock.now(), limits::ARTIFACT_SWEEP).await {
-            tracing::warn!("artifacts that nobody needs are not collected now: {error}");
+        client.vouch(stored.id);
+        // Every writer also collects a little, so that leftovers of failed attempts cannot accumulate.
+        if let Err(error) = client.store.artifacts().sweep(client.clock.now(), limits::ARTIFACT_SWEEP).await {
+            tracing::warn!("unreferenced artifacts could not be collected now: {error}");
         }
         let (media_type, name) = (std::mem::take(&mut self.media_type), self.name.take());
         Ok(Artifact { media_type, name, data: Data::Stored(stored) })
     }
 
-    async fn begun(&mut self) -> Result<Upload, ArtifactError> {
+    async fn begin_upload(&mut self) -> Result<Upload, ArtifactError> {
         if let Some(upload) = self.upload {
             return Ok(upload);
         }
-        let door = self.door.as_ref().ok_or(ArtifactError::Over)?;
-        let until = door.clock.now() + door.keep;
-        match door.store.artifacts().begin(door.by.clone(), until).await {
+        let client = self.client.as_ref().ok_or(ArtifactError::Over)?;
+        let until = client.clock.now() + client.keep;
+        match client.store.artifacts().begin(client.by.clone(), until).await {
             Ok(upload) => Ok(*self.upload.insert(upload)),
-            Err(error) => Err(door.told(error).await),
+            Err(error) => Err(client.error_for_caller(error).await),
         }
     }
 
-    /// Sends what is in the buffer.
+    /// Sends the buffered bytes to the store.
     async fn send(&mut self) -> Result<(), ArtifactError> {
-        let upload = self.begun().await?;
-        let door = self.door.as_ref().ok_or(ArtifactError::Over)?;
+        let upload = self.begin_upload().await?;
+        let client = self.client.as_ref().ok_or(ArtifactError::Over)?;
         let piece = std::mem::take(&mut self.buffer);
-        match door.store.artifacts().append(upload, piece).await {
+        match client.store.artifacts().append(upload, piece).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(door.told(error).await),
+            Err(error) => Err(client.error_for_caller(error).await),
         }
     }
 }
 
 impl Drop for ArtifactWriter {
     fn drop(&mut self) {
-        if let (Some(upload), Some(door)) = (self.upload.take(), &self.door) {
-            door.store.artifacts().abandon(upload);
+        if let (Some(upload), Some(client)) = (self.upload.take(), &self.client) {
+            client.store.artifacts().abandon(upload);
         }
     }
 }
 
 /// An artifact that is being read, at most a piece ([`limits::ARTIFACT_PIECE`]) at a time.
 pub struct ArtifactReader {
-    source: Source,
+    source: ReadSource,
     size: u64,
     at: u64,
 }
 
-enum Source {
+enum ReadSource {
     Inline(Arc<[u8]>),
-    Stored(ArtifactId, Door),
+    Stored(ArtifactId, ArtifactClient),
 }
 
 impl ArtifactReader {
-    async fn open(door: Option<Door>, artifact: &Artifact) -> Result<Self, ArtifactError> {
+    async fn open(client: Option<ArtifactClient>, artifact: &Artifact) -> Result<Self, ArtifactError> {
         let stored = match &artifact.data {
             Data::Inline(bytes) => {
-                return Ok(Self { source: Source::Inline(bytes.clone()), size: bytes.len() as u64, at: 0 });
+                return Ok(Self { source: ReadSource::Inline(bytes.clone()), size: bytes.len() as u64, at: 0 });
             }
             Data::Stored(stored) => stored,
         };
-        let door = door.ok_or(ArtifactError::Over)?;
-        let size = match door.store.artifacts().size(stored.id, door.by.clone()).await {
+        let client = client.ok_or(ArtifactError::Over)?;
+        let size = match client.store.artifacts().size(stored.id, client.by.clone()).await {
             Ok(size) => size,
-            Err(error) => return Err(door.told(error).await),
+            Err(error) => return Err(client.error_for_caller(error).await),
         };
-        door.vouch(stored.id);
-        Ok(Self { source: Source::Stored(stored.id, door), size, at: 0 })
+        client.vouch(stored.id);
+        Ok(Self { source: ReadSource::Stored(stored.id, client), size, at: 0 })
     }
 
     /// How many bytes the artifact has.
@@ -254,18 +254,18 @@ impl ArtifactReader {
         self.size
     }
 
-    /// What it was said to be when it was stored first; nothing where that was not kept.
+    /// The media type given when it was first stored, or `None` if that was not kept.
     pub async fn media_type(&self) -> Result<Option<Arc<str>>, ArtifactError> {
         match &self.source {
-            Source::Inline(_) => Ok(None),
-            Source::Stored(id, door) => match door.store.artifacts().media_type(*id, door.by.clone()).await {
+            ReadSource::Inline(_) => Ok(None),
+            ReadSource::Stored(id, client) => match client.store.artifacts().media_type(*id, client.by.clone()).await {
                 Ok(media_type) => Ok(media_type),
-                Err(error) => Err(door.told(error).await),
+                Err(error) => Err(client.error_for_caller(error).await),
             },
         }
     }
 
-    /// The next bytes, from the beginning on; nothing at the end. Dropping the future loses none of them.
+    /// The next bytes from the start on, or `None` at the end. Dropping the future loses none of them.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ArtifactError> {
         if self.at >= self.size {
             return Ok(None);
@@ -275,22 +275,24 @@ impl ArtifactReader {
         Ok(Some(bytes))
     }
 
-    /// `length` bytes from `offset` on: fewer at the end, and at most [`limits::ARTIFACT_PIECE`].
+    /// Up to `length` bytes from `offset` on. Fewer at the end, and at most [`limits::ARTIFACT_PIECE`].
     pub async fn read_at(&self, offset: u64, length: usize) -> Result<Vec<u8>, ArtifactError> {
         match &self.source {
-            Source::Inline(bytes) => {
+            ReadSource::Inline(bytes) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
                 let length = length.min(limits::ARTIFACT_PIECE).min(bytes.len() - start);
                 Ok(bytes[start..start + length].to_vec())
             }
-            Source::Stored(id, door) => match door.store.artifacts().read(*id, door.by.clone(), offset, length).await {
-                Ok(bytes) => Ok(bytes),
-                Err(error) => Err(door.told(error).await),
-            },
+            ReadSource::Stored(id, client) => {
+                match client.store.artifacts().read(*id, client.by.clone(), offset, length).await {
+                    Ok(bytes) => Ok(bytes),
+                    Err(error) => Err(client.error_for_caller(error).await),
+                }
+            }
         }
     }
 
-    /// All of it, if it has no more than `limit` bytes.
+    /// All bytes, if there are no more than `limit`.
     pub async fn whole(mut self, limit: usize) -> Result<Vec<u8>, ArtifactError> {
         if self.size > limit as u64 {
             return Err(ArtifactError::TooLargeToHold { size: self.size, limit });
@@ -305,11 +307,11 @@ impl ArtifactReader {
 }
 
 impl Attempt {
-    /// Stores an artifact as it comes into being, for the outcome of this attempt to refer to. In a durable body this is
+    /// Stores an artifact as it is produced, for the outcome of this attempt to refer to. In a durable body this is
     /// done in a step.
     ///
-    /// The artifact is durable before the outcome is: once the outcome is recorded, what it mentions is there, as long as
-    /// the run is. An artifact that no outcome mentions is collected after a while.
+    /// The artifact is durable before the outcome is. Once the outcome is recorded, the artifacts it mentions exist for
+    /// as long as the run does. An artifact that no outcome mentions is collected after a while.
     ///
     /// ```
     /// # use windlass_core::{call::Call, tool::{Artifact, ToolResult}};
@@ -322,31 +324,30 @@ impl Attempt {
     /// }
     /// ```
     pub fn new_artifact(&self, media_type: impl Into<String>) -> ArtifactWriter {
-        ArtifactWriter::new(Door::of_attempt(self), media_type)
+        ArtifactWriter::new(ArtifactClient::of_attempt(self), media_type)
     }
 
-    /// Reads an artifact that this run may read: one that it, its session or a run it spawned refers to; without a
-    /// session, one that its family refers to. Knowing the name of another session's is not enough. The outcome of this
-    /// attempt may refer to it too.
+    /// Reads an artifact that this run may read: one that the run itself, its session or a run it spawned refers to;
+    /// without a session, one that its family of runs refers to. The id alone gives no access to the artifacts of other
+    /// sessions. The outcome of this attempt may refer to the artifact too.
     pub async fn open_artifact(&self, artifact: &Artifact) -> Result<ArtifactReader, ArtifactError> {
-        ArtifactReader::open(Door::of_attempt(self), artifact).await
+        ArtifactReader::open(ArtifactClient::of_attempt(self), artifact).await
     }
 }
 
 impl Runtime {
-    /// Stores an artifact for a session from outside, for a run of it to be started with
-    /// ([`start_with`](Runtime::start_with)) within [`limits::ARTIFACT_GRACE`]; that run keeps it from then on.
+    /// Stores an artifact for a session from outside. A run of that session must be started with it
+    /// ([`start_with`](Runtime::start_with)) within [`limits::ARTIFACT_GRACE`]; the run keeps it from then on.
     pub fn new_artifact(&self, session: impl Into<Arc<str>>, media_type: impl Into<String>) -> ArtifactWriter {
-        ArtifactWriter::new(Some(Door::of(self.kernel(), Access::Session(session.into()))), media_type)
+        ArtifactWriter::new(Some(ArtifactClient::of(self.kernel(), Access::Session(session.into()))), media_type)
     }
 
-    /// Reads an artifact on somebody's behalf: a session's, a run's, or as the owner of the store, who may read
-    /// everything.
+    /// Reads an artifact with the access of a session, of a run, or of the store's owner, who may read everything.
     pub async fn open_artifact(&self, artifact: &Artifact, by: Access) -> Result<ArtifactReader> {
-        Ok(ArtifactReader::open(Some(Door::of(self.kernel(), by)), artifact).await?)
+        Ok(ArtifactReader::open(Some(ArtifactClient::of(self.kernel(), by)), artifact).await?)
     }
 
-    /// Collects a slice of the artifacts that nobody needs any more; says whether there is more to collect.
+    /// Collects a bounded number of unreferenced artifacts. The result says whether there are more.
     pub async fn sweep_artifacts(&self) -> Result<Swept> {
         let kernel = self.kernel();
         Ok(kernel.store.artifacts().sweep(kernel.env.clock.now(), limits::ARTIFACT_SWEEP).await?)

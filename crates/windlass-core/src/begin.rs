@@ -1,24 +1,24 @@
-//! New runs: what is made of calls that are handed in, before anything of them is polled.
+//! New runs: turns submitted calls into a run that has not been polled yet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::call::ToolCall;
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
-use crate::call::operation::{Operation, Written};
-use crate::call::plan::{Place, Scope, asked, plan, resolve, without_layer};
+use crate::call::operation::{Operation, RecordState};
+use crate::call::plan::{CallSite, Scope, asked, plan, resolve, without_layer};
+use crate::call::{Outcome, ToolCall};
 use crate::error::{Error, Result};
+use crate::id::RunId;
 use crate::kernel::Kernel;
-use crate::limits;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::drive::{Drive, Root};
 use crate::run::machine::Machine;
-use crate::run::record::{Asked, Event, OpKind};
-use crate::runtime::Start;
+use crate::run::record::{Asked, Event, OpKind, OpOutcome};
+use crate::runtime::{Start, Work};
 use crate::store::Creation;
-use crate::tool::projection::Lens;
+use crate::tool::projection::ModelView;
 use crate::tool::{Effect, Layers, Toolbox};
 
 impl Kernel {
@@ -27,7 +27,7 @@ impl Kernel {
             return Err(Error::Closed);
         }
         if !self.drives {
-            let why = "this runtime drives no runs; start the call instead (`start_with`), for whoever does";
+            let why = "this runtime drives no runs; start the call instead, for the process that drives them";
             return Err(Error::NotDriving(why.to_owned()));
         }
         let base = (self.env.clock.now(), self.env.clock.ticks());
@@ -37,14 +37,16 @@ impl Kernel {
         Ok(Run::new(self.clone(), id, base, (how.session.clone(), false), Machine::create(id, creation)))
     }
 
-    /// A new run of one call, not polled yet. It is no turn.
-    pub(crate) fn start_call(
-        self: &Arc<Self>,
-        toolbox: &Toolbox,
-        call: ToolCall,
-        how: &Start,
-    ) -> Result<(Drive, Lens)> {
-        let call = call.bounded();
+    /// Builds a run from submitted work that this process drives from its first poll on. It is in no store yet, and is not
+    /// a turn.
+    pub(crate) fn new_run(self: &Arc<Self>, toolbox: &Toolbox, work: Work, how: &Start) -> Result<NewRun> {
+        match work {
+            Work::Call(call) => self.run_of_call(toolbox, call, how),
+            Work::Batch { calls, stop_on_failure } => self.run_of_batch(toolbox, calls, stop_on_failure, how),
+        }
+    }
+
+    fn run_of_call(self: &Arc<Self>, toolbox: &Toolbox, call: ToolCall, how: &Start) -> Result<NewRun> {
         let mut scope = Scope::of(toolbox.clone());
         let missing = match scope.of_call(&call) {
             Ok(own) => {
@@ -56,34 +58,31 @@ impl Kernel {
         let snapshot = scope.toolbox.snapshot();
         let tool = resolve(&snapshot, &call.tool).filter(|_| missing.is_none());
         let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
-        let lens = Lens::of(tool, &call.args, (call.limits.as_deref(), &self.env.policy));
+        let model_view = ModelView::of(tool, &call.args, (call.limits.as_deref(), &self.env.policy));
+        let id = call.id.clone();
         let run = self.fresh(name, how)?;
         let refused = self.loop_refusals(how.session.as_ref(), &snapshot, [&call]);
         self.loop_asked(how.session.as_ref(), run.id, [&call], &refused);
         let future = match (missing, refused.into_iter().next().flatten()) {
-            (Some(missing), _) => without_layer(&run, &scope, Place::root(), &call, &missing),
+            (Some(missing), _) => without_layer(&run, &scope, CallSite::root(), &call, &missing),
             (None, Some(error)) => {
                 let asked = asked(&call, tool, &scope.toolbox.layers());
-                let operation = Operation::new(Path::root(), asked, Written::WhenPending);
+                let operation = Operation::new(Path::root(), asked, RecordState::WhenPending);
                 CallFuture::refused(run.clone(), operation, error)
             }
-            (None, None) => plan(&run, &scope, Place::root(), call, tool),
+            (None, None) => plan(&run, &scope, CallSite::root(), call, tool),
         };
-        Ok((Drive::new(run, Root::Call(future)), lens))
+        Ok(NewRun { drive: Drive::new(run, Root::Call(future)), calls: Calls::One(id, model_view) })
     }
 
-    /// A new run of several calls, not polled yet.
-    pub(crate) fn start_batch(
+    fn run_of_batch(
         self: &Arc<Self>,
         toolbox: &Toolbox,
         calls: Vec<ToolCall>,
         stop_on_failure: bool,
         how: &Start,
-    ) -> Result<(Drive, Vec<Lens>)> {
-        if calls.len() > limits::BATCH_CALLS {
-            let (count, most) = (calls.len(), limits::BATCH_CALLS);
-            return Err(Error::TooLarge(format!("a batch of {count} calls is too large; the limit is {most}")));
-        }
+    ) -> Result<NewRun> {
+        let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
         let run = self.fresh("batch".into(), how)?;
         run.with(|machine| machine.outbox().reserve(calls.len() + 2));
         let scope = Scope::of(toolbox.clone());
@@ -95,9 +94,48 @@ impl Kernel {
         for (index, error) in refused.into_iter().enumerate().filter_map(|(index, error)| Some((index, error?))) {
             batch.refuse(index, error);
         }
-        let lenses = batch.lenses();
+        let calls = Calls::Batch(ids.into_iter().zip(batch.model_views()).collect());
         batch.accept();
-        Ok((Drive::new(run, Root::Batch(batch)), lenses))
+        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls })
+    }
+}
+
+/// A run built from submitted work and not polled yet.
+pub(crate) struct NewRun {
+    pub(crate) drive: Drive,
+    pub(crate) calls: Calls,
+}
+
+/// What the outcomes of a run's root calls need: the id that the model gave each call, and how the model sees its
+/// output.
+#[derive(Clone)]
+pub(crate) enum Calls {
+    One(Option<Arc<str>>, ModelView),
+    Batch(Vec<(Option<Arc<str>>, ModelView)>),
+}
+
+impl Calls {
+    /// The outcomes, in the order of the calls.
+    pub(crate) fn outcomes(self, run: RunId, ended: Vec<OpOutcome>) -> Vec<Outcome> {
+        let outcome = |path, (ended, (id, model_view)): (OpOutcome, (Option<Arc<str>>, ModelView))| Outcome {
+            run,
+            path,
+            id,
+            result: ended.result,
+            times: ended.times,
+            model_view,
+        };
+        match self {
+            Self::One(id, model_view) => ended
+                .into_iter()
+                .take(1)
+                .map(|ended| outcome(Path::root(), (ended, (id.clone(), model_view.clone()))))
+                .collect(),
+            Self::Batch(calls) => {
+                let rows = (0u32..).zip(ended.into_iter().zip(calls));
+                rows.map(|(index, row)| outcome(Path::root().child(index), row)).collect()
+            }
+        }
     }
 }
 

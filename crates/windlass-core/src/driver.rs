@@ -1,4 +1,5 @@
-//! Driving the runs of this process: from the first poll to the moment they are let go of, whatever that follows from.
+//! Drives the runs of this process, from the first poll until this process stops driving them, and decides what
+//! follows.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,123 +8,136 @@ use std::task::{Context, Poll};
 
 use crate::kernel::Kernel;
 use crate::path::Path;
-use crate::roster::{Cause, Next};
+use crate::roster::{NextStep, TakeUpCause};
 use crate::run::Run;
 use crate::run::drive::{Completion, Drive, RunEnd};
 use crate::run::machine::{Machine, Stop};
 use crate::store::StoreError;
 
-/// A run this process drives.
+/// A run that this process drives.
 #[derive(Clone)]
-pub(crate) struct Live {
+pub(crate) struct DrivenRun {
     pub(crate) run: Arc<Run>,
     pub(crate) completion: Arc<Completion>,
 }
 
-impl Live {
+impl DrivenRun {
     pub(crate) fn new(run: &Arc<Run>) -> Self {
         Self { run: run.clone(), completion: Arc::default() }
+    }
+
+    /// The epoch under which it is driven.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.run.with(|machine| machine.outbox().epoch())
     }
 }
 
 impl Kernel {
-    /// Polls a run once here and now; only if it has to wait does it become a task of its own.
+    /// Polls a run once in the caller's task. The run gets a task of its own only if it has to wait.
     pub(crate) async fn drive(self: &Arc<Self>, mut drive: Drive) -> RunEnd {
-        let (mut task, live) = self.born(&drive);
+        let (mut task, driven) = self.register_new(&drive);
         match std::future::poll_fn(|cx| Poll::Ready(drive.poll(cx))).await {
             Poll::Ready(end) => {
-                drop((drive, live));
-                task.let_go(&end);
+                drop((drive, driven));
+                task.finish(&end);
                 end
             }
             Poll::Pending => {
-                let Live { completion, .. } = live;
-                Driven { drive: Box::new(drive), task }.detach(self);
+                let DrivenRun { completion, .. } = driven;
+                RegisteredDrive { drive: Box::new(drive), task }.detach(self);
                 completion.wait().await
             }
         }
     }
 
-    /// Tells the store of a new run before anything of it is done, and gives it a task of its own. Returns the error of a
-    /// store that took nothing because it is overloaded.
-    pub(crate) fn accept(self: &Arc<Self>, drive: Drive) -> Result<Live, StoreError> {
-        let (task, live) = self.born(&drive);
-        let mut driven = Driven { drive: Box::new(drive), task };
-        driven.drive.accept();
-        if let Some(Stop::Reload(error)) = driven.drive.run.with(|machine| machine.stop().cloned())
-            && matches!(*error, StoreError::Unavailable(_))
-        {
-            driven.end(&RunEnd::Elsewhere);
-            return Err(*error);
-        }
-        driven.detach(self);
-        Ok(live)
+    /// Writes a new run to the store before any of its work is done, and gives it a task of its own. Returns the
+    /// store's error if the store is overloaded and took nothing.
+    pub(crate) fn accept(self: &Arc<Self>, drive: Drive) -> Result<DrivenRun, StoreError> {
+        let mut inline = self.drive_inline(Box::new(drive));
+        inline.accept();
+        inline.refusal().map_or_else(|| Ok(inline.driven()), Err)
     }
 
-    /// A new run, driven by the task that waits for it.
-    pub(crate) fn here(self: &Arc<Self>, drive: Box<Drive>) -> Here {
-        let (task, live) = self.born(&drive);
-        Here { kernel: self.clone(), live, driven: Some(Driven { drive, task }) }
+    /// The same, and waits until the store has the run: an attempt that may run ahead of its record must not run before
+    /// the run's key is taken. If the future is dropped, the run continues.
+    pub(crate) async fn accept_durably(self: &Arc<Self>, drive: Drive) -> Result<DrivenRun, StoreError> {
+        let mut inline = self.drive_inline(Box::new(drive));
+        inline.accept();
+        inline.driven.run.flush().await;
+        inline.refusal().map_or_else(|| Ok(inline.driven()), Err)
     }
 
-    /// From now on this process is known to drive the new run: mail for it is told to it, from its first commit on.
-    fn born(self: &Arc<Self>, drive: &Drive) -> (DriveTask, Live) {
-        let live = Live::new(&drive.run);
-        self.roster.born(drive.run.id, live.clone());
-        (self.driven(&live), live)
+    /// A new run that is driven by the task that waits for it.
+    pub(crate) fn drive_inline(self: &Arc<Self>, drive: Box<Drive>) -> InlineDrive {
+        let (task, driven) = self.register_new(&drive);
+        InlineDrive { kernel: self.clone(), driven, registered: Some(RegisteredDrive { drive, task }) }
     }
 
-    fn driven(self: &Arc<Self>, live: &Live) -> DriveTask {
+    /// Registers a new run as driven here, so that mail is delivered to it from its first commit on.
+    fn register_new(self: &Arc<Self>, drive: &Drive) -> (DriveTask, DrivenRun) {
+        let driven = DrivenRun::new(&drive.run);
+        self.roster.register_new(drive.run.id, driven.clone());
+        (self.drive_task(&driven), driven)
+    }
+
+    fn drive_task(self: &Arc<Self>, driven: &DrivenRun) -> DriveTask {
         if self.closed.load(Ordering::Acquire) {
-            // Shut down meanwhile, perhaps before this run was among the live ones.
-            live.run.with(Machine::release);
+            // The runtime was shut down meanwhile, perhaps before this run was registered.
+            driven.run.with(Machine::release);
         }
-        DriveTask { driven: Some((self.clone(), live.clone())) }
+        DriveTask { registered: Some((self.clone(), driven.clone())) }
     }
 
-    /// A run that was taken up is driven from now on. It is polled once, so that what it does first is done when this
-    /// returns, and has a task of its own.
-    pub(crate) async fn drive_taken(self: &Arc<Self>, drive: Drive) -> Live {
-        let live = Live::new(&drive.run);
-        let mut driven = Driven { task: self.driven(&live), drive: Box::new(drive) };
-        if let Some(settled) = self.roster.taken(live.run.id, live.clone()) {
+    /// Drives a run that was taken up. It is polled once before this returns, so its first actions are done by then,
+    /// and gets a task of its own if it has to wait.
+    pub(crate) async fn drive_taken_up(self: &Arc<Self>, drive: Drive) -> DrivenRun {
+        let driven = DrivenRun::new(&drive.run);
+        let mut registered = RegisteredDrive { task: self.drive_task(&driven), drive: Box::new(drive) };
+        let taken = self.roster.taken_up(driven.run.id, driven.clone(), driven.epoch());
+        if let Some(settled) = taken.settled {
             settled.complete(RunEnd::Elsewhere);
         }
-        match std::future::poll_fn(|cx| Poll::Ready(driven.drive.poll(cx))).await {
-            Poll::Ready(end) => driven.end(&end),
-            Poll::Pending => driven.detach(self),
+        if taken.is_superseded {
+            driven.run.lose();
         }
-        live
+        match std::future::poll_fn(|cx| Poll::Ready(registered.drive.poll(cx))).await {
+            Poll::Ready(end) => registered.end(&end),
+            Poll::Pending => registered.detach(self),
+        }
+        driven
     }
 
-    /// What follows the end of driving a run.
-    fn let_go(self: &Arc<Self>, live: &Live, end: &RunEnd) {
-        let (run, id) = (&live.run, live.run.id);
+    /// Does what follows when a run is no longer driven.
+    fn stopped_driving(self: &Arc<Self>, driven: &DrivenRun, end: &RunEnd) {
+        let (run, id) = (&driven.run, driven.run.id);
         let stop = run.with(|machine| machine.stop().cloned());
-        let goes_on = self.drives && !self.closed.load(Ordering::Acquire);
+        let keeps_driving = self.drives && !self.closed.load(Ordering::Acquire);
         let next = match (end, &stop) {
-            _ if !goes_on => Next::Over,
-            (RunEnd::Unknown(_) | RunEnd::Continued, _) | (RunEnd::Elsewhere, Some(Stop::Lapsed)) => Next::TakeUp,
-            (RunEnd::Suspended { .. }, _) => Next::Rest,
-            _ => Next::Over,
+            _ if !keeps_driving => NextStep::Forget,
+            (RunEnd::Unknown(_) | RunEnd::Continued, _) | (RunEnd::Elsewhere, Some(Stop::Lapsed)) => NextStep::TakeUp,
+            (RunEnd::Suspended { .. }, _) => NextStep::Suspend,
+            _ => NextStep::Forget,
         };
-        let is_owner = |other: &Live| Arc::ptr_eq(&other.completion, &live.completion);
-        // What stops for a while keeps its places in the queues of keys. The next generation queues anew.
+        let is_owner = |other: &DrivenRun| Arc::ptr_eq(&other.completion, &driven.completion);
+        // A run that stops for a while keeps its places in the key queues. The next generation queues again.
         if !run.keeps_places() {
             run.leave_queues_below(&Path::root());
         }
-        self.tell(self.roster.let_go(id, is_owner, next), end);
+        let (next_step, waiters) = self.roster.stop_driving(id, is_owner, driven.epoch(), next);
+        self.notify_waiters(waiters, end);
         match (end, stop) {
-            _ if !goes_on => {}
-            (RunEnd::Unknown(_), _) => self.taking_up(id, Cause::Reload),
-            (RunEnd::Continued, _) => self.taking_up(id, Cause::Unowned),
-            (RunEnd::Elsewhere, Some(Stop::Lapsed)) => self.take_up_with_a_lease(id),
+            _ if !keeps_driving => {}
+            _ if next_step != next => self.start_taking_up(id, TakeUpCause::Undriven),
+            (RunEnd::Unknown(_), _) => self.start_taking_up(id, TakeUpCause::Reload),
+            (RunEnd::Continued, _) => self.start_taking_up(id, TakeUpCause::Undriven),
+            (RunEnd::Elsewhere, Some(Stop::Lapsed)) => self.take_up_after_renewal(id),
             (RunEnd::Suspended { wake }, _) => self.after_suspension(run, *wake),
-            // The new owner may have suspended the run before mail was told to this one: the store knows what is due.
+            // The new owner may have suspended the run before this owner was told of its mail. The store knows what is
+            // due.
             (RunEnd::Elsewhere, Some(Stop::Lost)) => self.look_for_due(),
-            (RunEnd::Finished(told), _) if run.session.is_some() => {
-                self.loop_ended(run.session.as_ref(), id, told);
-                // The next turn of its session may be due.
+            (RunEnd::Finished(outcome), _) if run.session.is_some() => {
+                self.loop_ended(run.session.as_ref(), id, outcome);
+                // The next turn of the session may be due.
                 self.look_for_due();
             }
             _ => {}
@@ -131,18 +145,18 @@ impl Kernel {
     }
 }
 
-/// A run that this process is known to drive.
-struct Driven {
-    /// Large, and handed on more than once.
+/// A run that is registered as driven by this process.
+struct RegisteredDrive {
+    /// Boxed, because it is large and is moved more than once.
     drive: Box<Drive>,
     task: DriveTask,
 }
 
-impl Driven {
+impl RegisteredDrive {
     fn end(mut self, end: &RunEnd) {
-        // The drive is gone by the time a waiter is told that it ended.
+        // The drive is dropped before the waiters are notified.
         drop(self.drive);
-        self.task.let_go(end);
+        self.task.finish(end);
     }
 
     /// Gives it a task of its own.
@@ -154,55 +168,74 @@ impl Driven {
     }
 }
 
-/// The end of a run, for the task that drives it by waiting for it: no other task has to be made, run and woken. If this is
-/// dropped before, the run goes on as a task of its own. It must be polled until then, as everything that others may wait
-/// for.
-pub(crate) struct Here {
+/// Drives a run in the task that waits for its end, which saves spawning, scheduling and waking another task. If this
+/// is dropped before the run ends, the run continues in a task of its own. Until then it must be polled, because others
+/// may wait for the run.
+pub(crate) struct InlineDrive {
     kernel: Arc<Kernel>,
-    live: Live,
-    driven: Option<Driven>,
+    driven: DrivenRun,
+    registered: Option<RegisteredDrive>,
 }
 
-impl Here {
-    pub(crate) fn live(&self) -> Live {
-        self.live.clone()
+impl InlineDrive {
+    pub(crate) fn driven(&self) -> DrivenRun {
+        self.driven.clone()
+    }
+
+    fn accept(&mut self) {
+        if let Some(registered) = &mut self.registered {
+            registered.drive.accept();
+        }
+    }
+
+    /// Why the store did not take the run, if it is overloaded: then there is nothing to drive.
+    fn refusal(&mut self) -> Option<StoreError> {
+        let Some(Stop::Reload(error)) = self.driven.run.with(|machine| machine.stop().cloned()) else { return None };
+        if !matches!(*error, StoreError::Unavailable(_)) {
+            return None;
+        }
+        if let Some(registered) = self.registered.take() {
+            registered.end(&RunEnd::Elsewhere);
+        }
+        Some(*error)
     }
 }
 
-impl Future for Here {
+impl Future for InlineDrive {
     type Output = RunEnd;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RunEnd> {
-        let Some(driven) = &mut self.driven else { return Poll::Pending };
-        let Poll::Ready(end) = driven.drive.poll(cx) else { return Poll::Pending };
-        if let Some(driven) = self.driven.take() {
-            driven.end(&end);
+        let Some(registered) = &mut self.registered else { return Poll::Pending };
+        let Poll::Ready(end) = registered.drive.poll(cx) else { return Poll::Pending };
+        if let Some(registered) = self.registered.take() {
+            registered.end(&end);
         }
         Poll::Ready(end)
     }
 }
 
-impl Drop for Here {
+impl Drop for InlineDrive {
     fn drop(&mut self) {
-        if let Some(driven) = self.driven.take() {
-            driven.detach(&self.kernel);
+        if let Some(registered) = self.registered.take() {
+            registered.detach(&self.kernel);
         }
     }
 }
 
-/// Makes sure that the waiters of a run are told, even if the executor drops its task.
+/// Makes sure that the waiters of a run are notified, even if the executor drops the task.
 struct DriveTask {
-    driven: Option<(Arc<Kernel>, Live)>,
+    registered: Option<(Arc<Kernel>, DrivenRun)>,
 }
 
 impl DriveTask {
-    fn let_go(&mut self, end: &RunEnd) {
-        let Some((kernel, live)) = self.driven.take() else { return };
-        kernel.let_go(&live, end);
-        let Live { run, completion } = live;
-        // A waiter may open the store again as soon as it is told.
+    fn finish(&mut self, end: &RunEnd) {
+        let Some((kernel, driven)) = self.registered.take() else { return };
+        kernel.stopped_driving(&driven, end);
+        let DrivenRun { run, completion } = driven;
+        // A waiter may open the store again as soon as it is notified, so everything that holds the store is dropped
+        // first.
         drop((kernel, run));
-        // Most calls are over at their first poll, and then nothing else has it.
+        // Most calls end at their first poll, and then no one else holds the completion.
         if Arc::strong_count(&completion) > 1 {
             completion.complete(end.clone());
         }
@@ -211,6 +244,6 @@ impl DriveTask {
 
 impl Drop for DriveTask {
     fn drop(&mut self) {
-        self.let_go(&RunEnd::Elsewhere);
+        self.finish(&RunEnd::Elsewhere);
     }
 }

@@ -1,11 +1,11 @@
-//! What runs read of the runtime they are driven in. It knows no runs.
+//! What runs read of the runtime that drives them. It knows no runs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::Middleware;
 use crate::id::Mint;
-use crate::policy::{Policy, Resolved};
+use crate::policy::{EffectivePolicy, Policy};
 use crate::spawn::Spawn;
 use crate::time::Clock;
 use crate::tool::{Tool, Toolbox};
@@ -15,37 +15,38 @@ pub(crate) struct Env {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) spawn: Arc<dyn Spawn>,
     pub(crate) mint: Arc<Mint>,
-    /// What runs that are taken up from their journal find their tools in.
+    /// Where runs that are taken up from their journal find their tools.
     pub(crate) toolbox: Toolbox,
-    /// What governs every call, where neither it nor its tool says otherwise.
+    /// The policy of the runtime. It applies where neither the call nor its tool sets a value.
     pub(crate) policy: Policy,
-    /// Whether that says nothing.
-    pub(crate) is_silent: bool,
-    /// Whether a person is there to be asked.
+    /// Whether that policy is empty.
+    pub(crate) is_policy_empty: bool,
+    /// Whether a person is available to answer questions.
     pub(crate) attended: bool,
-    /// Providers that tools needing a connection may count on.
+    /// Providers whose connections are available to tools.
     pub(crate) connections: Vec<String>,
     pub(crate) middleware: Vec<Arc<dyn Middleware>>,
-    /// The language people are told things in.
+    /// The language of texts for people.
     pub(crate) locale: String,
     pub(crate) limits: RuntimeLimits,
 }
 
-/// Bounds that a runtime is given.
+/// The limits that a runtime is configured with.
 #[derive(Clone, Copy)]
 pub(crate) struct RuntimeLimits {
     /// How long a run only waits before it is suspended.
     pub(crate) suspend_after: Duration,
-    /// How often the store lets go of what it keeps no longer.
+    /// How often the store deletes what its retention no longer keeps.
     pub(crate) tidy_every: Option<Duration>,
     /// Largest artifact that is stored.
     pub(crate) artifact_bytes: u64,
 }
 
 impl Env {
-    /// What governs a call of this tool, unless that is [what the tool says by itself](crate::tool::Tool::resolved): most
-    /// calls and most runtimes say nothing.
-    pub(crate) fn governs(&self, tool: &Tool, call: Option<&Policy>) -> Option<Box<Resolved>> {
-        (!self.is_silent || call.is_some()).then(|| Box::new(Resolved::of(&self.policy, tool.spec(), call)))
+    /// The policy for a call of this tool, or `None` if that is [the tool's own](crate::tool::Tool::resolved). Most
+    /// calls and most runtimes add nothing to it.
+    pub(crate) fn policy_for(&self, tool: &Tool, call: Option<&Policy>) -> Option<Box<EffectivePolicy>> {
+        (!self.is_policy_empty || call.is_some())
+            .then(|| Box::new(EffectivePolicy::of(&self.policy, tool.spec(), call)))
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong between a caller and the runtime, as opposed to inside a tool.
+//! Errors between a caller and the runtime, as opposed to errors inside a tool.
 
 use std::time::Duration;
 
@@ -8,77 +8,76 @@ use crate::run::state::Hold;
 use crate::store::StoreError;
 use crate::tool::{RegisterError, ToolError};
 
-/// What the runtime returns.
+/// The result of a runtime call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why the runtime has no result for its caller, split by what the caller does next.
-#[derive(Debug)]
+/// Why the runtime has no result for its caller. The variants differ in what the caller does next.
 #[non_exhaustive]
 pub enum Error {
     /// The call ended with an error: read it.
     Tool(ToolError),
-    /// Whether the call happened is not known here; the journal decides. Attach to the run to learn how it ends.
+    /// It is not known here whether the call happened; the journal decides. Attach to the run to learn how it ends.
     Unknown {
         /// Which run.
         run: RunId,
-        /// What the store said.
+        /// The store's error.
         source: StoreError,
     },
-    /// The run is held: its sentence says what would move it.
+    /// The run is held. The hold says what would let it continue.
     Held {
         /// Which run.
         run: RunId,
         /// Why.
         hold: Hold,
     },
-    /// This runtime let go of the run; whoever opens the store next goes on with it. Attach to it there.
+    /// This runtime no longer drives the run. The next process that opens the store continues it. Attach to it there.
     Elsewhere {
         /// Which run.
         run: RunId,
     },
-    /// The output is not what the caller's type says.
+    /// The output does not decode to the caller's type.
     Decode {
         /// Which run.
         run: RunId,
         /// What does not fit.
         problem: String,
     },
-    /// The key names a run that does something else. Use another key, or ask for the same.
+    /// The key belongs to a run with another request. Use another key, or repeat the same request.
     KeyReused {
         /// The run that has the key.
         run: RunId,
         /// What is different.
         what: String,
     },
-    /// This runtime is shut down, and takes nothing new.
+    /// This runtime is shut down and accepts nothing new.
     Closed,
     /// The store cannot be opened.
     Open(Box<dyn std::error::Error + Send + Sync>),
-    /// The request itself is at fault, and would be anywhere and any time: correct it.
+    /// The request is invalid, whatever the state of the runtime: correct it.
     Invalid(String),
-    /// The request asks for more than a limit allows: ask for less.
+    /// The request exceeds a limit: ask for less.
     TooLarge(String),
-    /// What the request names does not exist here: look for what there is.
+    /// What the request names does not exist here: list what does.
     NotFound(String),
-    /// What the request is about is in no state for it, or another request came first: look at it again.
+    /// The state of what the request is about does not allow it, or another request came first: read the state again.
     Conflict(String),
     /// The attempt may still be running on a worker that was lost: wait, and ask again.
     StillRunning {
         /// Which run.
         run: RunId,
-        /// Where its attempt was made.
+        /// The path of the attempt.
         path: Path,
-        /// For how long it may.
+        /// How long it may still run.
         wait: Duration,
     },
-    /// A run of this id is here already, and its id is its own: fork it for another one.
+    /// A run with this id exists here already. Fork it if another one is wanted.
     Exists {
         /// Which run.
         run: RunId,
     },
     /// This runtime drives no runs: ask one that does.
     NotDriving(String),
-    /// The system refused something beside the store, such as a file of a backup or a thread: mend that.
+    /// The system refused something other than the store, such as a backup file or a thread: fix that.
     System(Box<dyn std::error::Error + Send + Sync>),
     /// A tool cannot be registered.
     Register(RegisterError),
@@ -98,7 +97,10 @@ impl std::fmt::Display for Error {
             }
             Self::Held { run, hold } => write!(f, "run {run} is held: {hold}"),
             Self::Elsewhere { run } => {
-                write!(f, "this runtime let go of run {run}; attach to it where the store is open next")
+                write!(
+                    f,
+                    "this runtime no longer drives run {run}; attach to it in the process that opens the store next"
+                )
             }
             Self::Decode { run, problem } => {
                 write!(f, "the output of run {run} is not of the type the caller asked for: {problem}")
@@ -106,23 +108,30 @@ impl std::fmt::Display for Error {
             Self::KeyReused { run, what } => {
                 write!(f, "the key belongs to run {run}, which was started with another request: {what}; use a new key")
             }
-            Self::Closed => f.write_str("this runtime is shut down; it takes no new calls"),
+            Self::Closed => f.write_str("this runtime is shut down; it accepts no new calls"),
             Self::Open(error) => write!(f, "{error}"),
             Self::Invalid(why) | Self::TooLarge(why) | Self::NotFound(why) => f.write_str(why),
             Self::Conflict(why) | Self::NotDriving(why) => f.write_str(why),
             Self::StillRunning { run, path, wait } => write!(
                 f,
-                "the attempt at {path} of run {run} may still be running on a worker that was lost; \"it did not \
-                 happen\" can be said in {wait:?}"
+                "the attempt at {path} of run {run} may still be running on a worker that was lost; it can be settled as \
+                 \"did not happen\" in {wait:?}"
             ),
             Self::Exists { run } => write!(
                 f,
-                "there is a run {run} here already, and a run is imported once; fork it if you want another one"
+                "run {run} exists here already, and a run can be imported only once; fork it if you want another one"
             ),
             Self::System(error) => write!(f, "{error}"),
             Self::Register(error) => write!(f, "{error}"),
             Self::Store(error) => write!(f, "{error}"),
         }
+    }
+}
+
+/// The same sentence as [`Display`](std::fmt::Display): a `main` that returns an error prints it by this.
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
     }
 }
 

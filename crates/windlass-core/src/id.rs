@@ -1,4 +1,4 @@
-//! Names of things: runs, tools.
+//! Identifiers of runs, workers and tools.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::time::Timestamp;
 
-/// Names one run, for ever. Sorts by the time the run was created.
+/// Identifies one run permanently. Sorts by the time the run was created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(Uuid);
@@ -21,7 +21,7 @@ impl RunId {
         self.0.as_bytes()
     }
 
-    /// The id a store kept as bytes.
+    /// The id that a store kept as bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
     }
@@ -47,12 +47,12 @@ impl FromStr for RunId {
     }
 }
 
-/// Names one worker: a runtime that drives runs. The default stands for nobody.
+/// Identifies one worker: a runtime that drives runs. The default means "no worker".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(u64);
 
 impl WorkerId {
-    /// The worker a store kept under this number.
+    /// The worker that a store kept under this number.
     pub const fn from_number(number: u64) -> Self {
         Self(number)
     }
@@ -63,7 +63,8 @@ impl WorkerId {
     }
 }
 
-/// The stable identity of a tool: what the journal, grants and calls by id use. A tool may be renamed; its id stays.
+/// The stable identity of a tool, used by the journal, by grants and by calls by id. A tool may be renamed; its id
+/// stays.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ToolId(Arc<str>);
@@ -105,8 +106,8 @@ impl fmt::Debug for ToolId {
     }
 }
 
-/// Mints run ids: version 7 UUIDs from the runtime's clock and a seeded generator, so that a simulation repeats exactly
-/// and an ordinary process pays one system call for entropy, not one a run.
+/// Generates run ids: version 7 UUIDs from the runtime's clock and a seeded generator. A simulation repeats exactly,
+/// and an ordinary process pays for entropy once, not once a run.
 pub(crate) struct Mint(Mutex<u128>);
 
 impl Mint {
@@ -133,13 +134,13 @@ impl Mint {
 
     pub(crate) fn worker(&self) -> WorkerId {
         let bytes = self.run(Timestamp::default()).0.as_u128() as u64;
-        // Zero stands for nobody.
+        // Zero means "no worker".
         WorkerId(bytes | 1)
     }
 }
 
 impl RunId {
-    /// The id of a run that another one starts: the same whenever it is started from the same place.
+    /// The id of a run that another one starts. It is the same whenever it is started from the same operation.
     pub(crate) fn derived(from: &str, now: Timestamp) -> Self {
         let hash = blake3::hash(from.as_bytes());
         let mut random = [0u8; 10];

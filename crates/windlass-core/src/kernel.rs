@@ -1,4 +1,4 @@
-//! One runtime: its parts, and what it is asked from outside of a run.
+//! The kernel: the parts of one runtime, and the requests that come from outside of a run.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,33 +8,34 @@ use parking_lot::Mutex;
 use crate::admit::Admission;
 use crate::call::loops::sessions::SessionLoops;
 use crate::call::{Attempt, Reach};
-use crate::driver::Live;
+use crate::driver::DrivenRun;
 use crate::env::Env;
 use crate::id::RunId;
 use crate::path::Path;
-use crate::rest::Rest;
+use crate::rest::SuspendedRuns;
 use crate::roster::Roster;
 use crate::store::Store;
 use crate::watchdog::Watchdog;
 use crate::worker::Lease;
 
-/// One runtime.
+/// The parts of one runtime.
 pub(crate) struct Kernel {
-    /// What its runs read.
+    /// What its runs read: clock, executor, toolbox, policy, limits.
     pub(crate) env: Env,
-    /// What its attempts queue for.
+    /// What attempts queue for before they start.
     pub(crate) admission: Admission,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) lease: Lease,
-    /// The runs this process has to do with.
-    pub(crate) roster: Roster<Live>,
-    /// When the next suspended run is due, and what was told of a store that fails.
-    pub(crate) rest: Rest,
+    /// The runs that this process drives, takes up or waits for.
+    pub(crate) roster: Roster<DrivenRun>,
+    /// The timer of suspended runs, and the log limiter for store failures.
+    pub(crate) suspended: SuspendedRuns,
     pub(crate) reach: Arc<Reach>,
     pub(crate) watchdog: Watchdog,
-    /// What sessions were told lately.
+    /// Recent outcomes by session, for loop detection.
     pub(crate) loops: SessionLoops,
-    /// Attempts on threads of their own, which may outlive the call that waited for them, and the taking up of their run.
+    /// Attempts on CPU threads. They may outlive the call that waited for them, and even the time this process drives
+    /// their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
     /// Whether runs are driven here; see [`Config::drives`](crate::Config::drives).
     pub(crate) drives: bool,
@@ -42,7 +43,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Whether a thread that cannot be interrupted is still at an attempt of this operation.
+    /// Whether a CPU thread, which cannot be interrupted, still executes an attempt of this operation.
     pub(crate) fn is_on_thread(&self, run: RunId, path: &Path) -> bool {
         let mut attempts = self.on_threads.lock();
         attempts.retain(Attempt::is_on_thread);

@@ -1,10 +1,10 @@
 //! The kernel of Windlass: tools, calls, runs, the journal, and every decision about them.
 //!
-//! It knows no database, no network and no executor: [`store::Store`], [`time::Clock`] and [`spawn::Spawn`] are traits.
+//! It depends on no database, no network and no executor: [`store::Store`], [`time::Clock`] and [`spawn::Spawn`] are traits.
 //! Most programs use it through the `windlass` crate.
 //!
 //! Where things are decided:
-//! - what happens when a body asks for an operation the journal may know: `run/replay.rs`, one pure function;
+//! - what happens when a body asks for an operation that the journal may have recorded: `run/replay.rs`, one pure function;
 //! - what a failure looks like from outside: [`tool::view`];
 //! - who may write to a run: [`store`].
 
@@ -51,9 +51,10 @@ pub use path::{BadPath, Path};
 pub use replay_check::Checks;
 pub use run::check::Check;
 pub use run::compare::{Comparison, Departure, Differs};
-pub use run::fork::{Change, Cut};
+pub use run::fork::{Cut, ForkChange};
 pub use runtime::{
-    About, AskedCall, Awaited, Config, Counted, Observer, Question, Resolved, Runtime, Start, Submitted, Work, decode,
+    About, AskedCall, Awaited, Config, Counted, Observer, Question, ReplyResult, Runtime, Start, Submitted, Work,
+    decode,
 };
 pub use value::{Difference, Digest, read_json};
 pub use watchdog::Stuck;

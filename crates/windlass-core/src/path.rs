@@ -1,4 +1,4 @@
-//! Where in a run something stands.
+//! The path of an operation in its run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 
-/// The place of a call or operation in its run: zero-based positions from the root down. `2/0` is the first child of the
+/// The path of a call or operation in its run: zero-based positions from the root down. `2/0` is the first child of the
 /// third operation; the root call itself is written `/`.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Path(SmallVec<[u32; 6]>);
 
-/// By hand, because a derived one copies position by position, and every record has a path.
+/// Written by hand, because the derived one copies position by position, and every record has a path.
 impl Clone for Path {
     fn clone(&self) -> Self {
         Self(SmallVec::from_slice(&self.0))
@@ -19,25 +19,25 @@ impl Clone for Path {
 }
 
 impl Path {
-    /// The root call.
+    /// The path of the root call.
     pub fn root() -> Self {
         Self::default()
     }
 
-    /// The place below this one at `index`.
+    /// The path of the child at `index`.
     pub fn child(&self, index: u32) -> Self {
         let mut path = self.clone();
         path.0.push(index);
         path
     }
 
-    /// The place this one stands below; nothing for the root call.
+    /// The path of the parent, or `None` for the root call.
     pub fn parent(&self) -> Option<Self> {
         let (_, above) = self.0.split_last()?;
         Some(Self(SmallVec::from_slice(above)))
     }
 
-    /// How many calls stand above this place.
+    /// How many calls or operations are above this path.
     pub fn depth(&self) -> usize {
         self.0.len()
     }
@@ -47,7 +47,7 @@ impl Path {
         &self.0
     }
 
-    /// Whether this is the root call.
+    /// Whether this is the root call's path.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
@@ -67,9 +67,11 @@ impl fmt::Debug for Path {
     }
 }
 
-/// Text that is no path.
+/// The error for text that is not a path.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{0}` is not a path: write positions separated by slashes, such as `2/0`, or `/` for the root call")]
+#[error(
+    "`{0}` is not a valid path: write zero-based numbers separated by slashes, such as `2/0`, or `/` for the root call"
+)]
 pub struct BadPath(String);
 
 impl FromStr for Path {

@@ -1,4 +1,4 @@
-//! Reading what a run's calls returned, bit by bit or whole.
+//! Reading the outputs of a run's calls, in pieces or whole.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use crate::tool::budget::{Page, page};
 use crate::tool::{Artifact, Output};
 
 impl Runtime {
-    /// A piece of what the operation at `path` returned, as text: at most `limit` bytes from `offset` on. What a model is
-    /// told to use when its view of an output was cut.
+    /// A page of the text that the operation at `path` returned: at most `limit` bytes from `offset` on. Models are
+    /// pointed to this when their view of an output was cut.
     pub async fn read_output(&self, run: RunId, path: &Path, offset: usize, limit: usize) -> Result<Page> {
         Ok(page(&self.recorded(run, path).await?.text(), offset, limit))
     }
 
-    /// All of what the operation at `path` returned: the original the tool kept beside its value, or else the value itself.
+    /// The whole output of the operation at `path`: the original that the tool kept beside its value, or else the value
+    /// itself.
     pub async fn artifact(&self, run: RunId, path: &Path) -> Result<Artifact> {
         let output = self.recorded(run, path).await?;
         if let Some(raw) = &output.raw {
@@ -27,7 +28,7 @@ impl Runtime {
         Ok(Artifact::new(media_type, output.text().as_bytes()))
     }
 
-    /// What whoever asked was told: an output that a check or middleware kept back stays back.
+    /// The output that the caller was given. An output that a check or middleware withheld stays withheld.
     async fn recorded(&self, run: RunId, path: &Path) -> Result<Arc<Output>> {
         let journal = self.journal(run).await?;
         let finished = journal.iter().rev().find_map(|record| match &record.event {
@@ -39,9 +40,9 @@ impl Runtime {
             Some(Ok(output)) => Ok(output),
             Some(Err(error)) => Err(Error::Conflict(why(&format!("it ended with an error ({})", error.kind())))),
             None if journal.iter().any(|record| record.path == *path) => {
-                Err(Error::Conflict(why("it has not ended yet; attach to the run and read then")))
+                Err(Error::Conflict(why("it has not ended yet; attach to the run and read it then")))
             }
-            None => Err(Error::NotFound(why("nothing was asked for there; the run's journal lists its paths"))),
+            None => Err(Error::NotFound(why("the run has no operation there; its journal lists the paths"))),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Runs at rest: in the store and nowhere else. They are taken up again when somebody writes to them or their time
-//! comes; whoever waits for their end waits here. A run at rest that nobody waits for costs this process nothing.
+//! Suspended runs: they exist only in the store. They are taken up again when a message arrives or their timer is due.
+//! Waiters for their end wait here. A suspended run without waiters has no task and no entry in
+//! the roster.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
@@ -15,60 +16,67 @@ use serde_json::Value;
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
-use crate::roster::Cause;
 use crate::run::Run;
 use crate::run::drive::{Completion, RunEnd};
-use crate::run::state::RunState;
-use crate::store::{Change, Commit, Guard, Message, StoreError};
+use crate::run::state::{RunInfo, RunState};
+use crate::store::{Change, Commit, Filter, Guard, Message, OnChange, StoreError};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 use crate::troubles::Troubles;
 
 #[derive(Default)]
-pub(crate) struct Rest {
-    alarm: Mutex<Alarm>,
-    /// What was told of a store that fails: every run meets that.
+pub(crate) struct SuspendedRuns {
+    due_timer: Mutex<DueTimer>,
+    /// Limits the log lines about store failures, which every run meets at once.
     troubles: Troubles,
+    /// Claims of due runs whose answers are outstanding.
+    claiming: AtomicUsize,
+    /// Whether a task looks for runs that are claimed by this worker and not driven.
+    is_looking: AtomicBool,
+    /// The store calls this when something was written. The store holds it weakly, so dropping it here ends the calls.
+    pub(crate) on_change: Mutex<Option<OnChange>>,
+    /// Whether the unfinished runs of the store have got back their places in the key queues.
+    are_places_restored: futures_util::lock::Mutex<bool>,
 }
 
-/// When the next suspended run is due.
+/// The timer for the next suspended run that is due.
 #[derive(Default)]
-struct Alarm {
+struct DueTimer {
     at: Option<Timestamp>,
-    /// The task that waits for it, if there is one.
+    /// Wakes the task that waits for the timer, if there is one.
     task: Option<Waker>,
     running: bool,
 }
 
-/// Waits for the end of a run, however often it rests until then.
-struct Outlasting<'k> {
+/// Waits for the end of a run, however often the run is suspended until then.
+struct EndWaiter<'k> {
     kernel: &'k Kernel,
     run: RunId,
     completion: Arc<Completion>,
 }
 
-impl Drop for Outlasting<'_> {
+impl Drop for EndWaiter<'_> {
     fn drop(&mut self) {
-        self.kernel.roster.unwait(self.run, &self.completion);
+        self.kernel.roster.remove_waiter(self.run, &self.completion);
     }
 }
 
 impl Kernel {
-    /// Waits until a run at rest has ended or is held, however often it is taken up until then, or until this runtime has
-    /// nothing more to do with it.
-    pub(crate) async fn outlast(self: &Arc<Self>, run: RunId) -> Result<(), StoreError> {
-        let completion = self.roster.wait(run);
-        let waits = Outlasting { kernel: self, run, completion };
-        // It may have ended before anybody was known to wait.
+    /// Waits until a suspended run has ended or is held, however often it is taken up until then, or until this runtime
+    /// is shut down.
+    pub(crate) async fn wait_for_end(self: &Arc<Self>, run: RunId) -> Result<(), StoreError> {
+        let completion = self.roster.add_waiter(run);
+        let waits = EndWaiter { kernel: self, run, completion };
+        // The run may have ended before this waiter was registered.
         let info = self.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         if is_over(&info.state) || self.closed.load(Ordering::Acquire) {
             return Ok(());
         }
-        match self.lease.look_around() {
+        match self.lease.poll_interval() {
             None => {
                 waits.completion.wait().await;
             }
-            // Another worker may take it up, and nobody here would be told.
+            // Another worker may take up the run, and would not notify this process.
             Some(look) => {
                 futures_util::future::select(waits.completion.wait(), self.env.clock.sleep(look)).await;
             }
@@ -76,37 +84,28 @@ impl Kernel {
         Ok(())
     }
 
-    /// This runtime has nothing more to do with any run.
+    /// Forgets all runs at shutdown, and notifies everything that waits for them.
     pub(crate) fn forget_all(&self) {
-        self.roster.clear().into_iter().for_each(|told| self.tell(told, &RunEnd::Elsewhere));
-        if let Some(task) = self.rest.alarm.lock().task.take() {
+        self.roster.clear().into_iter().for_each(|waiters| self.notify_waiters(waiters, &RunEnd::Elsewhere));
+        if let Some(task) = self.suspended.due_timer.lock().task.take() {
             task.wake();
         }
-        self.reach.watchers.over();
+        self.reach.watchers.wake_all();
     }
 
-    /// A run was suspended: nothing that came for it meanwhile may be lost.
+    /// A run was suspended. Takes care of everything that arrived for it meanwhile.
     pub(crate) fn after_suspension(self: &Arc<Self>, run: &Arc<Run>, wake: Option<Timestamp>) {
         if let Some(wake) = wake {
-            self.set_alarm(wake);
+            self.set_due_timer(wake);
         }
-        if self.admission.keys.has_news(run.id) {
-            return self.nudge(run.id);
+        if self.admission.keys.has_unnoticed_key(run.id) {
+            return self.take_up_for_key(run.id);
         }
-        let (kernel, id, seen) = (self.clone(), run.id, run.with(|machine| machine.seen()));
-        self.env.spawn.spawn(Box::pin(async move {
-            match kernel.store.mail(id, seen).await {
-                Ok(mail) if mail.is_empty() => {}
-                Ok(_) => kernel.nudge(id),
-                Err(error) => {
-                    kernel.troubled(Some(id), "a mailbox cannot be read", &error);
-                    kernel.nudge(id);
-                }
-            }
-        }));
+        self.look_for_due();
     }
 
-    /// Writes to a run for another one. The mailbox takes it once. The inner result is what the other one is told.
+    /// Writes a message to a run on behalf of another run. The mailbox deduplicates it. The inner result is for the
+    /// sending run.
     pub(crate) async fn write_to(
         self: &Arc<Self>,
         run: RunId,
@@ -125,13 +124,13 @@ impl Kernel {
                 Ok(Ok(()))
             }
             Err(error @ (StoreError::Finished(_) | StoreError::NoSuchRun(_))) => {
-                Ok(Err(ToolError::rejected("run_over", format!("{error}: it takes nothing any more"))))
+                Ok(Err(ToolError::rejected("run_over", format!("{error}; it accepts no messages any more"))))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Checks a signal against what the run's tool declared. The inner result is for whoever sends it.
+    /// Checks a signal against the channels that the run's tool declares. The inner result is for the sender.
     pub(crate) async fn check_signal(
         &self,
         run: RunId,
@@ -148,38 +147,38 @@ impl Kernel {
         Ok(tool.channels().check_signal(&tool.spec().name, name, value))
     }
 
-    /// Warns that the store failed, once per cause for all runs that meet it. Returns the text that names the trouble.
-    pub(crate) fn troubled(&self, run: Option<RunId>, what: &str, error: &StoreError) -> String {
+    /// Logs that the store failed, rate-limited per cause across all runs. Returns the text that identifies the cause.
+    pub(crate) fn report_store_failure(&self, run: Option<RunId>, what: &str, error: &StoreError) -> String {
         let trouble = format!("{what}: {error}");
         let now = std::time::Duration::from_nanos(self.env.clock.ticks());
-        match (self.rest.troubles.met(&trouble, now), run) {
-            (Some(untold), Some(run)) => tracing::warn!(%run, untold, "{trouble}"),
-            (Some(untold), None) => tracing::warn!(untold, "{trouble}"),
+        match (self.suspended.troubles.met(&trouble, now), run) {
+            (Some(suppressed), Some(run)) => tracing::warn!(%run, suppressed, "{trouble}"),
+            (Some(suppressed), None) => tracing::warn!(suppressed, "{trouble}"),
             (None, _) => {}
         }
         trouble
     }
 
-    /// Logs the end of a trouble, if its beginning was logged.
-    pub(crate) fn trouble_over(&self, trouble: Option<String>) {
+    /// Logs the end of a failure if its beginning was logged.
+    pub(crate) fn report_recovery(&self, trouble: Option<String>) {
         if let Some(trouble) = trouble
-            && let Some(untold) = self.rest.troubles.over(&trouble)
+            && let Some(suppressed) = self.suspended.troubles.over(&trouble)
         {
-            tracing::warn!(untold, "recovered from: {trouble}");
+            tracing::warn!(suppressed, "recovered from: {trouble}");
         }
     }
 
-    /// Makes sure that suspended runs are looked for at this time.
-    pub(crate) fn set_alarm(self: &Arc<Self>, at: Timestamp) {
-        let mut alarm = self.rest.alarm.lock();
-        if alarm.at.is_some_and(|set| set <= at) && alarm.running {
+    /// Makes sure that due runs are looked for at this time.
+    pub(crate) fn set_due_timer(self: &Arc<Self>, at: Timestamp) {
+        let mut due_timer = self.suspended.due_timer.lock();
+        if due_timer.at.is_some_and(|set| set <= at) && due_timer.running {
             return;
         }
-        alarm.at = Some(at);
-        if let Some(task) = alarm.task.take() {
+        due_timer.at = Some(at);
+        if let Some(task) = due_timer.task.take() {
             task.wake();
         }
-        if !std::mem::replace(&mut alarm.running, true) {
+        if !std::mem::replace(&mut due_timer.running, true) {
             let kernel = Arc::downgrade(self);
             let clock = self.env.clock.clone();
             self.env.spawn.spawn(Box::pin(async move {
@@ -188,12 +187,12 @@ impl Kernel {
                     if strong.closed.load(Ordering::Acquire) {
                         return;
                     }
-                    let Some(at) = strong.rest.next_alarm() else { return };
-                    // The wall clock may jump, as a laptop's does that slept: it is looked at now and then.
-                    let timer = clock.sleep(at.since(clock.now()).min(limits::ALARM_LOOK));
-                    let rung = Ringing { kernel: kernel.clone(), at, timer };
+                    let Some(at) = strong.suspended.next_due_time() else { return };
+                    // The wall clock may jump, for instance after a laptop slept, so it is checked at intervals.
+                    let timer = clock.sleep(at.since(clock.now()).min(limits::CLOCK_CHECK));
+                    let due = DueTimerWait { kernel: kernel.clone(), at, timer };
                     drop(strong);
-                    if rung.await {
+                    if due.await {
                         let Some(strong) = kernel.upgrade() else { return };
                         strong.take_up_due().await;
                     }
@@ -202,43 +201,100 @@ impl Kernel {
         }
     }
 
-    /// Has every run taken up that is due.
+    /// Takes up every run that is due. Several calls in a row lead to one request to the store.
     pub(crate) fn look_for_due(self: &Arc<Self>) {
-        let kernel = self.clone();
-        self.env.spawn.spawn(Box::pin(async move { kernel.take_up_due().await }));
-    }
-
-    /// Takes up every run that is due, a bounded number at a time, and sets the alarm for the next.
-    pub(crate) async fn take_up_due(self: &Arc<Self>) {
-        let mut before = Vec::new();
-        while self.drives && !self.closed.load(Ordering::Acquire) {
-            let due = match self.store.due(self.env.clock.now(), limits::TAKEN_UP_AT_ONCE).await {
-                Ok(due) => due,
-                Err(error) => {
-                    self.troubled(None, "suspended runs cannot be looked for", &error);
-                    return self.set_alarm(self.env.clock.now() + limits::LOOK_AGAIN);
-                }
-            };
-            // What is listed again was not taken: it is not its turn, or somebody else has it.
-            let fresh: Vec<RunId> = due.runs.iter().filter(|run| !before.contains(*run)).copied().collect();
-            if fresh.is_empty() {
-                due.next.into_iter().for_each(|next| self.set_alarm(next));
-                return;
-            }
-            for run in &fresh {
-                // One after the other, so that a thousand runs that are due together do not keep new calls waiting.
-                // An error is tried again by the task that met it.
-                drop(self.take_up(*run, Cause::Left).await);
-            }
-            before = due.runs;
-            self.room().await;
+        if self.drives && !self.closed.load(Ordering::Acquire) {
+            self.set_due_timer(self.env.clock.now());
         }
     }
 
-    /// A pause in which new calls get their turn; a longer one while all attempts there may be are under way.
-    pub(crate) async fn room(&self) {
+    /// Claims and drives every run that is due, a bounded number at a time, and sets the timer for the next one.
+    pub(crate) async fn take_up_due(self: &Arc<Self>) {
+        while self.drives && !self.closed.load(Ordering::Acquire) {
+            self.suspended.claiming.fetch_add(1, Ordering::AcqRel);
+            let due = match self.restore_places().await {
+                Ok(()) => self.store.claim_due(self.lease.worker, limits::CLAIM_BATCH).await,
+                Err(error) => Err(error),
+            };
+            let due = match due {
+                Ok(due) => due,
+                Err(error) => {
+                    self.suspended.claiming.fetch_sub(1, Ordering::AcqRel);
+                    self.report_store_failure(None, "due runs could not be claimed", &error);
+                    return self.look_for_undriven();
+                }
+            };
+            let claimed_any = due.runs.iter().any(|(_, claimed)| claimed.is_ok());
+            due.runs.into_iter().for_each(|(run, claimed)| self.take_up_claimed(run, claimed));
+            self.suspended.claiming.fetch_sub(1, Ordering::AcqRel);
+            if !claimed_any {
+                return due.next.into_iter().for_each(|next| self.set_due_timer(self.env.clock.now() + next));
+            }
+            // A thousand runs that are due together must not delay new calls.
+            self.pause_for_new_calls().await;
+        }
+    }
+
+    /// Restores the places of unfinished runs in the key queues, once, before any of them continues. Does nothing where
+    /// several workers share the store: there, the worker that drives a run holds its places.
+    pub(crate) async fn restore_places(self: &Arc<Self>) -> Result<(), StoreError> {
+        if self.lease.length.is_some() {
+            return Ok(());
+        }
+        let mut are_places_restored = self.suspended.are_places_restored.lock().await;
+        if !*are_places_restored {
+            let mut places = self.store.key_places().await?;
+            places.retain(|(run, _)| self.roster.driven(*run).is_none());
+            *are_places_restored = true;
+            drop(are_places_restored);
+            self.admission.keys.restore(places).into_iter().for_each(|run| self.take_up_for_key(run));
+        }
+        Ok(())
+    }
+
+    /// Looks for runs that this worker owns and nothing drives: a claim of due runs failed, and may have claimed some
+    /// all the same.
+    fn look_for_undriven(self: &Arc<Self>) {
+        if self.suspended.is_looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let kernel = self.clone();
+        self.env.spawn.spawn(Box::pin(async move {
+            while !kernel.closed.load(Ordering::Acquire) {
+                kernel.env.clock.sleep(limits::STORE_RETRY).await;
+                // Cleared before the list is read, because a claim that fails during the read may be missing from the
+                // list.
+                kernel.suspended.is_looking.store(false, Ordering::Release);
+                match kernel.owned_runs().await {
+                    Ok(runs) => {
+                        runs.into_iter().for_each(|(run, epoch)| kernel.take_up_after_lost_answer(run, Some(epoch)));
+                        return kernel.take_up_due().await;
+                    }
+                    Err(error) => drop(kernel.report_store_failure(None, "runs could not be listed", &error)),
+                }
+                if kernel.suspended.is_looking.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        }));
+    }
+
+    /// Runs that the store lists as owned by this worker, and the epochs of their latest claims.
+    async fn owned_runs(&self) -> Result<Vec<(RunId, u64)>, StoreError> {
+        let (mut runs, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.store.list(Filter::running(), after, limits::CLAIM_BATCH).await?;
+            let Some(last) = page.last() else { return Ok(runs) };
+            after = Some(last.run);
+            let is_owned = |info: &&RunInfo| info.worker == self.lease.worker;
+            runs.extend(page.iter().filter(is_owned).map(|info| (info.run, info.epoch)));
+        }
+    }
+
+    /// Pauses so that new calls get their turn. The pause is longer while all attempt permits are in use.
+    pub(crate) async fn pause_for_new_calls(&self) {
         self.env.clock.sleep(limits::TAKE_UP_PAUSE).await;
-        for _ in 0..limits::TAKE_UP_PATIENCE {
+        for _ in 0..limits::TAKE_UP_PAUSES {
             if !self.admission.permits.is_full() || self.closed.load(Ordering::Acquire) {
                 return;
             }
@@ -251,48 +307,54 @@ fn is_over(state: &RunState) -> bool {
     matches!(state, RunState::Finished { .. } | RunState::Held { .. })
 }
 
-impl Rest {
-    fn next_alarm(&self) -> Option<Timestamp> {
-        let mut alarm = self.alarm.lock();
-        alarm.running = alarm.at.is_some();
-        alarm.at
+impl SuspendedRuns {
+    /// Whether runs may have been claimed that the roster does not list yet.
+    pub(crate) fn is_claiming(&self) -> bool {
+        self.claiming.load(Ordering::Acquire) > 0
     }
 
-    /// Polled until the alarm is set to another time.
+    fn next_due_time(&self) -> Option<Timestamp> {
+        let mut due_timer = self.due_timer.lock();
+        due_timer.running = due_timer.at.is_some();
+        due_timer.at
+    }
+
+    /// Whether the timer was set to another time than `at`. Registers the task to be woken when it is.
     fn is_changed(&self, at: Timestamp, cx: &Context<'_>) -> bool {
-        let mut alarm = self.alarm.lock();
-        alarm.task = Some(cx.waker().clone());
-        alarm.at != Some(at)
+        let mut due_timer = self.due_timer.lock();
+        due_timer.task = Some(cx.waker().clone());
+        due_timer.at != Some(at)
     }
 
-    fn rang(&self, at: Timestamp) {
-        let mut alarm = self.alarm.lock();
-        if alarm.at == Some(at) {
-            alarm.at = None;
+    fn clear_due_timer(&self, at: Timestamp) {
+        let mut due_timer = self.due_timer.lock();
+        if due_timer.at == Some(at) {
+            due_timer.at = None;
         }
     }
 }
 
-/// Waits for the alarm; true once it rings, false if it was set to another time, or if it is time to look at the clock.
-struct Ringing {
+/// Waits for the timer. Resolves to true when it is due, and to false when it was set to another time or the wall clock
+/// should be checked again.
+struct DueTimerWait {
     kernel: std::sync::Weak<Kernel>,
     at: Timestamp,
     timer: BoxFuture<'static, ()>,
 }
 
-impl Future for Ringing {
+impl Future for DueTimerWait {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let Some(kernel) = self.kernel.upgrade() else { return Poll::Ready(false) };
-        if kernel.closed.load(Ordering::Acquire) || kernel.rest.is_changed(self.at, cx) {
+        if kernel.closed.load(Ordering::Acquire) || kernel.suspended.is_changed(self.at, cx) {
             return Poll::Ready(false);
         }
         std::task::ready!(self.timer.poll_unpin(cx));
-        let rings = kernel.env.clock.now() >= self.at;
-        if rings {
-            kernel.rest.rang(self.at);
+        let is_due = kernel.env.clock.now() >= self.at;
+        if is_due {
+            kernel.suspended.clear_due_timer(self.at);
         }
-        Poll::Ready(rings)
+        Poll::Ready(is_due)
     }
 }

@@ -1,13 +1,13 @@
-//! The kernel's front door: what the facade, the tests and other drivers use.
+//! The public interface of the kernel, for the facade, tests and other drivers.
 
 mod counted;
+mod facts;
 mod forks;
-mod looking;
-mod people;
+mod inspect;
+mod messages;
 mod recovery;
-mod said;
+mod retention;
 mod submit;
-mod tidying;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,9 +17,10 @@ use serde::de::DeserializeOwned;
 
 use crate::activity::watchers::Watchers;
 use crate::admit::Admission;
+use crate::begin::NewRun;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
-use crate::driver::Live;
+use crate::driver::DrivenRun;
 use crate::env::{Env, RuntimeLimits};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -27,16 +28,16 @@ use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
 use crate::policy::Policy;
-use crate::roster::Stage;
+use crate::roster::RunStage;
 use crate::run::drive::RunEnd;
 use crate::run::machine::Machine;
-use crate::run::record::{Event, OpKind, Record, Settled, Settler, Told};
+use crate::run::record::{Event, OpKind, OpOutcome, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Counts, Filter, Store, StoreError, Turn};
 use crate::time::Clock;
-use crate::tool::projection::Lens;
+use crate::tool::projection::ModelView;
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
 use crate::value::size;
@@ -44,26 +45,27 @@ use crate::watchdog::{Stuck, Watchdog};
 use crate::worker::Lease;
 
 pub use counted::{About, AskedCall, Counted, Question};
-pub use people::{Awaited, Resolved};
+pub use messages::{Awaited, ReplyResult};
 pub use submit::{Submitted, Work};
 
-/// Runs read from the store at a time.
+/// How many runs are read from the store at once.
 const PAGE: usize = 256;
-/// How often a run is looked at that should be driven here, before it is said to be elsewhere; and how soon again.
-const LOOKS: u32 = 5;
-const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// How often a run that should be driven here is checked before it is reported as driven elsewhere, and the pause
+/// between.
+const CHECKS: u32 = 5;
+const CHECK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Drives calls and runs over a store. Cloning shares it.
+/// Drives calls and runs over a store. Clones share the runtime.
 #[derive(Clone)]
 pub struct Runtime {
     kernel: Arc<Kernel>,
     toolbox: Toolbox,
 }
 
-/// How a run is started for whoever takes it up.
-#[derive(Clone, Debug, Default)]
+/// How a run is submitted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Start {
-    /// At most one run is ever started under this key.
+    /// At most one run is ever started with this key.
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
@@ -72,7 +74,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Under this key, and only once.
+    /// With this key, at most once.
     pub fn key(key: impl Into<Arc<str>>) -> Self {
         Self { key: Some(key.into()), ..Self::default() }
     }
@@ -83,48 +85,48 @@ impl Start {
     }
 }
 
-/// What a runtime is made of.
-// Many fields: each is one choice of an embedder.
+/// The settings of a runtime.
+// Many fields: one for each choice of the embedding program.
 pub struct Config {
-    /// Keeps the runs.
+    /// The store that keeps the runs.
     pub store: Arc<dyn Store>,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Runs tasks.
+    /// The executor of tasks.
     pub spawn: Arc<dyn Spawn>,
-    /// The tools; also where runs taken up from their journal find theirs.
+    /// The tools. Recovered runs find their tools here too.
     pub toolbox: Toolbox,
-    /// Attempts in flight at once.
+    /// The most attempts that run at once.
     pub in_flight: usize,
-    /// Providers that tools needing a connection may count on.
+    /// Providers that are connected, for tools that need a connection.
     pub connections: Vec<String>,
-    /// What governs every call, where neither it nor its tool says otherwise. See [`Policy::check`].
+    /// The policy for every call, which the tool or the call can override. See [`Policy::check`].
     pub policy: Policy,
-    /// Whether somebody is there to be asked; decides what [`Policy::unattended`] means, and conditions see it.
+    /// Whether a person is present to be asked. If so, [`Policy::unattended`] does not apply. Conditions can use it.
     pub attended: bool,
-    /// What sees every call, in this order on its way in and in reverse on its way out.
+    /// Middleware, which sees every call: in this order before it, in reverse order after it.
     pub middleware: Vec<Arc<dyn Middleware>>,
-    /// The language people are told things in, such as `en` or `de-CH`.
+    /// The language of narration lines, such as `en` or `de-CH`.
     pub locale: String,
-    /// How long a run only waits before it is suspended to the store; zero suspends at once.
+    /// How long a run may wait in memory before it is suspended to the store; zero suspends at once.
     pub suspend_after: Duration,
-    /// How long this worker is trusted to be alive without a word, where several share the store. `None` where one process
-    /// owns it: then its runs can be claimed at any time, and nothing is polled for.
+    /// For several workers that share the store: how long this worker is considered alive after it renewed its lease.
+    /// `None` if one process owns the store; then its runs can be claimed at any time, and nothing is polled for.
     pub lease: Option<Duration>,
-    /// Largest artifact that is stored.
+    /// The largest artifact that may be stored, in bytes.
     pub artifact_bytes: u64,
-    /// How often the store lets go of what it keeps no longer; `None` leaves that to whoever calls
-    /// [`Runtime::tidy`]. Begins with [`Runtime::recover`].
+    /// How often what need not be kept is removed from the store, starting with [`Runtime::recover`]. `None` leaves
+    /// that to calls of [`Runtime::tidy`].
     pub tidy_every: Option<Duration>,
-    /// Makes run ids repeatable; `None` takes entropy from the machine.
+    /// Makes run ids repeatable, for tests; `None` uses the system's entropy.
     pub seed: Option<u64>,
-    /// Whether runs are driven here. If not, runs can be looked at and told things, and new ones wait in the store: whoever
-    /// opens it next drives them.
+    /// Whether this runtime drives runs. If not, runs can be inspected and sent messages, and new runs wait in the
+    /// store for a process that drives them.
     pub drives: bool,
 }
 
 impl Config {
-    /// The parts that have no default, and defaults for the rest.
+    /// A configuration with these parts, and defaults for the rest.
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>, spawn: Arc<dyn Spawn>) -> Self {
         let toolbox = Toolbox::new();
         let in_flight = limits::ATTEMPTS_IN_FLIGHT;
@@ -150,8 +152,9 @@ impl Config {
 }
 
 impl Runtime {
-    /// A runtime. It takes up no earlier runs until [`recover`](Runtime::recover).
+    /// Creates a runtime. It recovers no earlier runs until [`recover`](Runtime::recover) is called.
     pub fn new(config: Config) -> Self {
+        config.store.use_clock(config.clock.clone());
         let signer = Arc::new(Signer::new(config.store.secret()));
         let watchers = Arc::new(Watchers::new(config.clock.clone()));
         let mint = config.seed.map_or_else(Mint::from_entropy, Mint::seeded);
@@ -161,7 +164,7 @@ impl Runtime {
             spawn: config.spawn,
             mint: Arc::new(mint),
             toolbox: config.toolbox.clone(),
-            is_silent: config.policy == Policy::default(),
+            is_policy_empty: config.policy == Policy::default(),
             policy: config.policy,
             attended: config.attended,
             connections: config.connections,
@@ -173,13 +176,14 @@ impl Runtime {
                 artifact_bytes: config.artifact_bytes,
             },
         };
+        let is_shared = lease.length.is_some() && config.store.admission().is_some();
         let kernel = Kernel {
             env,
-            admission: Admission::new(config.in_flight),
+            admission: Admission::new(config.in_flight, is_shared),
             store: config.store,
             lease,
             roster: Default::default(),
-            rest: Default::default(),
+            suspended: Default::default(),
             reach: Arc::new(Reach { signer, watchers }),
             watchdog: Default::default(),
             loops: Default::default(),
@@ -190,83 +194,93 @@ impl Runtime {
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
     }
 
-    /// The tools calls are resolved in.
+    /// The tools that calls are resolved in.
     pub fn toolbox(&self) -> &Toolbox {
         &self.toolbox
     }
 
-    /// The same runtime through the layer of this name, on top of the layers it has; see [`Toolbox::layer`].
+    /// This runtime with the layer of this name on top of its layers; see [`Toolbox::layer`].
     pub fn layer(&self, name: &str) -> std::result::Result<Self, RegisterError> {
         Ok(Self { kernel: self.kernel.clone(), toolbox: self.toolbox.layer(name)? })
     }
 
-    /// The same through a layer of its own; see [`Toolbox::unnamed_layer`].
+    /// This runtime with a new unnamed layer on top; see [`Toolbox::unnamed_layer`].
     #[must_use]
     pub fn unnamed_layer(&self) -> Self {
         Self { kernel: self.kernel.clone(), toolbox: self.toolbox.unnamed_layer() }
     }
 
-    /// The same through layers that must be there already.
+    /// This runtime with these layers on top, which must be registered.
     pub fn in_layers(&self, layers: &Layers) -> std::result::Result<Self, NoLayer> {
         Ok(Self { kernel: self.kernel.clone(), toolbox: self.toolbox.with_layers(layers)? })
     }
 
-    /// Makes one call and waits for its outcome, which is durable by then. Dropping the future after its first poll
-    /// does not stop the run.
-    pub async fn call(&self, call: ToolCall) -> Result<Outcome> {
-        let id = call.id.clone();
-        let (drive, lens) = self.kernel.start_call(&self.toolbox, call, &Start::default())?;
-        let run = drive.run.id;
-        let end = self.kernel.drive(drive).await;
-        if self.goes_on(&end) {
-            return self.attach(run).await?.pop().ok_or(Error::Elsewhere { run });
-        }
-        let told = finished(run, end)?.pop().ok_or(Error::Elsewhere { run })?;
-        Ok(outcome(run, Path::root(), id, told, lens))
+    /// Makes one call and waits for its outcome, which is durable when this returns.
+    ///
+    /// Dropping the future after its first poll does not stop the run. A failed call is an [`Outcome`] with an error;
+    /// this returns `Err` only if the outcome is not known here: the run is held, the store failed, or another process
+    /// drives it.
+    pub async fn call(&self, mut call: ToolCall) -> Result<Outcome> {
+        let (run, mut outcomes) = match call.start {
+            None => self.run(Work::Call(call)).await?,
+            Some(_) => {
+                let how = call.take_start();
+                Box::pin(self.submit(Work::Call(call), how)).await?.run_to_end().await?
+            }
+        };
+        outcomes.pop().ok_or(Error::Elsewhere { run })
     }
 
-    /// Makes several calls and waits for their outcomes, in order. One failure does not stop the others, unless
-    /// `stop_on_failure`: then calls not yet started are skipped and say so.
+    /// Makes several calls as one run and waits for their outcomes, which are durable when this returns and in the
+    /// order of the calls. A failure does not stop the others, unless `stop_on_failure` is set: then calls that have
+    /// not started are skipped, and their outcomes say so. At most [`limits::BATCH_CALLS`]. Dropping the future does
+    /// not stop the run.
     pub async fn batch(&self, calls: Vec<ToolCall>, stop_on_failure: bool) -> Result<Vec<Outcome>> {
+        self.batch_with(calls, stop_on_failure, Start::default()).await
+    }
+
+    /// The same as one run under a key, in a session or as a turn.
+    pub async fn batch_with(&self, calls: Vec<ToolCall>, stop_on_failure: bool, how: Start) -> Result<Vec<Outcome>> {
         if calls.is_empty() {
             return Ok(Vec::new());
         }
-        let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
-        let (drive, lenses) = self.kernel.start_batch(&self.toolbox, calls, stop_on_failure, &Start::default())?;
+        let work = Work::Batch { calls, stop_on_failure };
+        if how == Start::default() {
+            return Ok(self.run(work).await?.1);
+        }
+        Ok(Box::pin(self.submit(work, how)).await?.run_to_end().await?.1)
+    }
+
+    /// Creates a run for the work and waits for its end. A run that has to wait gets a task of its own, so that it
+    /// continues even if the caller does not poll this future.
+    async fn run(&self, work: Work) -> Result<(RunId, Vec<Outcome>)> {
+        let NewRun { drive, calls } = self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if self.goes_on(&end) {
-            return self.attach(run).await;
+            return Ok((run, self.attach(run).await?));
         }
-        let told = finished(run, end)?;
-        let rows = told.into_iter().zip(ids).zip(lenses).enumerate();
-        Ok(rows.map(|(i, ((told, id), lens))| outcome(run, Path::root().child(i as u32), id, told, lens)).collect())
+        Ok((run, calls.outcomes(run, finished(run, end)?)))
     }
 
-    /// Whether a run has more to come than the end of its drive: it rests, or somebody else has it by now, perhaps in this
-    /// very process.
+    /// Whether the run continues after this end of its drive: it is suspended, or another owner has claimed it,
+    /// possibly in this process.
     fn goes_on(&self, end: &RunEnd) -> bool {
         let is_elsewhere = matches!(end, RunEnd::Elsewhere) && !self.kernel.closed.load(Ordering::Acquire);
-        end.is_rest() || is_elsewhere
+        end.continues_later() || is_elsewhere
     }
 
-    /// Starts one call and returns its run at once; the run goes on whatever becomes of the caller. The store is told of
-    /// it, and may not have answered yet: [`attach`](Runtime::attach) waits for its end.
+    /// Starts one call and returns its run at once. The run continues whatever the caller does. It may not be durable
+    /// yet when this returns; [`attach`](Runtime::attach) waits for its end, and [`start_with`](Runtime::start_with)
+    /// until it is durable.
     pub fn start(&self, call: ToolCall) -> Result<RunId> {
         self.background(&call)?;
-        let (drive, _) = self.kernel.start_call(&self.toolbox, call, &Start::default())?;
+        let work = Work::Call(call).bounded()?;
+        let NewRun { drive, .. } = self.kernel.new_run(&self.toolbox, work, &Start::default())?;
         Ok(self.kernel.accept(drive)?.run.id)
     }
 
-    /// Starts one call for whoever takes it up: under a key, in a session, as a turn. Durable when it returns. With a key
-    /// it is idempotent: the same key always names the same run, whatever call comes with it later.
-    pub async fn start_with(&self, call: ToolCall, how: Start) -> Result<RunId> {
-        let call = call.bounded();
-        self.background(&call)?;
-        Ok(self.begin(&Work::Call(call), &how).await?.0)
-    }
-
-    /// The tool a call in the background names, if it may run there.
+    /// The tool of a call in the background, if it may run there.
     fn background(&self, call: &ToolCall) -> Result<Option<Arc<Tool>>> {
         let toolbox = self.toolbox.with_layers(&call.layers).ok();
         let tool = toolbox.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
@@ -279,59 +293,70 @@ impl Runtime {
         }
     }
 
-    /// Waits for a run's end, wherever it is by now, and returns the outcomes of its root calls: one, or those of a
-    /// batch.
+    /// Waits for the end of a run, wherever it is driven, and returns the outcomes of its root calls: one, or those of
+    /// a batch. Dropping the future does not affect the run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Held`] if the run is held; [`Error::Elsewhere`] if no runtime that shares this store with a lease
+    /// drives it, or this runtime was shut down.
     pub async fn attach(&self, run: RunId) -> Result<Vec<Outcome>> {
-        // The owner under which nobody here was seen to drive it, and how often.
+        // The epoch at which no task of this process drove the run, and how often that was seen.
         let mut undriven: Option<(u64, u32)> = None;
         loop {
             match self.kernel.roster.stage(run) {
-                Stage::Queued(settled) | Stage::Taking(settled) => {
+                RunStage::Queued(settled) | RunStage::TakingUp(settled) => {
                     settled.wait().await;
                     continue;
                 }
-                Stage::Live(live) => match live.completion.wait().await {
+                RunStage::Driven(driven) => match driven.completion.wait().await {
                     RunEnd::Finished(_) => {}
-                    // Another owner may have it by now, perhaps in this very process.
+                    // Another owner may have it by now, possibly in this process.
                     RunEnd::Elsewhere if !self.kernel.closed.load(Ordering::Acquire) => {}
-                    // It is taken up again once the store answers, and its end is known then.
+                    // It is claimed again once the store answers; its end is known then.
                     RunEnd::Unknown(_) if !self.kernel.closed.load(Ordering::Acquire) => continue,
-                    end if end.is_rest() => {}
+                    end if end.continues_later() => {}
                     end => return finished(run, end).map(|_| Vec::new()),
                 },
-                Stage::Resting => {}
+                RunStage::NotDriven => {}
             }
             let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
             match info.state {
                 RunState::Finished { .. } => {
-                    let journal = people::current(self.kernel.store.journal(run, 0).await?);
+                    let journal = messages::current(self.kernel.store.journal(run, 0).await?);
                     return Ok(self.outcomes(run, &journal));
                 }
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
-                _ if self.live(run).is_some() => {}
+                _ if self.driven(run).is_some() => {}
                 _ if self.kernel.closed.load(Ordering::Acquire) => return Err(Error::Elsewhere { run }),
-                RunState::Running if matches!(self.kernel.roster.stage(run), Stage::Resting) => {
-                    match self.kernel.lease.look_around() {
+                RunState::Running if matches!(self.kernel.roster.stage(run), RunStage::NotDriven) => {
+                    match self.kernel.lease.poll_interval() {
                         // Another worker drives it.
-                        Some(look) => self.kernel.env.clock.sleep(look).await,
-                        // It may have ended since it was read, or be about to be known here, on a thread that stands still
-                        // for a moment. If it runs on, nobody here did that.
+                        Some(interval) => self.kernel.env.clock.sleep(interval).await,
+                        // It may be among the runs that are being claimed.
+                        None if self.kernel.suspended.is_claiming() => {
+                            self.kernel.env.clock.sleep(CHECK_PAUSE).await;
+                        }
+                        // It may have ended since its row was read, or a thread of this process may be about to
+                        // register it. If the epoch stays the same, no task of this process drives it.
                         None => match undriven {
-                            Some((epoch, LOOKS)) if epoch == info.epoch => return Err(Error::Elsewhere { run }),
-                            Some((epoch, looks)) if epoch == info.epoch => {
-                                undriven = Some((epoch, looks + 1));
-                                self.kernel.env.clock.sleep(LOOK_PAUSE).await;
+                            Some((epoch, CHECKS)) if epoch == info.epoch => return Err(Error::Elsewhere { run }),
+                            Some((epoch, checks)) if epoch == info.epoch => {
+                                undriven = Some((epoch, checks + 1));
+                                self.kernel.env.clock.sleep(CHECK_PAUSE).await;
                             }
                             _ => undriven = Some((info.epoch, 1)),
                         },
                     }
                 }
-                RunState::Running | RunState::Suspended { .. } | RunState::Queued => self.kernel.outlast(run).await?,
+                RunState::Running | RunState::Suspended { .. } | RunState::Queued => {
+                    self.kernel.wait_for_end(run).await?
+                }
             }
         }
     }
 
-    /// The outcomes of a run's root calls, from its journal.
+    /// The outcomes of the root calls, from the journal.
     fn outcomes(&self, run: RunId, journal: &[Record]) -> Vec<Outcome> {
         let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
         let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
@@ -340,47 +365,59 @@ impl Runtime {
             .filter_map(|record| {
                 let Event::Finished(finished) = &record.event else { return None };
                 let first = journal.iter().find(|first| first.path == record.path).unwrap_or(record);
-                let told = Told { result: finished.answer(), at: record.at, times: finished.took(record.at, first.at) };
+                let outcome =
+                    OpOutcome { result: finished.answer(), at: record.at, times: finished.took(record.at, first.at) };
                 let asked = asked_at(&record.path);
                 let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
                 let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
                 let own = asked.and_then(|asked| asked.limits.as_deref());
-                let lens = Lens::of(tool.as_ref(), &args, (own, &self.kernel.env.policy));
+                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy));
                 let id = asked.and_then(|asked| asked.call_id.clone());
-                Some(outcome(run, record.path.clone(), id, told, lens))
+                Some(Outcome {
+                    run,
+                    path: record.path.clone(),
+                    id,
+                    result: outcome.result,
+                    times: outcome.times,
+                    model_view,
+                })
             })
             .collect();
         found.sort_by(|a, b| a.path.cmp(&b.path));
         found
     }
 
-    fn live(&self, run: RunId) -> Option<Live> {
-        self.kernel.roster.live(run)
+    fn driven(&self, run: RunId) -> Option<DrivenRun> {
+        self.kernel.roster.driven(run)
     }
 
-    /// Takes up one run again: a held one whose cause is gone, or one that another owner left. Deaths before this no
-    /// longer count.
+    /// Continues one run: a held one whose cause was removed, or one that its owner left. Earlier deaths of its owners
+    /// no longer count. What it found out at its start, such as new doubts, is durable when this returns.
     pub async fn resume(&self, run: RunId) -> Result<()> {
-        if self.live(run).is_some() {
+        if self.driven(run).is_some() {
             return Ok(());
         }
         if !self.kernel.drives {
             return Err(Error::NotDriving(format!(
-                "this runtime drives no runs; resume run {run} where runs are driven"
+                "this runtime drives no runs; resume run {run} in a process that does"
             )));
         }
         if self.kernel.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         self.refuse_half_imported(run).await?;
-        if let Some(live) = self.kernel.resume(run).await? {
-            live.run.flush().await;
+        if let Some(driven) = self.kernel.resume(run).await? {
+            driven.run.flush().await;
         }
         Ok(())
     }
 
-    /// Ends a held run with an outcome from outside: the way out where no code will ever fit its journal. Attempts of it
-    /// that may have happened stay in the list of doubts. Durable when it returns.
+    /// Ends a held run with an outcome from outside, for a journal that no code will ever fit. Attempts that may have
+    /// taken effect stay in the list of doubts. Durable when it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if the run is not held.
     pub async fn finish_by_hand(
         &self,
         run: RunId,
@@ -394,8 +431,8 @@ impl Runtime {
         }
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
         if let Ok(output) = &result {
-            output.clone().plain("a person").map_err(|error| Error::Invalid(error.to_string()))?;
-            size::shallow(&output.value, "the outcome").map_err(Error::Invalid)?;
+            output.clone().refuse_atomic_only("a person").map_err(|error| Error::Invalid(error.to_string()))?;
+            size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
         }
         let result = result.map(Arc::new).map_err(Arc::new);
         match self.kernel.finish_by_hand(run, result, settled).await? {
@@ -405,61 +442,65 @@ impl Runtime {
         }
     }
 
-    /// A run's state.
+    /// The state of a run; `None` if there is no such run.
     pub async fn info(&self, run: RunId) -> Result<Option<RunInfo>> {
         Ok(self.kernel.store.info(run).await?)
     }
 
-    /// Runs that match, oldest first, at most `limit`, after the run `after`.
+    /// Runs that match the filter, oldest first, at most `limit`, after the run `after`.
     pub async fn list(&self, filter: Filter, after: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>> {
         Ok(self.kernel.store.list(filter, after, limit).await?)
     }
 
-    /// The same, newest first: before the run `before`, or from the newest on.
+    /// Like [`list`](Runtime::list), newest first: before the run `before`, or from the newest on.
     pub async fn latest(&self, filter: Filter, before: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>> {
         Ok(self.kernel.store.latest(filter, before, limit).await?)
     }
 
-    /// How many runs there are. Walks over all of them: for whoever looks now and then.
+    /// The number of runs by state. It reads all of them, so it is meant for occasional use.
     pub async fn counts(&self) -> Result<Counts> {
         Ok(self.kernel.store.counts().await?)
     }
 
-    /// A run's journal.
+    /// The journal of a run, over all generations.
     pub async fn journal(&self, run: RunId) -> Result<Vec<Record>> {
         Ok(self.kernel.store.journal(run, 0).await?)
     }
 
-    /// A piece of a run's journal: at most `limit` records from the record `from` on.
+    /// A part of a run's journal: at most `limit` records from the record `from` on.
     pub async fn journal_page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>> {
         Ok(self.kernel.store.page(run, from, limit).await?)
     }
 
-    /// Looks for bodies that never yield, without keeping the runtime alive.
+    /// An observer that finds bodies that never yield. It does not keep the runtime alive.
     pub fn observer(&self) -> Observer {
         Observer(self.kernel.watchdog.clone())
     }
 
-    /// Takes no new calls and starts no new attempts, waits a while for the attempts in flight, then lets go of every run
-    /// in good order and says so in the store: whoever opens it next goes on with them, and none counts as having killed
-    /// the process. Attempts that are still in flight by then are dropped; a `once` attempt among them is in doubt, as
-    /// after a crash. The store is closed: a file can be opened again at once.
+    /// Shuts down cleanly. Takes no new calls, starts no new attempts, and waits up to `patience` for the attempts in
+    /// flight. Then it stops driving its runs and records that in the store, so that the next process continues them
+    /// and none counts as having killed this one. Attempts that are still in flight are dropped; a `once` attempt among
+    /// them is in doubt, as after a crash. Finally the store is closed; a file can be opened again at once.
+    ///
+    /// # Errors
+    ///
+    /// The first error of the store. The other runs are still released, and the store is closed.
     pub async fn shutdown(&self, patience: Duration) -> Result<()> {
         let kernel = &self.kernel;
         kernel.closed.store(true, Ordering::Release);
         let mut patience = patience;
         while kernel.admission.permits.in_use() > 0 && !patience.is_zero() {
-            let nap = patience.min(limits::DRAIN_LOOK);
+            let nap = patience.min(limits::DRAIN_POLL);
             kernel.env.clock.sleep(nap).await;
             patience -= nap;
         }
         let mut failed = None;
-        for Live { run, completion } in kernel.roster.all_live() {
+        for DrivenRun { run, completion } in kernel.roster.all_driven() {
             run.with(Machine::release);
             completion.wait().await;
             run.flush().await;
             let epoch = run.with(|machine| machine.outbox().epoch());
-            // One that cannot be released counts as having died; the others must not.
+            // A run that cannot be released counts as left by a dead owner; continue with the others.
             if let Err(error) = kernel.store.release(run.id, epoch).await {
                 failed.get_or_insert(error);
             }
@@ -470,30 +511,31 @@ impl Runtime {
     }
 }
 
-/// Looks for bodies that never yield.
+/// Finds bodies that never yield.
 pub struct Observer(Watchdog);
 
 impl Observer {
-    /// Bodies that have not yielded since the last time this was asked; see [`limits::WATCHDOG`].
+    /// Bodies that have not yielded since the last call; see [`limits::WATCHDOG`].
     pub fn stuck(&self) -> Vec<Stuck> {
         self.0.look()
     }
 }
 
-fn finished(run: RunId, end: RunEnd) -> Result<Vec<Told>> {
+/// The results of a run that has ended here.
+fn finished(run: RunId, end: RunEnd) -> Result<Vec<OpOutcome>> {
     match end {
-        RunEnd::Finished(told) => Ok(told),
+        RunEnd::Finished(outcomes) => Ok(outcomes),
         RunEnd::Held(hold) => Err(Error::Held { run, hold }),
         RunEnd::Unknown(source) => Err(Error::Unknown { run, source }),
         RunEnd::Elsewhere | RunEnd::Suspended { .. } | RunEnd::Continued => Err(Error::Elsewhere { run }),
     }
 }
 
-fn outcome(run: RunId, path: Path, id: Option<Arc<str>>, told: Told, lens: Lens) -> Outcome {
-    Outcome { run, path, id, result: told.result, times: told.times, lens }
-}
-
-/// Decodes an outcome: its value, or the whole of it where `T` is [`Output`].
+/// Decodes the value of an outcome, or returns the whole output if `T` is [`Output`].
+///
+/// # Errors
+///
+/// [`Error::Tool`] if the call failed; [`Error::Decode`] if `T` does not fit the value.
 pub fn decode<T: DeserializeOwned + 'static>(outcome: &Outcome) -> Result<T> {
     match &outcome.result {
         Ok(output) => {

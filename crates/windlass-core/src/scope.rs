@@ -1,4 +1,4 @@
-//! The scope of recorded calls: through which layers their tools are found.
+//! The scope of recorded calls: the layers through which their tools are found.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::tool::{Layers, NoLayer, Tool};
 impl Kernel {
     /// The scope that a run's first record names.
     pub(crate) fn scope_of(&self, run: &Run) -> Result<Scope, Hold> {
-        let layers = run.standing(&Path::root(), |standing| standing.asked.layers.clone()).unwrap_or_default();
+        let layers = run.recorded_op(&Path::root(), |op| op.asked.layers.clone()).unwrap_or_default();
         let missing = |missing: NoLayer| Hold::LayerMissing { path: Path::root(), layer: missing.0.to_string() };
         Ok(Scope::of(self.env.toolbox.scope(&layers).map_err(missing)?))
     }
@@ -27,7 +27,7 @@ impl Kernel {
         self.env.toolbox.recorded(&asked.name, &asked.layers)
     }
 
-    /// The layers that a run's first record names; none, if its journal is gone or cannot be read.
+    /// The layers that a run's first record names. Empty if its journal is gone or cannot be read.
     pub(crate) async fn layers_of(&self, run: RunId) -> Result<Layers, StoreError> {
         match self.store.page(run, 0, 1).await {
             Ok(records) => {
@@ -41,15 +41,15 @@ impl Kernel {
     }
 }
 
-/// Whether the run ends with its owner. Where a layer of it is missing, the tool below its layers says so.
+/// Whether the run ends when its owner dies. If one of its layers is missing, the tool below the layers decides.
 pub(crate) fn is_owner_bound(run: &Run, scope: Option<&Scope>) -> bool {
-    let root = run.standing(&Path::root(), |standing| standing.asked.name.clone());
+    let root = run.recorded_op(&Path::root(), |op| op.asked.name.clone());
     let toolbox = scope.map_or(&run.kernel.env.toolbox, |scope| &scope.toolbox);
     let tool = root.and_then(|name| toolbox.by_id(&name));
     tool.is_some_and(|tool| tool.spec().guards.recovery == Recovery::OwnerBound)
 }
 
-/// The call a record says was asked for, with the layers it adds to those of its caller.
+/// The call that a record asks for, with the layers that it adds to those of its caller.
 pub(crate) fn recorded_call(asked: &Asked, caller: &Layers) -> ToolCall {
     let args = asked.input.clone().unwrap_or_default();
     let mut call = ToolCall::to(ToolRef::Id(asked.name.clone().into()), args);

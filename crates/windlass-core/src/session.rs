@@ -1,4 +1,4 @@
-//! Sessions in this process: what their runs share while they are driven here.
+//! Sessions in this process: what the runs of a session share while they are driven here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 use crate::admit::Fifo;
 
-/// The turns of sessions whose runs are driven here. A session that nobody is driven in costs nothing.
+/// The queues of sessions whose runs are driven here. A session without driven runs costs nothing.
 #[derive(Default)]
 pub(crate) struct Sessions(Mutex<BTreeMap<Arc<str>, Weak<Fifo>>>);
 
 impl Sessions {
-    /// What the attempts of a session queue in, to be exclusive or to overlap.
+    /// The queue in which the attempts of a session wait, either exclusive or shared.
     pub(crate) fn turns(&self, session: &Arc<str>) -> Arc<Fifo> {
         let mut sessions = self.0.lock();
         if let Some(turns) = sessions.get(session).and_then(Weak::upgrade) {

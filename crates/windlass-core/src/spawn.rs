@@ -1,4 +1,4 @@
-//! How the kernel gets work done concurrently, without knowing the executor.
+//! The executor as the kernel sees it.
 
 use futures_util::future::BoxFuture;
 

@@ -1,4 +1,4 @@
-//! Time: instants that are recorded, durations that are measured, and the clock both come from.
+//! Time: instants that are recorded, durations that are measured, and the clock that both come from.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time from `earlier` to this instant, or zero if this one is not later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -31,7 +31,7 @@ impl Timestamp {
 impl std::ops::Add<Duration> for Timestamp {
     type Output = Self;
 
-    /// Saturates: a huge delay means "never", not a wrapped instant in the past.
+    /// Saturates: a huge delay means "never", not an instant in the past.
     fn add(self, delay: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(delay.as_micros()).unwrap_or(i64::MAX)))
     }
@@ -48,8 +48,8 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01. Years begin in March here, so that the day that is sometimes
-/// missing is the last of a year, and all eras of 400 years are alike.
+/// Year, month and day of a day counted from 1970-01-01. Years start in March here, so that the leap day is the last
+/// day of a year and all eras of 400 years are alike.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -61,18 +61,18 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (era * 400 + year + new_year, shifted, day - (153 * month + 2) / 5 + 1)
 }
 
-/// A duration as people say it, in its two largest units: `2 h 59 min`.
+/// A duration for people, in its two largest units: `2 h 59 min`.
 pub(crate) fn words(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let units = [("d", seconds / 86_400), ("h", seconds / 3_600 % 24), ("min", seconds / 60 % 60), ("s", seconds % 60)];
-    let said: Vec<String> = units
+    let parts: Vec<String> = units
         .iter()
         .skip_while(|(_, count)| *count == 0)
         .take(2)
         .filter(|(_, count)| *count > 0)
         .map(|(unit, count)| format!("{count} {unit}"))
         .collect();
-    if said.is_empty() { format!("{} ms", duration.as_millis()) } else { said.join(" ") }
+    if parts.is_empty() { format!("{} ms", duration.as_millis()) } else { parts.join(" ") }
 }
 
 impl fmt::Debug for Timestamp {
@@ -83,7 +83,7 @@ impl fmt::Debug for Timestamp {
 
 /// The runtime's only source of time. One implementation is the machine's clock, another a test's virtual one.
 pub trait Clock: Send + Sync + 'static {
-    /// The wall clock, for instants that are recorded. May jump.
+    /// The wall clock, for recorded instants. It may jump.
     fn now(&self) -> Timestamp;
 
     /// A monotonic reading in nanoseconds from an arbitrary start, for durations.
@@ -93,15 +93,15 @@ pub trait Clock: Send + Sync + 'static {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
 
-/// Where a call's time went.
+/// How the time of a call was spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// Nanoseconds spent waiting for permits, keys, its turn in a batch, retry delays and people.
+    /// Nanoseconds spent waiting for permits, keys, the call's turn in a batch, retry delays and people.
     pub queued: u64,
-    /// Nanoseconds spent in attempts, as far as they are recorded: how long one took whose process died is not known. Of a
-    /// durable body from being entered to its end; its operations have times of their own.
+    /// Nanoseconds spent in attempts, as far as recorded: the duration of an attempt whose process died is not known.
+    /// For a durable body, the time from its entry to its end; its operations have times of their own.
     pub running: u64,
-    /// Nanoseconds from being asked to having an outcome. Never less than the other two together.
+    /// Nanoseconds from the request to the outcome. Never less than the sum of the other two.
     pub total: u64,
 }
 
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w12_instants_are_written_as_people_write_them() {
+    fn w12_instants_are_written_in_utc_to_the_second() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (-1, "1969-12-31T23:59:59Z"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn w12_durations_are_said_in_their_two_largest_units() {
+    fn w12_durations_are_written_in_their_two_largest_units() {
         for (millis, text) in [
             (0, "0 ms"),
             (999, "999 ms"),

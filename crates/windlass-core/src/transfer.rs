@@ -1,7 +1,7 @@
-//! One run as a document: taken out of one store, put into another.
+//! One run as a document: exported from one store and imported into another.
 //!
-//! The document is JSON with a version. A run that is not finished arrives held: nobody but a person can know that the
-//! original will not go on, and a run that goes on in two places does everything twice.
+//! The document is JSON with a version. A run that is not finished is held when it is imported: only a person can know
+//! that the original will not continue, and a run that continues in two stores does everything twice.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::store::{Change, Commit, Creation, Guard, Message, StoreError};
 use crate::time::Timestamp;
 use crate::value::read_json;
 
-/// The only version there is.
+/// The only version so far.
 const VERSION: u64 = 1;
-/// How often a run that is being written is looked at before its export gives up.
-const LOOKS: usize = 16;
+/// How often the export of a run that is being written is tried before it gives up.
+const EXPORT_TRIES: usize = 16;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,7 +34,7 @@ struct Document {
     generation: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session: Option<Arc<str>>,
-    /// The run that spawned it, and where.
+    /// The run that spawned it, and the path of the spawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     parent: Option<Box<(RunId, Path)>>,
     state: RunState,
@@ -42,21 +42,22 @@ struct Document {
     doubts: Vec<Doubt>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parks: Vec<Park>,
-    /// Of all generations.
+    /// The records of all generations.
     journal: Vec<Record>,
-    /// What nobody has received yet.
+    /// Messages that no operation has received yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     mail: Vec<Message>,
 }
 
-/// A run as a document.
+/// Exports a run as a document.
 pub(crate) async fn export(kernel: &Kernel, run: RunId) -> Result<Value> {
     let store = &kernel.store;
-    for _ in 0..LOOKS {
+    for _ in 0..EXPORT_TRIES {
         let journal = store.journal(run, 0).await?;
         let info = store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let mail = store.mail(run, 0).await?;
-        // What leaves the mailbox becomes a record in the same commit: no new record, nothing read twice or not at all.
+        // A message leaves the mailbox in the same commit that adds a record. Without a new record, no message was read
+        // twice or missed.
         if !store.journal(run, journal.len() as u64).await?.is_empty() {
             continue;
         }
@@ -77,25 +78,27 @@ pub(crate) async fn export(kernel: &Kernel, run: RunId) -> Result<Value> {
         let unwritable = |error| Error::Conflict(format!("run {run} cannot be written as JSON: {error}"));
         return serde_json::to_value(&document).map_err(unwritable);
     }
-    Err(Error::Conflict(format!("run {run} is being written all the time; export it once it waits or has ended")))
+    Err(Error::Conflict(format!(
+        "run {run} changed during every attempt to export it; export it when it waits or has ended"
+    )))
 }
 
-/// Puts a document's run into the store, generation by generation.
+/// Writes a document's run to the store, generation by generation.
 pub(crate) async fn import(kernel: &Kernel, text: &str) -> Result<RunId> {
     let document = Document::read(text).map_err(Error::Invalid)?;
     let (run, store) = (document.run, &kernel.store);
     let generations = document.generations();
     let (epoch, mut seq) = match store.info(run).await? {
         None => (1, 0),
-        // Nobody owns a held run, so its epoch is still the one the import wrote under.
-        Some(info) if is_broken_off(&info.state) => {
-            let there = store.journal(run, 0).await?;
-            if !document.continues(&there) {
+        // A held run has no owner, so its epoch is still the one that the import wrote under.
+        Some(info) if is_interrupted_import(&info.state) => {
+            let stored = store.journal(run, 0).await?;
+            if !document.continues(&stored) {
                 return Err(Error::Conflict(format!(
-                    "an import of run {run} broke off here, and it was of another document; import that one again"
+                    "an earlier import of run {run} was interrupted, and it was of another document; import that document again"
                 )));
             }
-            (info.epoch, there.len() as u64)
+            (info.epoch, stored.len() as u64)
         }
         Some(_) => {
             return Err(Error::Exists { run });
@@ -116,7 +119,7 @@ pub(crate) async fn import(kernel: &Kernel, text: &str) -> Result<RunId> {
     Ok(run)
 }
 
-fn is_broken_off(state: &RunState) -> bool {
+fn is_interrupted_import(state: &RunState) -> bool {
     matches!(state, RunState::Held { hold: Hold::Imported { missing, .. } } if *missing > 0)
 }
 
@@ -124,7 +127,7 @@ impl Document {
     fn read(text: &str) -> std::result::Result<Self, String> {
         let json: Value = read_json(text.as_bytes()).map_err(|error| format!("the document is not JSON: {error}"))?;
         match json.get("windlass_run") {
-            None => return Err("the document is no exported run: it has no field \"windlass_run\"".to_owned()),
+            None => return Err("the document is not an exported run: it has no field \"windlass_run\"".to_owned()),
             Some(version) if *version != VERSION => {
                 return Err(format!(
                     "the document has version {version} of exported runs, and this program reads version {VERSION}"
@@ -132,7 +135,7 @@ impl Document {
             }
             Some(_) => {}
         }
-        // Read from the text once more, because only the text has places.
+        // Read from the text again, because only the text has line and column numbers for the error.
         let mut document: Self =
             read_json(text.as_bytes()).map_err(|error| format!("the document cannot be read: {error}"))?;
         document.check()?;
@@ -140,7 +143,8 @@ impl Document {
         Ok(document)
     }
 
-    /// The document has no artifacts: what its outcomes refer to are names here, whoever has such content.
+    /// Removes references to artifacts. The document contains no artifacts, so the ids in its outcomes grant no access
+    /// here, even if the store has such content.
     fn strip_references(&mut self) {
         for record in &mut self.journal {
             if let Event::Finished(finished) = &mut record.event {
@@ -158,16 +162,16 @@ impl Document {
     fn check(&self) -> std::result::Result<(), String> {
         let mut known = std::collections::BTreeSet::new();
         for (index, record) in self.journal.iter().enumerate() {
-            let begins = index == 0 || matches!(record.event, Event::Continued { .. });
-            if begins {
+            let starts_generation = index == 0 || matches!(record.event, Event::Continued { .. });
+            if starts_generation {
                 known.clear();
             }
-            if begins && !record.path.is_root() {
+            if starts_generation && !record.path.is_root() {
                 return Err(format!("journal[{index}]: a journal begins at the root, not at {}", record.path));
             }
             if known.insert(record.path.clone()) && record.asked.is_none() {
                 return Err(format!(
-                    "journal[{index}]: the first record at {} does not say what was asked",
+                    "journal[{index}]: the first record at {} does not record what was asked",
                     record.path
                 ));
             }
@@ -188,12 +192,12 @@ impl Document {
     }
 
     /// Whether these are the first records of this document.
-    fn continues(&self, there: &[Record]) -> bool {
+    fn continues(&self, stored: &[Record]) -> bool {
         let json = |record: &Record| serde_json::to_value(record).ok();
-        there.len() <= self.journal.len() && there.iter().zip(&self.journal).all(|(a, b)| json(a) == json(b))
+        stored.len() <= self.journal.len() && stored.iter().zip(&self.journal).all(|(a, b)| json(a) == json(b))
     }
 
-    /// What is written with one generation of the journal.
+    /// What is written together with one generation of the journal.
     fn changes(&self, kernel: &Kernel, number: usize, last: usize, records: Vec<Record>) -> Vec<Change> {
         let mut changes = Vec::new();
         if number == 0 {
@@ -210,7 +214,7 @@ impl Document {
         }
         changes.push(Change::Append(records));
         let missing = u32::try_from(last - number).unwrap_or(u32::MAX);
-        let held = RunState::Held { hold: Hold::Imported { was: was(&self.state).to_owned(), missing } };
+        let held = RunState::Held { hold: Hold::Imported { was: state_name(&self.state).to_owned(), missing } };
         if missing > 0 {
             changes.push(Change::State(held));
             return changes;
@@ -228,7 +232,7 @@ impl Document {
     }
 }
 
-fn was(state: &RunState) -> &'static str {
+fn state_name(state: &RunState) -> &'static str {
     match state {
         RunState::Queued => "queued",
         RunState::Running => "running",

@@ -1,4 +1,5 @@
-//! Names bodies that never yield. A body that computes without awaiting cannot be interrupted, but it can be named.
+//! The watchdog: names bodies that never yield. A body that computes without awaiting cannot be interrupted, but it can
+//! be reported.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,70 +11,72 @@ use crate::call::Attempt;
 use crate::id::RunId;
 use crate::path::Path;
 
-/// A body that has been computing for at least one whole interval between two looks.
+/// A body that has been computing for at least one whole interval between two checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stuck {
     /// The run it belongs to.
     pub run: RunId,
-    /// Where in the run it stands.
+    /// The path of the operation in the run.
     pub path: Path,
     /// The tool's id or the step's name.
     pub name: String,
 }
 
-/// Knows which body each thread is polling. Costs a poll one uncontended lock and no clock reading.
+/// Tracks which body each thread is polling. Costs each poll one uncontended lock and no clock reading.
 #[derive(Clone, Default)]
 pub(crate) struct Watchdog(Arc<Threads>);
 
 /// A slot for every thread that has polled a body.
-type Threads = Mutex<Vec<Weak<Slot>>>;
+type Threads = Mutex<Vec<Weak<ThreadSlot>>>;
 
-/// What one thread is doing.
+/// What one thread is polling.
 #[derive(Default)]
-struct Slot {
+struct ThreadSlot {
     /// Changes whenever a poll begins or ends.
     turn: AtomicU64,
-    /// The turn the last look saw.
+    /// The turn that the last check saw.
     seen: AtomicU64,
     polling: Mutex<Option<Attempt>>,
 }
 
 thread_local! {
     /// This thread's slot in each runtime it works for.
-    static SLOTS: RefCell<Vec<(Weak<Threads>, Arc<Slot>)>> = const { RefCell::new(Vec::new()) };
+    static SLOTS: RefCell<Vec<(Weak<Threads>, Arc<ThreadSlot>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Marks the poll of a body; ends with it.
-pub(crate) struct Watched(Option<(Arc<Slot>, Option<Attempt>)>);
+/// Marks the poll of a body until it is dropped.
+pub(crate) struct PollMark(Option<(Arc<ThreadSlot>, Option<Attempt>)>);
 
 impl Watchdog {
-    /// A body is about to be polled on this thread.
-    pub(crate) fn enter(&self, attempt: &Attempt) -> Watched {
+    /// Marks the start of a poll of a body on this thread.
+    pub(crate) fn enter(&self, attempt: &Attempt) -> PollMark {
         let slot = self.slot();
         slot.turn.fetch_add(1, Ordering::Relaxed);
         let outer = slot.polling.lock().replace(attempt.clone());
-        Watched(Some((slot, outer)))
+        PollMark(Some((slot, outer)))
     }
 
-    /// The same for a body that is expected to compute for long: it is not named.
-    pub(crate) fn enter_expected(&self, _: &Attempt) -> Watched {
-        Watched(None)
+    /// The same for a body that is expected to compute for long. It is not reported.
+    pub(crate) fn enter_expected(&self, _: &Attempt) -> PollMark {
+        PollMark(None)
     }
 
-    fn slot(&self) -> Arc<Slot> {
+    fn slot(&self) -> Arc<ThreadSlot> {
         SLOTS.with_borrow_mut(|slots| {
-            if let Some((_, slot)) = slots.iter().find(|(dog, _)| std::ptr::eq(dog.as_ptr(), Arc::as_ptr(&self.0))) {
+            if let Some((_, slot)) =
+                slots.iter().find(|(watchdog, _)| std::ptr::eq(watchdog.as_ptr(), Arc::as_ptr(&self.0)))
+            {
                 return slot.clone();
             }
-            slots.retain(|(dog, _)| dog.strong_count() > 0);
-            let slot = Arc::new(Slot::default());
+            slots.retain(|(watchdog, _)| watchdog.strong_count() > 0);
+            let slot = Arc::new(ThreadSlot::default());
             slots.push((Arc::downgrade(&self.0), slot.clone()));
             self.0.lock().push(Arc::downgrade(&slot));
             slot
         })
     }
 
-    /// Looks: the bodies that were being polled at the last look already, and have not returned since.
+    /// The bodies that were already being polled at the last check and have not returned since.
     pub(crate) fn look(&self) -> Vec<Stuck> {
         let mut slots = self.0.lock();
         slots.retain(|slot| slot.strong_count() > 0);
@@ -81,7 +84,7 @@ impl Watchdog {
     }
 }
 
-impl Slot {
+impl ThreadSlot {
     fn look(&self) -> Option<Stuck> {
         let turn = self.turn.load(Ordering::Relaxed);
         let seen = self.seen.swap(turn, Ordering::Relaxed);
@@ -91,7 +94,7 @@ impl Slot {
     }
 }
 
-impl Drop for Watched {
+impl Drop for PollMark {
     fn drop(&mut self) {
         if let Some((slot, outer)) = self.0.take() {
             slot.turn.fetch_add(1, Ordering::Relaxed);
@@ -110,19 +113,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_that_does_not_return_between_two_looks_is_named() {
-        let dog = Watchdog::default();
+    fn a_body_that_does_not_return_between_two_checks_is_reported() {
+        let watchdog = Watchdog::default();
         let attempt = Attempt::new(origin(), Path::root(), "spin".into(), 1, 1);
         {
-            let _watched = dog.enter(&attempt);
-            assert_eq!(dog.look(), [], "one look proves nothing");
-            assert_eq!(dog.look()[0].name, "spin");
+            let _watched = watchdog.enter(&attempt);
+            assert_eq!(watchdog.look(), [], "one look proves nothing");
+            assert_eq!(watchdog.look()[0].name, "spin");
             let inner = Attempt::new(origin(), Path::root().child(0), "inner".into(), 1, 1);
-            drop(dog.enter(&inner));
-            assert_eq!(dog.look(), [], "something happened since");
-            assert_eq!(dog.look()[0].name, "spin", "the outer poll goes on");
+            drop(watchdog.enter(&inner));
+            assert_eq!(watchdog.look(), [], "something happened since");
+            assert_eq!(watchdog.look()[0].name, "spin", "the outer poll goes on");
         }
-        assert_eq!(dog.look(), []);
-        assert_eq!(dog.look(), []);
+        assert_eq!(watchdog.look(), []);
+        assert_eq!(watchdog.look(), []);
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies of answers, read within a bound.
+//! Reading response bodies up to a size limit.
 
 use std::error::Error;
 
@@ -6,28 +6,28 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
 
-/// Why a body was not read to its end.
+/// A body could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// It has more bytes than the caller takes.
+    /// The body is larger than the caller's limit.
     #[error("larger than {0} bytes")]
     TooLarge(usize),
-    /// The connection ended before it did.
+    /// The connection failed before the end of the body.
     #[error("{0}")]
     Broken(String),
 }
 
-/// All of a body, if that has at most `most` bytes. One that announces more is not read at all.
-pub async fn read<B>(body: B, most: usize) -> Result<Bytes, BodyError>
+/// Reads a whole body of at most `limit` bytes. A body whose announced length exceeds the limit is not read at all.
+pub async fn read<B>(body: B, limit: usize) -> Result<Bytes, BodyError>
 where
     B: Body<Error: Into<Box<dyn Error + Send + Sync>>>,
 {
-    if body.size_hint().lower() > most as u64 {
-        return Err(BodyError::TooLarge(most));
+    if body.size_hint().lower() > limit as u64 {
+        return Err(BodyError::TooLarge(limit));
     }
-    match Limited::new(body, most).collect().await {
+    match Limited::new(body, limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge(most)),
+        Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge(limit)),
         Err(error) => Err(BodyError::Broken(error.to_string())),
     }
 }

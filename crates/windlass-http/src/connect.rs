@@ -1,4 +1,4 @@
-//! Connections, to addresses that were looked up and checked.
+//! Connections to addresses that were resolved and checked.
 
 use std::error::Error;
 use std::io;
@@ -22,13 +22,13 @@ use crate::resolve::{Resolve, System};
 use crate::tls::Trust;
 
 /// Most addresses of one name that are tried.
-const TRIED: usize = 8;
-/// Most bytes of an answer's head: far more than any has.
-const HEAD: usize = 64 * 1024;
-/// Most headers of an answer, likewise.
-const HEADERS: usize = 128;
+const MAX_ADDRESSES: usize = 8;
+/// Most bytes of a response's head: far more than servers send.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Most headers of a response: far more than servers send.
+const MAX_HEADERS: usize = 128;
 
-/// One connection, to send requests over.
+/// Sends requests over one connection.
 pub type Sender<B> = http1::SendRequest<B>;
 
 /// The body of a request.
@@ -38,74 +38,78 @@ impl<B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'st
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// An address of an origin that passed the filter. Made by [`Connector::resolve`] alone, so a connection leads to nothing that
-/// was not checked.
+/// An address of an origin that passed the filter. Only [`Connector::resolve`] creates it, so every connection goes to
+/// a checked address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pinned {
     origin: Origin,
     address: SocketAddr,
 }
 
-/// Why there is no connection; from [`Connector::send`] also why there is no answer.
+/// A connection failed; from [`Connector::send`] also a request without a response.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConnectError {
-    /// The filter refused an address that the host has, or the host cannot have a certificate.
+    /// The filter refused an address of the host, or the host name is not valid in a certificate.
     #[error("{0}")]
     Refused(String),
-    /// The host has no address, or none that takes a connection and keeps it.
+    /// The host has no address, none of its addresses accepts a connection, or the program there does not speak HTTP.
     #[error("{0}")]
     Unreachable(String),
+    /// The connection was lost after the request was sent: the server may have acted on it.
+    #[error("{0}")]
+    Lost(String),
 }
 
-/// Opens connections. Cloning shares what is known of certificates.
+/// Opens connections. Clones share the loaded certificates.
 #[derive(Clone)]
 pub struct Connector {
-    within: Duration,
+    timeout: Duration,
     resolver: Arc<dyn Resolve>,
     trust: Arc<Trust>,
 }
 
 impl Connector {
-    /// Gives a lookup and each connection so much time, and believes the authorities in these files, in PEM, beside the
-    /// system's. Fails where a file has none.
-    pub fn new(within: Duration, resolver: Arc<dyn Resolve>, authorities: &[PathBuf]) -> Result<Self, String> {
-        Ok(Self { within, resolver, trust: Arc::new(Trust::new(authorities)?) })
+    /// `timeout` applies to the lookup and to each connection. Certificates are trusted if they are signed by an authority
+    /// of the system or of these PEM files. Fails if a file cannot be read or has no certificate.
+    pub fn new(timeout: Duration, resolver: Arc<dyn Resolve>, authorities: &[PathBuf]) -> Result<Self, String> {
+        Ok(Self { timeout, resolver, trust: Arc::new(Trust::new(authorities)?) })
     }
 
-    /// With the resolver and the authorities of the system.
-    pub fn system(within: Duration) -> Self {
-        Self { within, resolver: Arc::new(System), trust: Arc::default() }
+    /// A connector with the resolver and the certificate authorities of the system.
+    pub fn system(timeout: Duration) -> Self {
+        Self { timeout, resolver: Arc::new(System), trust: Arc::default() }
     }
 
-    /// Looks the host up, once, and lets the filter see every address that it has. One that is refused refuses all: which of
-    /// several addresses is used is not up to the caller.
+    /// Looks the host up once and checks every address with the filter. If one address is refused, the host is refused,
+    /// because the caller cannot choose which of the addresses is used.
     pub async fn resolve(
         &self,
         origin: &Origin,
         allow: impl Fn(IpAddr) -> Result<(), String>,
     ) -> Result<Vec<Pinned>, ConnectError> {
-        let found = match &origin.host {
+        let ips = match &origin.host {
             Host::Ip(ip) => vec![*ip],
             Host::Name(name) => {
-                let late = |_| Err(io::Error::other(format!("no answer within {:?}", self.within)));
-                let found = timeout(self.within, self.resolver.resolve(name)).await.unwrap_or_else(late);
-                found.map_err(|error| ConnectError::Unreachable(format!("`{name}` cannot be looked up: {error}")))?
+                let late =
+                    |_| Err(io::Error::other(format!("no response from the resolver within {:?}", self.timeout)));
+                let ips = timeout(self.timeout, self.resolver.resolve(name)).await.unwrap_or_else(late);
+                ips.map_err(|error| ConnectError::Unreachable(format!("`{name}` cannot be looked up: {error}")))?
             }
         };
-        if found.is_empty() {
+        if ips.is_empty() {
             return Err(ConnectError::Unreachable(format!("`{}` has no address", origin.host)));
         }
-        for ip in &found {
+        for ip in &ips {
             allow(*ip).map_err(ConnectError::Refused)?;
         }
-        // An IPv4 address that is mapped into IPv6 is reached by IPv4.
-        let addresses = found.iter().take(TRIED).map(|ip| SocketAddr::new(ip.to_canonical(), origin.port));
+        // An IPv4 address that is mapped to IPv6 is connected over IPv4.
+        let addresses = ips.iter().take(MAX_ADDRESSES).map(|ip| SocketAddr::new(ip.to_canonical(), origin.port));
         Ok(addresses.map(|address| Pinned { origin: origin.clone(), address }).collect())
     }
 
-    /// Connects to the first of these that takes a connection. Nothing of a request is sent before this returns.
+    /// Connects to the first address that accepts a connection. No part of a request is sent before this returns.
     pub async fn connect<B: Payload>(&self, to: &[Pinned]) -> Result<(Sender<B>, Pinned), ConnectError> {
-        let mut problem = ConnectError::Unreachable("there is no address".to_owned());
+        let mut problem = ConnectError::Unreachable("no address to connect to".to_owned());
         for pinned in to {
             match self.handshake(pinned).await {
                 Ok(sender) => return Ok((sender, pinned.clone())),
@@ -115,29 +119,37 @@ impl Connector {
         Err(problem)
     }
 
-    /// Sends one request over a connection of its own, to any address that the host has, and returns the head of its answer,
-    /// whatever its status. How long the answer may take is up to the caller. Dropping the future, or the body of the answer,
-    /// ends the connection.
+    /// Sends one request over a new connection, without a filter, and returns the response, whatever its status. The
+    /// caller sets the time-out of the response. Dropping the future or the response's body closes the connection.
     pub async fn send<B: Payload>(&self, to: &Origin, request: Request<B>) -> Result<Response<Incoming>, ConnectError> {
         let (mut sender, _) = self.connect(&self.resolve(to, |_| Ok(())).await?).await?;
-        sender.send_request(request).await.map_err(|error| ConnectError::Unreachable(causes(&error)))
+        let failed = |error: hyper::Error| match () {
+            // The connection was closed before the request was sent.
+            () if error.is_canceled() => ConnectError::Unreachable(causes(&error)),
+            () if error.is_parse() => {
+                ConnectError::Unreachable(format!("the response is not HTTP: {}", causes(&error)))
+            }
+            () => ConnectError::Lost(causes(&error)),
+        };
+        sender.send_request(request).await.map_err(failed)
     }
 
     async fn handshake<B: Payload>(&self, to: &Pinned) -> Result<Sender<B>, ConnectError> {
         let address = to.address;
         let unreachable = |problem: String| ConnectError::Unreachable(format!("{address}: {problem}"));
-        let stream = match timeout(self.within, self.open(to)).await {
+        let stream = match timeout(self.timeout, self.open(to)).await {
             Ok(stream) => stream?,
-            Err(_) => return Err(unreachable(format!("no connection within {:?}", self.within))),
+            Err(_) => return Err(unreachable(format!("no connection within {:?}", self.timeout))),
         };
         let mut builder = http1::Builder::new();
-        builder.max_buf_size(HEAD).max_headers(HEADERS);
-        let shaken = builder.handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = shaken.map_err(|error| unreachable(error.to_string()))?;
-        // Ends with its sender, or when the other side closes it; what waits for an answer is told by the sender.
+        builder.max_buf_size(MAX_HEAD_BYTES).max_headers(MAX_HEADERS);
+        let handshake = builder.handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| unreachable(error.to_string()))?;
+        // Ends when the sender is dropped or the server closes the connection. Pending requests fail through the
+        // sender.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%address, "a connection ended: {error}");
+                tracing::debug!(%address, "connection closed with an error: {error}");
             }
         });
         Ok(sender)
@@ -152,8 +164,9 @@ impl Connector {
             return Ok(Box::new(stream));
         }
         let name = match &origin.host {
-            Host::Name(name) => ServerName::try_from(name.clone())
-                .map_err(|_| ConnectError::Refused(format!("`{name}` is no name a certificate could be for")))?,
+            Host::Name(name) => ServerName::try_from(name.clone()).map_err(|_| {
+                ConnectError::Refused(format!("`{name}` is not a valid host name for a TLS certificate"))
+            })?,
             Host::Ip(ip) => ServerName::from(*ip),
         };
         let config = self.trust.config().map_err(ConnectError::Unreachable)?;
@@ -161,7 +174,7 @@ impl Connector {
     }
 }
 
-/// An error with its causes.
+/// The text of an error and its causes.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     let chain = std::iter::successors(Some(error), |error| (*error).source());
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -174,19 +187,19 @@ mod tests {
 
     use super::*;
 
-    /// One name, whatever is asked for.
-    struct Found(Vec<IpAddr>);
+    /// Resolves every name to the same addresses.
+    struct Fixed(Vec<IpAddr>);
 
-    impl Resolve for Found {
+    impl Resolve for Fixed {
         fn resolve(&self, _: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
-            let found = self.0.clone();
-            Box::pin(async move { Ok(found) })
+            let ips = self.0.clone();
+            Box::pin(async move { Ok(ips) })
         }
     }
 
-    fn connector(found: &[&str]) -> Connector {
-        let found = found.iter().map(|ip| ip.parse().unwrap()).collect();
-        Connector::new(Duration::from_secs(5), Arc::new(Found(found)), &[]).unwrap()
+    fn connector(ips: &[&str]) -> Connector {
+        let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        Connector::new(Duration::from_secs(5), Arc::new(Fixed(ips)), &[]).unwrap()
     }
 
     fn origin(port: u16) -> Origin {
@@ -202,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_goes_to_the_first_address_that_answers_and_follows_no_redirection() {
+    async fn a_request_goes_to_the_first_reachable_address_and_redirects_are_not_followed() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = origin(listener.local_addr().unwrap().port());
         let server = tokio::spawn(async move {
@@ -213,7 +226,7 @@ mod tests {
             String::from_utf8_lossy(&read[..length]).into_owned()
         });
         let request = Request::get("/a").body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
-        // Nothing listens at the first.
+        // Nothing listens on the first address.
         let answer = connector(&["127.0.0.2", "::ffff:127.0.0.1"]).send(&origin, request).await.unwrap();
         assert_eq!(answer.status(), 302);
         let read = crate::read(answer.into_body(), 1).await.unwrap_err();

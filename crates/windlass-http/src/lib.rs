@@ -1,6 +1,6 @@
-//! HTTP/1.1 over connections that the caller controls: one lookup, a filter over every address it found, and a connection to
-//! an address that passed. Redirections are not followed, and proxies named in the environment are ignored: both would lead
-//! to addresses that were not checked.
+//! An HTTP/1.1 client with control over connections: it looks a host up once, checks every address with a filter, and
+//! connects to an address that passed. Redirects are not followed and proxy settings of the environment are ignored,
+//! because both would lead to addresses that were not checked.
 
 mod body;
 mod connect;

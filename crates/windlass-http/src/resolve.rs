@@ -1,14 +1,14 @@
-//! Looking up names.
+//! Name resolution.
 
 use std::io;
 use std::net::IpAddr;
 
 use futures_util::future::BoxFuture;
 
-/// Looks up the addresses of a name. Asked once for every request: what it answers is checked and then connected to, and
-/// nobody asks again in between.
+/// Resolves host names. Called once for each request: the same addresses are checked and then connected to, so a second
+/// answer of the name server cannot bypass the check.
 pub trait Resolve: Send + Sync + 'static {
-    /// Every address of the name.
+    /// All addresses of the name.
     fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
 }
 
@@ -20,8 +20,8 @@ impl Resolve for System {
     fn resolve(&self, name: &str) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         let name = name.to_owned();
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
+            let addresses = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            Ok(addresses.map(|address| address.ip()).collect())
         })
     }
 }

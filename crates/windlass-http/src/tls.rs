@@ -1,4 +1,4 @@
-//! Which certificates are believed.
+//! Trusted certificate authorities.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -7,35 +7,35 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-/// The system's authorities, and some beside them.
+/// The certificate authorities of the system, and additional ones.
 #[derive(Default)]
 pub(crate) struct Trust {
-    beside: Vec<CertificateDer<'static>>,
+    additional: Vec<CertificateDer<'static>>,
     config: OnceLock<Result<Arc<ClientConfig>, String>>,
 }
 
 impl Trust {
-    /// Fails where a file cannot be read or has no certificate.
+    /// Fails if a file cannot be read or has no certificate.
     pub(crate) fn new(files: &[PathBuf]) -> Result<Self, String> {
-        let mut beside = Vec::new();
+        let mut additional = Vec::new();
         for path in files {
-            beside.extend(certificates(path)?);
+            additional.extend(certificates(path)?);
         }
-        Ok(Self { beside, config: OnceLock::new() })
+        Ok(Self { additional, config: OnceLock::new() })
     }
 
-    /// Made when it is first needed: reading the system's authorities takes a while.
+    /// Created on first use, because reading the system's certificates takes a while.
     pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, String> {
         self.config.get_or_init(|| self.configure()).clone()
     }
 
     fn configure(&self) -> Result<Arc<ClientConfig>, String> {
         let mut roots = system().clone();
-        roots.add_parsable_certificates(self.beside.iter().cloned());
+        roots.add_parsable_certificates(self.additional.iter().cloned());
         if roots.is_empty() {
             return Err(
-                "this system has no certificates of authorities: install `ca-certificates`, or set SSL_CERT_FILE \
-                        to a file of them"
+                "the system has no certificates of authorities; install `ca-certificates`, or set SSL_CERT_FILE to a \
+                 file with certificates"
                     .to_owned(),
             );
         }
@@ -48,7 +48,7 @@ impl Trust {
     }
 }
 
-/// The authorities of this system, read once in a process.
+/// The certificate authorities of the system, read once for each process.
 fn system() -> &'static RootCertStore {
     static SYSTEM: OnceLock<RootCertStore> = OnceLock::new();
     SYSTEM.get_or_init(|| {
@@ -56,14 +56,14 @@ fn system() -> &'static RootCertStore {
         let native = rustls_native_certs::load_native_certs();
         let (_, unusable) = roots.add_parsable_certificates(native.certs);
         if unusable > 0 || !native.errors.is_empty() {
-            tracing::debug!(unusable, errors = ?native.errors, "some authorities of this system are not usable");
+            tracing::debug!(unusable, errors = ?native.errors, "some certificates of the system could not be used");
         }
         roots
     })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let bad = |problem: String| format!("{}: {problem}; a file of authorities has certificates in PEM", path.display());
+    let bad = |problem: String| format!("{}: {problem}; use a file with certificates in PEM format", path.display());
     let certificates = CertificateDer::pem_file_iter(path).map_err(|error| bad(error.to_string()))?;
     let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(|error| bad(error.to_string()))?;
     if certificates.is_empty() { Err(bad("it has no certificate".to_owned())) } else { Ok(certificates) }

@@ -1,4 +1,4 @@
-//! The attributes of `#[tool(…)]`: one table, one row each, and the rules between them.
+//! The attributes of `#[tool(…)]`: one table with a row for each, and the rules between them.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -6,25 +6,25 @@ use syn::ext::IdentExt;
 use syn::{Error, ExprPath, Ident, LitStr, Result};
 
 use crate::mistakes::Mistakes;
-use crate::value::{Entries, Entry, Reader};
-use crate::{key, near};
+use crate::value::{AttributeEntry, Entries, Reader};
+use crate::{condition, key, near};
 
-/// An attribute and what it does to the spec.
+/// An attribute, and how it changes the spec.
 struct Attribute {
     name: &'static str,
-    /// How it is written.
+    /// An example of its syntax.
     example: &'static str,
     scope: Scope,
-    /// The statement that puts its value into `__spec`, a `ToolSpec` of the kernel's module `__kernel`.
+    /// Generates the statement that sets its value in `__spec`, a `ToolSpec` of the kernel's module `__kernel`.
     set: fn(Reader<'_>) -> Result<TokenStream>,
 }
 
-/// What an attribute speaks of.
+/// What an attribute applies to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     /// Calls, which every tool has.
     Calls,
-    /// Attempts, which a durable tool leaves to its steps and child calls.
+    /// Attempts. A durable tool has none of its own: its steps and child calls have.
     Attempts,
 }
 
@@ -39,8 +39,8 @@ const fn row(
     Attribute { name, example, scope, set }
 }
 
-/// Every attribute. Some set nothing here: the spec is made with the name, what prepares or reconciles belongs to the body,
-/// and what a tool receives and emits to the tool as a whole.
+/// Every attribute. Some set nothing here: the spec is created with the name and the description, `prepare` and
+/// `reconcile` belong to the body, and the signals and events to the tool as a whole.
 const ATTRIBUTES: &[Attribute] = &[
     row("name", r#"name = "get_weather""#, Calls, |value| tool_name(value).map(|_| TokenStream::new())),
     row("id", r#"id = "acme.weather""#, Calls, |value| {
@@ -54,6 +54,9 @@ const ATTRIBUTES: &[Attribute] = &[
     row("title", r#"title = "Weather""#, Calls, |value| {
         let title = value.text()?;
         Ok(quote!(__spec.about.title = ::core::option::Option::Some(::std::string::String::from(#title));))
+    }),
+    row("description", r#"description = "Current weather for a city.""#, Calls, |value| {
+        value.text().map(|_| TokenStream::new())
     }),
     row("version", r#"version = "2""#, Calls, |value| {
         let version = value.text()?;
@@ -86,10 +89,21 @@ const ATTRIBUTES: &[Attribute] = &[
     row("approval", r#"approval = "args.cents > 10000""#, Calls, |value| {
         let approval = if value.is_text() {
             let condition = value.text()?;
+            // The config file has these words in quotes.
+            match condition.value().as_str() {
+                "always" => return Ok(quote!(__spec.guards.approval = __kernel::spec::Approval::Always;)),
+                "never" => return Ok(quote!(__spec.guards.approval = __kernel::spec::Approval::Never;)),
+                _ => {}
+            }
+            condition::arguments(&condition.value()).map_err(|problem| {
+                let example = "a condition is CEL on `args`, such as \"args.cents > 10000 && args.currency == 'EUR'\"";
+                Error::new_spanned(condition, format!("not a condition: {problem}; {example}"))
+            })?;
+            // Other errors in it are found when the tool is registered.
             quote!(When(::core::convert::Into::into(#condition)))
         } else {
             let word = value.word(&[("always", "Always"), ("never", "Never")]);
-            let word = word.map_err(|_| value.wrong("is `always`, `never` or a condition in quotes"))?;
+            let word = word.map_err(|_| value.wrong("must be `always`, `never` or a condition in quotes"))?;
             quote!(#word)
         };
         Ok(quote!(__spec.guards.approval = __kernel::spec::Approval::#approval;))
@@ -104,7 +118,7 @@ const ATTRIBUTES: &[Attribute] = &[
             let ways = "write a literal ('printer'), an argument (args.account), or pieces joined with +";
             Error::new_spanned(source, format!("not a key: {problem}; {ways}"))
         })?;
-        // What is wrong with it all the same is refused when the tool is registered.
+        // Other errors in it are found when the tool is registered.
         Ok(quote! {
             __spec.guards.concurrency = __kernel::Concurrency::Keyed(::core::convert::From::from(#source));
         })
@@ -166,7 +180,7 @@ const ATTRIBUTES: &[Attribute] = &[
                 __spec.about.narration.add("en", #start, #end);
                 __spec.about.narration.add_failure("en", #failure);
             }),
-            _ => Err(value.wrong("takes two lines, what happens and what has happened, or a third for failures")),
+            _ => Err(value.wrong("takes texts for the start and the end of a call, and optionally for failures")),
         }
     }),
     row("recovery", "recovery = owner_bound", Calls, |value| {
@@ -181,7 +195,7 @@ const ATTRIBUTES: &[Attribute] = &[
     }),
 ];
 
-/// What people write instead of an attribute, and what they should write.
+/// Words that are written instead of an attribute, and the right syntax.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("readonly", "effect = readonly"),
     ("read_only", "effect = readonly"),
@@ -189,26 +203,25 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("once", "effect = once"),
     ("parallel", "concurrency = parallel"),
     ("exclusive", "concurrency = exclusive"),
-    ("description", "a doc comment on the function"),
     ("doc", "a doc comment on the function"),
     ("rate", "per_second = 5"),
     ("concurrent", "in_flight = 8"),
 ];
 
-/// Pairs that contradict each other, and what to do about it.
+/// Attributes that contradict each other, and how to resolve it.
 const CONTRADICTIONS: &[(&str, &str, &str)] = &[
-    ("key", "concurrency", "`key` says which calls may overlap; drop `concurrency`"),
-    ("retry", "retries", "`retry` and `retries` say the same; drop one of them"),
-    ("retries", "destructive", "a destructive tool is never retried automatically; drop one of them"),
-    ("retry", "destructive", "a destructive tool is never retried automatically; drop one of them"),
+    ("key", "concurrency", "`key` says which calls may overlap; remove `concurrency`"),
+    ("retry", "retries", "`retry` and `retries` mean the same; remove one of them"),
+    ("retries", "destructive", "a destructive tool is never retried automatically; remove one of them"),
+    ("retry", "destructive", "a destructive tool is never retried automatically; remove one of them"),
 ];
 
-/// The attributes of one tool, each known and given once.
-pub(crate) struct Attributes(Vec<(&'static Attribute, Entry)>);
+/// The attributes of one tool, each valid and given once.
+pub(crate) struct Attributes(Vec<(&'static Attribute, AttributeEntry)>);
 
-/// Sorts out what is unknown or given twice.
+/// Reports attributes that are unknown or given twice, and returns the others.
 pub(crate) fn read(entries: Entries, mistakes: &mut Mistakes) -> Attributes {
-    let mut attributes: Vec<(&'static Attribute, Entry)> = Vec::new();
+    let mut attributes: Vec<(&'static Attribute, AttributeEntry)> = Vec::new();
     for entry in entries.0 {
         let name = entry.name.unraw();
         match ATTRIBUTES.iter().find(|attribute| name == attribute.name) {
@@ -228,7 +241,7 @@ impl Attributes {
         Some(Reader { entry, example: attribute.example })
     }
 
-    /// The statements that put every attribute into `__spec`.
+    /// The statements that set every attribute in `__spec`.
     pub(crate) fn statements(&self, mistakes: &mut Mistakes) -> Vec<TokenStream> {
         self.0
             .iter()
@@ -238,11 +251,11 @@ impl Attributes {
             .collect()
     }
 
-    /// The name models call the tool by: what `name` says, or the function's own.
+    /// The name by which models call the tool: that of `name`, or the function's.
     pub(crate) fn name(&self, function: &Ident, mistakes: &mut Mistakes) -> LitStr {
         let own = LitStr::new(&function.unraw().to_string(), function.span());
         match self.get("name") {
-            // A wrong `name` is reported with the statements.
+            // An invalid `name` is reported with the statements.
             Some(value) => tool_name(value).map_or(own, Clone::clone),
             None => {
                 if let Some(problem) = bad_name(&own.value()) {
@@ -253,7 +266,16 @@ impl Attributes {
         }
     }
 
-    /// What `id` says.
+    /// The value of `description`, which models read instead of the doc comment.
+    pub(crate) fn description(&self) -> Option<&LitStr> {
+        self.get("description")?.text().ok()
+    }
+
+    pub(crate) fn has_description(&self) -> bool {
+        self.get("description").is_some()
+    }
+
+    /// The value of `id`.
     pub(crate) fn id(&self) -> Option<&LitStr> {
         self.get("id")?.text().ok()
     }
@@ -263,7 +285,7 @@ impl Attributes {
         self.get("reconcile")?.path().ok()
     }
 
-    /// What the tool receives and emits: builder calls on the finished tool.
+    /// Builder calls on the finished tool that declare its signals and events.
     pub(crate) fn channels(&self) -> TokenStream {
         let declared = [("signals", "signal"), ("events", "event")].into_iter().flat_map(|(attribute, method)| {
             let method = Ident::new(method, proc_macro2::Span::call_site());
@@ -273,22 +295,22 @@ impl Attributes {
         declared.collect()
     }
 
-    /// The function that settles what a call is to do.
+    /// The function that prepares a call.
     pub(crate) fn prepare(&self) -> Option<&ExprPath> {
         self.get("prepare")?.path().ok()
     }
 
-    /// Refuses attributes that contradict each other, the kind of body, or the parameters.
+    /// Reports attributes that contradict each other, the kind of body, or the parameters.
     pub(crate) fn check(&self, durable: bool, parameters: &[String], mistakes: &mut Mistakes) {
         for (attribute, entry) in &self.0 {
             if durable && attribute.scope == Attempts {
                 let name = attribute.name;
-                let way = if name == "timeout" { "; a `deadline` bounds the whole call" } else { "" };
+                let hint = if name == "timeout" { "; a `deadline` limits the whole call" } else { "" };
                 mistakes.here(
                     entry.name.span(),
                     format!(
-                        "`{name}` speaks of attempts, and a durable tool (`ctx: &mut Ctx`) has none of its own: \
-                         it belongs to its steps and child calls{way}"
+                        "`{name}` applies to attempts, and a durable tool (`ctx: &mut Ctx`) has none of its own: \
+                         set it on its steps and child calls{hint}"
                     ),
                 );
             }
@@ -300,8 +322,17 @@ impl Attributes {
         }
         let readonly = |effect: Reader<'_>| effect.word(&[("readonly", "Readonly")]).is_ok();
         if let (Some(destructive), true) = (self.get("destructive"), self.get("effect").is_some_and(readonly)) {
-            let problem = "a readonly tool destroys nothing; drop `destructive` or change the effect";
+            let problem = "a readonly tool destroys nothing; remove `destructive` or change the effect";
             mistakes.here(destructive.entry.name.span(), problem);
+        }
+        let retry = self.get("retries").or(self.get("retry"));
+        if let (Some(retry), None, None, false) = (retry, self.get("effect"), self.get("destructive"), durable) {
+            let name = retry.entry.name.unraw();
+            let problem = format!(
+                "`{name}` needs an `effect`: with `effect = readonly` or `idempotent` every failed attempt is repeated, with \
+                 `effect = once` only one that fails with `ToolError::retryable`"
+            );
+            mistakes.here(retry.entry.name.span(), problem);
         }
         if let Some(Ok(source)) = self.get("key").map(Reader::text) {
             for argument in key::arguments(&source.value()).unwrap_or_default() {
@@ -310,12 +341,19 @@ impl Attributes {
                 }
             }
         }
+        if let Some(Ok(source)) = self.get("approval").map(Reader::text) {
+            for argument in condition::arguments(&source.value()).unwrap_or_default() {
+                if !parameters.contains(&argument) {
+                    mistakes.at(source, no_argument(&argument, parameters));
+                }
+            }
+        }
     }
 }
 
 fn no_argument(argument: &str, parameters: &[String]) -> String {
     let known = || parameters.iter().map(String::as_str);
-    match near::miss(argument, known()) {
+    match near::closest(argument, known()) {
         Some(near) => format!("there is no argument `{argument}`: did you mean `args.{near}`?"),
         None if parameters.is_empty() => format!("there is no argument `{argument}`: the tool takes none"),
         None => format!("there is no argument `{argument}`: the tool takes {}", near::list(known())),
@@ -325,11 +363,11 @@ fn no_argument(argument: &str, parameters: &[String]) -> String {
 fn unknown(name: &str) -> String {
     let known = || ATTRIBUTES.iter().map(|attribute| attribute.name);
     let instead = OTHER_WORDS.iter().find(|(word, _)| *word == name);
-    let hint = match (instead, near::miss(name, known())) {
+    let hint = match (instead, near::closest(name, known())) {
         (Some((_, way)), _) if way.contains('=') => format!("write `{way}`"),
         (Some((_, way)), _) => format!("write {way}"),
         (None, Some(near)) => format!("did you mean `{near}`?"),
-        (None, None) => "there is nothing like it".to_owned(),
+        (None, None) => "no similar attribute exists".to_owned(),
     };
     format!("`#[tool]` has no attribute `{name}`: {hint} (known: {})", near::list(known()))
 }
@@ -387,7 +425,7 @@ fn retry(value: Reader<'_>) -> Result<TokenStream> {
         }
     }
     if attempts.is_none() {
-        mistakes.push(value.wrong("needs `attempts`, the first one included"));
+        mistakes.push(value.wrong("needs `attempts`, including the first one"));
     }
     mistakes.finish()?;
     let set = [("base", base.flatten()), ("cap", cap.flatten())].into_iter().filter_map(|(field, duration)| {
@@ -412,7 +450,7 @@ mod tests {
     #[test]
     fn every_example_is_accepted() {
         for attribute in ATTRIBUTES {
-            let entry: Entry = syn::parse_str(attribute.example).unwrap();
+            let entry: AttributeEntry = syn::parse_str(attribute.example).unwrap();
             assert_eq!(entry.name, attribute.name);
             (attribute.set)(Reader { entry: &entry, example: attribute.example }).unwrap();
         }

@@ -12,6 +12,15 @@ pub(crate) fn text(attribute: &Attribute) -> Option<&Expr> {
     }
 }
 
+/// Whether there is a doc comment that says something.
+pub(crate) fn has_text(attributes: &[Attribute]) -> bool {
+    attributes.iter().filter_map(text).any(|value| match value {
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => !text.value().trim().is_empty(),
+        // Only the compiler knows the text of `include_str!`.
+        _ => true,
+    })
+}
+
 /// An expression for the description: the doc comment as written, without the space after the slashes.
 pub(crate) fn description(attributes: &[Attribute]) -> TokenStream {
     let mut pieces = Vec::new();
@@ -34,7 +43,7 @@ pub(crate) fn description(attributes: &[Attribute]) -> TokenStream {
     quote!(::core::primitive::str::trim(::core::concat!(#(#pieces),*)))
 }
 
-/// One comment's lines without what belongs to the comment and not to its text.
+/// The lines of a comment without its markers.
 fn lines(comment: &str) -> String {
     let rest = || comment.lines().skip(1).map(str::trim_start);
     // `/** … */` with a column of stars.

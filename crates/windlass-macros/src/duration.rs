@@ -1,20 +1,20 @@
-//! Durations as attributes write them: `200ms`, `5s`, `2m`, `1h`, `3d`.
+//! Durations in attributes: `200ms`, `5s`, `2m`, `1h`, `3d`.
 
-/// The units and how many milliseconds they have. `ms` stands before `s`, which it ends with.
+/// The units in milliseconds. `ms` comes before `s`, because it also ends in `s`.
 const UNITS: [(&str, u64); 5] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// The milliseconds of a duration, or what is wrong with it.
+/// The milliseconds of a duration, or why it is invalid.
 pub(crate) fn millis(text: &str) -> Result<u64, String> {
     let Some((digits, factor)) = UNITS.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))
     else {
         return Err(format!("`{text}` has no unit (`ms`, `s`, `m`, `h` or `d`)"));
     };
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("`{text}` is not one whole number and one unit"));
+        return Err(format!("`{text}` must be one whole number and one unit"));
     }
     match digits.parse::<u64>().ok().and_then(|count| count.checked_mul(factor)) {
         None => Err(format!("`{text}` is too long")),
-        Some(0) => Err(format!("`{text}` is no time at all")),
+        Some(0) => Err(format!("`{text}` must be longer than zero")),
         Some(millis) => Ok(millis),
     }
 }
@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_durations_are_explained() {
         for (text, word) in [
             ("", "no unit"),
             ("5", "no unit"),
@@ -45,7 +45,7 @@ mod tests {
             ("1m30s", "whole number"),
             ("5us", "whole number"),
             ("5w", "no unit"),
-            ("0s", "no time"),
+            ("0s", "longer than zero"),
             ("99999999999999999999s", "too long"),
             ("18446744073709551615d", "too long"),
         ] {

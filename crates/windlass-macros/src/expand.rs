@@ -1,6 +1,6 @@
-//! Writes the tool.
+//! Generates the tool.
 //!
-//! For `pub async fn add(a: f64, b: f64) -> ToolResult<f64>` it is:
+//! For `pub async fn add(a: f64, b: f64) -> ToolResult<f64>` it generates:
 //!
 //! ```text
 //! pub enum add {}                       // a namespace for the two functions below
@@ -9,7 +9,7 @@
 //!     pub async fn body(a: f64, b: f64) -> ToolResult<f64> { /* as written */ }
 //! }
 //! pub fn add() -> Tool {                // a function, so that `let add = …` may shadow it
-//!     struct __Args { a: f64, b: f64 }  // Deserialize, JsonSchema
+//!     struct __Args<A, B> { a: A, b: B } // Deserialize, JsonSchema
 //!     struct __Body;                    // Atomic or Durable
 //!     …
 //! }
@@ -22,13 +22,13 @@ use syn::{ExprPath, Ident, LitStr, Result};
 
 use crate::attributes::{self, Attributes};
 use crate::docs;
-use crate::function::{self, Function, Output, Placed, Shape};
+use crate::function::{self, Function, Output, Shape, SortedAttributes};
 use crate::mistakes::Mistakes;
 use crate::parameter::{Context, Parameter};
 use crate::types;
 use crate::value::Entries;
 
-/// The attribute's whole work.
+/// Expands the attribute.
 pub(crate) fn tool(attributes: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let mut mistakes = Mistakes::default();
     let entries = mistakes.note(syn::parse2::<Entries>(attributes)).unwrap_or(Entries(Vec::new()));
@@ -39,6 +39,11 @@ pub(crate) fn tool(attributes: TokenStream, item: TokenStream) -> Result<TokenSt
     let shape = function.shape(&mut mistakes);
     let statements = attributes.statements(&mut mistakes);
     let name = attributes.name(&function.signature.ident, &mut mistakes);
+    if !attributes.has_description() && !docs::has_text(&function.attributes) {
+        let ident = &function.signature.ident;
+        let problem = "has no description, and models choose tools by their descriptions: write a doc comment above";
+        mistakes.at(ident, format!("tool `{ident}` {problem} it (`/// Current weather for a city.`)"));
+    }
     if let Some(shape) = &shape {
         let parameters: Vec<String> = shape.parameters.iter().map(Parameter::name).collect();
         attributes.check(shape.context == Some(Context::Ctx), &parameters, &mut mistakes);
@@ -60,11 +65,11 @@ impl Tool {
     fn expand(&self) -> TokenStream {
         let Function { visibility, signature, .. } = &self.function;
         let ident = &signature.ident;
-        let placed = function::place(&self.function.attributes);
-        let Placed { cfgs, docs, deprecated, .. } = &placed;
-        let allows = placed.allows();
+        let sorted = function::sort_attributes(&self.function.attributes);
+        let SortedAttributes { cfgs, docs, deprecated, .. } = &sorted;
+        let allows = sorted.allows();
         let call = self.call();
-        let body = self.body(&placed);
+        let body = self.body(&sorted);
         let construct = self.construct();
         quote! {
             #(#cfgs)*
@@ -93,13 +98,13 @@ impl Tool {
     /// `call`: the typed constructor of calls.
     fn call(&self) -> TokenStream {
         let visibility = &self.function.visibility;
-        // Whether the answer comes now or later, whoever calls gets the answer.
-        let ok = types::answered(&self.shape.output.ok);
+        // The caller gets the reply, whether it is sent now or later.
+        let ok = types::reply_type(&self.shape.output.ok);
         let id = self.attributes.id().unwrap_or(&self.name);
         let idents: Vec<&Ident> = self.shape.parameters.iter().map(|parameter| &parameter.ident).collect();
         let types = self.shape.parameters.iter().map(|parameter| &parameter.ty);
         let names: Vec<String> = self.shape.parameters.iter().map(Parameter::name).collect();
-        let doc = format!("A call of `{}`, to be made.", self.name.value());
+        let doc = format!("A call of `{}`.", self.name.value());
         let call = Ident::new("call", self.function.signature.ident.span());
         // `mixed_site` keeps these two apart from parameters of the same name.
         let tool = Ident::new("tool", Span::mixed_site());
@@ -135,9 +140,9 @@ impl Tool {
     }
 
     /// `body`: the function as written.
-    fn body(&self, placed: &Placed) -> TokenStream {
+    fn body(&self, sorted: &SortedAttributes) -> TokenStream {
         let Function { visibility, signature, block, .. } = &self.function;
-        let Placed { docs, rest, .. } = placed;
+        let SortedAttributes { docs, rest, .. } = sorted;
         let mut signature = signature.clone();
         signature.ident = Ident::new("body", signature.ident.span());
         quote! {
@@ -147,10 +152,13 @@ impl Tool {
         }
     }
 
-    /// The inside of the function that makes the tool.
+    /// The body of the function that creates the tool.
     fn construct(&self) -> TokenStream {
         let Self { name, statements, .. } = self;
-        let description = docs::description(&self.function.attributes);
+        let description = match self.attributes.description() {
+            Some(text) => quote!(#text),
+            None => docs::description(&self.function.attributes),
+        };
         let arguments = self.arguments();
         let run = self.run();
         let constructor = format_ident!("{}", if self.durable() { "durable" } else { "atomic" });
@@ -162,7 +170,10 @@ impl Tool {
                     "type": "object", "properties": {}, "additionalProperties": false
                 })
             },
-            _ => quote!(__kernel::contract::schema_of::<__Args>()),
+            _ => {
+                let given = self.given();
+                quote_spanned!(self.blamed()=> <#given as __kernel::Arguments>::schema())
+            }
         };
         let schema = quote_spanned!(at(ok)=> <#ok as __kernel::IntoOutput>::schema());
         let spec = if statements.iter().all(TokenStream::is_empty) { quote!(__spec) } else { quote!(mut __spec) };
@@ -190,18 +201,35 @@ impl Tool {
     fn arguments(&self) -> TokenStream {
         let fields = self.shape.parameters.iter().enumerate().map(|(index, parameter)| parameter.field(index));
         let (fields, defaults): (Vec<_>, Vec<_>) = fields.unzip();
+        let parameters = self.shape.parameters.iter().enumerate();
+        let generics: Vec<Ident> = parameters.filter_map(|(index, parameter)| parameter.generic(index)).collect();
+        let bounds = generics.iter().map(|generic| format!("{generic}: __kernel::Parameter,")).collect::<String>();
         quote! {
             #[derive(::windlass::__private::serde::Deserialize, ::windlass::__private::schemars::JsonSchema)]
-            #[serde(crate = "::windlass::__private::serde", deny_unknown_fields)]
-            #[schemars(crate = "::windlass::__private::schemars")]
-            struct __Args {
+            #[serde(crate = "::windlass::__private::serde", deny_unknown_fields, bound = #bounds)]
+            #[schemars(crate = "::windlass::__private::schemars", bound = #bounds)]
+            struct __Args<#(#generics),*> {
                 #(#fields,)*
             }
             #(#defaults)*
         }
     }
 
-    /// The hidden body that decodes, runs the function and encodes.
+    /// The type of the arguments: the hidden struct with the types of the parameters.
+    fn given(&self) -> TokenStream {
+        let parameters = self.shape.parameters.iter().enumerate();
+        let types = parameters.filter_map(|(index, parameter)| parameter.generic(index).map(|_| &parameter.ty));
+        quote_spanned!(self.blamed()=> __Args<#(#types),*>)
+    }
+
+    /// Where the compiler reports a parameter whose type cannot be decoded: at the first type that may be the reason.
+    fn blamed(&self) -> Span {
+        let types = || self.shape.parameters.iter().map(|parameter| &parameter.ty);
+        let ty = types().find(|ty| !types::is_of_std(ty)).or_else(|| types().next());
+        ty.map_or_else(Span::call_site, at)
+    }
+
+    /// The hidden type that decodes the arguments, runs the function and encodes its result.
     fn run(&self) -> TokenStream {
         let ident = &self.function.signature.ident;
         let Output { result, ok } = &self.shape.output;
@@ -218,13 +246,16 @@ impl Tool {
         let converted = quote_spanned! {at(result)=>
             ::core::result::Result::map_err(__result, ::core::convert::Into::into)
         };
-        let encoded = quote_spanned!(at(ok)=> __kernel::encode_output::<#ok>(#converted));
-        // If the function's future is not `Send`, the compiler points at the function's name and says which await holds
-        // what back.
+        // The same path as for the schema: the compiler reports an unfit type once.
+        let encoded = quote_spanned!(at(ok)=> <#ok as __kernel::IntoOutput>::encode(#converted));
+        let given = self.given();
+        let decode = quote_spanned!(self.blamed()=> <#given as __kernel::Arguments>::decode);
+        // If the function's future is not `Send`, the compiler points at the function's name and explains which value
+        // is held across which await.
         let run = |source: TokenStream| {
             quote_spanned! {at(ident)=>
                 ::std::boxed::Box::pin(async move {
-                    #used __kernel::decode_args::<__Args>(#source)?;
+                    #used #decode(#source)?;
                     let __result: #result = #ident::body(#context #(#arguments),*).await;
                     #encoded
                 })
@@ -262,9 +293,10 @@ impl Tool {
         }
     }
 
-    /// A function whose signature makes the compiler check what `reconcile` names, and the call that hands it over.
+    /// A function whose signature makes the compiler check the type of `reconcile`, and the call that passes it to the
+    /// tool.
     fn reconcile(&self, path: &ExprPath) -> (TokenStream, TokenStream) {
-        let ok = types::answered(&self.shape.output.ok);
+        let ok = types::reply_type(&self.shape.output.ok);
         let output = quote!(__kernel::ToolResult<__kernel::Reconciled<#ok>>);
         let checked = quote_spanned! {at(path)=>
             fn __reconcile(
@@ -280,7 +312,7 @@ impl Tool {
     }
 }
 
-/// A function whose signature makes the compiler check what `prepare` names, and the call that hands it over.
+/// A function whose signature makes the compiler check the type of `prepare`, and the call that passes it to the tool.
 fn prepare(path: &ExprPath) -> (TokenStream, TokenStream) {
     let output = quote!(__kernel::ToolResult<::windlass::__private::core::call::Preparation>);
     let checked = quote_spanned! {at(path)=>
@@ -296,7 +328,7 @@ fn prepare(path: &ExprPath) -> (TokenStream, TokenStream) {
     (checked, prepared)
 }
 
-/// Code at this span is reported as if the user had written it there, and sees the names that other generated code sees.
-fn at(place: &impl Spanned) -> Span {
-    place.span().resolved_at(Span::call_site())
+/// The span of user code, with the names that generated code sees: errors are reported there.
+fn at(tokens: &impl Spanned) -> Span {
+    tokens.span().resolved_at(Span::call_site())
 }

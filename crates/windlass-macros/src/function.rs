@@ -1,4 +1,4 @@
-//! The function under `#[tool]`: taken apart, and refused where it cannot be a tool.
+//! The function under `#[tool]`: parsed, and refused if it cannot be a tool.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::parse::{Parse, ParseStream};
@@ -8,7 +8,7 @@ use crate::mistakes::Mistakes;
 use crate::parameter::{self, Context, Parameter};
 use crate::types::{self, Unfit};
 
-/// The function as written. Its block is passed on unread.
+/// The function as written. Its block is not parsed.
 pub(crate) struct Function {
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) visibility: Visibility,
@@ -26,21 +26,21 @@ impl Parse for Function {
             || input.peek(Token![extern])
             || (input.peek(Token![const]) && !input.peek2(syn::Ident));
         if !is_function {
-            return Err(input.error("`#[tool]` stands on an async fn"));
+            return Err(input.error("`#[tool]` must be on an async fn"));
         }
         let signature = input.parse()?;
         if !input.peek(token::Brace) {
-            return Err(input.error("a tool has a body: `{ … }`"));
+            return Err(input.error("a tool must have a body: `{ … }`"));
         }
         let block = input.parse()?;
         if !input.is_empty() {
-            return Err(input.error("`#[tool]` stands on one async fn"));
+            return Err(input.error("`#[tool]` must be on a single async fn"));
         }
         Ok(Self { attributes, visibility, signature, block })
     }
 }
 
-/// What the signature says.
+/// The parts of the signature.
 pub(crate) struct Shape {
     pub(crate) context: Option<Context>,
     pub(crate) parameters: Vec<Parameter>,
@@ -54,7 +54,7 @@ pub(crate) struct Output {
 }
 
 impl Function {
-    /// Reads the signature, and leaves it fit for the plain function: without the attributes that are the macro's.
+    /// Parses the signature, and removes the attributes of the macro from it.
     pub(crate) fn shape(&mut self, mistakes: &mut Mistakes) -> Option<Shape> {
         self.check_kind(mistakes);
         let output = output(&self.signature, mistakes);
@@ -88,7 +88,7 @@ impl Function {
             mistakes.at(constness, "a tool is a plain async fn, not `const`");
         }
         if !matches!(signature.safety, Safety::Default) {
-            mistakes.at(&signature.safety, "a tool is a safe fn: models call it with whatever arguments they like");
+            mistakes.at(&signature.safety, "a tool is a safe fn: models call it with any arguments");
         }
         if let Some(abi) = &signature.abi {
             mistakes.at(abi, "a tool is a plain async fn, not `extern`");
@@ -107,7 +107,7 @@ impl Function {
 fn output(signature: &Signature, mistakes: &mut Mistakes) -> Option<Output> {
     let wanted = "a tool returns `ToolResult<T>`, or `Result<T, E>` with an error that converts into `ToolError`";
     let ReturnType::Type(_, result) = &signature.output else {
-        mistakes.at(&signature.ident, format!("{wanted}; with nothing to say it returns `ToolResult<()>`"));
+        mistakes.at(&signature.ident, format!("{wanted}; without a value it returns `ToolResult<()>`"));
         return None;
     };
     let Some(ok) = ok_type(result) else {
@@ -115,7 +115,7 @@ fn output(signature: &Signature, mistakes: &mut Mistakes) -> Option<Output> {
         return None;
     };
     match types::unfit(ok) {
-        // `&'static str` is as good as owned.
+        // `&'static str` needs no owner.
         Some(Unfit::Borrows(reference)) if reference.lifetime.as_ref().is_some_and(|l| l.ident == "static") => {}
         Some(Unfit::Borrows(reference)) => {
             mistakes.at(reference, "return an owned type, such as `String`: results are kept in a journal");
@@ -142,36 +142,35 @@ fn ok_type(result: &Type) -> Option<&Type> {
     types.first().copied()
 }
 
-/// The attributes of a function, by where they go.
-pub(crate) struct Placed {
+/// The attributes of a function, sorted by the item they belong to.
+pub(crate) struct SortedAttributes {
     /// `#[cfg]`: on everything.
     pub(crate) cfgs: Vec<Attribute>,
     /// Docs: on the type, and on the plain function.
     pub(crate) docs: Vec<Attribute>,
-    /// On what makes and calls the tool.
+    /// `#[deprecated]`: on the functions that create and call the tool.
     pub(crate) deprecated: Vec<Attribute>,
     /// The rest: on the plain function.
     pub(crate) rest: Vec<Attribute>,
 }
 
-/// Sorts attributes.
-pub(crate) fn place(attributes: &[Attribute]) -> Placed {
-    let mut placed = Placed { cfgs: Vec::new(), docs: Vec::new(), deprecated: Vec::new(), rest: Vec::new() };
+pub(crate) fn sort_attributes(attributes: &[Attribute]) -> SortedAttributes {
+    let mut sorted = SortedAttributes { cfgs: Vec::new(), docs: Vec::new(), deprecated: Vec::new(), rest: Vec::new() };
     for attribute in attributes {
         let path = attribute.path();
-        let place = match () {
-            () if path.is_ident("cfg") => &mut placed.cfgs,
-            () if path.is_ident("doc") => &mut placed.docs,
-            () if path.is_ident("deprecated") => &mut placed.deprecated,
-            () => &mut placed.rest,
+        let list = match () {
+            () if path.is_ident("cfg") => &mut sorted.cfgs,
+            () if path.is_ident("doc") => &mut sorted.docs,
+            () if path.is_ident("deprecated") => &mut sorted.deprecated,
+            () => &mut sorted.rest,
         };
-        place.push(attribute.clone());
+        list.push(attribute.clone());
     }
-    placed
+    sorted
 }
 
-impl Placed {
-    /// `#[allow]`s, which go for all that is generated.
+impl SortedAttributes {
+    /// The `#[allow]` attributes, which apply to everything that is generated.
     pub(crate) fn allows(&self) -> TokenStream {
         let allows = self.rest.iter().filter(|attribute| attribute.path().is_ident("allow"));
         quote::quote!(#(#allows)*)

@@ -1,11 +1,11 @@
-//! The grammar of concurrency keys, checked where they are written: a literal (`'printer'`), an argument
-//! (`args.account`), or several pieces joined with `+`. The kernel parses the same text when the tool is made. What can only
-//! be CEL is left to it.
+//! Checks the grammar of concurrency keys at compile time: a literal (`'printer'`), an argument (`args.account`), or
+//! several of these joined with `+`. The kernel parses the same text when the tool is created. Any other CEL expression
+//! is checked there only.
 
-/// What no key made of pieces has outside of its literals.
+/// Characters that such a key cannot have outside of its literals, but a CEL expression can.
 const CEL: [char; 14] = ['?', '(', '[', '{', '=', '<', '>', '!', '&', '|', '*', '/', '%', '"'];
 
-/// The arguments a key made of pieces names (their first step: `account` for `args.account.id`), or what is wrong with it.
+/// The arguments that a key names (their first step: `account` for `args.account.id`), or why it is invalid.
 pub(crate) fn arguments(source: &str) -> Result<Vec<&str>, &'static str> {
     match pieces(source) {
         Err(_) if source.contains(CEL) => Ok(Vec::new()),
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_only_be_cel_is_left_to_the_kernel() {
+    fn other_cel_expressions_are_left_to_the_kernel() {
         for source in ["args.a == 1 ? 'x' : args.b", "args.list[0]", "string(args.a)"] {
             assert_eq!(arguments(source), Ok(Vec::new()), "{source}");
         }

@@ -1,10 +1,10 @@
-//! Every mistake of one use of the macro.
+//! All errors in one use of the macro.
 
 use proc_macro2::Span;
 use quote::ToTokens;
 use syn::Error;
 
-/// Collects mistakes, so that all of them are reported at once.
+/// Collects errors, so that all of them are reported at once.
 #[derive(Default)]
 pub(crate) struct Mistakes(Option<Error>);
 
@@ -16,22 +16,22 @@ impl Mistakes {
         }
     }
 
-    /// A mistake that spans all of `place`.
-    pub(crate) fn at(&mut self, place: impl ToTokens, message: impl std::fmt::Display) {
-        self.push(Error::new_spanned(place, message));
+    /// An error at these tokens.
+    pub(crate) fn at(&mut self, tokens: impl ToTokens, message: impl std::fmt::Display) {
+        self.push(Error::new_spanned(tokens, message));
     }
 
-    /// A mistake at one token.
+    /// An error at a single token.
     pub(crate) fn here(&mut self, span: Span, message: impl std::fmt::Display) {
         self.push(Error::new(span, message));
     }
 
-    /// Takes the value out of `result`, or notes the mistake.
+    /// The value of `result`, or records the error.
     pub(crate) fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }
 
-    /// `Ok` if there were none.
+    /// `Ok` if there were no errors.
     pub(crate) fn finish(self) -> Result<(), Error> {
         self.0.map_or(Ok(()), Err)
     }

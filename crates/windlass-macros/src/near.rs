@@ -1,7 +1,7 @@
-//! Which word a misspelt one stands for.
+//! Suggestions for misspelt words.
 
-/// The candidate closest to `word`, if it is close enough to be a slip of the pen.
-pub(crate) fn miss<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+/// The candidate closest to `word`, if it is close enough to be a typing error.
+pub(crate) fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let farthest = (word.chars().count() / 3).max(1);
     candidates
         .into_iter()
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_misses_are_found_and_far_ones_are_not() {
+    fn similar_words_are_suggested_and_others_are_not() {
         let known = ["timeout", "title", "tags", "retries", "retry", "effect", "in_flight", "per_second"];
         for (word, expected) in [
             ("timout", Some("timeout")),
@@ -34,7 +34,7 @@ mod tests {
             ("description", None),
             ("x", None),
         ] {
-            assert_eq!(miss(word, known), expected, "{word}");
+            assert_eq!(closest(word, known), expected, "{word}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The parameters of a tool: the call or the context, then the arguments.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -20,7 +20,7 @@ pub(crate) enum Context {
 }
 
 impl Context {
-    /// Whether a parameter is, or was meant to be, the call or the context: `Err` says what to write instead.
+    /// Whether a parameter is, or is meant to be, the call or the context. `Err` explains the right syntax.
     pub(crate) fn of(parameter: &PatType, first: bool) -> Option<Result<Self>> {
         let (target, mutable) = match types::plain(&parameter.ty) {
             Type::Reference(reference) => (&*reference.elem, Some(reference.mutability.is_some())),
@@ -54,18 +54,18 @@ pub(crate) struct Parameter {
     schema: Vec<Attribute>,
 }
 
-/// What an argument is when it is left out.
+/// The value of an argument that is left out.
 enum Default {
-    /// An error, unless it is an `Option`.
+    /// None: that is an error, unless it is an `Option`.
     None,
-    /// What its type says.
+    /// The default of its type.
     OfType,
-    /// This.
+    /// This value.
     Value(Box<Expr>),
 }
 
 impl Parameter {
-    /// Takes an argument apart. Its attributes are taken out of the function, but for what the body may keep.
+    /// Parses an argument, and removes the attributes of the macro from the function.
     pub(crate) fn read(parameter: &mut PatType, mistakes: &mut Mistakes) -> Option<Self> {
         let (schema, default) = attributes(&mut parameter.attrs, mistakes);
         match types::unfit(&parameter.ty) {
@@ -86,21 +86,39 @@ impl Parameter {
         Some(Self { ident: pattern.ident.clone(), ty: (*parameter.ty).clone(), default, schema })
     }
 
-    /// What JSON calls it.
+    /// Its name in JSON.
     pub(crate) fn name(&self) -> String {
         self.ident.unraw().to_string()
     }
 
-    /// The field of the hidden struct that arguments are decoded into, and what its default needs.
+    /// The type parameter that its field has in the hidden struct for the arguments. The bounds on it make the compiler
+    /// report a type that cannot be decoded, once and with a way out. A default needs the type itself, and so does
+    /// `#[schemars(with = …)]`, where the type needs no schema.
+    pub(crate) fn generic(&self, index: usize) -> Option<Ident> {
+        let is_replaced = |attribute: &Attribute| match &attribute.meta {
+            Meta::List(list) => list.tokens.clone().into_iter().any(|token| match token {
+                TokenTree::Ident(word) => word == "with" || word == "schema_with",
+                _ => false,
+            }),
+            _ => false,
+        };
+        let plain = matches!(self.default, Default::None) && !self.schema.iter().any(is_replaced);
+        plain.then(|| format_ident!("__Parameter{index}"))
+    }
+
+    /// The field of the hidden struct for the arguments, and the function for its default.
     pub(crate) fn field(&self, index: usize) -> (TokenStream, Option<TokenStream>) {
         let Self { ident, ty, schema, .. } = self;
+        if let Some(generic) = self.generic(index) {
+            return (quote!(#(#schema)* #ident: #generic), None);
+        }
         match &self.default {
             Default::None => (quote!(#(#schema)* #ident: #ty), None),
             Default::OfType => (quote!(#(#schema)* #[serde(default)] #ident: #ty), None),
             Default::Value(value) => {
                 let function = format_ident!("__default_{index}");
                 let path = function.to_string();
-                // A text in quotes is no `String` yet.
+                // A string literal is converted, usually to a `String`.
                 let value = match &**value {
                     Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => {
                         quote_spanned!(text.span()=> ::core::convert::Into::into(#text))
@@ -114,7 +132,7 @@ impl Parameter {
     }
 }
 
-/// Removes the attributes the context may have, and refuses the ones it may not.
+/// Removes the attributes that the context may have, and reports those that it may not.
 pub(crate) fn strip_context(parameter: &mut PatType, mistakes: &mut Mistakes) {
     parameter.attrs.retain(|attribute| docs::text(attribute).is_none());
     let mut rest = parameter.attrs.clone();
@@ -142,7 +160,7 @@ fn attributes(attributes: &mut Vec<Attribute>, mistakes: &mut Mistakes) -> (Vec<
         } else {
             let known = "doc comments, `#[default]` and `#[schemars]`";
             let way = match is(&["serde"]) {
-                true => "; take a struct of your own to say how it is decoded",
+                true => "; use a struct of your own to define how it is decoded",
                 false => "",
             };
             mistakes.at(&attribute, format!("a parameter of a tool has {known} only{way}"));

@@ -1,4 +1,4 @@
-//! What can be told of a type by looking at it.
+//! Syntactic checks of types.
 
 use syn::{GenericArgument, PathArguments, PathSegment, Type, TypeReference};
 
@@ -28,11 +28,22 @@ pub(crate) fn type_arguments(segment: &PathSegment) -> Vec<&Type> {
 }
 
 /// `T` of `Reply<T>`; any other type as it is.
-pub(crate) fn answered(ty: &Type) -> &Type {
+pub(crate) fn reply_type(ty: &Type) -> &Type {
     match last_segment(ty).filter(|segment| segment.ident == "Reply").map(type_arguments).as_deref() {
-        Some([answer]) => answer,
+        Some([reply]) => reply,
         _ => ty,
     }
+}
+
+/// Whether a type is named like one of the standard library and everything in it is, too: it can be decoded.
+pub(crate) fn is_of_std(ty: &Type) -> bool {
+    const NAMES: &[&str] = &[
+        "bool", "char", "f32", "f64", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128",
+        "isize", "String", "PathBuf", "Option", "Vec", "Box", "HashMap", "BTreeMap", "HashSet", "BTreeSet", "Value",
+    ];
+    last_segment(ty).is_some_and(|segment| {
+        NAMES.iter().any(|name| segment.ident == name) && type_arguments(segment).into_iter().all(is_of_std)
+    })
 }
 
 fn type_argument(argument: &GenericArgument) -> Option<&Type> {
@@ -42,15 +53,15 @@ fn type_argument(argument: &GenericArgument) -> Option<&Type> {
     }
 }
 
-/// What makes a type unfit to be decoded from JSON or kept in a journal.
+/// Why a type cannot be decoded from JSON or stored in a journal.
 pub(crate) enum Unfit<'a> {
-    /// It borrows.
+    /// It is a reference.
     Borrows(&'a TypeReference),
-    /// It has no name.
+    /// It is `impl Trait` or `_`.
     Unnamed(&'a Type),
 }
 
-/// Looks into the type for something unfit.
+/// Searches a type and its parameters for something unfit.
 pub(crate) fn unfit(ty: &Type) -> Option<Unfit<'_>> {
     match plain(ty) {
         Type::Reference(reference) => Some(Unfit::Borrows(reference)),
@@ -63,7 +74,7 @@ pub(crate) fn unfit(ty: &Type) -> Option<Unfit<'_>> {
     }
 }
 
-/// What to take instead of a reference.
+/// The suggestion instead of a reference.
 pub(crate) fn owned(reference: &TypeReference) -> &'static str {
     match plain(&reference.elem) {
         Type::Slice(_) => "take `Vec<…>`",

@@ -1,5 +1,5 @@
-//! What every request passes, in this order: who is meant, which page asks, who asks, how often; then its handler, within
-//! a time; then what is counted.
+//! Checks that every request passes before its handler: host, origin, access, rate and quotas. Then the handler runs
+//! within a time-out, and the response is counted.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -10,69 +10,55 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Instant;
 
-use axum::Router;
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::Route;
 use futures_util::FutureExt;
 use tower::Service;
 
 use crate::access::Access;
-use crate::answer::located;
 use crate::app::Shared;
+use crate::body::{self, CHUNK_BYTES};
 use crate::connections::ConnectionUse;
-use crate::given::{self, PIECE};
+use crate::quota::QuotaPermit;
 use crate::rate::Client;
-use crate::refusal::{Answer, Refusal};
-use crate::shares::Share;
+use crate::refusal::{ApiResult, Refusal};
+use crate::response;
 use crate::wire::Accepted;
 
-/// Routes that answer within a time of their own: what a call is waited for, or an artifact takes to arrive.
-const WAITING: [&str; 4] = ["/v1/calls", "/v1/batches", "/v1/runs/{run}/outcome", "/v1/artifacts"];
+/// Routes with time-outs of their own: `wait_ms` of a call, or the time between two parts of an artifact.
+const OWN_TIMEOUT: [&str; 4] = ["/v1/calls", "/v1/batches", "/v1/runs/{run}/outcome", "/v1/artifacts"];
 
-/// Where a request comes from, and by which connection.
+/// The other side of the connection that a request came over; a request extension.
+#[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) ip: IpAddr,
     pub(crate) usage: Arc<ConnectionUse>,
 }
 
-/// Whose share a request is counted against; nothing where it comes from this very process.
+/// The client whose quotas a request is counted against; `None` for requests from this process. A request extension.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker(pub(crate) Option<Client>);
+pub(crate) struct QuotaClient(pub(crate) Option<Client>);
 
-/// Bytes that an answer takes while it is given, where that is not its length.
+/// Bytes of memory that a response takes while it is sent, if that is not its length. A response extension.
 #[derive(Clone, Copy)]
-pub(crate) struct Takes(pub(crate) usize);
+pub(crate) struct BufferedBytes(pub(crate) usize);
 
-/// What is answered instead of what is too large to be held now.
+/// Sent instead of a response for which there is no room. A response extension.
 #[derive(Clone)]
-pub(crate) struct Instead(pub(crate) Accepted);
+pub(crate) struct FallbackResponse(pub(crate) Accepted);
 
-/// The API with what is before it. Cheap to clone.
+/// A route of the API behind the checks. A layer of the router, so the route is matched already when the guard runs.
 #[derive(Clone)]
 pub(crate) struct Guarded {
     app: Shared,
-    router: Router,
-    places: Arc<matchit::Router<Arc<Place>>>,
-}
-
-/// A path of the API, as it is written in its description.
-struct Place {
-    path: String,
-    /// Whether its requests wait on purpose.
-    waits: bool,
+    route: Route,
 }
 
 impl Guarded {
-    /// `paths`: all that the router knows.
-    pub(crate) fn new<'a>(app: Shared, router: Router, paths: impl Iterator<Item = &'a String>) -> Self {
-        let mut places = matchit::Router::new();
-        for path in paths {
-            let place = Place { path: path.clone(), waits: WAITING.contains(&path.as_str()) };
-            let inserted = places.insert(path, Arc::new(place));
-            debug_assert!(inserted.is_ok(), "{path}: the router has taken it already");
-        }
-        Self { app, router, places: Arc::new(places) }
+    pub(crate) fn new(app: Shared, route: Route) -> Self {
+        Self { app, route }
     }
 }
 
@@ -85,67 +71,66 @@ impl Service<Request> for Guarded {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        self.answer(request, None)
-    }
-}
-
-impl Guarded {
-    /// `peer`: where the request comes from, if it came over a connection.
-    pub(crate) fn answer(&self, mut request: Request, peer: Option<&Peer>) -> <Self as Service<Request>>::Future {
+    fn call(&mut self, mut request: Request) -> Self::Future {
         let (begun, app) = (Instant::now(), self.app.clone());
-        let busy = peer.map(|peer| peer.usage.busy());
+        let peer = request.extensions_mut().remove::<Peer>();
+        let busy = peer.as_ref().map(|peer| peer.usage.busy());
         let method = request.method().clone();
-        let place = self.places.at(request.uri().path()).ok().map(|found| found.value.clone());
+        let route = request.extensions().get::<MatchedPath>().cloned();
         let origin = request.headers().get(header::ORIGIN).cloned();
-        let (mut handled, admitted) = match admitted(&app, &mut request, peer, begun) {
+        let (mut handled, admission) = match admit(&app, &mut request, peer.as_ref(), begun) {
             Err(refusal) => (Err(refusal.into_response()), None),
-            Ok(admitted) if is_preflight(&app, &method, origin.as_ref()) => (Err(preflight()), Some(admitted)),
-            Ok(admitted) => (Ok(self.router.clone().call(request)), Some(admitted)),
+            Ok(admission) if is_preflight(&app, &method, origin.as_ref()) => (Err(preflight()), Some(admission)),
+            Ok(admission) => (Ok(self.route.call(request)), Some(admission)),
         };
         Box::pin(async move {
-            // What handles it is used where it lies: moving it would make every request larger by as much again.
+            let label = route.as_ref().map_or("unmatched", MatchedPath::as_str);
+            // The handler's future is polled in place: moving it would double the size of every request.
             let mut response = match &mut handled {
-                Err(answered) => std::mem::take(answered),
+                Err(response) => std::mem::take(response),
                 Ok(handled) => {
                     let handled = AssertUnwindSafe(handled).catch_unwind();
-                    // Those that wait on purpose know how long; a second clock would only cost.
-                    match place.as_ref().is_some_and(|place| place.waits) {
-                        true => whole(handled.await, &method),
-                        false => match tokio::time::timeout(app.options.limits.request, handled).await {
-                            Ok(handled) => whole(handled, &method),
-                            Err(_) => Refusal::unavailable("took_too_long", "the request took too long; ask again")
-                                .into_response(),
-                        },
+                    if OWN_TIMEOUT.contains(&label) {
+                        or_internal(handled.await, &method)
+                    } else {
+                        match tokio::time::timeout(app.options.limits.request_timeout, handled).await {
+                            Ok(handled) => or_internal(handled, &method),
+                            Err(_) => timed_out(&app).into_response(),
+                        }
                     }
                 }
             };
-            let (client, request) = admitted.map_or((None, None), |admitted| (admitted.client, admitted.request));
-            let bytes = held(&app, client.as_ref(), &mut response);
-            finish(&app, origin.as_ref(), response.headers_mut());
-            let place = place.as_ref().map_or("unmatched", |place| place.path.as_str());
-            app.metrics.request(known(&method), place, response.status().as_u16(), begun.elapsed());
-            Ok(given::until_given((busy, request, bytes), response))
+            let (client, request) = admission.map_or((None, None), |admission| (admission.client, admission.request));
+            let bytes = take_bytes(&app, client.as_ref(), &mut response);
+            add_headers(&app, origin.as_ref(), response.headers_mut());
+            app.metrics.request(method_label(&method), label, response.status().as_u16(), begun.elapsed());
+            Ok(body::hold_until_sent((busy, request, bytes), response))
         })
     }
 }
 
-/// The answer of a handler, also of one that panicked.
-fn whole(handled: thread::Result<Result<Response, Infallible>>, method: &Method) -> Response {
+fn timed_out(app: &Shared) -> Refusal {
+    let seconds = app.options.limits.request_timeout.as_secs();
+    let detail = format!("the request was not handled within {seconds} s; send it again");
+    Refusal::unavailable("request_timeout", "Request timed out", detail)
+}
+
+/// The response of a handler, or an internal error if it panicked.
+fn or_internal(handled: thread::Result<Result<Response, Infallible>>, method: &Method) -> Response {
     match handled {
         Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
             tracing::error!(%method, "a handler panicked: {text}");
             Refusal::internal().into_response()
         }
     }
 }
 
-/// Headers of every answer.
-fn finish(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+/// Headers of every response.
+fn add_headers(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     allow_origin(app, origin, headers);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if headers.get(header::CONTENT_TYPE).is_some_and(|content| content == "application/problem+json") {
@@ -153,43 +138,41 @@ fn finish(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     }
 }
 
-/// Takes room for an answer that is not given at once. Where there is none it is dropped, and another one given. An answer is
-/// made without waiting for anything, so that there are no more uncounted ones than threads.
-fn held(app: &Shared, client: Option<&Client>, response: &mut Response) -> Option<Share> {
-    let takes = response.extensions().get::<Takes>().map(|takes| takes.0);
-    let size = takes.or_else(|| given::size(response).and_then(|size| usize::try_from(size).ok())).unwrap_or(0);
-    if size <= PIECE {
+/// Takes quota for a response that does not fit in one write. If there is none left, the response is replaced.
+/// Responses are made without awaiting anything, so no more of them than threads exist uncounted.
+fn take_bytes(app: &Shared, client: Option<&Client>, response: &mut Response) -> Option<QuotaPermit> {
+    let buffered = response.extensions().get::<BufferedBytes>().map(|bytes| bytes.0);
+    let size = buffered.or_else(|| body::size(response).and_then(|size| usize::try_from(size).ok())).unwrap_or(0);
+    if size <= CHUNK_BYTES {
         return None;
     }
-    let taken = app.bytes.take(client?, size);
-    if taken.is_none() {
-        let instead = response.extensions().get::<Instead>().cloned();
-        *response = match instead {
-            Some(Instead(accepted)) => located(StatusCode::ACCEPTED, &format!("/v1/runs/{}", accepted.run), &accepted),
-            None => too_much_held(app).into_response(),
+    let permit = app.bytes.take(client?, size);
+    if permit.is_none() {
+        *response = match response.extensions().get::<FallbackResponse>().cloned() {
+            Some(FallbackResponse(accepted)) => response::accepted(&accepted),
+            None => too_many_bytes(app).into_response(),
         };
     }
-    taken
+    permit
 }
 
-/// Why there is no room.
-pub(crate) fn too_much_held(app: &Shared) -> Refusal {
-    let why = format!(
-        "more than {} bytes would be on their way between this client and the server, or too many in all; take what was \
-         answered already, then ask again",
-        app.bytes.each()
+pub(crate) fn too_many_bytes(app: &Shared) -> Refusal {
+    let limit = app.bytes.per_client();
+    let detail = format!(
+        "the body or the response would exceed the {limit} bytes that one client may have in flight, or the limit of \
+         all clients; read the pending responses, then send the request again"
     );
-    Refusal::unavailable("too_much_in_flight", why).with("limit", app.bytes.each())
+    Refusal::unavailable("too_many_bytes", "Too many bytes in flight", detail).with("limit", limit)
 }
 
-/// A request that may go on.
-struct Admitted {
+/// What an admitted request is counted against.
+struct Admission {
     client: Option<Client>,
-    request: Option<Share>,
+    request: Option<QuotaPermit>,
 }
 
-/// Whether the request may go on; notes who asks.
-fn admitted(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Instant) -> Answer<Admitted> {
+/// Refuses the request, or adds to it as extensions what handlers have to know about its sender.
+fn admit(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Instant) -> ApiResult<Admission> {
     if !app.options.trusted {
         check_host(app, request)?;
     }
@@ -202,67 +185,75 @@ fn admitted(app: &Shared, request: &mut Request, peer: Option<&Peer>, now: Insta
             StatusCode::TOO_MANY_REQUESTS,
             "too_many_requests",
             "Too many requests",
-            format!("at most {} a second are answered here; come back in {seconds} s", app.options.limits.per_second),
+            format!(
+                "this client sent more than {} requests a second; send the request again in {seconds} s",
+                app.options.limits.requests_per_second
+            ),
         )
         .header(header::RETRY_AFTER, &format!("{seconds}")));
     }
-    let client = holder(&access, peer);
-    let under_way = client.as_ref().map(|client| app.requests.take(client, 1).ok_or_else(|| too_many_at_once(app)));
+    let client = quota_client(&access, peer);
+    let permit = client.as_ref().map(|client| app.requests.take(client, 1).ok_or_else(|| too_many_requests(app)));
     request.extensions_mut().insert(access);
-    request.extensions_mut().insert(Asker(client.clone()));
-    Ok(Admitted { client, request: under_way.transpose()? })
+    request.extensions_mut().insert(QuotaClient(client.clone()));
+    Ok(Admission { client, request: permit.transpose()? })
 }
 
-fn too_many_at_once(app: &Shared) -> Refusal {
-    let most = app.requests.each();
-    let why = format!(
-        "{most} requests of this client are under way, which is as many as it may have, or too many of all clients; let some end first"
+fn too_many_requests(app: &Shared) -> Refusal {
+    let limit = app.requests.per_client();
+    let detail = format!(
+        "this client has {limit} concurrent requests, which is its limit, or all clients together have reached theirs; \
+         wait until some of them end"
     );
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_at_once", "Too many requests", why)
-        .with("limit", most)
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_concurrent_requests", "Too many concurrent requests", detail)
+        .with("limit", limit)
         .header(header::RETRY_AFTER, "1")
 }
 
-fn check_host(app: &Shared, request: &Request) -> Answer<()> {
+fn check_host(app: &Shared, request: &Request) -> ApiResult<()> {
     let headers = request.headers();
     if headers.get_all(header::HOST).iter().nth(1).is_some() {
-        return Err(Refusal::bad_request("several_hosts", "the request has more than one `Host`; send one"));
+        return Err(Refusal::bad_request("multiple_hosts", "the request has more than one `Host` header; send one"));
     }
-    let said = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    // A proxy in between may go by either, so both must mean this server.
+    let host_header = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    // A proxy in between may use the header or the request target, so both have to name this server.
     let target = request.uri().authority().map(|authority| authority.as_str());
-    let host = target.or(said);
-    let ours = |host: &str| app.hosts.is_ours(host);
-    if app.hosts.bound.is_some() && !(host.is_some_and(ours) && said.is_none_or(ours)) {
+    let host = target.or(host_header);
+    let own = |host: &str| app.hosts.is_own(host);
+    if app.hosts.bound.is_some() && !(host.is_some_and(own) && host_header.is_none_or(own)) {
         return Err(Refusal::new(
             StatusCode::MISDIRECTED_REQUEST,
-            "wrong_host",
-            "Another server is meant",
-            "the `Host` of the request is none of this server's names; use its address, or add the name to `allowed_hosts`",
+            "host_not_allowed",
+            "Host not allowed",
+            "the `Host` of the request is not a name of this server; use the server's address, or add the name to \
+             `allowed_hosts` in its configuration",
         ));
     }
     match headers.get(header::ORIGIN) {
-        Some(origin) if !origin.to_str().is_ok_and(|origin| app.hosts.admits(origin, host)) => Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            "wrong_origin",
-            "This page may not ask",
-            "the `Origin` of the request is not let in here; add it to `allowed_origins` if it should be",
-        )),
+        Some(origin) if !origin.to_str().is_ok_and(|origin| app.hosts.allows_origin(origin, host)) => {
+            Err(Refusal::new(
+                StatusCode::FORBIDDEN,
+                "origin_not_allowed",
+                "Origin not allowed",
+                "the `Origin` of the request is not one that this server allows; add it to `allowed_origins` in the \
+             server's configuration if pages of this origin may use the API",
+            ))
+        }
         _ => Ok(()),
     }
 }
 
-/// Whose requests are counted; nobody's on the machine itself.
+/// The client whose request rate is limited; none for requests from this machine without tokens.
 fn client(access: &Access, peer: Option<&Peer>) -> Option<Client> {
     match access {
         Access::Local => None,
         Access::Token(bearer) => Some(Client::Token(bearer.id.clone())),
-        Access::Nobody | Access::Void(_) => peer.map(|peer| Client::Address(peer.ip)),
+        Access::Anonymous | Access::Invalid(_) => peer.map(|peer| Client::Address(peer.ip)),
     }
 }
 
-/// Whose share is taken of what there is: also on the machine itself it is one program's of several.
-fn holder(access: &Access, peer: Option<&Peer>) -> Option<Client> {
+/// The client whose quotas are used. Programs on this machine have quotas too, so that one leaves room for the others.
+fn quota_client(access: &Access, peer: Option<&Peer>) -> Option<Client> {
     client(access, peer).or_else(|| peer.map(|peer| Client::Address(peer.ip)))
 }
 
@@ -283,7 +274,7 @@ fn preflight() -> Response {
     (StatusCode::NO_CONTENT, headers).into_response()
 }
 
-/// Closed, but for the origins that are listed.
+/// Allows cross-origin access for listed origins only.
 fn allow_origin(app: &Shared, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     let Some(origin) = origin else { return };
     if origin.to_str().is_ok_and(|text| app.hosts.is_listed(text)) {
@@ -294,8 +285,8 @@ fn allow_origin(app: &Shared, origin: Option<&HeaderValue>, headers: &mut Header
     }
 }
 
-/// Methods that are counted by name: the others are as many as somebody likes to make up.
-fn known(method: &Method) -> &'static str {
+/// The label of a method in metrics. Clients can invent methods, so unusual ones share a label.
+fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::POST => "POST",

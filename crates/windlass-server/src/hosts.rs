@@ -1,13 +1,13 @@
-//! Who may be meant by `Host`, and which pages may ask: against names that somebody else points at this machine.
+//! Checks of `Host` and `Origin`, against DNS rebinding and requests from foreign web pages.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The names and origins that are let in.
+/// The host names and origins that are allowed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts {
-    /// Where the server listens; nothing where requests do not come over a socket.
+    /// The address that the server listens on; `None` for a router without a socket.
     pub(crate) bound: Option<SocketAddr>,
-    /// In lower case, with or without a port. First of all the address: most requests say it.
+    /// In lower case, with or without a port. The address comes first, because most requests use it.
     names: Vec<String>,
     /// In lower case, without a slash at the end.
     pub(crate) origins: Vec<String>,
@@ -21,8 +21,8 @@ impl Hosts {
         Self { bound, names, origins: origins.iter().map(lower).collect() }
     }
 
-    /// Whether a `Host` header means this server.
-    pub(crate) fn is_ours(&self, host: &str) -> bool {
+    /// Whether a `Host` header names this server.
+    pub(crate) fn is_own(&self, host: &str) -> bool {
         if self.names.iter().any(|allowed| allowed == host) {
             return true;
         }
@@ -38,7 +38,7 @@ impl Hosts {
         if name == "localhost" {
             return bound.ip().is_loopback() || bound.ip().is_unspecified();
         }
-        // No name server has a say about an address.
+        // An address cannot be redirected by a name server.
         match name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             Ok(address) if bound.ip().is_unspecified() => !address.is_unspecified() || address == bound.ip(),
             Ok(address) => address == bound.ip() || (address.is_loopback() && bound.ip().is_loopback()),
@@ -46,8 +46,8 @@ impl Hosts {
         }
     }
 
-    /// Whether a page of this origin may use the API. `host` is what the request was addressed to.
-    pub(crate) fn admits(&self, origin: &str, host: Option<&str>) -> bool {
+    /// Whether a page of this origin may use the API. `host` is the host of the request.
+    pub(crate) fn allows_origin(&self, origin: &str, host: Option<&str>) -> bool {
         let origin = origin.to_ascii_lowercase();
         if self.is_listed(&origin) {
             return true;
@@ -56,13 +56,13 @@ impl Hosts {
         matches!((authority, host), (Some(authority), Some(host)) if authority.eq_ignore_ascii_case(host))
     }
 
-    /// Whether an origin other than our own is let in, and must be told so.
+    /// Whether a foreign origin is allowed, and needs CORS headers.
     pub(crate) fn is_listed(&self, origin: &str) -> bool {
         self.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin))
     }
 }
 
-/// The name and the port of an authority; nothing if it is none.
+/// The name and the port of an authority; `None` if it is malformed.
 fn split(host: &str) -> Option<(&str, Option<u16>)> {
     let end = match host.rfind(']') {
         Some(end) if host.starts_with('[') => end + 1,
@@ -90,9 +90,9 @@ mod tests {
     }
 
     #[test]
-    fn l23_a_name_that_points_here_is_not_enough() {
+    fn l23_a_host_name_that_is_not_listed_is_refused() {
         let local = hosts("127.0.0.1:7000", &["windlass.test", "other.test:9"]);
-        for ours in [
+        for own in [
             "127.0.0.1:7000",
             "localhost:7000",
             "LOCALHOST:7000",
@@ -101,9 +101,9 @@ mod tests {
             "windlass.test:7000",
             "other.test:9",
         ] {
-            assert!(local.is_ours(ours), "{ours}");
+            assert!(local.is_own(own), "{own}");
         }
-        for stranger in [
+        for foreign in [
             "evil.example:7000",
             "127.0.0.1",
             "127.0.0.1:7001",
@@ -118,22 +118,22 @@ mod tests {
             "0x7f000001:7000",
             "2130706433:7000",
         ] {
-            assert!(!local.is_ours(stranger), "{stranger}");
+            assert!(!local.is_own(foreign), "{foreign}");
         }
         let open = hosts("0.0.0.0:80", &[]);
-        assert!(open.is_ours("192.168.1.5") && open.is_ours("localhost") && !open.is_ours("evil.example"));
-        assert!(!Hosts::default().is_ours("localhost:7000"));
+        assert!(open.is_own("192.168.1.5") && open.is_own("localhost") && !open.is_own("evil.example"));
+        assert!(!Hosts::default().is_own("localhost:7000"));
     }
 
     #[test]
-    fn l23_only_the_servers_own_pages_and_listed_ones_are_let_in() {
+    fn l23_only_the_own_origin_and_listed_origins_are_allowed() {
         let local = hosts("127.0.0.1:7000", &[]);
         let host = Some("127.0.0.1:7000");
-        assert!(local.admits("http://127.0.0.1:7000", host) && local.admits("https://app.example", host));
-        for stranger in
+        assert!(local.allows_origin("http://127.0.0.1:7000", host) && local.allows_origin("https://app.example", host));
+        for foreign in
             ["null", "http://evil.example", "http://127.0.0.1:7001", "https://app.example.evil", "file://", ""]
         {
-            assert!(!local.admits(stranger, host), "{stranger}");
+            assert!(!local.allows_origin(foreign, host), "{foreign}");
         }
     }
 }

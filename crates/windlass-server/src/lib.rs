@@ -1,27 +1,27 @@
 #![doc = include_str!("docs/crate.md")]
 
 mod access;
-mod answer;
 mod app;
+mod body;
 mod clients;
 mod connections;
 mod extract;
-mod given;
 mod guard;
 mod hosts;
 mod metrics;
 mod openapi;
 mod options;
+mod quota;
 mod rate;
 mod refusal;
+mod response;
 mod routes;
 mod serve;
-mod shares;
 mod show;
 mod sse;
-mod timed;
 mod webhook;
 pub mod wire;
+mod write_timeout;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,12 +30,13 @@ use std::time::Instant;
 
 use axum::Router;
 use tokio::sync::watch;
+use tower::layer::layer_fn;
 use windlass::Windlass;
 
 pub use access::TokensError;
 pub use options::{Limits, Options, Reload};
-pub use serve::serve;
-pub use webhook::{BadWebhook, Webhook};
+pub use serve::{Serve, serve};
+pub use webhook::{Webhook, WebhookError};
 
 use access::Tokens;
 use app::{App, Shared};
@@ -43,29 +44,29 @@ use guard::Guarded;
 
 /// The API without a socket: for a program that has the file open itself, and for tests.
 ///
-/// Fails if the file of tokens cannot be read. Must be called where the runtime's executor is; the router does not shut the
+/// Fails if the token file cannot be read. Must be called within the runtime's executor. The router does not shut the
 /// runtime down.
 pub fn router(windlass: Windlass, options: Options) -> Result<Router, TokensError> {
-    // Nobody ever says that it stops.
+    // Without a sender: such a router has no shutdown signal.
     let (_, stop) = watch::channel(false);
-    build(windlass, options, None, stop).map(|(guarded, _)| Router::new().fallback_service(guarded))
+    build(windlass, options, None, stop).map(|(router, _)| router)
 }
 
-/// The API, and what its requests share.
+/// The router of the API, and the state that its requests share.
 fn build(
     windlass: Windlass,
     options: Options,
     bound: Option<SocketAddr>,
     stop: watch::Receiver<bool>,
-) -> Result<(Guarded, Shared), TokensError> {
-    let tokens = Tokens::load(options.tokens.clone().or_else(|| beside(&windlass)))?;
+) -> Result<(Router, Shared), TokensError> {
+    let tokens = Tokens::load(options.tokens.clone().or_else(|| token_file(&windlass)))?;
     let app = Arc::new(App {
         tokens,
         hosts: hosts::Hosts::new(bound, &options.allowed_hosts, &options.allowed_origins),
         clients: clients::Clients::default(),
         metrics: metrics::Metrics::default(),
-        rates: rate::Rates::new(options.limits.per_second),
-        bytes: shares::Shares::new(options.limits.held_bytes, options.limits.all_held_bytes),
+        rates: rate::RateLimit::new(options.limits.requests_per_second),
+        bytes: quota::Quota::new(options.limits.in_flight_bytes, options.limits.total_in_flight_bytes),
         requests: options.limits.requests(),
         streams: options.limits.streams(),
         stop,
@@ -74,17 +75,20 @@ fn build(
         options,
     });
     let (router, api) = routes::all().split_for_parts();
-    let router =
-        router.fallback(routes::not_found).method_not_allowed_fallback(routes::wrong_method).with_state(app.clone());
-    let guarded = Guarded::new(app.clone(), router, api.paths.paths.keys());
-    openapi::keep(api);
-    Ok((guarded, app))
+    openapi::publish(api);
+    let guarded = app.clone();
+    let router = router
+        .fallback(routes::not_found)
+        .method_not_allowed_fallback(routes::method_not_allowed)
+        .layer(layer_fn(move |route| Guarded::new(guarded.clone(), route)))
+        .with_state(app.clone());
+    Ok((router, app))
 }
 
-/// Where the tokens of a database file are: `app.db-tokens`.
-fn beside(windlass: &Windlass) -> Option<PathBuf> {
+/// The path of a database's token file: `app.db-tokens` for `app.db`.
+fn token_file(windlass: &Windlass) -> Option<PathBuf> {
     let file = windlass.file()?;
-    let mut name = file.file_name()?.to_owned();
+    let mut name = file.path().file_name()?.to_owned();
     name.push("-tokens");
-    Some(file.with_file_name(name))
+    Some(file.path().with_file_name(name))
 }

@@ -1,4 +1,4 @@
-//! What a scraper sees: counters kept here, and how the store is at that moment, as Prometheus text.
+//! Metrics as Prometheus text: counters of this process, and the state of the store at the time of the scrape.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -7,45 +7,44 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use windlass::{Counts, Outcome};
+use windlass::Outcome;
+use windlass::run::Counts;
 
-/// Upper bounds of the buckets of durations, in seconds.
+/// Upper bounds of the histogram buckets, in seconds.
 const BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
-/// Most tools that are counted by name: names that nobody has are as many as somebody likes to make up.
-const TOOLS: usize = 1_000;
+/// Most tools that have a label of their own. Clients can call names that do not exist, so their number is unbounded.
+const MAX_TOOLS: usize = 1_000;
 
-/// How often, by name and by something else.
-type ByName<K> = FxHashMap<Label, FxHashMap<K, u64>>;
+/// Counts by label and a second key.
+type Counters<K> = FxHashMap<Label, FxHashMap<K, u64>>;
 
 #[derive(Default)]
 pub(crate) struct Metrics {
     /// By route, and then by method and status.
-    requests: Mutex<ByName<(&'static str, u16)>>,
+    requests: Mutex<Counters<(&'static str, u16)>>,
     request_times: Histogram,
-    /// By tool and what became of it.
-    calls: Mutex<ByName<&'static str>>,
+    /// By tool and outcome.
+    calls: Mutex<Counters<&'static str>>,
     running: Histogram,
-    /// Streams that are open now.
+    /// Open event streams.
     pub(crate) streams: Gauge,
-    /// Connections that are open now.
+    /// Open connections.
     pub(crate) connections: Gauge,
-    pub(crate) webhooks: AtomicU64,
+    pub(crate) webhooks_delivered: AtomicU64,
     pub(crate) webhooks_failed: AtomicU64,
 }
 
-/// Text that is one of few.
 type Label = Arc<str>;
 
-/// Counts what is open.
 #[derive(Clone, Default)]
 pub(crate) struct Gauge(Arc<AtomicI64>);
 
 impl Gauge {
-    /// One more, until this is dropped.
-    pub(crate) fn one(&self) -> Open {
+    /// Increments the gauge until the guard is dropped.
+    pub(crate) fn increment(&self) -> GaugeGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Open(self.0.clone())
+        GaugeGuard(self.0.clone())
     }
 
     pub(crate) fn get(&self) -> i64 {
@@ -53,9 +52,9 @@ impl Gauge {
     }
 }
 
-pub(crate) struct Open(Arc<AtomicI64>);
+pub(crate) struct GaugeGuard(Arc<AtomicI64>);
 
-impl Drop for Open {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -79,11 +78,11 @@ impl Histogram {
     }
 
     fn write(&self, out: &mut String, name: &str, help: &str) {
-        head(out, name, "histogram", help);
-        let mut below = 0;
+        header(out, name, "histogram", help);
+        let mut cumulative = 0;
         for (bound, count) in BUCKETS.iter().zip(&self.buckets) {
-            below += count.load(Ordering::Relaxed);
-            line(out, &format!("{name}_bucket{{le=\"{bound}\"}}"), below);
+            cumulative += count.load(Ordering::Relaxed);
+            line(out, &format!("{name}_bucket{{le=\"{bound}\"}}"), cumulative);
         }
         let count = self.count.load(Ordering::Relaxed);
         line(out, &format!("{name}_bucket{{le=\"+Inf\"}}"), count);
@@ -103,17 +102,22 @@ impl Metrics {
         let mut calls = self.calls.lock();
         for (tool, outcome) in tools.zip(outcomes) {
             self.running.observe(Duration::from_nanos(outcome.times.running));
-            let what = outcome.error().map_or("ok", |error| error.kind());
-            let known = calls.len() < TOOLS || calls.contains_key(tool);
-            count(&mut calls, if known { tool } else { "other" }, what);
+            let kind = outcome.error().map_or("ok", |error| error.kind());
+            let has_label = calls.len() < MAX_TOOLS || calls.contains_key(tool);
+            count(&mut calls, if has_label { tool } else { "other" }, kind);
         }
     }
 
-    /// Everything as text.
-    pub(crate) fn text(&self, counts: Option<Counts>, healthy: bool, tools: usize, held_bytes: usize) -> String {
+    /// All metrics in the Prometheus text format.
+    pub(crate) fn text(&self, counts: Option<Counts>, healthy: bool, tools: usize, in_flight_bytes: usize) -> String {
         let mut out = String::new();
         if let Some(counts) = counts {
-            head(&mut out, "windlass_runs", "gauge", "Runs by state; finished ones as long as they are kept.");
+            header(
+                &mut out,
+                "windlass_runs",
+                "gauge",
+                "Runs by state. Finished runs count until retention removes them.",
+            );
             let states = [
                 ("queued", counts.queued),
                 ("running", counts.running),
@@ -124,23 +128,28 @@ impl Metrics {
             for (state, count) in states {
                 line(&mut out, &format!("windlass_runs{{state=\"{state}\"}}"), count);
             }
-            head(&mut out, "windlass_queue_depth", "gauge", "Runs that nobody has taken up yet.");
+            header(&mut out, "windlass_queue_depth", "gauge", "Queued runs that no worker has started yet.");
             line(&mut out, "windlass_queue_depth", counts.queued);
-            head(&mut out, "windlass_inbox", "gauge", "Runs that wait for a person.");
+            header(&mut out, "windlass_inbox", "gauge", "Runs that wait for a person.");
             line(&mut out, "windlass_inbox", counts.inbox);
         }
-        head(&mut out, "windlass_store_healthy", "gauge", "Whether the store takes commits and its file is whole.");
+        header(&mut out, "windlass_store_healthy", "gauge", "1 if the store accepts commits and its file is intact.");
         line(&mut out, "windlass_store_healthy", u8::from(healthy));
-        head(&mut out, "windlass_tools", "gauge", "Tools that can be called.");
+        header(&mut out, "windlass_tools", "gauge", "Tools that can be called.");
         line(&mut out, "windlass_tools", tools);
-        head(&mut out, "windlass_calls_total", "counter", "Calls over this API that ended while somebody waited.");
-        for (tool, outcome, count) in flat(&self.calls) {
+        header(
+            &mut out,
+            "windlass_calls_total",
+            "counter",
+            "Calls over this API that ended while their request waited.",
+        );
+        for (tool, outcome, count) in sorted(&self.calls) {
             let labels = format!("windlass_calls_total{{tool=\"{}\",outcome=\"{outcome}\"}}", escaped(&tool));
             line(&mut out, &labels, count);
         }
-        self.running.write(&mut out, "windlass_attempt_seconds", "Time such calls spent in attempts.");
-        head(&mut out, "windlass_http_requests_total", "counter", "Requests by method, route and status.");
-        for (route, (method, status), count) in flat(&self.requests) {
+        self.running.write(&mut out, "windlass_attempt_seconds", "Time that calls over this API spent in attempts.");
+        header(&mut out, "windlass_http_requests_total", "counter", "Requests by method, route and status.");
+        for (route, (method, status), count) in sorted(&self.requests) {
             let labels = format!(
                 "windlass_http_requests_total{{method=\"{}\",route=\"{}\",status=\"{status}\"}}",
                 method,
@@ -148,34 +157,35 @@ impl Metrics {
             );
             line(&mut out, &labels, count);
         }
-        self.request_times.write(&mut out, "windlass_http_request_seconds", "Time until the head of an answer.");
+        self.request_times.write(&mut out, "windlass_http_request_seconds", "Time until the head of a response.");
         let gauges = [
-            ("windlass_http_streams", "Event streams that are open.", self.streams.get()),
-            ("windlass_http_connections", "Connections that are open.", self.connections.get()),
-            ("windlass_http_held_bytes", "Bytes of large answers and bodies on their way.", held_bytes as i64),
+            ("windlass_http_streams", "Open event streams.", self.streams.get()),
+            ("windlass_http_connections", "Open connections.", self.connections.get()),
+            ("windlass_http_in_flight_bytes", "Bytes of large responses and bodies in flight.", in_flight_bytes as i64),
         ];
         for (name, help, value) in gauges {
-            head(&mut out, name, "gauge", help);
+            header(&mut out, name, "gauge", help);
             line(&mut out, name, value);
         }
-        head(&mut out, "windlass_webhooks_total", "counter", "Webhooks by what became of them.");
-        let (sent, failed) = (self.webhooks.load(Ordering::Relaxed), self.webhooks_failed.load(Ordering::Relaxed));
-        line(&mut out, "windlass_webhooks_total{outcome=\"taken\"}", sent);
+        header(&mut out, "windlass_webhooks_total", "counter", "Webhook deliveries by outcome.");
+        let delivered = self.webhooks_delivered.load(Ordering::Relaxed);
+        let failed = self.webhooks_failed.load(Ordering::Relaxed);
+        line(&mut out, "windlass_webhooks_total{outcome=\"delivered\"}", delivered);
         line(&mut out, "windlass_webhooks_total{outcome=\"failed\"}", failed);
         out
     }
 }
 
-/// Counts one more. A name that is known is not written down again.
-fn count<K: Eq + std::hash::Hash>(map: &mut ByName<K>, name: &str, key: K) {
+/// Increments a counter. Allocates the label only the first time.
+fn count<K: Eq + std::hash::Hash>(map: &mut Counters<K>, name: &str, key: K) {
     match map.get_mut(name) {
         Some(counts) => *counts.entry(key).or_insert(0) += 1,
         None => drop(map.insert(name.into(), std::iter::once((key, 1)).collect())),
     }
 }
 
-/// Every count, sorted by its names.
-fn flat<K: Copy + Ord>(map: &Mutex<ByName<K>>) -> Vec<(Label, K, u64)> {
+/// All counters, sorted.
+fn sorted<K: Copy + Ord>(map: &Mutex<Counters<K>>) -> Vec<(Label, K, u64)> {
     let map = map.lock();
     let all = map.iter().flat_map(|(name, counts)| counts.iter().map(|(key, count)| (name.clone(), *key, *count)));
     let mut all: Vec<_> = all.collect();
@@ -183,8 +193,8 @@ fn flat<K: Copy + Ord>(map: &Mutex<ByName<K>>) -> Vec<(Label, K, u64)> {
     all
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    // Writing to a string does not fail.
+fn header(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a `String` cannot fail.
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 

@@ -1,4 +1,4 @@
-//! The description of the API: made once, from what stands at the handlers.
+//! The OpenAPI description, generated once from the annotations of the handlers.
 
 use std::sync::OnceLock;
 
@@ -14,40 +14,40 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::wire::Problem;
 
-/// What every request may be refused with.
-const ALWAYS: [(&str, &str); 9] = [
-    ("400", "The request cannot be read"),
-    ("401", "A token is needed"),
-    ("403", "The token lacks a scope, or the page may not ask"),
-    ("404", "There is no such thing"),
-    ("408", "The request took too long to arrive"),
-    ("421", "Another server is meant"),
-    ("429", "Too many requests"),
-    ("500", "The server failed"),
-    ("503", "Not now"),
+/// Problems of all requests.
+const COMMON: [(&str, &str); 9] = [
+    ("400", "The request is malformed"),
+    ("401", "The request has no valid token"),
+    ("403", "The token lacks the required scope or is bound to another layer, or the origin is not allowed"),
+    ("404", "The resource does not exist"),
+    ("408", "The body of the request did not arrive in time"),
+    ("421", "The host of the request is not a name of this server"),
+    ("429", "The client has too many requests or event streams, or sends them too fast"),
+    ("500", "The server failed, or the stored data is damaged"),
+    ("503", "The server or its store cannot handle the request at the moment; send it again later"),
 ];
 
-/// The same of whatever changes or is about something.
+/// Further problems of POST requests.
 const WRITES: [(&str, &str); 5] = [
-    ("409", "Conflict with the run's state"),
-    ("410", "It is no longer kept, or the key is void"),
+    ("409", "The request conflicts with the state of the run or of the server"),
+    ("410", "The journal was removed by retention, or the reply key is revoked"),
     ("413", "The request is too large"),
-    ("415", "Send JSON"),
-    ("422", "The request does not fit"),
+    ("415", "The body is not JSON"),
+    ("422", "The request is not valid"),
 ];
 
-/// The same of reading.
+/// Further problems of GET and DELETE requests.
 const READS: [(&str, &str); 4] = [
-    ("409", "Conflict with the run's state"),
-    ("410", "It is no longer kept"),
-    ("416", "There is nothing in this range"),
-    ("422", "The request does not fit"),
+    ("409", "The request conflicts with the state of the run or of the server"),
+    ("410", "The journal was removed by retention"),
+    ("416", "The requested range is beyond the end of the artifact"),
+    ("422", "The request is not valid"),
 ];
 
 pub(crate) fn base() -> OpenApi {
-    let description = "Durable tools for agents: calls that outlive crashes. A call that fails is an outcome, not an HTTP \
-                       error; the HTTP status is about the request. Errors are RFC 9457 problems. Every POST takes an \
-                       `Idempotency-Key`.";
+    let description = "A durable tool runtime for AI agents: calls survive crashes and restarts. The HTTP status \
+                       describes the request; a call that failed is a successful request whose outcome is an error. \
+                       HTTP errors are RFC 9457 problems. Every POST accepts an `Idempotency-Key`.";
     let license = LicenseBuilder::new().name("MIT OR Apache-2.0").identifier(Some("MIT OR Apache-2.0")).build();
     let info = InfoBuilder::new()
         .title("Windlass")
@@ -63,32 +63,32 @@ pub(crate) fn base() -> OpenApi {
     OpenApiBuilder::new()
         .info(info)
         .components(Some(components))
-        // Where no tokens exist, none is needed.
+        // The empty requirement: as long as no tokens exist, none is needed.
         .security(Some([SecurityRequirement::default(), SecurityRequirement::new("token", Vec::<String>::new())]))
         .build()
 }
 
-/// Adds to every operation what it may be refused with, and the key of every POST.
+/// Adds to every operation its id and its problems, and to every POST the `Idempotency-Key`.
 pub(crate) fn complete(mut api: OpenApi) -> OpenApi {
     for (path, item) in &mut api.paths.paths {
         for (method, operation) in [("get", &mut item.get), ("delete", &mut item.delete)] {
             let Some(operation) = operation else { continue };
-            operation.operation_id = Some(id(method, path));
-            answers(operation);
-            refusals(operation, &READS);
+            operation.operation_id = Some(operation_id(method, path));
+            adapt_responses(operation);
+            add_problems(operation, &READS);
         }
         if let Some(operation) = &mut item.post {
-            operation.operation_id = Some(id("post", path));
-            refusals(operation, &WRITES);
+            operation.operation_id = Some(operation_id("post", path));
+            add_problems(operation, &WRITES);
             add_key(operation);
         }
     }
     api
 }
 
-/// What the handlers say of their answers, as checkers read it: the schema of a stream is that of one of its events, and a
-/// list in one of several formats fits all of them while it is empty.
-fn answers(operation: &mut Operation) {
+/// Adapts the handlers' responses for validators: the schema of an event stream describes one event, and alternative
+/// formats of a list are `anyOf`, because an empty list matches all of them.
+fn adapt_responses(operation: &mut Operation) {
     for response in operation.responses.responses.values_mut() {
         let RefOr::T(response) = response else { continue };
         for (kind, content) in &mut response.content {
@@ -106,29 +106,29 @@ fn answers(operation: &mut Operation) {
 fn stream_event() -> Schema {
     let text = |about: &str| ObjectBuilder::new().schema_type(Type::String).description(Some(about)).build();
     let event = ObjectBuilder::new()
-        .property("id", text("Its place, where it is recorded; for `Last-Event-ID`"))
-        .property("event", text("Its kind; `end` is the last"))
-        .property("data", text("JSON"))
+        .property("id", text("Position of a recorded event, for `Last-Event-ID`"))
+        .property("event", text("Kind of the event; `end` is the last event"))
+        .property("data", text("The event as JSON"))
         .required("event")
         .required("data");
     Schema::Object(event.build())
 }
 
-/// Names an operation after its place.
-fn id(method: &str, path: &str) -> String {
+/// An operation id made of the method and the path.
+fn operation_id(method: &str, path: &str) -> String {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && *word != "v1");
     std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
 }
 
-fn refusals(operation: &mut Operation, more: &[(&str, &str)]) {
-    for (status, description) in ALWAYS.iter().chain(more) {
+fn add_problems(operation: &mut Operation, more: &[(&str, &str)]) {
+    for (status, description) in COMMON.iter().chain(more) {
         let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name(<Problem as ToSchema>::name()))).build();
         let response =
             ResponseBuilder::new().description(*description).content("application/problem+json", problem).build();
         match operation.responses.responses.get_mut(*status) {
-            // Said otherwise where the handler is, and also as a problem.
-            Some(RefOr::T(known)) => {
-                known.content.extend(response.content);
+            // The handler describes another body for this status.
+            Some(RefOr::T(described)) => {
+                described.content.extend(response.content);
             }
             Some(RefOr::Ref(_)) => {}
             None => {
@@ -149,7 +149,7 @@ fn add_key(operation: &mut Operation) {
         .name("idempotency-key")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
-        .description(Some("The same request under the same key is done once"))
+        .description(Some("A request that is repeated under the same key takes effect once"))
         .schema(Some(schema))
         .build();
     operation.parameters.get_or_insert_with(Vec::new).push(RefOr::T(parameter));
@@ -157,8 +157,8 @@ fn add_key(operation: &mut Operation) {
 
 static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
 
-/// Keeps the description as text. It is the same for every server of a process.
-pub(crate) fn keep(api: OpenApi) {
+/// Stores the description as text. It is the same for every server of a process.
+pub(crate) fn publish(api: OpenApi) {
     DOCUMENT.get_or_init(|| {
         let mut text = serde_json::to_vec(&complete(api)).unwrap_or_default();
         text.push(b'\n');

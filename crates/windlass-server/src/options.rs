@@ -1,4 +1,4 @@
-//! How the API is served.
+//! Options and limits of the server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,93 +6,95 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use crate::shares::Shares;
+use crate::quota::Quota;
 use crate::webhook::Webhook;
-use crate::wire::ReloadAnswer;
+use crate::wire::ReloadResponse;
 
-/// Reads the configuration anew; answers what changed, or every problem in words.
-pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<ReloadAnswer, String>> + Send + Sync>;
+/// Reads the configuration again. Returns what changed, or a text with every problem.
+pub type Reload = Arc<dyn Fn() -> BoxFuture<'static, Result<ReloadResponse, String>> + Send + Sync>;
 
-/// How the API is served. The defaults suit one machine and its owner.
+/// Options of the server. The defaults suit one machine with one user.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Where tokens are kept; beside the database file unless set.
+    /// Path of the token file. Default: beside the database file.
     pub tokens: Option<PathBuf>,
-    /// Requests come from this very process, which has the file open anyway: no token is asked for, and neither `Host` nor
-    /// `Origin` is looked at.
+    /// Requests come from this process, which has the file open anyway. No token is needed, and `Host` and `Origin` are
+    /// not checked.
     pub trusted: bool,
-    /// Names under which the server may be addressed, beside its address and `localhost`.
+    /// Host names of the server, in addition to its address and `localhost`.
     pub allowed_hosts: Vec<String>,
-    /// Origins of pages, beside the server's own, that may use the API; `https://example.com`.
+    /// Origins whose pages may use the API, in addition to the server's own: `https://example.com`.
     pub allowed_origins: Vec<String>,
-    /// What a client may ask for and how long it may take.
+    /// Limits on sizes, times and connections.
     pub limits: Limits,
-    /// Who is told when a person is needed.
+    /// Receives a notification when a run needs a person.
     pub webhook: Option<Webhook>,
-    /// What reading the configuration anew does.
+    /// Called by `POST /v1/admin/reload`.
     pub reload: Option<Reload>,
 }
 
-/// What a client may ask for, and how long it may take.
+/// Limits on sizes, times and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest body of a request, but for artifacts and imports: arguments have a megabyte each, and large content belongs
-    /// in an artifact.
+    /// Largest request body, except for artifacts and imports. Arguments may have a megabyte; larger content belongs in
+    /// an artifact.
     pub body_bytes: usize,
-    /// Largest document that is imported.
+    /// Largest document that can be imported.
     pub import_bytes: usize,
-    /// How long the head of a request may take to arrive: a client that dribbles holds a connection no longer.
-    pub head: Duration,
-    /// How long the body of a request may take to arrive; that of an artifact, the next piece of it.
-    pub body: Duration,
-    /// How long any other request may take; one that waits on purpose says how long itself.
-    pub request: Duration,
-    /// How long a client may take nothing of what it is sent before its connection is cut.
-    pub write: Duration,
-    /// Most connections at once, seven eighths of them from one address. Three quarters of them one client may have requests on,
-    /// a quarter event streams: a client is a token, or an address without one.
+    /// Time within which the head of a request must arrive.
+    pub head_timeout: Duration,
+    /// Time within which the body of a request must arrive. For an artifact: time until the next part of the body.
+    pub body_timeout: Duration,
+    /// Time within which a request must be handled, unless its `wait_ms` says otherwise.
+    pub request_timeout: Duration,
+    /// A client that reads nothing of a response for this long is disconnected.
+    pub write_timeout: Duration,
+    /// Most open connections. One address may have seven eighths of them, and one client requests on three quarters and
+    /// event streams on one quarter of them. A client is a token, or an address without a token.
     pub connections: usize,
-    /// Most bytes of answers and events that are on their way to one client, and of bodies that arrive from it. What is in
-    /// one piece ([`ONE_PIECE`](Self::ONE_PIECE)) is not counted.
-    pub held_bytes: usize,
-    /// The same of all clients.
-    pub all_held_bytes: usize,
-    /// Most memory that the schemas of tools take which one client brings, as it is estimated.
+    /// Most bytes in flight of one client: of responses and events that are being sent and bodies that are being
+    /// received. Items of up to [`CHUNK_BYTES`](Self::CHUNK_BYTES) are not counted.
+    pub in_flight_bytes: usize,
+    /// Most bytes in flight of all clients together.
+    pub total_in_flight_bytes: usize,
+    /// Most memory for the schemas of one client's tools, estimated.
     pub schema_bytes: usize,
-    /// The same of all clients.
-    pub all_schema_bytes: usize,
-    /// Most requests a second by one token, or from one address without one; not of `local`. Twice as many may come at
-    /// once.
-    pub per_second: u32,
-    /// How often a stream that has nothing to say says so.
+    /// Most memory for the schemas of all clients' tools, estimated.
+    pub total_schema_bytes: usize,
+    /// Most requests a second of one token, or of one address without a token; twice as many in a burst. Requests from
+    /// this machine are not limited while there are no tokens.
+    pub requests_per_second: u32,
+    /// Time between two comments in an idle event stream.
     pub heartbeat: Duration,
-    /// How long a reader of a stream may be behind before it is cut off.
-    pub slow: Duration,
-    /// How long a server that stops waits for requests under way.
-    pub drain: Duration,
-    /// How long it then waits for attempts in flight.
-    pub attempts: Duration,
+    /// An event stream ends if its reader is behind for this long.
+    pub slow_reader_timeout: Duration,
+    /// Time that a shutdown waits for pending requests.
+    pub drain_timeout: Duration,
+    /// Time that a shutdown then waits for attempts in flight.
+    pub attempts_timeout: Duration,
 }
 
 impl Limits {
-    /// Bytes that go to a connection at a time.
-    pub const ONE_PIECE: usize = crate::given::PIECE;
+    /// Bytes that are written to a connection at a time.
+    pub const CHUNK_BYTES: usize = crate::body::CHUNK_BYTES;
 
-    /// Most connections of one address: an eighth is left to others, and clients behind one address have room for their shares.
-    pub(crate) fn connections_of_address(&self) -> usize {
+    /// Most connections of one address. An eighth is left to other addresses, and several clients behind one address
+    /// still have room for their quotas.
+    pub(crate) fn connections_per_address(&self) -> usize {
         (self.connections - self.connections / 8).max(1)
     }
 
-    /// Requests under way: three quarters of the connections for one client, and some for each while many have all the others.
-    pub(crate) fn requests(&self) -> Arc<Shares> {
-        let each = self.connections - self.connections / 4;
-        Shares::with_reserve(each, self.connections_of_address(), self.connections / 64)
+    /// Quota of concurrent requests: three quarters of the connections for one client, with a reserve for each.
+    pub(crate) fn requests(&self) -> Arc<Quota> {
+        let per_client = self.connections - self.connections / 4;
+        Quota::with_reserve(per_client, self.connections_per_address(), self.connections / 64)
     }
 
-    /// Event streams: a quarter for one client, so that there is room for its other requests, and half for all.
-    pub(crate) fn streams(&self) -> Arc<Shares> {
-        Shares::with_reserve(self.connections / 4, self.connections / 2, self.connections / 64)
+    /// Quota of event streams: a quarter of the connections for one client, which leaves room for its other requests,
+    /// and half of them for all clients.
+    pub(crate) fn streams(&self) -> Arc<Quota> {
+        Quota::with_reserve(self.connections / 4, self.connections / 2, self.connections / 64)
     }
 }
 
@@ -101,20 +103,20 @@ impl Default for Limits {
         Self {
             body_bytes: 4 << 20,
             import_bytes: 64 << 20,
-            head: Duration::from_secs(10),
-            body: Duration::from_secs(30),
-            request: Duration::from_secs(60),
-            write: Duration::from_secs(60),
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
             connections: 4_096,
-            held_bytes: 64 << 20,
-            all_held_bytes: 256 << 20,
+            in_flight_bytes: 64 << 20,
+            total_in_flight_bytes: 256 << 20,
             schema_bytes: 32 << 20,
-            all_schema_bytes: 128 << 20,
-            per_second: 1_000,
+            total_schema_bytes: 128 << 20,
+            requests_per_second: 1_000,
             heartbeat: Duration::from_secs(15),
-            slow: Duration::from_secs(30),
-            drain: Duration::from_secs(10),
-            attempts: windlass::limits::DRAIN,
+            slow_reader_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(10),
+            attempts_timeout: windlass::limits::DRAIN,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How often one client may ask: a bucket each, refilled steadily.
+//! The rate limit: a token bucket for each client.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// Buckets that are kept; beyond that the full ones go, which say nothing.
-const KEPT: usize = 10_000;
+/// Most buckets in memory. Beyond that full buckets are dropped: a client without a bucket has a full one.
+const MAX_BUCKETS: usize = 10_000;
 
-/// Who asks, as what they hold is counted.
+/// A client, as rates and quotas count it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
-    /// The bearer of a token.
+    /// The bearer of a token, by the token's id.
     Token(Arc<str>),
-    /// Anybody at an address.
+    /// Clients without a token, by address.
     Address(IpAddr),
 }
 
-pub(crate) struct Rates {
+pub(crate) struct RateLimit {
     per_second: f64,
     buckets: Mutex<FxHashMap<Client, Bucket>>,
 }
@@ -30,16 +30,16 @@ struct Bucket {
     at: Instant,
 }
 
-impl Rates {
+impl RateLimit {
     pub(crate) fn new(per_second: u32) -> Self {
         Self { per_second: f64::from(per_second.max(1)), buckets: Mutex::default() }
     }
 
-    /// Takes one request; says how long to wait if there is none to take.
+    /// Takes one request from the client's bucket. Fails with the time until the next one is available.
     pub(crate) fn take(&self, client: Client, now: Instant) -> Result<(), Duration> {
         let most = self.per_second * 2.0;
         let mut buckets = self.buckets.lock();
-        if buckets.len() >= KEPT && !buckets.contains_key(&client) {
+        if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(&client) {
             let full = |bucket: &Bucket| self.filled(bucket, now) >= most;
             buckets.retain(|_, bucket| !full(bucket));
         }
@@ -60,15 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l23_a_client_that_asks_too_often_is_told_when_to_come_back() {
-        let rates = Rates::new(2);
+    fn l23_a_client_above_its_rate_learns_when_to_retry() {
+        let rates = RateLimit::new(2);
         let (begin, local) = (Instant::now(), Client::Address([127, 0, 0, 1].into()));
         for _ in 0..4 {
             assert_eq!(rates.take(local.clone(), begin), Ok(()));
         }
         let wait = rates.take(local.clone(), begin).unwrap_err();
         assert!(wait > Duration::ZERO && wait <= Duration::from_millis(500), "{wait:?}");
-        assert_eq!(rates.take(Client::Token("t".into()), begin), Ok(()), "others are not held up");
+        assert_eq!(rates.take(Client::Token("t".into()), begin), Ok(()), "other clients have their own rate");
         assert_eq!(rates.take(local.clone(), begin + wait), Ok(()));
         assert!(rates.take(local, begin + wait).is_err());
     }

@@ -1,17 +1,18 @@
-//! Why a request is refused: every problem the API knows, and how errors of the kernel become one.
+//! Refused requests: every problem of the API, and the mapping from errors of the kernel to problems.
 
 use std::sync::LazyLock;
 use std::time::Instant;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use windlass::troubles::Troubles;
-use windlass::{Error, StoreError};
+use windlass::Error;
+use windlass::store::StoreError;
+use windlass::store::troubles::Troubles;
 
-use crate::answer::lines;
+use crate::response::json_line;
 use crate::wire::Problem;
 
-/// A refusal on its way out. Boxed, because results that carry it should stay small.
+/// A problem and the headers that go with it. Boxed, to keep the results that carry it small.
 #[derive(Debug)]
 pub(crate) struct Refusal(Box<Inner>);
 
@@ -21,18 +22,18 @@ struct Inner {
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// Says in the log what the store does not do. Every request meets it, so it is told once, and then now and then.
-pub(crate) fn troubled(problem: &dyn std::fmt::Display) {
-    static TOLD: Troubles = Troubles::new();
-    static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// Logs a failure of the store, at a limited rate: every request runs into the same one.
+pub(crate) fn log_throttled(problem: &dyn std::fmt::Display) {
+    static LOGGED: Troubles = Troubles::new();
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let problem = problem.to_string();
-    if let Some(untold) = TOLD.met(&problem, FIRST.elapsed()) {
-        tracing::error!(untold, "{problem}");
+    if let Some(suppressed) = LOGGED.met(&problem, START.elapsed()) {
+        tracing::error!(suppressed, "{problem}");
     }
 }
 
-/// What handlers return.
-pub(crate) type Answer<T = Response> = Result<T, Refusal>;
+/// The result of a handler.
+pub(crate) type ApiResult<T = Response> = Result<T, Refusal>;
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, name: &str, title: &str, detail: impl Into<String>) -> Self {
@@ -40,29 +41,39 @@ impl Refusal {
     }
 
     pub(crate) fn bad_request(name: &str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, name, "The request cannot be read", detail)
+        Self::new(StatusCode::BAD_REQUEST, name, "Malformed request", detail)
     }
 
     pub(crate) fn invalid(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", "The request does not fit", detail)
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_request", "Invalid request", detail)
     }
 
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found", "There is no such thing", detail)
+        Self::new(StatusCode::NOT_FOUND, "not_found", "Resource not found", detail)
     }
 
-    pub(crate) fn conflict(name: &str, detail: impl Into<String>) -> Self {
+    /// The request does not fit the state of a run.
+    pub(crate) fn run_conflict(name: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, name, "Conflict with the run's state", detail)
     }
 
-    pub(crate) fn unavailable(name: &str, detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, name, "Not now", detail).header(header::RETRY_AFTER, "1")
+    /// The request does not fit the state of the server: its tokens, clients, layers or configuration.
+    pub(crate) fn conflict(name: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, name, "Conflict with the server's state", detail)
+    }
+
+    pub(crate) fn unavailable(name: &str, title: &str, detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, name, title, detail).header(header::RETRY_AFTER, "1")
     }
 
     pub(crate) fn internal() -> Self {
-        let detail = "something broke here; the log of the server says what. Ask again, with the same Idempotency-Key if \
-                      the request had one";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "The server failed", detail)
+        let detail = "the server failed while it handled the request, and logged the cause; send the request again, \
+                      with the same Idempotency-Key if it had one";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal server error", detail)
+    }
+
+    pub(crate) fn shutting_down(detail: impl Into<String>) -> Self {
+        Self::unavailable("shutting_down", "Server shutting down", detail)
     }
 
     pub(crate) fn with(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
@@ -90,7 +101,7 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Inner { problem, headers } = *self.0;
-        let body = lines(&problem).unwrap_or_default();
+        let body = json_line(&problem).unwrap_or_default();
         let mut response = Response::new(body.into_body());
         *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -107,38 +118,36 @@ impl From<Error> for Refusal {
         match error {
             Error::Store(error) => Self::from(error),
             Error::KeyReused { run, .. } => {
-                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", "The key belongs to another request", text)
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "key_reused", "Idempotency key of another request", text)
                     .with("run", run.to_string())
             }
-            Error::Tool(error) => Self::invalid(windlass::activity::Failure::of(&error).message),
-            Error::Held { run, .. } => Self::conflict("held", text).with("run", run.to_string()),
+            Error::Tool(error) => Self::invalid(windlass::run::activity::Failure::of(&error).message),
+            Error::Held { run, .. } => Self::run_conflict("held", text).with("run", run.to_string()),
             Error::Unknown { run, source } => {
                 let detail = format!(
-                    "whether the store took it is not known yet; ask for run {run}, or ask again with the same \
-                     Idempotency-Key"
+                    "run {run} may or may not have been recorded, because the store failed during the write; look the \
+                     run up, or send the request again with the same Idempotency-Key"
                 );
-                troubled(&source);
-                Self::unavailable("unknown_outcome", detail).with("run", run.to_string())
+                log_throttled(&source);
+                Self::unavailable("unknown_outcome", "Outcome not yet known", detail).with("run", run.to_string())
             }
-            Error::Elsewhere { run } => Self::unavailable("shutting_down", text).with("run", run.to_string()),
-            Error::Closed => Self::unavailable("shutting_down", text),
+            Error::Elsewhere { run } => Self::shutting_down(text).with("run", run.to_string()),
+            Error::Closed => Self::shutting_down(text),
             Error::Register(_) | Error::Invalid(_) => Self::invalid(text),
-            Error::TooLarge(_) => {
-                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The request is too large", text)
-            }
+            Error::TooLarge(_) => Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Request too large", text),
             Error::NotFound(_) => Self::not_found(text),
             Error::StillRunning { run, wait, .. } => {
                 let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-                Self::conflict("too_early", text)
+                Self::run_conflict("still_running", text)
                     .with("run", run.to_string())
                     .header(header::RETRY_AFTER, &seconds.to_string())
             }
-            Error::Exists { run } => Self::conflict("exists", text).with("run", run.to_string()),
-            Error::Conflict(_) | Error::NotDriving(_) => Self::conflict("refused", text),
-            // The machine's trouble, and not the request's: a full disk, a file that cannot be written.
+            Error::Exists { run } => Self::run_conflict("run_exists", text).with("run", run.to_string()),
+            Error::Conflict(_) | Error::NotDriving(_) => Self::run_conflict("conflict", text),
+            // The machine is at fault, not the request: a full disk, a file that cannot be written.
             Error::System(_) => {
-                troubled(&text);
-                Self::unavailable("system", text)
+                log_throttled(&text);
+                Self::unavailable("system_error", "System error", text)
             }
             other => {
                 tracing::error!("{other}");
@@ -153,29 +162,34 @@ impl From<StoreError> for Refusal {
         let text = error.to_string();
         match error {
             StoreError::NoSuchRun(run) => {
-                Self::not_found(format!("there is no run {run} here; it may have been purged, or kept no longer"))
+                Self::not_found(format!("run {run} does not exist; it may have been purged or removed by retention"))
             }
             StoreError::NoArtifact { .. } => Self::not_found(text),
-            StoreError::Finished(_) => Self::conflict("finished", text),
-            StoreError::KeySpent { .. } => Self::conflict("key_spent", text),
-            StoreError::Unfinished(_) => Self::conflict("unfinished", text),
-            StoreError::Doubted(_) => Self::conflict("doubted", text),
-            StoreError::Sealed { .. } => Self::conflict("sealed", text),
+            StoreError::Finished(_) => Self::run_conflict("finished", text),
+            StoreError::KeySpent { .. } => Self::run_conflict("key_spent", text),
+            StoreError::Unfinished(_) => Self::run_conflict("not_finished", text),
+            StoreError::Doubted(_) => Self::run_conflict("in_doubt", text),
+            StoreError::Sealed { .. } => Self::run_conflict("secrets_sealed", text),
             StoreError::Damaged { run, place } => {
-                troubled(&text);
+                log_throttled(&text);
                 let refusal =
-                    Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", "What is stored is damaged", text);
-                run.into_iter().fold(refusal.with("place", place), |refusal, run| refusal.with("run", run.to_string()))
+                    Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", "Damaged data in the store", text);
+                run.into_iter()
+                    .fold(refusal.with("location", place), |refusal, run| refusal.with("run", run.to_string()))
             }
             StoreError::Busy { .. } | StoreError::Leased { .. } | StoreError::Duplicate { .. } => {
-                Self::conflict("busy", text)
+                Self::run_conflict("busy", text)
             }
-            StoreError::JournalGone(_) => Self::new(StatusCode::GONE, "journal_gone", "It is no longer kept", text),
+            StoreError::JournalGone(_) => {
+                Self::new(StatusCode::GONE, "journal_gone", "Journal removed by retention", text)
+            }
             StoreError::Invalid(_) => Self::invalid(text),
-            // What the store says of its file is for whoever looks after it: health has it too.
+            // Details about the store's file are for the operator, who finds them in the log and in /v1/health.
             error => {
-                troubled(&error);
-                Self::unavailable("store_unavailable", "the store does not answer; see /v1/health, and ask again")
+                log_throttled(&error);
+                let detail =
+                    "the store cannot be used at the moment; /v1/health has the cause. Send the request again later";
+                Self::unavailable("store_unavailable", "Store unavailable", detail)
             }
         }
     }
@@ -188,18 +202,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l23_every_kind_of_error_has_its_status_and_name() {
+    fn l23_every_error_maps_to_a_status_and_a_problem_name() {
         let run = windlass::RunId::from_bytes([1; 16]);
         let (why, path) = (|| "why".to_owned(), windlass::Path::root());
         for (error, status, name) in [
             (Error::Invalid(why()), 422, "invalid_request"),
             (Error::TooLarge(why()), 413, "too_large"),
             (Error::NotFound(why()), 404, "not_found"),
-            (Error::Conflict(why()), 409, "refused"),
-            (Error::StillRunning { run, path, wait: Duration::from_secs(5) }, 409, "too_early"),
-            (Error::Exists { run }, 409, "exists"),
-            (Error::NotDriving(why()), 409, "refused"),
-            (Error::System(why().into()), 503, "system"),
+            (Error::Conflict(why()), 409, "conflict"),
+            (Error::StillRunning { run, path, wait: Duration::from_secs(5) }, 409, "still_running"),
+            (Error::Exists { run }, 409, "run_exists"),
+            (Error::NotDriving(why()), 409, "conflict"),
+            (Error::System(why().into()), 503, "system_error"),
             (Error::Closed, 503, "shutting_down"),
             (Error::Elsewhere { run }, 503, "shutting_down"),
             (Error::KeyReused { run, what: why() }, 422, "key_reused"),
@@ -210,8 +224,9 @@ mod tests {
             assert_eq!((refusal.0.problem.status, refusal.name()), (status, name), "{text}");
         }
     }
+
     #[test]
-    fn l23_what_is_too_early_says_when_to_ask_again() {
+    fn l23_a_problem_about_a_running_attempt_has_a_retry_after_header() {
         let (run, path) = (windlass::RunId::from_bytes([1; 16]), windlass::Path::root());
         let early = Error::StillRunning { run, path, wait: Duration::from_millis(4_200) };
         let response = Refusal::from(early).into_response();

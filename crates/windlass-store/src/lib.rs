@@ -1,14 +1,14 @@
-//! Where Windlass keeps runs on disk.
+//! Durable storage for Windlass runs.
 //!
-//! [`SqliteStore`] keeps them in one SQLite file that one process owns. It needs no server, survives `kill -9` and, with
-//! [`Durability::Full`], the power going out. Every store keeps the contract of [`windlass_core::store::Store`], and
-//! `windlass_core::testing::store_suite` checks that it does.
+//! [`SqliteStore`] keeps runs in one SQLite file that one process owns. It needs no server and survives `kill -9`; with
+//! [`Durability::Full`] it also survives a power failure. Every store implements the contract of
+//! [`windlass_core::store::Store`], which `windlass_core::testing::store_suite` checks.
 //!
-//! This crate knows journals, mailboxes and run states. It knows no tools and decides nothing about replay.
+//! This crate stores journals, mailboxes and run states. It knows nothing about tools and makes no replay decisions.
 
 mod sqlite;
 
 pub use sqlite::{
-    BackupError, Claim, Durability, Health, Holder, OpenError, Options, Report, SqliteStore, check_file, claim,
-    forbidden, holder,
+    BackupError, CheckReport, Durability, FileLock, FileOwner, Health, OpenError, Options, SqliteStore, access_problem,
+    check_file, file_owner, lock_file,
 };

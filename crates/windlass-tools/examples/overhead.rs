@@ -1,4 +1,5 @@
-//! What a command tool costs over starting the same program by hand: `cargo run --release --example overhead`.
+//! Measures the cost of a command tool over starting the same program directly: `cargo run --release --example
+//! overhead`.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -6,7 +7,8 @@ use std::process::{Command as Bare, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use windlass::{Effect, Schemas, ToolSpec, Windlass};
+use windlass::tool::Schemas;
+use windlass::{Effect, ToolSpec, Windlass};
 use windlass_tools::command::Command;
 use windlass_tools::sandbox::{Launcher, Level, Sandbox, launch_main};
 
@@ -29,11 +31,11 @@ async fn measure() {
         let command = Command { sandbox, ..Command::new(["/bin/true"], launcher.clone()) };
         command.tool(ToolSpec::new(name.to_owned(), "Does nothing"), Schemas::any()).effect(Effect::Readonly)
     };
-    let kept = make("sandboxed", Sandbox { level: Level::BestEffort, ..Sandbox::default() });
+    let confined = make("sandboxed", Sandbox { level: Level::BestEffort, ..Sandbox::default() });
     let free = make("unsandboxed", Sandbox::off());
-    let windlass = Windlass::in_memory().tool(kept).tool(free).await.unwrap();
+    let windlass = Windlass::in_memory().tool(confined).tool(free).await.unwrap();
     let mut times: [Vec<Duration>; 3] = Default::default();
-    // In turn, so that whatever else the machine does falls on all of them alike.
+    // In turn, so that other load on the machine affects all of them alike.
     for _ in 0..CALLS {
         let started = Instant::now();
         let mut bare = Bare::new("/bin/true");
@@ -41,7 +43,7 @@ async fn measure() {
         times[0].push(started.elapsed());
         for (index, name) in [(1, "unsandboxed"), (2, "sandboxed")] {
             let started = Instant::now();
-            // Arguments that differ: the same call over and over is refused as a loop.
+            // Arguments that differ: repeated identical calls are refused as a loop.
             let outcome = windlass.call_json(name, json!({"n": times[index].len()})).await.unwrap();
             times[index].push(started.elapsed());
             assert!(outcome.result.is_ok(), "{:?}", outcome.result);

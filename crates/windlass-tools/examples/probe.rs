@@ -1,7 +1,7 @@
-//! Tries what a sandbox should refuse, and says what came of it. What the tests of this crate run as a command; run it by hand
-//! to see what is possible without a sandbox: `cargo run --example probe -- steal /etc/passwd`.
+//! Tries what a sandbox should refuse, and prints what worked. The tests of this crate run it as a command. Run it
+//! directly to see what is possible without a sandbox: `cargo run --example probe -- steal /etc/passwd`.
 
-// Its children are to be left to others: that is what is tried.
+// Children are left running on purpose.
 #![allow(clippy::unwrap_used, clippy::zombie_processes, missing_docs)]
 
 #[cfg(target_os = "linux")]
@@ -26,13 +26,14 @@ mod linux {
     use std::process::{Command, Stdio};
 
     use serde_json::{Value, json};
-    use windlass::{Effect, Schemas, ToolSpec, Windlass};
+    use windlass::tool::Schemas;
+    use windlass::{Effect, ToolSpec, Windlass};
     use windlass_tools::sandbox::Launcher;
 
     pub(super) fn main() {
         let args: Vec<String> = std::env::args().skip(1).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let said = match &args[..] {
+        let result = match &args[..] {
             ["steal", rest @ ..] => json!(steal(Path::new(rest.last().unwrap()))),
             ["spoil", path] => json!(spoil(Path::new(path))),
             ["network", address, socket, name] => json!(network(address, Path::new(socket), name)),
@@ -47,9 +48,9 @@ mod linux {
             ["tree", folder] => tree(folder),
             ["leaf", folder, name] => leaf(folder, name),
             ["host", launcher, folder] => host(launcher, folder),
-            other => panic!("what is {other:?}?"),
+            other => panic!("unknown probe {other:?}"),
         };
-        println!("{said}");
+        println!("{result}");
     }
 
     type Tries = Vec<(&'static str, io::Result<String>)>;
@@ -66,7 +67,7 @@ mod linux {
     }
 
     fn open(path: &Path) -> io::Result<File> {
-        // A pipe nobody writes to must not hold us up.
+        // Do not block on a pipe without a writer.
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
     }
 
@@ -75,7 +76,7 @@ mod linux {
         if output.status.success() { glance(&output.stdout[..]) } else { Err(io::Error::other("it failed")) }
     }
 
-    /// Gets at what is in a file in whatever way.
+    /// Reads a file in every possible way.
     fn steal(path: &Path) -> Vec<Value> {
         let through = |name: &str, made: io::Result<()>| made.and_then(|()| open(Path::new(name))).and_then(glance);
         let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
@@ -124,65 +125,65 @@ mod linux {
         ])
     }
 
-    /// Changes a file or a folder in whatever way.
+    /// Changes a file or a folder in every possible way.
     fn spoil(path: &Path) -> Vec<Value> {
-        let said = |result: io::Result<()>| result.map(|()| String::new());
+        let done = |result: io::Result<()>| result.map(|()| String::new());
         let write = |options: &mut OpenOptions| options.custom_flags(libc::O_NONBLOCK).open(path).map(drop);
         let inside = path.join("new");
         worked(vec![
-            ("write", said(write(OpenOptions::new().write(true)))),
-            ("append", said(write(OpenOptions::new().append(true)))),
-            ("empty", said(write(OpenOptions::new().write(true).truncate(true)))),
-            ("truncate", said(ran(Command::new("/usr/bin/truncate").arg("-s").arg("1").arg(path)).map(drop))),
-            ("create", said(File::create(&inside).map(drop))),
-            ("make a folder", said(fs::create_dir(&inside))),
-            ("make a link", said(std::os::unix::fs::symlink("x", &inside))),
-            ("make a pipe", said(ran(Command::new("/usr/bin/mkfifo").arg(&inside)).map(drop))),
-            ("link into", said(fs::write("mine", "x").and_then(|()| fs::hard_link("mine", &inside)))),
-            ("move into", said(fs::write("mine", "x").and_then(|()| fs::rename("mine", &inside)))),
-            ("replace", said(fs::write("mine", "x").and_then(|()| fs::rename("mine", path)))),
-            ("change mode", said(fs::set_permissions(path, fs::Permissions::from_mode(0o777)))),
+            ("write", done(write(OpenOptions::new().write(true)))),
+            ("append", done(write(OpenOptions::new().append(true)))),
+            ("empty", done(write(OpenOptions::new().write(true).truncate(true)))),
+            ("truncate", done(ran(Command::new("/usr/bin/truncate").arg("-s").arg("1").arg(path)).map(drop))),
+            ("create", done(File::create(&inside).map(drop))),
+            ("make a folder", done(fs::create_dir(&inside))),
+            ("make a link", done(std::os::unix::fs::symlink("x", &inside))),
+            ("make a pipe", done(ran(Command::new("/usr/bin/mkfifo").arg(&inside)).map(drop))),
+            ("link into", done(fs::write("mine", "x").and_then(|()| fs::hard_link("mine", &inside)))),
+            ("move into", done(fs::write("mine", "x").and_then(|()| fs::rename("mine", &inside)))),
+            ("replace", done(fs::write("mine", "x").and_then(|()| fs::rename("mine", path)))),
+            ("change mode", done(fs::set_permissions(path, fs::Permissions::from_mode(0o777)))),
             (
                 "change times",
-                said(ran(Command::new("/usr/bin/touch").args(["-h", "-d", "2001-01-01"]).arg(path)).map(drop)),
+                done(ran(Command::new("/usr/bin/touch").args(["-h", "-d", "2001-01-01"]).arg(path)).map(drop)),
             ),
-            ("remove", said(fs::remove_file(path))),
-            ("remove the folder", said(fs::remove_dir(path))),
+            ("remove", done(fs::remove_file(path))),
+            ("remove the folder", done(fs::remove_dir(path))),
         ])
     }
 
-    /// Talks to somebody in whatever way.
+    /// Uses the network in every possible way.
     fn network(address: &str, socket: &Path, name: &str) -> Vec<Value> {
-        let said = |result: io::Result<()>| result.map(|()| String::new());
+        let done = |result: io::Result<()>| result.map(|()| String::new());
         let abstract_name = || SocketAddr::from_abstract_name(name);
         worked(vec![
-            ("tcp", said(TcpStream::connect(address).map(drop))),
-            ("listen", said(TcpListener::bind("127.0.0.1:0").map(drop))),
-            ("udp", said(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.send_to(b"x", address)).map(drop))),
-            ("udp 6", said(UdpSocket::bind("[::1]:0").map(drop))),
-            ("unix", said(UnixStream::connect(socket).map(drop))),
-            ("unix datagram", said(UnixDatagram::unbound().map(drop))),
-            ("unix listen", said(UnixListener::bind("own.sock").map(drop))),
-            ("abstract", said(abstract_name().and_then(|name| UnixStream::connect_addr(&name)).map(drop))),
+            ("tcp", done(TcpStream::connect(address).map(drop))),
+            ("listen", done(TcpListener::bind("127.0.0.1:0").map(drop))),
+            ("udp", done(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.send_to(b"x", address)).map(drop))),
+            ("udp 6", done(UdpSocket::bind("[::1]:0").map(drop))),
+            ("unix", done(UnixStream::connect(socket).map(drop))),
+            ("unix datagram", done(UnixDatagram::unbound().map(drop))),
+            ("unix listen", done(UnixListener::bind("own.sock").map(drop))),
+            ("abstract", done(abstract_name().and_then(|name| UnixStream::connect_addr(&name)).map(drop))),
             (
                 "child",
-                said(ran(Command::new("/bin/bash").args(["-c", "exec 3<>/dev/tcp/${0/:/\\/}", address])).map(drop)),
+                done(ran(Command::new("/bin/bash").args(["-c", "exec 3<>/dev/tcp/${0/:/\\/}", address])).map(drop)),
             ),
         ])
     }
 
-    /// Does to others what nobody asked for.
+    /// Tries to affect other processes.
     fn privileges(pid: i32) -> Vec<Value> {
-        let said = |result: io::Result<()>| result.map(|()| String::new());
+        let done = |result: io::Result<()>| result.map(|()| String::new());
         let other = rustix::process::Pid::from_raw(pid).unwrap();
         let not = || Err(io::Error::other("none"));
         let powers = || rustix::thread::capabilities(None).map(|sets| sets.effective.bits()).map_err(io::Error::from);
         worked(vec![
-            ("signal", said(rustix::process::test_kill_process(other).map_err(io::Error::from))),
-            ("leave the session", said(ran(Command::new("/usr/bin/setsid").arg("/bin/true")).map(drop))),
-            ("leave the group", said(rustix::process::setpgid(None, Some(other)).map_err(io::Error::from))),
-            ("namespace", said(ran(Command::new("/usr/bin/unshare").args(["-Ur", "/bin/true"])).map(drop))),
-            ("mount", said(ran(Command::new("/bin/mount").args(["-t", "tmpfs", "x", "."])).map(drop))),
+            ("signal", done(rustix::process::test_kill_process(other).map_err(io::Error::from))),
+            ("leave the session", done(ran(Command::new("/usr/bin/setsid").arg("/bin/true")).map(drop))),
+            ("leave the group", done(rustix::process::setpgid(None, Some(other)).map_err(io::Error::from))),
+            ("namespace", done(ran(Command::new("/usr/bin/unshare").args(["-Ur", "/bin/true"])).map(drop))),
+            ("mount", done(ran(Command::new("/bin/mount").args(["-t", "tmpfs", "x", "."])).map(drop))),
             ("look into", fs::read(format!("/proc/{pid}/environ")).map(|bytes| format!("{} bytes", bytes.len()))),
             ("capabilities", powers().and_then(|bits| if bits == 0 { not() } else { Ok(format!("{bits:x}")) })),
         ])
@@ -197,7 +198,7 @@ mod linux {
         eaten.iter().map(|byte| usize::from(*byte)).sum()
     }
 
-    /// So many processes at once, none of which ends by itself.
+    /// Starts this many processes, none of which ends by itself.
     fn bomb(count: usize) -> Value {
         for _ in 0..count {
             if let Err(error) = Command::new("/bin/sleep").arg("600").spawn() {
@@ -216,8 +217,8 @@ mod linux {
         json!("survived")
     }
 
-    /// Folders in folders, so many; says where they begin. From the innermost outwards: Landlock looks at every folder above the one
-    /// that is made.
+    /// Nests this many folders, and returns the outermost. Works from the innermost outwards, because Landlock checks
+    /// every parent of a new folder.
     fn deep(count: usize) -> Value {
         let folder = std::env::temp_dir();
         let name = |level: usize| folder.join(["even", "odd"][level % 2]);
@@ -230,7 +231,7 @@ mod linux {
         json!(folder)
     }
 
-    /// A folder that its owner may not look into, with something in it; and one in which nothing can be removed.
+    /// A folder that its owner cannot enter, with a file in it, and one from which nothing can be removed.
     fn shut() -> Value {
         let folder = std::env::temp_dir();
         for (name, mode) in [("closed", 0o000), ("fixed", 0o555)] {
@@ -244,7 +245,7 @@ mod linux {
         json!(folder)
     }
 
-    /// So many files in one folder.
+    /// This many files in one folder.
     fn wide(count: usize) -> Value {
         let folder = std::env::temp_dir();
         for number in 0..count {
@@ -253,7 +254,7 @@ mod linux {
         json!(folder)
     }
 
-    /// A process with children and grandchildren, each of which says who it is in a file.
+    /// A process with children and grandchildren, each of which writes its process id to a file.
     fn tree(folder: &str) -> Value {
         for name in ["left", "right"] {
             Command::new("/proc/self/exe").args(["leaf", folder, name]).spawn().unwrap();
@@ -266,7 +267,7 @@ mod linux {
         if !name.ends_with("most") && name != "root" {
             Command::new("/proc/self/exe").args(["leaf", folder, &format!("{name}most")]).spawn().unwrap();
         }
-        // Whoever can leaves.
+        // Every process that can leaves the group.
         let left = rustix::process::setsid().is_ok();
         let mut file = File::create(format!("{folder}/.{name}")).unwrap();
         write!(file, "{} {left}", std::process::id()).unwrap();
@@ -276,7 +277,7 @@ mod linux {
         }
     }
 
-    /// A program that embeds Windlass, calls a tree, and waits to be killed.
+    /// A program that embeds Windlass, runs a process tree as a command, and waits to be killed.
     fn host(launcher: &str, folder: &str) -> Value {
         let work = format!("{folder}/work");
         let probe = std::env::current_exe().unwrap().to_string_lossy().into_owned();

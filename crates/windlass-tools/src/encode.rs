@@ -1,13 +1,13 @@
-//! Percent-encoding, in the strict form: whatever could mean something to anybody is encoded.
+//! Percent-encoding in the strict form: every character that has a meaning anywhere in a URL is encoded.
 
 use std::fmt::Write;
 
-/// Everything but letters, digits, `-`, `.`, `_` and `~` encoded: what comes out is one piece of an address, whatever goes in.
+/// Encodes everything but letters, digits, `-`, `.`, `_` and `~`: the result is one segment or value of a URL.
 pub(crate) fn strict(text: &str) -> String {
     encoded(text, |to, byte| write!(to, "%{byte:02X}"))
 }
 
-/// The same with small letters, as some write it.
+/// The same with lower-case hexadecimal digits, as some programs write it.
 pub(crate) fn strict_small(text: &str) -> String {
     encoded(text, |to, byte| write!(to, "%{byte:02x}"))
 }
@@ -17,14 +17,14 @@ fn encoded(text: &str, write: fn(&mut String, u8) -> std::fmt::Result) -> String
     for byte in text.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
-            // Writing to a text cannot fail.
+            // Writing to a `String` cannot fail.
             _ => _ = write(&mut encoded, byte),
         }
     }
     encoded
 }
 
-/// The same as forms have it: a space is a `+`.
+/// The encoding of forms: a space is a `+`.
 pub(crate) fn form(text: &str) -> String {
     strict(text).replace("%20", "+")
 }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_could_mean_something_is_encoded() {
+    fn every_character_with_a_meaning_in_a_url_is_encoded() {
         assert_eq!(strict("a/b?c=d&e#f%2F ä+\r\n"), "a%2Fb%3Fc%3Dd%26e%23f%252F%20%C3%A4%2B%0D%0A");
         assert_eq!(strict_small("A/B"), "A%2fB");
         assert_eq!(form("a b+c"), "a+b%2Bc");

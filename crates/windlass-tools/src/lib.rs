@@ -1,4 +1,4 @@
-//! Tools without Rust: programs, requests and documents that become tools, and the rules they live by, each written once.
+//! Tools without Rust: commands, HTTP requests and OpenAPI documents that become tools, and the rules they follow.
 
 pub mod command;
 mod encode;

@@ -1,4 +1,4 @@
-//! Files as disks of crash matrices.
+//! A database file as the disk of a crash matrix.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::sync::Arc;
 use windlass_core::testing::Disk;
 use windlass_store::{Durability, SqliteStore};
 
-use crate::Store;
+use crate::store::Store;
 
-/// A database file as the disk of a crash matrix. Syncing is relaxed: the matrix kills processes, not machines.
+/// A database file as the disk of a crash matrix. It does not wait for syncs, because the matrix kills processes, not
+/// machines.
 pub struct SqliteDisk(PathBuf);
 
 impl SqliteDisk {
-    /// A disk at this path, which should be a fresh one.
+    /// A disk at this path. The file should not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -21,7 +22,7 @@ impl SqliteDisk {
 impl Disk for SqliteDisk {
     /// # Panics
     ///
-    /// If the file cannot be opened: a test has no use for going on.
+    /// If the file cannot be opened.
     fn open(&self) -> Arc<dyn Store> {
         match SqliteStore::open_with(&self.0, Durability::Relaxed) {
             Ok(store) => Arc::new(store),

@@ -1,4 +1,4 @@
-//! tokio as the kernel's executor and clock.
+//! Implements the executor and clock of the kernel with tokio.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,16 +9,16 @@ use tokio::sync::Semaphore;
 use windlass_core::spawn::Spawn;
 use windlass_core::time::{Clock, Timestamp};
 
-/// Whether the tokio runtime this is called in goes on with its other tasks while one of its threads waits for a disk.
+/// Whether the current tokio runtime can run its other tasks while one of its threads waits for a disk.
 pub(crate) fn has_threads_to_spare() -> bool {
     let handle = Handle::current();
     handle.runtime_flavor() == RuntimeFlavor::MultiThread && handle.metrics().num_workers() > 1
 }
 
-/// Runs tasks on the tokio runtime it was made in.
+/// Spawns tasks on the tokio runtime in which it was created.
 pub(crate) struct TokioSpawn {
     handle: Handle,
-    /// As many bodies compute at once as there are cores; the rest queue without a thread.
+    /// Limits CPU-bound bodies to the number of cores. Further ones wait without a thread.
     cpu: Arc<Semaphore>,
 }
 
@@ -48,7 +48,7 @@ impl Spawn for TokioSpawn {
     }
 }
 
-/// The machine's clock.
+/// The system clock.
 pub(crate) struct TokioClock {
     start: Instant,
 }

@@ -1,4 +1,4 @@
-//! Putting a runtime together.
+//! The builder of a runtime.
 
 use std::future::{Future, IntoFuture};
 use std::path::{Path, PathBuf};
@@ -13,12 +13,22 @@ use windlass_core::{Config, Error, Result, Runtime, limits};
 use windlass_store::{Durability, Options, SqliteStore};
 
 use crate::executor::{self, TokioClock, TokioSpawn};
-use crate::watch::Watch;
-use crate::{MemoryStore, Middleware, RegisterError, Store, Toolbox, Windlass};
+use crate::store::{MemoryStore, Store};
+use crate::tool::{Middleware, RegisterError};
+use crate::watchdog::WatchdogThread;
+use crate::{Toolbox, Windlass};
 
 pub use windlass_store::OpenError;
 
-/// A runtime to be opened: await it.
+/// Builds and opens a runtime: `.await` opens it.
+///
+/// Awaiting opens the store, registers the tools and layers, and recovers the store's runs. Dropping the future opens
+/// nothing, or closes the store again.
+///
+/// # Errors
+///
+/// [`Error::Open`] if the store cannot be opened or [`before_runs`](Builder::before_runs) fails; [`Error::Invalid`] for
+/// a setting or policy that cannot work; an error for a tool or layer that is refused.
 #[must_use = "nothing is opened until this is awaited"]
 pub struct Builder {
     source: Source,
@@ -42,12 +52,13 @@ pub struct Builder {
     before_runs: Option<Before>,
 }
 
-/// Says what a layer adds and hides.
+/// Sets what a layer adds and hides.
 type Fill = Box<dyn FnOnce(&Toolbox) -> std::result::Result<(), RegisterError> + Send>;
 
-/// What happens between owning the store and taking up its runs.
+/// Runs after the store was opened and before its runs are recovered.
 type Before = Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
 
+/// The store to open.
 enum Source {
     File(PathBuf),
     Memory,
@@ -91,20 +102,21 @@ impl Builder {
         }
     }
 
-    /// Registers a tool. A bad one is refused when the builder is awaited.
+    /// Registers a tool. A tool that is refused makes opening fail.
     pub fn tool(mut self, tool: impl Into<Tool>) -> Self {
         self.tools.push(tool.into());
         self
     }
 
-    /// Uses a toolbox made elsewhere; tools of this builder are added to it.
+    /// Uses an existing toolbox. The tools of this builder are added to it.
     pub fn toolbox(mut self, toolbox: Toolbox) -> Self {
         self.toolbox = toolbox;
         self
     }
 
-    /// Registers a layer, with what it adds to the tools below it or hides of them; see [`Windlass::layer`]. Runs that were
-    /// called through it are recovered with it. What is refused is refused when the builder is awaited.
+    /// Registers a layer and fills it: `fill` adds tools to the layer, or hides tools below it; see
+    /// [`Windlass::layer`]. Runs that were called through the layer are recovered with it. A layer that is refused
+    /// makes opening fail.
     pub fn layer(
         mut self,
         name: &str,
@@ -114,93 +126,95 @@ impl Builder {
         self
     }
 
-    /// What a power cut may lose; see [`Durability`]. Only for files.
+    /// Sets what a power failure may lose; see [`Durability`]. Only for files.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Lets other programs read the file while it is open, such as SQLite's own shell. Otherwise it is kept to this process:
-    /// others are told that it is locked, and commits take fewer steps. Only for files.
+    /// Lets other programs read the file while it is open, such as SQLite's own shell. Without this, the file is locked
+    /// for other processes, and commits are cheaper. Only for files.
     pub fn shared(mut self) -> Self {
         self.shared = true;
         self
     }
 
-    /// How long finished runs are kept; a month whole and half a year as a summary unless set, see [`Retention`]. For files
-    /// and for memory; a store of your own has its own.
+    /// Sets how long finished runs are kept; see [`Retention`]. The default is a month with the journal, and half a
+    /// year more as a summary. For files and memory; a store of your own has its own retention.
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Says that tools which need a connection to this provider have it.
+    /// Declares that this provider is connected, for tools that need a connection to it.
     pub fn connection(mut self, provider: impl Into<String>) -> Self {
         self.connections.push(provider.into());
         self
     }
 
-    /// What governs every call, where neither it nor its tool says otherwise; see [`Policy`]. One that cannot work is
-    /// refused when the builder is awaited.
+    /// Sets the policy for every call, which the tool or the call itself can override; see [`Policy`]. A policy that
+    /// cannot work makes opening fail.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// Lets middleware see every call: in the order of registration before it, in reverse after it.
+    /// Adds middleware, which sees every call: in the order of registration before the call, in reverse order after it.
     pub fn middleware(mut self, middleware: impl Middleware) -> Self {
         self.middleware.push(Arc::new(middleware));
         self
     }
 
-    /// Most attempts in flight at once. Must be at least one.
+    /// Sets the most attempts that run at once. Must be at least one.
     pub fn in_flight(mut self, attempts: usize) -> Self {
         self.in_flight = attempts;
         self
     }
 
-    /// How long a body may compute without yielding before it is named.
+    /// Sets how long a body may compute without yielding before a warning names it.
     pub fn watchdog(mut self, interval: Duration) -> Self {
         self.watchdog = interval;
         self
     }
 
-    /// Says that somebody is there to be asked; conditions see it as `session.attended`, and
-    /// [`unattended`](Policy::unattended) no longer applies.
+    /// Declares that a person is present to be asked. Conditions see this as `session.attended`, and
+    /// [`unattended`](Policy::unattended) does not apply.
     pub fn attended(mut self) -> Self {
         self.attended = true;
         self
     }
 
-    /// How long a run only waits before it is suspended to the store, instead of [`limits::SUSPEND_AFTER`].
+    /// Sets how long a run may wait in memory before it is suspended to the store, instead of
+    /// [`limits::SUSPEND_AFTER`].
     pub fn suspend_after(mut self, time: Duration) -> Self {
         self.suspend_after = time;
         self
     }
 
-    /// Makes this one of several runtimes that share a store, trusted to be alive for this long after its last word. Only
-    /// for stores that can be shared.
+    /// Makes this one of several runtimes that share a store. The others consider it dead when it has not renewed its
+    /// lease for this long. Only for stores that can be shared.
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
         self
     }
 
-    /// Largest artifact that is stored, instead of [`limits::ARTIFACT_BYTES`].
+    /// Sets the largest artifact that may be stored, instead of [`limits::ARTIFACT_BYTES`].
     pub fn artifact_bytes(mut self, bytes: u64) -> Self {
         self.artifact_bytes = bytes;
         self
     }
 
-    /// Opens the store to look at runs and to tell them things, and drives none: what was started, decided or answered
-    /// here takes effect where the store is opened next. Calls and [`resume`](Windlass::resume) are refused.
+    /// Opens the store for reading and for sending messages to runs, without driving any: what is started, decided or
+    /// answered here takes effect when another process drives the store. Calls and [`resume`](Windlass::resume) are
+    /// refused.
     pub fn idle(mut self) -> Self {
         self.drives = false;
         self
     }
 
-    /// Does something when this process owns the store, and before any of its runs is taken up: a file that another process
-    /// has open is refused before this is called. The place for ending what a dead owner left behind, such as the commands
-    /// that still run. If it fails, the store is not opened, and the error is [`Error::Open`].
+    /// Calls a function once this process owns the store, before any of its runs is recovered. It is not called if
+    /// another process has the file open. Use it to clean up what a dead owner left behind, such as commands that still
+    /// run. If it fails, opening fails with [`Error::Open`].
     pub fn before_runs<E>(mut self, prepare: impl FnOnce() -> std::result::Result<(), E> + Send + 'static) -> Self
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -209,7 +223,7 @@ impl Builder {
         self
     }
 
-    /// The language people are told things in, such as `de-CH`; English unless set.
+    /// Sets the language of narration lines, such as `de-CH`. The default is English.
     pub fn locale(mut self, locale: impl Into<String>) -> Self {
         self.locale = locale.into();
         self
@@ -222,7 +236,8 @@ impl Builder {
         self.policy.check().map_err(|problem| Error::Invalid(problem.to_string()))?;
         if self.lease.is_some_and(|lease| lease < limits::SHORTEST_LEASE) {
             let least = limits::SHORTEST_LEASE;
-            return Err(Error::Invalid(format!("a lease shorter than {least:?} ends between two renewals; use more")));
+            let problem = format!("a lease shorter than {least:?} ends between two renewals; use a longer one");
+            return Err(Error::Invalid(problem));
         }
         for tool in self.tools {
             self.toolbox.insert(tool)?;
@@ -238,7 +253,7 @@ impl Builder {
                 let mut options = Options::from(self.durability);
                 options.retention = self.retention;
                 options.shared = self.shared;
-                options.here = executor::has_threads_to_spare();
+                options.inline_writes = executor::has_threads_to_spare();
                 let opened = SqliteStore::open_with(&path, options);
                 let opened = Arc::new(opened.map_err(|error| Error::Open(Box::new(error)))?);
                 file = Some(opened.clone());
@@ -262,10 +277,10 @@ impl Builder {
         config.drives = self.drives;
         config.tidy_every = Some(limits::TIDY_EVERY);
         let runtime = Runtime::new(config);
-        let watch = Watch::start(&runtime, self.watchdog)
-            .map_err(|error| Error::System(format!("the watchdog's thread cannot be started: {error}").into()))?;
+        let watchdog = WatchdogThread::start(&runtime, self.watchdog)
+            .map_err(|error| Error::System(format!("the watchdog thread could not be started: {error}").into()))?;
         runtime.recover().await?;
-        Ok(Windlass { runtime, watch: Arc::new(watch), file })
+        Ok(Windlass { runtime, watchdog: Arc::new(watchdog), file })
     }
 }
 
@@ -275,7 +290,7 @@ impl IntoFuture for Builder {
 
     /// # Panics
     ///
-    /// Awaited outside of a tokio runtime.
+    /// If it is awaited outside of a tokio runtime.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.open())
     }

@@ -89,7 +89,7 @@ async fn a_parameter_may_have_the_name_of_the_tool() {
     assert_eq!(input(search)["required"], json!(["search"]));
 }
 
-#[tool]
+#[tool(description = "Answers.")]
 async fn ping() -> ToolResult<()> {
     Ok(())
 }
@@ -104,7 +104,7 @@ fn a_tool_without_parameters_refuses_extra_properties() {
     assert!(error.contains('x'), "{error}");
     assert_eq!(contract.output(), Some(&json!({"type": "null"})));
     assert_eq!(**ping::call().args(), json!({}));
-    assert_eq!(spec(ping), ToolSpec::new("ping", ""), "nothing said, nothing set");
+    assert_eq!(spec(ping), ToolSpec::new("ping", "Answers."), "nothing else is set");
 }
 
 /// Does everything.
@@ -228,7 +228,7 @@ fn e01_every_attribute_lands_in_the_spec() {
 }
 
 /// Only some delays.
-#[tool(retry(attempts = 2, cap = "3s"))]
+#[tool(effect = once, retry(attempts = 2, cap = "3s"))]
 async fn retried() -> ToolResult<()> {
     Ok(())
 }

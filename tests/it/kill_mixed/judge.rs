@@ -5,41 +5,43 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use windlass::record::{Event, Record};
+use windlass::run::record::{Event, Record};
+use windlass::run::{Filter, RunInfo, RunState};
+use windlass::store::{Queries, SqliteStore};
 use windlass::testing::block_on;
-use windlass::{Filter, Queries, RunId, RunInfo, RunState, SqliteStore, Timestamp};
+use windlass::{RunId, Timestamp};
 
 use super::plan::{self, Often, Plan};
 use crate::kill::{LedgerFile, ledger_path};
 
-/// Runs that are looked at at once.
+/// Runs that are checked concurrently.
 const PAGE: usize = 500;
 
-/// What a file has in it, once nothing is wrong with it.
+/// The content of a file that passed all checks.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct CheckedFile {
     pub(crate) runs: usize,
     /// When each run ended.
     pub(crate) ends: Vec<Timestamp>,
-    /// What the journals take as JSON.
+    /// The size of the journals as JSON.
     pub(crate) bytes: usize,
     accepted: BTreeMap<String, Arc<str>>,
 }
 
-/// The ledger, by what its lines say.
+/// The ledger, by kinds of lines.
 #[derive(Default)]
-struct Books {
+struct LedgerEntries {
     /// The keys of each effect, in order.
     effects: BTreeMap<String, Vec<String>>,
     /// Jobs that were accepted, with their runs.
     accepted: BTreeMap<String, BTreeSet<RunId>>,
-    /// What callers were told.
+    /// The results that callers received.
     told: BTreeMap<RunId, Value>,
-    /// Attempts of which somebody said that they did not happen, by key.
+    /// Attempts that were settled as not having happened, by key.
     again: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl Books {
+impl LedgerEntries {
     fn read(dir: &Path) -> Self {
         let mut books = Self::default();
         let run = |text: &str| text.parse::<RunId>().expect("a run");
@@ -66,7 +68,7 @@ impl Books {
         books
     }
 
-    /// Every effect of a run happened as often as it must, and each under one key of this run.
+    /// Every effect of a run happened as often as it must, under one key of this run.
     fn check(&mut self, run: RunId, name: &str, often: Often) {
         let keys = self.effects.remove(name).unwrap_or_default();
         let distinct: BTreeSet<&String> = keys.iter().collect();
@@ -85,8 +87,8 @@ impl Books {
     }
 }
 
-/// Checks a file whose jobs were a plan's.
-pub(crate) fn check_plan(dir: &Path, plan: &Plan) -> Found {
+/// Checks a file with the jobs of a plan.
+pub(crate) fn check_plan(dir: &Path, plan: &Plan) -> CheckedFile {
     let found = check(dir);
     for job in plan.jobs() {
         assert_eq!(found.accepted.get(&job.tag).map(|tool| &**tool), Some(job.tool), "{} must be accepted", job.tag);
@@ -94,13 +96,13 @@ pub(crate) fn check_plan(dir: &Path, plan: &Plan) -> Found {
     found
 }
 
-/// Checks that everything is as it must be.
-pub(crate) fn check(dir: &Path) -> Found {
-    let mut books = Books::read(dir);
+/// Checks the whole file.
+pub(crate) fn check(dir: &Path) -> CheckedFile {
+    let mut books = LedgerEntries::read(dir);
     let store = SqliteStore::open(dir.join("app.db")).expect("the store opens");
-    let (mut found, mut tags, mut after) = (Found::default(), BTreeMap::new(), None);
+    let (mut found, mut tags, mut after) = (CheckedFile::default(), BTreeMap::new(), None);
     loop {
-        let page = block_on(store.list(Filter::All, after, PAGE)).expect("the runs");
+        let page = block_on(store.list(Filter::default(), after, PAGE)).expect("the runs");
         after = page.last().map(|info| info.run);
         for info in &page {
             let journal = block_on(store.journal(info.run, 0)).expect("its journal");
@@ -120,15 +122,15 @@ pub(crate) fn check(dir: &Path) -> Found {
         let (_, tool) = kept.unwrap_or_else(|| panic!("{tag} was accepted as {runs:?}, and is {:?}", tags.get(&tag)));
         found.accepted.insert(tag, tool.clone());
     }
-    assert!(books.told.is_empty(), "somebody was told the outcome of runs that are gone: {:?}", books.told);
-    // Reading may run ahead of what is durable; nothing else may.
+    assert!(books.told.is_empty(), "outcomes were reported of runs that are gone: {:?}", books.told);
+    // Readonly attempts may run ahead of what is durable; others may not.
     let stray: Vec<&String> = books.effects.keys().filter(|name| !name.starts_with("look:")).collect();
     assert!(stray.is_empty(), "effects of runs that are not there: {stray:?}");
     found
 }
 
-/// Checks one run, and strikes what it did from the books. Returns its tag.
-fn check_run(info: &RunInfo, journal: &[Record], books: &mut Books) -> String {
+/// Checks one run, and removes its effects from the ledger. Returns its tag.
+fn check_run(info: &RunInfo, journal: &[Record], books: &mut LedgerEntries) -> String {
     let asked = journal[0].asked.as_ref().expect("the first record says what was asked");
     let tag = asked.input.as_ref().expect("its arguments")["tag"].as_str().expect("its tag").to_owned();
     check_ending(info, journal);
@@ -137,7 +139,7 @@ fn check_run(info: &RunInfo, journal: &[Record], books: &mut Books) -> String {
     }
     if let Some(told) = books.told.remove(&info.run) {
         let recorded = result(journal).expect("it is finished").expect("it ended well");
-        assert_eq!(recorded, told, "somebody was told another outcome of {} than is recorded", info.run);
+        assert_eq!(recorded, told, "the reported outcome of {} differs from the recorded one", info.run);
     }
     tag
 }
@@ -153,7 +155,7 @@ fn check_ending(info: &RunInfo, journal: &[Record]) {
     assert!(right, "{tool} {run} came to {result:?}: {journal:?}");
 }
 
-/// What a run came to: its value, or the kind of its error.
+/// The result of a run: its value, or the kind of its error.
 fn result(journal: &[Record]) -> Option<Result<Value, String>> {
     journal.iter().rev().find_map(|record| match &record.event {
         Event::Finished(finished) if record.path.is_root() => {

@@ -1,11 +1,13 @@
-//! Whoever answers, decides, signals and settles for the runs of a child. What was said in an earlier life is said again:
-//! nobody remembers it, and it must change nothing.
+//! Answers, decides, signals and settles for the runs of a child. After a crash everything is sent again, which must
+//! change nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use windlass::{Awaited, Blocked, Doubt, Filter, Hold, Output, Resolution, RunId, RunState, Settlement, Windlass};
+use windlass::inbox::{Awaited, Blocked, Doubt, Resolution, Settlement};
+use windlass::run::{Filter, Hold, RunState};
+use windlass::{Output, RunId, Windlass};
 
 use super::plan::NUMBERS;
 use crate::kill::LedgerFile;
@@ -13,33 +15,33 @@ use crate::kill::LedgerFile;
 pub(crate) struct People {
     pub(crate) windlass: Windlass,
     pub(crate) ledger: LedgerFile,
-    /// What was said in this life.
+    /// What this child has sent.
     pub(crate) said: BTreeSet<String>,
 }
 
 impl People {
-    /// Sees to everything that waits for somebody.
-    pub(crate) async fn see_to_all(&mut self) {
-        for item in self.windlass.inbox().await.expect("the inbox") {
+    /// Handles everything that waits for a person.
+    pub(crate) async fn handle_all(&mut self) {
+        for item in self.windlass.inbox().waiting().await.expect("the inbox") {
             let what = format!("{} {} {:?}", item.run, item.park.path, item.park.since);
             if self.said.insert(what) {
                 self.answer(&item).await;
             }
         }
-        for (run, doubt) in self.windlass.doubts().await.expect("the doubts") {
+        for (run, doubt) in self.windlass.inbox().doubts().await.expect("the doubts") {
             let what = format!("{run} {} {}", doubt.path, doubt.attempt);
             if !self.said.contains(&what) && self.settle(run, &doubt).await {
                 self.said.insert(what);
             }
         }
-        for info in self.windlass.list(Filter::Held, None, 100).await.expect("the held runs") {
+        for info in self.windlass.list(Filter::held(), None, 100).await.expect("the held runs") {
             let RunState::Held { hold } = &info.state else { continue };
-            // Many deaths in a row look like a crash loop, and are none here.
+            // Many crashes in a row look like a crash loop, and are none here.
             assert!(matches!(hold, Hold::CrashLoop { .. }), "{} is held: {hold}", info.run);
-            // Whoever drove it may not have let go yet.
-            let ended = self.windlass.attach(info.run).await;
+            // The previous owner may not have released the run yet.
+            let ended = self.windlass.runtime().attach(info.run).await;
             assert!(ended.is_err(), "a held run has no outcome: {ended:?}");
-            self.windlass.resume(info.run).await.expect("it is taken up again");
+            self.windlass.runtime().resume(info.run).await.expect("it is taken up again");
         }
     }
 
@@ -47,22 +49,22 @@ impl People {
         let said = match (&item.park.on, &item.key) {
             (Blocked::Input { .. }, Some(key)) => {
                 let value = json!(item.run.to_string());
-                self.windlass.resolve(key, Resolution::Ok { value }).await.map(drop)
+                self.windlass.inbox().resolve(key, Resolution::Ok { value }).await.map(drop)
             }
             (Blocked::Approval { tool, .. }, _) if **tool == *"forbidden" => {
-                self.windlass.deny(item, "ada", "no").await
+                self.windlass.inbox().deny(item, "ada", "no").await
             }
-            (Blocked::Approval { .. }, _) => self.windlass.approve(item, "ada", "fine").await,
-            (other, _) => panic!("nobody waits for {other:?} here"),
+            (Blocked::Approval { .. }, _) => self.windlass.inbox().approve(item, "ada", "fine").await,
+            (other, _) => panic!("nothing waits for {other:?} here"),
         };
-        // Somebody may have said it a moment before.
+        // Another caller may have answered a moment before.
         let late = |text: String| ["inbox again", "already", "finished"].iter().any(|word| text.contains(word));
         assert!(said.as_ref().err().is_none_or(|error| late(error.to_string())), "{said:?}");
     }
 
-    /// Settles as the ledger says, except where the person in question knows better.
+    /// Settles as the ledger says, except where the person is meant to decide otherwise.
     async fn settle(&self, run: RunId, doubt: &Doubt) -> bool {
-        let Some(info) = self.windlass.info(run).await.expect("the run") else { return false };
+        let Some(info) = self.windlass.runtime().info(run).await.expect("the run") else { return false };
         let key = std::iter::once(format!("{run}.{}", info.generation))
             .chain(doubt.path.positions().iter().map(ToString::to_string))
             .collect::<Vec<_>>()
@@ -81,7 +83,7 @@ impl People {
             }
             _ => Settlement::DidNotHappen,
         };
-        let told = self.windlass.settle(run, &doubt.path, settlement, "ada", "as the books say").await;
+        let told = self.windlass.inbox().settle(run, &doubt.path, settlement, "ada", "as the books say").await;
         let late = |text: String| ["in doubt", "already", "finished"].iter().any(|word| text.contains(word));
         assert!(told.as_ref().err().is_none_or(|error| late(error.to_string())), "{told:?}");
         true
@@ -90,18 +92,18 @@ impl People {
     /// Sends a listener its numbers.
     pub(crate) async fn signal(windlass: &Windlass, run: RunId) {
         for number in 0..NUMBERS {
-            let sent = windlass.signal(run, "number", json!(number), Some(&format!("number {number}"))).await;
+            let sent = windlass.runtime().signal(run, "number", json!(number), Some(&format!("number {number}"))).await;
             let late = |text: String| text.contains("finished");
             assert!(sent.as_ref().err().is_none_or(|error| late(error.to_string())), "{sent:?}");
         }
     }
 
-    /// Whether nothing is left to be done. Not asked state by state: a run that wakes up between two such questions would
-    /// be seen by neither.
+    /// Whether all work is done. Does not query state by state: a run that wakes between two such queries would be in
+    /// neither.
     pub(crate) async fn is_over(&self) -> bool {
         let mut after = None;
         loop {
-            let page = self.windlass.list(Filter::All, after, 1_000).await.expect("the runs");
+            let page = self.windlass.list(Filter::default(), after, 1_000).await.expect("the runs");
             if page.iter().any(|info| !matches!(info.state, RunState::Finished { .. })) {
                 return false;
             }

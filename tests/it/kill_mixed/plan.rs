@@ -1,4 +1,4 @@
-//! What a child is to do, and what must come of it; both follow from a seed.
+//! The work of a child and its expected results; both follow from a seed.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use windlass::RunId;
 
-/// What runs may be made of: every effect class, every kind of park, other runs, people, undoing, generations.
+/// What runs may consist of: every effect class, every kind of park, other runs, people, undoing, generations.
 pub(crate) const TOOLS: [&str; 16] = [
     "look",
     "set",
@@ -28,18 +28,18 @@ pub(crate) const TOOLS: [&str; 16] = [
 /// Some tools are used twice.
 const JOBS: usize = 20;
 
-/// How many numbers a listener hears.
+/// How many numbers a listener receives.
 pub(super) const NUMBERS: u64 = 3;
 
-/// The whole of a child's instructions, kept beside its file.
+/// The instructions of a child, stored beside its file.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// Whether every commit is synced. A kill does not need it, and it must not harm.
+    /// Whether every commit is synced. A kill does not need it, and it must do no harm.
     pub(crate) full: bool,
 }
 
-/// Something a child is to start, under its tag as the key.
+/// Something that a child starts, with its tag as the key.
 pub(super) struct Job {
     pub(super) tool: &'static str,
     pub(super) tag: String,
@@ -56,7 +56,7 @@ impl Plan {
         std::fs::write(dir.join("plan.json"), text).expect("the plan is written");
     }
 
-    /// Every tool at least once, in an order of the seed's.
+    /// Every tool at least once, in an order that follows from the seed.
     pub(super) fn jobs(&self) -> Vec<Job> {
         let mut dice = Dice::new(self.seed);
         let mut left: Vec<&str> = (0..JOBS).map(|n| TOOLS[n % TOOLS.len()]).collect();
@@ -69,14 +69,14 @@ impl Plan {
     }
 }
 
-/// How often something must have happened, outside.
+/// How often an effect must have happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Often {
     /// Exactly once.
     Once,
-    /// Never or once: it was given up where nobody knew.
+    /// Never or once: it was given up while in doubt.
     AtMostOnce,
-    /// Once, and once more for each time that somebody said it did not happen.
+    /// Once, and once more for each settlement that it did not happen.
     AsTold,
     /// At least once, always under the same key.
     Repeated,
@@ -84,7 +84,7 @@ pub(super) enum Often {
     Never,
 }
 
-/// What a run of this tool must have done, with the name each effect has in the ledger.
+/// The effects of a run of this tool, with their names in the ledger.
 pub(super) fn effects(tool: &str, tag: &str) -> Vec<(String, Often)> {
     use Often::{AsTold, AtMostOnce, Never, Once, Repeated};
     let named = |list: &[(&str, Often)]| list.iter().map(|(name, often)| (format!("{name}:{tag}"), *often)).collect();
@@ -101,7 +101,7 @@ pub(super) fn effects(tool: &str, tag: &str) -> Vec<(String, Often)> {
         "listener" => (0..NUMBERS).map(|n| (format!("pay:{tag}.{n}"), Once)).collect(),
         "saga" => named(&[("seat", Once), ("room", Repeated), ("no seat", Never), ("no room", Never)]),
         "storm" => named(&[("seat", Once), ("room", Repeated), ("no seat", Once), ("no room", Repeated)]),
-        other => panic!("nobody asked for {other}"),
+        other => panic!("unexpected tool {other}"),
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) fn fits(tool: &str, run: RunId, result: Result<&Value, &str>) -> bool
         "parent" => json!(2),
         "listener" => json!((0..NUMBERS).collect::<Vec<_>>()),
         "saga" => json!("booked"),
-        other => panic!("nobody asked for {other}"),
+        other => panic!("unexpected tool {other}"),
     };
     result == Ok(&value)
 }

@@ -1,10 +1,12 @@
-//! The child's tools: each tells the ledger what it does, under the name of the job it does it for.
+//! The child's tools: each records in the ledger what it does, under the tag of its job.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use windlass::tools::spec::{Approval, OnDoubt, Retry};
-use windlass::{Call, Ctx, Effect, First2, Handle, Reconciled, Reply, Tool, ToolCall, ToolError, ToolRef, park};
+use windlass::ctx::{First2, Handle};
+use windlass::tool::spec::{Approval, OnDoubt, Retry};
+use windlass::tool::{Reconciled, Reply, ToolRef};
+use windlass::{Call, Ctx, Effect, Tool, ToolCall, ToolError, park};
 
 use super::plan::NUMBERS;
 use crate::kill::LedgerFile;
@@ -111,7 +113,7 @@ fn waiter() -> Tool {
         let paid = ctx.call(call("pay", &tag(&args))).await?;
         let second = match ctx.first((park::wait::<String>("another"), park::sleep(HOUR))).await? {
             First2::A(word) => word,
-            First2::B(()) => "nobody came".to_owned(),
+            First2::B(()) => "no answer".to_owned(),
         };
         Ok(json!([word, second, paid]))
     })
@@ -156,7 +158,7 @@ fn listener() -> Tool {
     listener.signal::<u64>("number")
 }
 
-/// Books a seat and a room; in a storm both are given back.
+/// Books a seat and a room; in a storm both are undone.
 fn saga(ledger: &LedgerFile, name: &'static str) -> Tool {
     let ledger = ledger.clone();
     Tool::durable_fn(name, "does and undoes", move |mut ctx: Ctx, args: Value| {

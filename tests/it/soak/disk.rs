@@ -1,5 +1,5 @@
-//! A small disk that fills and is freed, again and again, under one caller and under many. Nothing that was accepted is
-//! lost, no charge is made twice, and the store works again soon after there is room.
+//! A small disk that fills and is freed repeatedly, under one caller and under many. No accepted work is lost, no
+//! charge is made twice, and the store works again soon after there is room.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use windlass::{Call, Ctx, Filter, Health, Reconciled, RunId, SqliteStore, Start, Tool, ToolCall, Windlass};
+use windlass::run::{Filter, Start};
+use windlass::store::{Health, SqliteStore};
+use windlass::tool::Reconciled;
+use windlass::{Call, Ctx, RunId, Tool, ToolCall, Windlass};
 use windlass_store::Options;
 
 use super::from_env;
@@ -21,12 +24,12 @@ use crate::recovery::{fill, mounts};
 const FILLS: usize = 3;
 /// How soon a store must work again after there is room.
 const SOON: Duration = Duration::from_secs(5);
-/// What machines that are busy get on top.
+/// Extra time for busy machines.
 const GRACE: Duration = Duration::from_secs(15);
 /// How long accepted work may take after that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The key of every charge, as the world outside has it.
+/// The key of every charge, as the outside world has it.
 type Charged = Arc<Mutex<Vec<String>>>;
 
 fn tools(charged: &Charged) -> [Tool; 2] {
@@ -46,7 +49,7 @@ fn tools(charged: &Charged) -> [Tool; 2] {
     [charge, order]
 }
 
-/// Orders one thing after the other, and repeats under its key what was not accepted.
+/// Places one order after the other, and repeats orders that were not accepted under the same key.
 async fn caller(windlass: Windlass, number: u64, over: Arc<AtomicBool>, count: Arc<AtomicUsize>) -> Vec<RunId> {
     let mut accepted = Vec::new();
     for n in 0.. {
@@ -55,7 +58,7 @@ async fn caller(windlass: Windlass, number: u64, over: Arc<AtomicBool>, count: A
         }
         let run = loop {
             let how = Start::key(format!("c{number}.{n}"));
-            match windlass.start_with(ToolCall::<Value>::new("order", json!({})), how).await {
+            match windlass.runtime().start_with(ToolCall::<Value>::new("order", json!({})), how).await {
                 Ok(run) => break run,
                 Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             }
@@ -63,7 +66,7 @@ async fn caller(windlass: Windlass, number: u64, over: Arc<AtomicBool>, count: A
         accepted.push(run);
         count.fetch_add(1, Ordering::AcqRel);
         let outcome = loop {
-            match windlass.attach(run).await {
+            match windlass.runtime().attach(run).await {
                 Ok(mut outcomes) => break outcomes.remove(0),
                 Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             }
@@ -82,11 +85,11 @@ async fn wait_for(what: &str, limit: Duration, mut is: impl FnMut() -> bool) -> 
     begun.elapsed()
 }
 
-/// One story: so many callers on a disk that fills and is freed.
+/// One story: this many callers on a disk that fills and is freed.
 async fn story(dir: &Path, seed: u64, callers: u64) -> Duration {
     let (path, filler, charged) = (dir.join(format!("{seed}.db")), dir.join("filler"), Charged::default());
     let mut options = Options::default();
-    options.here = true;
+    options.inline_writes = true;
     let store = Arc::new(SqliteStore::open_with(&path, options).expect("the store opens"));
     let builder = Windlass::with_store(store.clone());
     let builder = tools(&charged).into_iter().fold(builder, windlass::Builder::tool);
@@ -100,9 +103,9 @@ async fn story(dir: &Path, seed: u64, callers: u64) -> Duration {
         wait_for("work is accepted", PATIENCE, || count.load(Ordering::Acquire) > before).await;
         fill(&filler);
         wait_for("the fault is met", PATIENCE, || store.health() != Health::Fine).await;
-        // Lists meet it too, and some faults last for more than one try.
+        // Lists meet the fault too, and some faults last for more than one attempt.
         for _ in 0..dice.below(4) {
-            drop(windlass.list(Filter::Inbox, None, 9).await);
+            drop(windlass.list(Filter::inbox(), None, 9).await);
             tokio::time::sleep(Duration::from_millis(dice.below(700) as u64)).await;
         }
         std::fs::remove_file(&filler).expect("room again");
@@ -116,7 +119,7 @@ async fn story(dir: &Path, seed: u64, callers: u64) -> Duration {
             tokio::time::timeout(PATIENCE, caller).await.expect("accepted work ends").expect("a caller ends well");
         accepted.extend(runs);
     }
-    let listed = windlass.list(Filter::All, None, 100_000).await.expect("the runs");
+    let listed = windlass.list(Filter::default(), None, 100_000).await.expect("the runs");
     let listed: BTreeSet<RunId> = listed.iter().map(|info| info.run).collect();
     assert_eq!(listed, accepted, "lost or doubled");
     let mut keys = charged.lock().clone();

@@ -1,6 +1,6 @@
-//! Kills by time: a child works at many runs of every kind at once, every commit synced, and is killed at random moments.
-//! In the end nothing is lost and nothing doubled, the file has not outgrown what is in it, and the last minute has seen
-//! as much work done as the first.
+//! Kills by time: a child drives many runs of every kind at once, every commit synced, and is killed at random moments.
+//! In the end nothing is lost and nothing doubled, the file is not much larger than its content, and the last minute
+//! has completed as much work as the first.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 use tokio::sync::Notify;
-use windlass::{Filter, RunState, Start, ToolCall, Windlass};
+use windlass::run::{Filter, RunState, Start};
+use windlass::{ToolCall, Windlass};
 
 use super::from_env;
 use crate::kill::{DIR, LedgerFile, complaints, ledger_path, spawn};
@@ -17,11 +18,11 @@ use crate::kill_mixed::people::People;
 use crate::kill_mixed::plan::TOOLS;
 use crate::kill_mixed::{Dice, Plan, judge, open};
 
-/// Runs that are worked at at once.
+/// Concurrent runs.
 const LANES: u64 = 32;
-/// The file may be so many times as large as what is in it.
+/// Largest ratio of the file's size to its content.
 const MOST_OVERHEAD: f64 = 2.0;
-/// The last minute must see so much of the work that the first one saw.
+/// Least ratio of the last minute's work to the first's.
 const LEAST_PACE: f64 = 0.9;
 const MINUTE: i64 = 60_000_000;
 /// Shorter soaks are too short to compare their minutes.
@@ -40,22 +41,22 @@ async fn lane(windlass: Windlass, dir: PathBuf, number: u64) {
         }
         let (tool, tag) = (TOOLS[dice.below(TOOLS.len())], format!("l{number}.{n}"));
         let call = ToolCall::new(tool, json!({ "tag": tag }));
-        let run = windlass.start_with(call, Start::key(tag.clone())).await.expect("it starts");
+        let run = windlass.runtime().start_with(call, Start::key(tag.clone())).await.expect("it starts");
         ledger.of(&run.to_string()).note(&format!("accepted {tag} {run}"));
         if tool == "listener" {
             People::signal(&windlass, run).await;
         }
-        // How it ended is judged later; a run that is held goes on once somebody takes it up.
-        drop(windlass.attach(run).await);
+        // Its result is checked later; a held run continues once it is resumed.
+        drop(windlass.runtime().attach(run).await);
     }
 }
 
-/// Sends what an earlier life may have failed to send.
+/// Sends again what an earlier child may have failed to send.
 async fn remind(windlass: &Windlass) {
-    // By their tool, and not by their state: that changes meanwhile, and a run between two lists is in neither.
+    // Selected by tool, not by state: the state changes meanwhile, and a run between two lists would be in neither.
     let mut after = None;
     loop {
-        let page = windlass.list(Filter::Tool("listener".into()), after, 1_000).await.expect("the runs");
+        let page = windlass.list(Filter::tool("listener"), after, 1_000).await.expect("the runs");
         after = page.last().map(|info| info.run);
         for info in page.iter().filter(|info| !matches!(info.state, RunState::Finished { .. })) {
             People::signal(windlass, info.run).await;
@@ -75,12 +76,12 @@ async fn live(dir: &Path) {
     let lanes: Vec<_> = numbers.map(|n| tokio::spawn(lane(windlass.clone(), dir.to_owned(), n))).collect();
     let mut people = People { windlass, ledger: LedgerFile(ledger_path(dir)), said: Default::default() };
     loop {
-        people.see_to_all().await;
+        people.handle_all().await;
         let done = lanes.iter().all(tokio::task::JoinHandle::is_finished);
         if done && is_draining(dir) && people.is_over().await {
             break;
         }
-        // A lane that ends says nothing, so that this is not only about commits.
+        // A lane that ends does not commit, so this does not depend on commits only.
         let _heard = tokio::time::timeout(Duration::from_millis(100), news.notified()).await;
     }
     for lane in lanes {
@@ -88,7 +89,7 @@ async fn live(dir: &Path) {
     }
 }
 
-/// Runs only in a child: works until it is killed, or until all is done once a file named `drain` is there.
+/// Runs only in a child: works until it is killed, or until all is done once a file named `drain` exists.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
@@ -114,14 +115,14 @@ fn kills_by_time() {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::create_dir(ledger_path(dir.path())).expect("the ledger");
     let (mut lives, mut dice, began) = (0, Dice::new(7), now());
-    // A process that always dies as soon as it has begun does little but recover, and says nothing about the pace.
+    // A process that always dies right after its start does little but recover, and shows nothing about throughput.
     let longest_life = if minutes > 0 { 6_000 } else { 600 };
     while lives < 3 || Instant::now() < end {
         std::fs::write(dir.path().join("life"), lives.to_string()).expect("it is written");
         let mut child = spawn("soak::load::child", dir.path(), true);
-        // Death by time is the point here; the deterministic deaths are elsewhere.
+        // Random moments are the purpose here; deterministic ones are tested elsewhere.
         std::thread::park_timeout(Duration::from_millis(dice.below(longest_life) as u64));
-        // Now and then it stands still first; then it works on for a while, or is killed as it stands.
+        // Sometimes it is stopped first; then it continues for a while, or is killed while stopped.
         if lives % 3 == 2 {
             signal(&child, "STOP");
             std::thread::park_timeout(Duration::from_millis(dice.below(longest_life / 2) as u64));

@@ -1,4 +1,4 @@
-//! Just enough of SQLite's write-ahead log to know where its frames end.
+//! Just enough of SQLite's write-ahead log to find the ends of its frames.
 
 use std::path::{Path, PathBuf};
 
@@ -24,12 +24,12 @@ impl Wal {
         Self { bytes, page }
     }
 
-    /// Which log this is: it is another one once it has begun again from its start.
+    /// The identity of the log, which changes when it is restarted.
     pub(super) fn salts(&self) -> &[u8] {
         self.bytes.get(16..24).unwrap_or_default()
     }
 
-    /// Where each frame begins and ends. What is left of an earlier log behind the last frame is none of this one.
+    /// The beginning and end of each frame. Remains of an earlier log after the last frame do not belong to it.
     pub(super) fn frames(&self) -> Vec<(usize, usize)> {
         let mut frames = Vec::new();
         let mut at = HEADER;
@@ -44,7 +44,7 @@ impl Wal {
         frames
     }
 
-    /// Where the last transaction ends.
+    /// The end of the last transaction.
     pub(super) fn end(&self) -> usize {
         let is_last = |frame: &&(usize, usize)| number(&self.bytes, frame.0 + 4) > 0;
         self.frames().iter().rfind(is_last).map_or(HEADER, |frame| frame.1)

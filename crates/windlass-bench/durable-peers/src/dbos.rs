@@ -1,4 +1,4 @@
-//! DBOS for Rust: a library over a PostgreSQL of its own.
+//! DBOS for Rust: a library on a PostgreSQL server that is started for it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::postgres::Postgres;
 /// The name in the report.
 pub(crate) const NAME: &str = "DBOS 0.5";
 
-/// Connections to the database. The default is 10; more workflows than that wait for one another.
+/// Connections to the database. The default is 10; with more workflows than connections, they wait for one another.
 const CONNECTIONS: u32 = 32;
 
 struct Dbos {
@@ -21,7 +21,7 @@ struct Dbos {
     dbos: DBOS,
     workflow: WorkflowRef<u32, u64>,
     marks: Marks,
-    /// Ends after what uses it.
+    /// Dropped after everything that uses it.
     postgres: Postgres,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn engine() -> anyhow::Result<Box<dyn Engine>> {
     let dbos = DBOS::new(config);
     let left = marks.clone();
     let workflow = dbos.register_workflow("steps", move |steps: u32| body(steps, left.clone()))?;
-    executor.block_on(dbos.launch()).context("DBOS was not launched")?;
+    executor.block_on(dbos.launch()).context("DBOS could not be launched")?;
     Ok(Box::new(Dbos { executor, dbos, workflow, marks, postgres }))
 }
 
@@ -64,8 +64,8 @@ impl Engine for Dbos {
                 tokio::spawn(async move { workflow.run(steps).await })
             });
             for run in started.collect::<Vec<_>>() {
-                let told = run.await??;
-                ensure!(told == sum, "a workflow came to {told} instead of {sum}");
+                let result = run.await??;
+                ensure!(result == sum, "a workflow returned {result} instead of {sum}");
             }
             Ok(())
         })?;

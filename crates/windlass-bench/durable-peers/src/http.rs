@@ -1,4 +1,4 @@
-//! Requests to a server on this machine, over connections that stay open.
+//! Requests to a server on this machine, over persistent connections.
 
 use std::net::SocketAddr;
 
@@ -18,23 +18,23 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens one.
+    /// Opens a connection.
     pub(crate) async fn open(to: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(to).await.with_context(|| format!("cannot connect to {to}"))?;
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with the sender; what goes wrong with it, the sender says too.
+        // It ends with the sender, which reports its errors too.
         tokio::spawn(connection);
         Ok(Self { sender, to })
     }
 
-    /// Whether the server answers a GET with success.
+    /// Whether the server responds to a GET with success.
     pub(crate) async fn healthy(to: SocketAddr, path: &str) -> bool {
-        let asked = async { Self::open(to).await?.send(Method::GET, path, None).await };
-        asked.await.is_ok()
+        let response = async { Self::open(to).await?.send(Method::GET, path, None).await };
+        response.await.is_ok()
     }
 
-    /// Posts JSON and returns the body of the answer.
+    /// Posts JSON and returns the body of the response.
     pub(crate) async fn post(&mut self, path: &str, body: &Value) -> anyhow::Result<Bytes> {
         self.send(Method::POST, path, Some(body)).await
     }
@@ -46,10 +46,10 @@ impl Connection {
         }
         let body = body.map(Value::to_string).unwrap_or_default();
         self.sender.ready().await?;
-        let answer = self.sender.send_request(request.body(Full::new(body.into()))?).await?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await?.to_bytes();
-        ensure!(status.is_success(), "{path} was answered with {status}: {}", String::from_utf8_lossy(&body));
+        let response = self.sender.send_request(request.body(Full::new(body.into()))?).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        ensure!(status.is_success(), "{path} returned {status}: {}", String::from_utf8_lossy(&body));
         Ok(body)
     }
 }

@@ -1,15 +1,16 @@
-//! `windlass-bench-durable-peers`: durable steps in other engines, beside Windlass and the disk's own limits.
+//! `windlass-bench-durable-peers`: durable steps in other engines, compared with Windlass and the limits of the disk.
 //!
 //! To run it: `cargo xtask bench --peers --steps`. It needs:
 //!
-//! - Restate's server: the file `RESTATE_SERVER` names, or else its npm package, which `npm` brings into the build's folder.
-//! - PostgreSQL's programs, for DBOS: in the folder `POSTGRES_BIN` names, where Debian has them, or on the path.
+//! - Restate's server: the file that `RESTATE_SERVER` names, or its npm package, which `npm`
+//!   installs into the build folder.
+//! - PostgreSQL's programs, for DBOS: in the folder that `POSTGRES_BIN` names, in Debian's folder, or on the path.
 //!
-//! A peer that is not there is left out, and the reason is printed.
+//! A peer that is not available is left out, and the reason is printed.
 //!
-//! Each peer is asked through the API that its own documentation shows, at its default settings but for what its module
-//! says. Its server has a folder and ports of its own and ends with the program. Figures include whoever waits for the
-//! workflows: that is this process for all of them.
+//! Each peer is used through the API of its own documentation, with default settings except where its module says
+//! otherwise. Its server has a folder and ports of its own and ends with the program. The figures include the client
+//! that waits for the workflows, which is this process for all of them.
 
 mod dbos;
 mod http;

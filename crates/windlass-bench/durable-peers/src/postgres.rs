@@ -1,4 +1,4 @@
-//! A PostgreSQL of our own, at its default settings: every commit is synced.
+//! A private PostgreSQL server with default settings: every commit is synced.
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -7,24 +7,24 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 use tempfile::TempDir;
 
-use crate::server::{End, Server, port};
+use crate::server::{EndSignal, Server, port};
 
-/// Who runs the server where we are root, which it refuses: the user that its package makes.
+/// The user that runs the server if we are root, which PostgreSQL refuses. Its package creates it.
 const USER: &str = "postgres";
 
 /// A server with an empty database.
 pub(crate) struct Postgres {
     server: Server,
     port: u16,
-    /// Goes away after the server.
+    /// Removed after the server has ended.
     _folder: TempDir,
 }
 
 impl Postgres {
-    /// Starts it.
+    /// Starts the server.
     pub(crate) fn start() -> anyhow::Result<Self> {
         let programs = programs()?;
-        // A short path: the name of a socket is bounded.
+        // A short path, because the length of a socket's name is limited.
         let folder = tempfile::Builder::new().prefix("pg").tempdir()?;
         let (home, root) = (folder.path().join("pg"), is_root());
         let command = |program: PathBuf| {
@@ -35,7 +35,7 @@ impl Postgres {
             command.args([&format!("--reuid={USER}"), &format!("--regid={USER}"), "--init-groups"]).arg(program);
             command
         };
-        make_home(folder.path(), &home, root)?;
+        create_home(folder.path(), &home, root)?;
         let data = home.join("data");
         let mut initdb = command(programs.join("initdb"));
         initdb.arg("-D").arg(&data).args(["-U", USER, "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C.UTF-8"]);
@@ -46,23 +46,23 @@ impl Postgres {
         let mut postgres = command(programs.join("postgres"));
         postgres.arg("-D").arg(&data).args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1", "-k"]);
         postgres.arg(&home).current_dir("/");
-        let mut server = Server::start(postgres, &log, End::Quit)?;
+        let mut server = Server::start(postgres, &log, EndSignal::Quit)?;
         server.wait_until(&log, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
         Ok(Self { server, port, _folder: folder })
     }
 
-    /// Where its database is.
+    /// The URL of its database.
     pub(crate) fn url(&self) -> String {
         format!("postgres://{USER}@127.0.0.1:{}/bench", self.port)
     }
 
-    /// Its first process.
+    /// The id of its first process.
     pub(crate) fn id(&self) -> u32 {
         self.server.id()
     }
 }
 
-/// The folder of the server's programs.
+/// The folder of PostgreSQL's programs.
 fn programs() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os("POSTGRES_BIN") {
         return Ok(named.into());
@@ -73,11 +73,11 @@ fn programs() -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let on_path = std::env::split_paths(&path);
     let found = folders.into_iter().rev().chain(on_path).find(|folder| folder.join("initdb").is_file());
-    found.context("PostgreSQL's initdb is not there; install PostgreSQL, or name its folder in POSTGRES_BIN")
+    found.context("PostgreSQL's initdb was not found; install PostgreSQL, or set POSTGRES_BIN to its folder")
 }
 
-/// A folder that belongs to whoever runs the server.
-fn make_home(folder: &Path, home: &Path, root: bool) -> anyhow::Result<()> {
+/// Creates a folder that belongs to the user who runs the server.
+fn create_home(folder: &Path, home: &Path, root: bool) -> anyhow::Result<()> {
     if !root {
         return Ok(std::fs::create_dir(home)?);
     }
@@ -86,7 +86,7 @@ fn make_home(folder: &Path, home: &Path, root: bool) -> anyhow::Result<()> {
     let made = made.context("cannot start install")?;
     ensure!(
         opened.success() && made.success(),
-        "no folder could be made for the user {USER}; install PostgreSQL's package"
+        "the folder for the user {USER} could not be created; install PostgreSQL's package"
     );
     Ok(())
 }

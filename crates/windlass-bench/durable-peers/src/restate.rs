@@ -1,7 +1,7 @@
-//! Restate: its server as one node, and a service in this process.
+//! Restate: its server as a single node, and a service in this process.
 //!
-//! The service's listener has TCP_NODELAY on, which is not the default of the SDK: without it the answers to single steps
-//! wait for one another in the kernel.
+//! The service's listener sets TCP_NODELAY, which is not the default of the SDK: without it the responses to single
+//! steps are delayed by the kernel.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -21,18 +21,18 @@ use windlass_bench::engine::marks::{Marks, Run};
 use windlass_bench::{Engine, cpu, drive};
 
 use crate::http::Connection;
-use crate::server::{End, Server, port};
+use crate::server::{EndSignal, Server, port};
 
 /// The name in the report.
 pub(crate) const NAME: &str = "Restate 1.7";
 
-/// The server's package, and its version.
+/// The server's package, with its version.
 const PACKAGE: &str = "@restatedev/restate-server@1.7.12";
 
-/// Where the package has the program.
+/// The path of the program in the package.
 const PROGRAM: &str = "node_modules/@restatedev/restate-server-linux-x64/bin/restate-server";
 
-/// Connections that wait to be accepted: every workflow may have one.
+/// Connections that may wait to be accepted: one for each workflow.
 const BACKLOG: u32 = 1_024;
 
 struct Steps(Marks);
@@ -57,7 +57,7 @@ struct Restate {
     ingress: SocketAddr,
     connections: Vec<Connection>,
     marks: Marks,
-    /// Goes away after the server.
+    /// Removed after the server has ended.
     _folder: TempDir,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn engine() -> anyhow::Result<Box<dyn Engine>> {
     command.env("RESTATE_ADMIN__BIND_ADDRESS", admin.to_string());
     command.env("RESTATE_BIND_ADDRESS", node.to_string());
     let log = folder.path().join("log");
-    let mut server = Server::start(command, &log, End::Kill)?;
+    let mut server = Server::start(command, &log, EndSignal::Kill)?;
     server.wait_until(&log, || {
         executor.block_on(async {
             Connection::healthy(admin, "/health").await && Connection::healthy(ingress, "/restate/health").await
@@ -88,8 +88,9 @@ pub(crate) fn engine() -> anyhow::Result<Box<dyn Engine>> {
         let uri = format!("http://{}", listener.local_addr()?);
         let service = HttpServer::new(Endpoint::builder().bind(Steps(marks.clone())).build());
         tokio::spawn(service.serve(listener));
-        let asked = json!({ "uri": uri });
-        Connection::open(admin).await?.post("/deployments", &asked).await.context("the service was not registered")
+        let deployment = json!({ "uri": uri });
+        let registered = Connection::open(admin).await?.post("/deployments", &deployment).await;
+        registered.context("the service could not be registered")
     })?;
     Ok(Box::new(Restate { executor, server, ingress, connections: Vec::new(), marks, _folder: folder }))
 }
@@ -102,33 +103,33 @@ fn listen() -> anyhow::Result<TcpListener> {
     Ok(socket.listen(BACKLOG)?)
 }
 
-/// The server's program: named, brought here earlier, or brought here now.
+/// The server's program: the one named by `RESTATE_SERVER`, or the one in the package, which is installed if necessary.
 fn program() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os("RESTATE_SERVER") {
         return Ok(named.into());
     }
-    // Beside the program that runs, in the build's folder.
+    // Beside this program, in the build folder.
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let folder = own.parent().unwrap_or(Path::new(".")).join("restate");
     let program = folder.join(PROGRAM);
     if !program.is_file() {
-        eprintln!("bringing {PACKAGE} here with npm");
+        eprintln!("installing {PACKAGE} with npm");
         std::fs::create_dir_all(&folder)?;
         let mut npm = Command::new("npm");
         npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]).arg(&folder).arg(PACKAGE);
         let status = npm.stdout(Stdio::null()).status();
-        let status = status.context("cannot start npm; install it, or name the server's file in RESTATE_SERVER")?;
+        let status = status.context("cannot start npm; install it, or set RESTATE_SERVER to the server's file")?;
         ensure!(status.success(), "npm ended with {status}");
     }
     if !program.is_file() {
-        bail!("{PACKAGE} has no server for this system; name the server's file in RESTATE_SERVER");
+        bail!("{PACKAGE} has no server for this system; set RESTATE_SERVER to the server's file");
     }
     Ok(program)
 }
 
 async fn call(mut connection: Connection, steps: u32) -> anyhow::Result<(Connection, Bytes)> {
-    let told = connection.post("/Steps/take", &json!(steps)).await?;
-    Ok((connection, told))
+    let result = connection.post("/Steps/take", &json!(steps)).await?;
+    Ok((connection, result))
 }
 
 impl Engine for Restate {
@@ -150,8 +151,8 @@ impl Engine for Restate {
         self.executor.block_on(async {
             let started = self.connections.drain(..runs).map(|connection| tokio::spawn(call(connection, steps)));
             for run in started.collect::<Vec<_>>() {
-                let (connection, told) = run.await??;
-                ensure!(*told == *sum.to_string().as_bytes(), "a workflow came to {told:?} instead of {sum}");
+                let (connection, result) = run.await??;
+                ensure!(*result == *sum.to_string().as_bytes(), "a workflow returned {result:?} instead of {sum}");
                 self.connections.push(connection);
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! Servers that are started here and end with this program.
+//! Server processes that end with this program.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -9,36 +9,36 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 /// How long a server may take to be ready.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Between two looks.
+/// Interval between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How a server is asked to end.
+/// The signal that ends a server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum End {
-    /// By the signal that ends every process.
+pub(crate) enum EndSignal {
+    /// SIGKILL.
     Kill,
-    /// By the signal that PostgreSQL takes for "at once": its processes must end too.
+    /// SIGQUIT, PostgreSQL's immediate shutdown, which also ends its child processes.
     Quit,
 }
 
 /// A running server.
 pub(crate) struct Server {
     child: Child,
-    end: End,
+    end: EndSignal,
 }
 
 impl Server {
-    /// Starts it; what it says goes into the file `log`.
-    pub(crate) fn start(mut command: Command, log: &Path, end: End) -> anyhow::Result<Self> {
+    /// Starts a server, with its output in the file `log`.
+    pub(crate) fn start(mut command: Command, log: &Path, end: EndSignal) -> anyhow::Result<Self> {
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn();
         let child = child.with_context(|| format!("cannot start {}", command.get_program().display()))?;
         Ok(Self { child, end })
     }
 
-    /// Its process.
+    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -48,11 +48,11 @@ impl Server {
         let begin = Instant::now();
         while !ready() {
             let ended = self.child.try_wait()?;
-            if ended.is_some() || begin.elapsed() > PATIENCE {
-                let said = std::fs::read_to_string(log).unwrap_or_default();
-                let last: Vec<&str> = said.lines().rev().take(5).collect();
+            if ended.is_some() || begin.elapsed() > READY_TIMEOUT {
+                let output = std::fs::read_to_string(log).unwrap_or_default();
+                let last: Vec<&str> = output.lines().rev().take(5).collect();
                 let what = ended.map_or_else(|| "is not ready".to_owned(), |status| format!("ended with {status}"));
-                bail!("the server {what}; the last it said, newest first: {last:?}");
+                bail!("the server {what}; its last output, newest first: {last:?}");
             }
             std::thread::sleep(PAUSE);
         }
@@ -62,15 +62,15 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let asked = match self.end {
-            End::Kill => self.child.kill().is_ok(),
-            End::Quit => {
+        let signalled = match self.end {
+            EndSignal::Kill => self.child.kill().is_ok(),
+            EndSignal::Quit => {
                 let id = self.child.id().to_string();
                 Command::new("kill").args(["-QUIT", &id]).status().is_ok_and(|status| status.success())
             }
         };
-        // Where it could not be asked there is nothing to wait for.
-        if asked {
+        // If the signal could not be sent, waiting would never end.
+        if signalled {
             drop(self.child.wait());
         }
     }

@@ -1,11 +1,12 @@
-//! What a command as a tool costs over starting the same program by hand.
+//! The cost of a command tool over starting the same program directly.
 
 use std::process::{Command as Bare, Stdio};
 use std::time::Instant;
 
 use anyhow::ensure;
 use serde_json::json;
-use windlass::{Effect, Schemas, Tool, ToolSpec, Windlass};
+use windlass::tool::Schemas;
+use windlass::{Effect, Tool, ToolSpec, Windlass};
 use windlass_bench::drive;
 use windlass_bench::percentile::Sorted;
 use windlass_tools::command::Command;
@@ -13,7 +14,7 @@ use windlass_tools::sandbox::{Launcher, Level, Sandbox};
 
 use crate::report::CommandCost;
 
-/// What this program answers to as the launcher of commands.
+/// The argument that makes this program the launcher of commands.
 pub(crate) const LAUNCH: &str = "launch";
 
 const CALLS: usize = 300;
@@ -23,12 +24,12 @@ pub(crate) fn measure() -> anyhow::Result<CommandCost> {
     drive::threads()?.block_on(in_turn())
 }
 
-/// One of each, so that whatever else the machine does falls on all of them alike.
+/// One call of each kind in turn, so that other load on the machine affects all of them alike.
 async fn in_turn() -> anyhow::Result<CommandCost> {
     let folder = tempfile::tempdir()?;
     let launcher = Launcher::this_program([LAUNCH]).records(folder.path());
     let sandboxes = [Sandbox::off(), Sandbox { level: Level::BestEffort, ..Sandbox::default() }];
-    let names = ["free", "kept"];
+    let names = ["unconfined", "confined"];
     let tool = |(name, sandbox): (&'static str, Sandbox)| -> Tool {
         let command = Command { sandbox, ..Command::new([PROGRAM], launcher.clone()) };
         command.tool(ToolSpec::new(name.to_owned(), "Does nothing"), Schemas::any()).effect(Effect::Readonly)
@@ -49,14 +50,14 @@ async fn in_turn() -> anyhow::Result<CommandCost> {
         }
     }
     windlass.shutdown().await?;
-    let [free, kept] = ours.map(Sorted::new);
+    let [unconfined, confined] = ours.map(Sorted::new);
     let bare = Sorted::new(bare);
     Ok(CommandCost {
         bare_p50_us: bare.us(50.0),
         bare_p99_us: bare.us(99.0),
-        tool_p50_us: free.us(50.0),
-        tool_p99_us: free.us(99.0),
-        sandboxed_p50_us: kept.us(50.0),
-        sandboxed_p99_us: kept.us(99.0),
+        tool_p50_us: unconfined.us(50.0),
+        tool_p99_us: unconfined.us(99.0),
+        sandboxed_p50_us: confined.us(50.0),
+        sandboxed_p99_us: confined.us(99.0),
     })
 }

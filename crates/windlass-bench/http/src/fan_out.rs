@@ -1,4 +1,4 @@
-//! One run, and very many who watch it: what happens in it, to all of them, in order.
+//! One run and very many readers: all of its events, to all readers, in order.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
@@ -23,14 +23,14 @@ pub(crate) const READERS: usize = 1_000;
 /// Steps of the run.
 pub(crate) const STEPS: u32 = 200;
 
-/// How long readers may take to be there.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the readers may take to receive the first event.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a reader has seen to the end.
+/// What a reader received.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
+struct Received {
     events: usize,
-    /// Of their places, in order.
+    /// Digest of the positions, in order.
     digest: u64,
 }
 
@@ -42,43 +42,43 @@ pub(crate) fn measure(readers: usize, steps: u32) -> anyhow::Result<FanOut> {
 
 async fn watched(address: SocketAddr, readers: usize, steps: u32) -> anyhow::Result<FanOut> {
     let call = json!({ "tool": STORY, "args": {}, "wait_ms": 0 });
-    let run = json(ask(address, "POST", "/v1/calls", Some(call)).await?).await?;
-    let run = run["run"].as_str().context("the run has no name")?.to_owned();
-    let (events, there) = (format!("/v1/runs/{run}/events"), Arc::new(AtomicUsize::new(0)));
+    let run = json(request(address, "POST", "/v1/calls", Some(call)).await?).await?;
+    let run = run["run"].as_str().context("the response has no run id")?.to_owned();
+    let (events, ready) = (format!("/v1/runs/{run}/events"), Arc::new(AtomicUsize::new(0)));
     let mut tasks = Vec::with_capacity(readers);
     for _ in 0..readers {
-        let answer = ask(address, "GET", &events, None).await?;
-        tasks.push(tokio::spawn(read(answer, there.clone())));
+        let response = request(address, "GET", &events, None).await?;
+        tasks.push(tokio::spawn(read(response, ready.clone())));
     }
-    let all_there = async {
-        while there.load(Ordering::Relaxed) < readers {
+    let all_ready = async {
+        while ready.load(Ordering::Relaxed) < readers {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, all_there).await.context("not every reader was told of the run's beginning")?;
+    tokio::time::timeout(READY_TIMEOUT, all_ready).await.context("not every reader received the first event")?;
     let begin = Instant::now();
-    ask(address, "POST", &format!("/v1/runs/{run}/signals/{GO}"), Some(json!({ "value": steps }))).await?;
-    let mut seen: Option<Seen> = None;
+    request(address, "POST", &format!("/v1/runs/{run}/signals/{GO}"), Some(json!({ "value": steps }))).await?;
+    let mut received: Option<Received> = None;
     for task in tasks {
         let one = task.await.context("a reader panicked")??;
-        let first = seen.get_or_insert(one);
-        ensure!(*first == one, "two readers have seen different things: {first:?} and {one:?}");
+        let first = received.get_or_insert(one);
+        ensure!(*first == one, "two readers received different events: {first:?} and {one:?}");
     }
     let elapsed = begin.elapsed();
-    let seen = seen.context("nobody has read")?;
-    ensure!(seen.events > steps as usize, "a run of {steps} steps had {} events", seen.events);
-    let received = readers * seen.events;
+    let received = received.context("there are no readers")?;
+    ensure!(received.events > steps as usize, "a run of {steps} steps had {} events", received.events);
+    let total = readers * received.events;
     Ok(FanOut {
         readers,
-        events: seen.events,
+        events: received.events,
         seconds: elapsed.as_secs_f64(),
-        events_per_s: received as f64 / elapsed.as_secs_f64(),
+        events_per_s: total as f64 / elapsed.as_secs_f64(),
     })
 }
 
-/// Reads to the end of the stream. Places must go up.
-async fn read(answer: Response<Incoming>, there: Arc<AtomicUsize>) -> anyhow::Result<Seen> {
-    let (mut body, mut text, mut reader) = (answer.into_body(), Vec::new(), Reader::default());
+/// Reads to the end of the stream. Positions must increase.
+async fn read(response: Response<Incoming>, ready: Arc<AtomicUsize>) -> anyhow::Result<Received> {
+    let (mut body, mut text, mut reader) = (response.into_body(), Vec::new(), Reader::default());
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
         text.extend_from_slice(&data);
@@ -86,23 +86,23 @@ async fn read(answer: Response<Incoming>, there: Arc<AtomicUsize>) -> anyhow::Re
         let taken = reader.take(&text)?;
         text.drain(..taken);
         if before == 0 && reader.events > 0 {
-            there.fetch_add(1, Ordering::Relaxed);
+            ready.fetch_add(1, Ordering::Relaxed);
         }
     }
-    ensure!(reader.ended, "a stream ended without a word");
-    Ok(Seen { events: reader.events, digest: reader.places.finish() })
+    ensure!(reader.ended, "a stream ended without an `end` event");
+    Ok(Received { events: reader.events, digest: reader.positions.finish() })
 }
 
 #[derive(Default)]
 struct Reader {
     events: usize,
     last: Option<(u64, u64)>,
-    places: DefaultHasher,
+    positions: DefaultHasher,
     ended: bool,
 }
 
 impl Reader {
-    /// Takes in all whole events; returns how many bytes they are.
+    /// Parses all complete events, and returns their length in bytes.
     fn take(&mut self, text: &[u8]) -> anyhow::Result<usize> {
         let mut taken = 0;
         while let Some(length) = text[taken..].windows(2).position(|two| two == b"\n\n") {
@@ -113,36 +113,41 @@ impl Reader {
     }
 
     fn event(&mut self, block: &str) -> anyhow::Result<()> {
-        ensure!(!self.ended, "something came after the end: {block}");
+        ensure!(!self.ended, "an event came after the end: {block}");
         self.ended = block.lines().any(|line| line == "event: end");
         let Some(id) = block.lines().find_map(|line| line.strip_prefix("id: ")) else { return Ok(()) };
-        let (record, index) = id.split_once('.').with_context(|| format!("an event has the id {id}"))?;
-        let place = (record.parse()?, index.parse()?);
-        ensure!(self.last.is_none_or(|last| last < place), "{place:?} came after {:?}", self.last);
-        self.last = Some(place);
-        place.hash(&mut self.places);
+        let (record, index) = id.split_once('.').with_context(|| format!("an event has the invalid id {id}"))?;
+        let position = (record.parse()?, index.parse()?);
+        ensure!(self.last.is_none_or(|last| last < position), "{position:?} came after {:?}", self.last);
+        self.last = Some(position);
+        position.hash(&mut self.positions);
         self.events += 1;
         Ok(())
     }
 }
 
-async fn ask(address: SocketAddr, method: &str, path: &str, body: Option<Value>) -> anyhow::Result<Response<Incoming>> {
+async fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<Value>,
+) -> anyhow::Result<Response<Incoming>> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // How it ends is told to whoever reads.
+    // The reader of the response gets its errors.
     tokio::spawn(async move { drop(connection.await) });
     let mut request = Request::builder().method(method).uri(path).header("host", address.to_string());
     if body.is_some() {
         request = request.header("content-type", "application/json");
     }
     let body = body.map_or_else(Bytes::new, |body| Bytes::from(body.to_string()));
-    let answer = sender.send_request(request.body(Full::new(body))?).await?;
-    ensure!(answer.status().is_success(), "{method} {path} was answered with {}", answer.status());
-    Ok(answer)
+    let response = sender.send_request(request.body(Full::new(body))?).await?;
+    ensure!(response.status().is_success(), "{method} {path} returned {}", response.status());
+    Ok(response)
 }
 
-async fn json(answer: Response<Incoming>) -> anyhow::Result<Value> {
-    Ok(serde_json::from_slice(&answer.into_body().collect().await?.to_bytes())?)
+async fn json(response: Response<Incoming>) -> anyhow::Result<Value> {
+    Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
 }
 
 #[cfg(test)]

@@ -1,34 +1,34 @@
-//! What the server that is measured shares with the program that measures it.
+//! What the measured server shares with the program that measures it.
 //!
-//! Nothing in here may use `windlass_bench`: it counts allocations with an allocator of its own.
+//! Nothing in here may use `windlass_bench`, whose allocator counts allocations.
 
 use std::path::Path;
 
 use anyhow::Result;
 use serde_json::Value;
-use windlass::tools::Concurrency;
+use windlass::tool::Concurrency;
 use windlass::{Ctx, Effect, Tool, Windlass};
 
-/// Changes nothing.
+/// A readonly tool.
 pub const READONLY: &str = "readonly";
-/// Acts once: intent and outcome are both on disk before it is answered.
+/// A tool that acts once: intent and outcome are both on disk before the call returns.
 pub const ONCE: &str = "once";
-/// Waits for a signal, takes so many steps, and ends.
+/// A durable tool: waits for a signal, makes this many steps, and ends.
 pub const STORY: &str = "story";
-/// What the story waits for.
+/// The signal of [`STORY`].
 pub const GO: &str = "go";
 
-/// A file in this folder, with tools that do next to nothing.
+/// Opens a file in this folder, with tools that do next to nothing.
 ///
 /// # Errors
 ///
 /// When the file cannot be opened.
 pub async fn open(folder: &Path) -> Result<Windlass> {
     let plain = |name: &'static str, effect| {
-        let tool = Tool::new(name, "Returns what it is given", |given: Value| async move { Ok(given) });
+        let tool = Tool::new(name, "Returns its arguments", |args: Value| async move { Ok(args) });
         tool.effect(effect).with(|spec| spec.guards.concurrency = Concurrency::Parallel)
     };
-    let story = Tool::durable_fn(STORY, "Takes steps", |mut ctx: Ctx, _: Value| async move {
+    let story = Tool::durable_fn(STORY, "Makes steps", |mut ctx: Ctx, _: Value| async move {
         let steps: u32 = ctx.receive(GO).await?;
         for number in 0..steps {
             ctx.step("step", |_| async move { Ok(number) }).idempotent().await?;

@@ -1,4 +1,4 @@
-//! The same calls without HTTP: what the server could do at best.
+//! The same calls without HTTP: the best that the server could reach.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ impl Library {
         Ok(Self { executor, windlass, calls: Arc::default(), _folder: folder })
     }
 
-    /// Calls a tool for so long, so many at a time.
+    /// Calls a tool for this time, with `at_once` calls at a time.
     pub(crate) fn turn(&self, tool: &'static str, at_once: usize, time: Duration) -> anyhow::Result<Turn> {
         let begin = Instant::now();
         let end = begin + time;
@@ -36,7 +36,7 @@ impl Library {
             self.executor.spawn(async move {
                 let mut times = Vec::new();
                 while Instant::now() < end {
-                    // The same call over and over would be refused as a loop.
+                    // Identical repeated calls would be refused as a loop.
                     let number = calls.fetch_add(1, Ordering::Relaxed);
                     let begin = Instant::now();
                     let outcome = windlass.call_json(tool, json!({ "n": format!("{number:012}") })).await?;

@@ -1,7 +1,7 @@
-//! Many clients that keep their connections and call, each as fast as it is answered.
+//! Many clients with persistent connections, each calling as fast as it gets responses.
 //!
-//! The clients share the machine with the server, so they do as little as they can: one thread, requests that are written
-//! before and only get another number, answers that are looked at and not parsed.
+//! The clients share the machine with the server, so they do as little as possible: one thread, prepared requests in
+//! which only a number changes, responses that are checked but not parsed.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -22,14 +22,14 @@ use crate::report::CallRow;
 use crate::server::Server;
 
 const LEVELS: [usize; 3] = [1, 64, 256];
-/// How long each is measured in a round.
+/// Time of each turn in a round.
 const TURN: Duration = Duration::from_secs(2);
-/// Before anything counts.
+/// Time before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Places for the number of a call.
+/// Digits of the number of a call.
 const DIGITS: usize = 12;
 
-/// What was done in a turn.
+/// The calls of a turn.
 pub(crate) struct Turn {
     pub(crate) times: Vec<Duration>,
     pub(crate) elapsed: Duration,
@@ -41,7 +41,7 @@ impl Turn {
     }
 }
 
-/// Every tool with every number of clients, over HTTP and in the library, in turn.
+/// Measures every tool with every number of clients, over HTTP and in the library, in turn.
 pub(crate) fn measure(rounds: usize) -> anyhow::Result<Vec<CallRow>> {
     let (server, library) = (Server::start()?, Library::open()?);
     let clients = Clients::new(server.address)?;
@@ -105,7 +105,7 @@ fn round(
     })
 }
 
-/// The medians; the ratio is that of the ratios, so that what hit both in a round hits neither.
+/// The medians. The ratio is the median of the ratios, so that load which affects both in a round cancels out.
 fn row(tool: &str, clients: usize, rounds: &[Round]) -> CallRow {
     let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure).collect());
     let maybe = |figure: fn(&Round) -> Option<f64>| rounds.iter().map(figure).collect::<Option<Vec<f64>>>().map(median);
@@ -155,14 +155,14 @@ impl Clients {
     }
 }
 
-/// One client: a connection, and a request that is sent again and again.
+/// One client: a connection, and a request that is sent repeatedly.
 struct Connection {
     stream: TcpStream,
     request: Vec<u8>,
-    /// Where the request has its number.
+    /// The position of the number in the request.
     digits: Range<usize>,
     number: u64,
-    answer: Vec<u8>,
+    response: Vec<u8>,
 }
 
 impl Connection {
@@ -178,8 +178,8 @@ impl Connection {
         let digits = request.len()..request.len() + DIGITS;
         request.resize(digits.end, b'0');
         request.extend_from_slice(after.as_bytes());
-        // No two connections send the same number: an identical call over and over would be refused as a loop.
-        Ok(Self { stream, request, digits, number: number * 1_000_000_000, answer: Vec::with_capacity(4_096) })
+        // Connections use different numbers: identical repeated calls would be refused as a loop.
+        Ok(Self { stream, request, digits, number: number * 1_000_000_000, response: Vec::with_capacity(4_096) })
     }
 
     async fn work(mut self, end: Instant) -> anyhow::Result<Vec<Duration>> {
@@ -196,28 +196,28 @@ impl Connection {
         self.number += 1;
         write!(&mut self.request[self.digits.clone()], "{:012}", self.number)?;
         self.stream.write_all(&self.request).await?;
-        self.answer.clear();
+        self.response.clear();
         loop {
-            ensure!(self.stream.read_buf(&mut self.answer).await? > 0, "the server hung up");
-            if is_whole(&self.answer)? {
+            ensure!(self.stream.read_buf(&mut self.response).await? > 0, "the server closed the connection");
+            if is_complete(&self.response)? {
                 return Ok(());
             }
         }
     }
 }
 
-/// Whether an answer is there to its end; an error if it is not the outcome of a call that went well.
-fn is_whole(answer: &[u8]) -> anyhow::Result<bool> {
-    let Some(head) = memmem::find(answer, b"\r\n\r\n") else { return Ok(false) };
-    let (head, body) = (std::str::from_utf8(&answer[..head])?, &answer[head + 4..]);
+/// Whether a response is complete; an error if it is not the outcome of a successful call.
+fn is_complete(response: &[u8]) -> anyhow::Result<bool> {
+    let Some(head) = memmem::find(response, b"\r\n\r\n") else { return Ok(false) };
+    let (head, body) = (std::str::from_utf8(&response[..head])?, &response[head + 4..]);
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let length: usize = length.context("an answer does not say how long it is")?.trim().parse()?;
+    let length: usize = length.context("a response has no content-length")?.trim().parse()?;
     if body.len() < length {
         return Ok(false);
     }
-    let went_well = head.starts_with("HTTP/1.1 200") && memmem::find(body, b"\"value\":").is_some();
-    if !went_well || body.len() > length {
-        bail!("a call was answered with {head}\n{}", String::from_utf8_lossy(body));
+    let succeeded = head.starts_with("HTTP/1.1 200") && memmem::find(body, b"\"value\":").is_some();
+    if !succeeded || body.len() > length {
+        bail!("a call failed with {head}\n{}", String::from_utf8_lossy(body));
     }
     Ok(true)
 }
@@ -228,26 +228,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_whole_when_all_of_it_is_there() {
+    fn a_response_is_complete_with_its_last_byte() {
         let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{\"value\":true}";
         for end in 0..whole.len() {
-            assert!(!is_whole(&whole[..end]).unwrap(), "{end}");
+            assert!(!is_complete(&whole[..end]).unwrap(), "{end}");
         }
-        assert!(is_whole(whole).unwrap());
+        assert!(is_complete(whole).unwrap());
         let failed = b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"error\":{}}";
-        assert!(is_whole(failed).unwrap_err().to_string().contains("error"));
-        assert!(is_whole(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").is_err());
+        assert!(is_complete(failed).unwrap_err().to_string().contains("error"));
+        assert!(is_complete(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").is_err());
     }
 
     #[test]
-    fn the_library_is_measured_by_the_same_calls() {
+    fn the_library_is_measured_with_the_same_calls() {
         let library = Library::open().unwrap();
         let turn = library.turn(ONCE, 4, Duration::from_millis(50)).unwrap();
         assert!(turn.times.len() >= 4 && turn.rate() > 0.0);
     }
 
     #[test]
-    fn figures_are_medians_and_ratios_those_of_rounds() {
+    fn figures_are_medians_and_ratios_are_medians_of_ratios() {
         let round = |rate, library_rate| Round {
             rate,
             p50_us: rate,

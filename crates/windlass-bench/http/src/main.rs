@@ -1,8 +1,8 @@
-//! What Windlass does over HTTP, and what its binary costs: `cargo xtask bench --http`.
+//! Windlass over HTTP, and the cost of its binary: `cargo xtask bench --http`.
 //!
-//! The server is a process of its own; whoever asks it is another. The library is measured in turn with it, on a file like
-//! its file, with as many calls at once: the ratio is what HTTP costs. Each has the allocator it comes with: the server that of the
-//! binary, the library that of the system.
+//! The server and its clients are separate processes. The library is measured in turn with the server, on a similar
+//! file with as many concurrent calls: the ratio is the cost of HTTP. Each uses its own allocator: the server that of
+//! the binary, the library that of the system.
 
 mod command;
 mod fan_out;
@@ -20,16 +20,16 @@ use windlass_bench::machine::Machine;
 use report::{Http, Report};
 
 const USAGE: &str = "\
-What Windlass does over HTTP, beside the library, and what its binary costs.
+Windlass over HTTP compared with the library, and the cost of its binary.
 
 Usage: cargo xtask bench --http [--json] [--rounds N]
 
-  --json      print JSON instead of tables; `cargo xtask table` makes Markdown of it
+  --json      print JSON instead of tables; `cargo xtask table` turns it into Markdown
   --rounds N  rounds to take the median of
 ";
 
 fn main() -> ExitCode {
-    // Commands of tools are started through a program that answers to this: ourselves.
+    // With this argument the program is the launcher of its own command tools.
     if std::env::args().nth(1).as_deref() == Some(command::LAUNCH) {
         return windlass_tools::sandbox::launch_main();
     }
@@ -49,7 +49,7 @@ fn run() -> anyhow::Result<()> {
         return Ok(());
     };
     if cfg!(debug_assertions) {
-        eprintln!("note: not a release build, the figures mean nothing");
+        eprintln!("note: this is not a release build; the figures are meaningless");
     }
     let report = measure(options.rounds)?;
     let text = if options.json { serde_json::to_string_pretty(&report)? } else { report.to_string() };
@@ -64,7 +64,7 @@ fn measure(rounds: usize) -> anyhow::Result<Report> {
     eprintln!("commands");
     let command = command::measure()?;
     let calls = load::measure(rounds)?;
-    eprintln!("one run's events to many readers");
+    eprintln!("the events of one run to many readers");
     let fan_out = fan_out::measure(fan_out::READERS, fan_out::STEPS)?;
     Ok(Report { machine, http: Http { calls, fan_out, start, command } })
 }
@@ -75,7 +75,7 @@ struct Options {
     rounds: usize,
 }
 
-/// Nothing if help is asked for.
+/// Parses the command line; none if help is requested.
 fn parse(arguments: Vec<String>) -> anyhow::Result<Option<Options>> {
     let mut options = Options { json: false, rounds: 3 };
     let mut arguments = arguments.into_iter();

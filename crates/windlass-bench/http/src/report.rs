@@ -1,11 +1,11 @@
-//! What was measured: for people, or as JSON.
+//! The report: for people, or as JSON.
 
 use std::fmt;
 
 use serde::Serialize;
 use windlass_bench::machine::Machine;
 
-/// Everything that was measured.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
@@ -20,7 +20,7 @@ pub(crate) struct Http {
     pub(crate) command: CommandCost,
 }
 
-/// One tool with so many clients at once, each with a connection that it keeps.
+/// One tool with this many concurrent clients, each with a persistent connection.
 #[derive(Debug, Serialize)]
 pub(crate) struct CallRow {
     pub(crate) tool: String,
@@ -28,41 +28,41 @@ pub(crate) struct CallRow {
     pub(crate) calls_per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// The same without HTTP, with as many calls at once.
+    /// The same without HTTP, with as many concurrent calls.
     pub(crate) library_calls_per_s: f64,
     pub(crate) library_p50_us: f64,
     pub(crate) library_p99_us: f64,
-    /// Calls over HTTP for each call of the library, the median of all rounds.
+    /// Calls over HTTP divided by calls of the library, the median of all rounds.
     pub(crate) ratio: f64,
     pub(crate) server_cpu_us_per_call: Option<f64>,
     pub(crate) client_cpu_us_per_call: Option<f64>,
     pub(crate) library_cpu_us_per_call: Option<f64>,
 }
 
-/// One run's events, to many readers.
+/// The events of one run, to many readers.
 #[derive(Debug, Serialize)]
 pub(crate) struct FanOut {
     pub(crate) readers: usize,
-    /// Of the run; each reader has received all of them, in order.
+    /// Events of the run; each reader received all of them, in order.
     pub(crate) events: usize,
-    /// From the first to the end of the last stream.
+    /// From the signal to the end of the last stream.
     pub(crate) seconds: f64,
-    /// Of all readers.
+    /// Of all readers together.
     pub(crate) events_per_s: f64,
 }
 
 /// The binary.
 #[derive(Debug, Serialize)]
 pub(crate) struct Start {
-    /// From being started to being ready.
+    /// From its start until it is ready.
     pub(crate) ready_p50_ms: f64,
     pub(crate) ready_worst_ms: f64,
-    /// While nobody asks.
+    /// Without requests.
     pub(crate) resident_bytes: u64,
     pub(crate) binary_bytes: u64,
 }
 
-/// A command that does nothing: by hand, as a tool, and as a tool in a sandbox.
+/// A command that does nothing: started directly, as a tool, and as a tool in a sandbox.
 #[derive(Debug, Serialize)]
 pub(crate) struct CommandCost {
     pub(crate) bare_p50_us: f64,
@@ -121,7 +121,7 @@ impl fmt::Display for Report {
         let line =
             |f: &mut fmt::Formatter<'_>, name, p50, p99| writeln!(f, "{name:22}p50 {p50:>6.0} µs, p99 {p99:>6.0} µs");
         writeln!(f, "\na command that does nothing")?;
-        line(f, "by hand", command.bare_p50_us, command.bare_p99_us)?;
+        line(f, "directly", command.bare_p50_us, command.bare_p99_us)?;
         line(f, "as a tool", command.tool_p50_us, command.tool_p99_us)?;
         line(f, "as a tool, sandboxed", command.sandboxed_p50_us, command.sandboxed_p99_us)
     }

@@ -1,6 +1,7 @@
-//! The server that is measured: as the `windlass` binary has it, but with tools in Rust.
+//! The measured server: like that of the `windlass` binary, but with tools in Rust.
 //!
-//! Serves on a file in the folder that is its argument until standard input ends. The first line of its output says where.
+//! Its argument is the folder of its file. It prints its address in the first line, and serves until standard input
+//! ends.
 
 use std::io::Read as _;
 
@@ -18,7 +19,7 @@ fn main() -> Result<()> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);
         let stop = async {
-            // Whoever started us holds the other end, and lets go of it or dies.
+            // The process that started this one holds the other end of the pipe until it ends.
             let end = || std::io::stdin().read_to_end(&mut Vec::new());
             drop(tokio::task::spawn_blocking(end).await);
         };

@@ -1,4 +1,4 @@
-//! The server that is measured, as this program sees it.
+//! Starts and stops the measured server.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::start;
 
-/// A server in a process of its own, on a file of its own.
+/// A server in a separate process, on a new file.
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -26,7 +26,7 @@ impl Server {
         if let Some(out) = child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
         }
-        let address = line.trim().parse().context("the server did not say where it is")?;
+        let address = line.trim().parse().context("the server did not print its address")?;
         Ok(Self { child, address, _folder: folder })
     }
 
@@ -38,7 +38,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It stops by itself now; how it does is not what is measured.
+        // It stops now; how long that takes is not measured.
         let _ = self.child.wait();
     }
 }

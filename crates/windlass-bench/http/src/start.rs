@@ -1,4 +1,4 @@
-//! What the binary costs: how soon it serves, what it needs while nobody asks, how large it is.
+//! The cost of the binary: time until it is ready, idle memory, size.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use windlass_bench::percentile::Sorted;
 use crate::report::Start;
 
 const STARTS: usize = 20;
-/// How long a server is left alone before its memory is looked at.
+/// How long a server is idle before its memory is measured.
 const IDLE: Duration = Duration::from_secs(2);
 
 const CONFIG: &str = "\
@@ -49,22 +49,22 @@ pub(crate) fn measure() -> anyhow::Result<Start> {
     })
 }
 
-/// A program beside this one, where cargo puts them all.
+/// The path of a program beside this one, in cargo's build folder.
 pub(crate) fn beside(name: &str) -> anyhow::Result<PathBuf> {
-    let this = std::env::current_exe().context("this program cannot be found")?;
+    let this = std::env::current_exe().context("cannot find this program's own file")?;
     let binary = this.with_file_name(name);
-    ensure!(binary.exists(), "there is no {}; `cargo xtask bench --http` builds it", binary.display());
+    ensure!(binary.exists(), "{} does not exist; `cargo xtask bench --http` builds it", binary.display());
     Ok(binary)
 }
 
-/// A server that answered; killed when it is dropped.
+/// A server that is ready; killed when it is dropped.
 struct Started {
     child: Child,
     took: Duration,
 }
 
 impl Started {
-    /// From the moment it is asked for to the moment it says that it is ready.
+    /// Starts a server and waits until it is ready.
     fn start(binary: &Path, folder: &Path) -> anyhow::Result<Self> {
         let mut command = Command::new(binary);
         command.args(["--json", "serve", "--listen", "127.0.0.1:0"]).current_dir(folder);
@@ -76,8 +76,8 @@ impl Started {
         if let Some(out) = started.child.stdout.take() {
             BufReader::new(out).read_line(&mut line)?;
         }
-        let told: Value = serde_json::from_str(&line).context("the server did not start")?;
-        let url = told["url"].as_str().context("the server did not say where it is")?;
+        let printed: Value = serde_json::from_str(&line).context("the server did not start")?;
+        let url = printed["url"].as_str().context("the server did not print its URL")?;
         let address = url.trim_start_matches("http://");
         while !is_ready(address)? {
             std::thread::sleep(Duration::from_millis(1));
@@ -89,7 +89,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The server may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -98,13 +98,14 @@ impl Drop for Started {
 fn is_ready(address: &str) -> anyhow::Result<bool> {
     let mut stream = TcpStream::connect(address)?;
     write!(stream, "GET /v1/ready HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    Ok(answer.starts_with(b"HTTP/1.1 200"))
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response)?;
+    Ok(response.starts_with(b"HTTP/1.1 200"))
 }
 
 fn resident(process: u32) -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).context("the system does not tell")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system does not tell")?;
+    let problem = "/proc does not show the memory of the server";
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).context(problem)?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context(problem)?;
     Ok(line.trim().trim_end_matches("kB").trim().parse::<u64>()? << 10)
 }

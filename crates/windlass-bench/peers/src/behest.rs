@@ -1,4 +1,4 @@
-//! behest: `ToolRuntime::execute_batch`, which takes the calls by value and validates with a validator made for each call.
+//! behest: `ToolRuntime::execute_batch`, which takes the calls by value and creates a validator for each call.
 
 use std::hint::black_box;
 

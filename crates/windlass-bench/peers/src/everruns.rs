@@ -1,5 +1,5 @@
 //! everruns: `ToolRegistry` as a `ToolExecutor`. `execute_batch` borrows the calls, runs them one after another, and
-//! validates with a validator made for each call.
+//! creates a validator for each call.
 
 use std::hint::black_box;
 

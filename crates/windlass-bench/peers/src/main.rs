@@ -1,12 +1,12 @@
-//! `windlass-bench-peers`: what one tool call costs in other runtimes, beside Windlass and the baseline.
+//! `windlass-bench-peers`: the cost of a tool call in other runtimes, compared with Windlass and the baseline.
 //!
 //! To run it, in this folder: `cargo run --release --ignore-rust-version -- [--json] [--instructions] [FILTER]`.
 //!
-//! Each peer is asked through the API that its own documentation shows, with its default settings. Nothing subscribes to
+//! Each peer is used through the API of its own documentation, with its default settings. Nothing subscribes to
 //! `tracing`, and no peer stores anything; Windlass keeps its journal in memory.
 //!
-//! One of the peers turns on `preserve_order` of `serde_json` for the whole program, so the maps of all contenders, the
-//! baseline's too, are others here than in `windlass-bench`: compare figures of one program only.
+//! One of the peers turns on `preserve_order` of `serde_json` for the whole program, so all contenders, including the
+//! baseline, use other maps here than in `windlass-bench`: compare figures of one program only.
 
 mod behest;
 mod everruns;

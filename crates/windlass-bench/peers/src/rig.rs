@@ -1,8 +1,8 @@
 //! rig-core: a `DynamicTool` behind its erased handler, looked up by key and served inline. The handler takes the
 //! arguments as JSON text, parses them itself, and does not validate.
 //!
-//! Three ways to use it: bare; after `arguments_refusal`, the check that rig-core offers its hosts, which reads the
-//! schema anew for each call; and after a compiled validator like the baseline's.
+//! Three variants: without validation; after `arguments_refusal`, the check that rig-core offers, which reads the
+//! schema again for each call; and after a compiled validator like the baseline's.
 
 use std::hint::black_box;
 
@@ -27,7 +27,7 @@ pub(crate) enum Validation {
     InFront,
 }
 
-/// A call in the form that the way of validating starts from.
+/// A call in the form that the variant starts from.
 #[expect(clippy::large_enum_variant, reason = "freeing a box would be charged to the peer")]
 enum Prepared {
     Text { name: String, args: String },
@@ -76,14 +76,14 @@ impl Rig {
             Prepared::Json(call) => {
                 let tool = self.find(&call.name)?;
                 if !tool.validator.is_valid(&call.arguments) {
-                    return Err("the arguments do not fit the schema".to_owned());
+                    return Err("the arguments do not match the schema".to_owned());
                 }
                 (&tool.handler, EffectKind::ToolCall { name: call.name, args: call.arguments.to_string() })
             }
         };
         match serve_inline(handler, effect).await {
             Ok(Answered::ToolResult { result }) => result.into_result().map_err(|error| error.to_string()),
-            Ok(_) => Err("not a tool's result".to_owned()),
+            Ok(_) => Err("not the result of a tool".to_owned()),
             Err(report) => Err(report.to_string()),
         }
     }

@@ -1,4 +1,4 @@
-//! The disk's own limits: what no engine that syncs before it answers can go beyond.
+//! The limits of the disk, which no engine can exceed that syncs before it returns a result.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -13,28 +13,28 @@ use crate::cpu;
 
 /// A plain file.
 ///
-/// It grows with every append, so every sync writes the file's size too: a log that is written over again, as SQLite's is
+/// It grows with every append, so every sync also writes the file's size. A log that is overwritten, as SQLite's is
 /// after its first checkpoint, may be faster.
 pub const SYNC: &str = "fdatasync of 4 KiB appends";
 
-/// A table that only grows, with one row for each of as many runs in every commit. With one run: single-row commits.
+/// A table that only grows. Every commit adds one row for each run; with one run, these are single-row commits.
 pub const SQLITE: &str = "bare SQLite";
 
-/// What is appended before each sync: a page.
+/// Bytes appended before each sync: a page.
 const PAGE: usize = 4_096;
 
-/// Commits that fill the log to where it is checkpointed and written over again, as the log of an engine is that has run
-/// for a while: like is compared with like.
+/// Commits that fill the log up to its first checkpoint. From then on it is overwritten, like the log of an engine that
+/// has run for a while.
 const WARM_UP: usize = 1_100;
 
-/// What a row holds: about as much as the record of a small step.
+/// Bytes of a row: about the record of a small step.
 const ROW: usize = 256;
 
 /// Both limits.
 ///
 /// # Errors
 ///
-/// When there is no room for temporary files.
+/// When a temporary file cannot be created.
 pub fn engines() -> anyhow::Result<Vec<Box<dyn Engine>>> {
     let sync = Syncs { folder: tempfile::tempdir()?, file: None };
     let rows = Rows { folder: tempfile::tempdir()?, connection: None };

@@ -1,14 +1,14 @@
-//! When the steps of a run were answered, told by its body.
+//! The times at which the steps of a run returned, recorded by its body.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// When a body was entered, and when each of its steps was answered.
+/// The times at which a body was entered and at which each of its steps returned.
 #[derive(Debug, Clone)]
 pub struct Run(Vec<Instant>);
 
 impl Run {
-    /// Says that the body is entered now.
+    /// Records that the body is entered now.
     #[must_use]
     pub fn enter(steps: u32) -> Self {
         let mut marks = Vec::with_capacity(steps as usize + 1);
@@ -16,12 +16,12 @@ impl Run {
         Self(marks)
     }
 
-    /// Says that the next step was answered now.
+    /// Records that the next step returned now.
     pub fn answered(&mut self) {
         self.0.push(Instant::now());
     }
 
-    /// How many steps were answered.
+    /// The number of steps that returned.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.0.len().saturating_sub(1)
@@ -32,34 +32,34 @@ impl Run {
         self.0.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0]))
     }
 
-    /// When the first step was answered.
+    /// The time at which the first step returned.
     #[must_use]
     pub fn first_answer(&self) -> Option<Instant> {
         self.0.get(1).copied()
     }
 }
 
-/// Where bodies leave what they noted.
+/// Collects the times of all bodies.
 #[derive(Debug, Clone, Default)]
 pub struct Marks(Arc<Mutex<Vec<Run>>>);
 
 impl Marks {
-    /// Leaves a run's notes here, at its end.
+    /// Adds the times of a run, at its end.
     pub fn leave(&self, run: Run) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(run);
     }
 
-    /// Everything that was left here, which is nothing afterwards.
+    /// Removes and returns the times of all runs.
     ///
     /// # Errors
     ///
-    /// When it is not so many runs of so many steps.
+    /// When they are not `runs` runs of `steps` steps.
     pub fn collect(&self, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>> {
         let left = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let whole = left.iter().filter(|run| run.steps() == steps as usize).count();
         anyhow::ensure!(
             left.len() == runs && whole == runs,
-            "{whole} of {} runs took {steps} steps, and {runs} should have",
+            "{whole} of {} runs made {steps} steps, instead of {runs}",
             left.len()
         );
         Ok(left)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn laps_are_the_times_between_answers() {
+    fn laps_are_the_times_between_steps() {
         let begin = Instant::now();
         let run = Run([0, 5, 7].map(|ms| begin + Duration::from_millis(ms)).to_vec());
         assert_eq!(run.laps().map(|lap| lap.as_millis()).collect::<Vec<_>>(), [5, 2]);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_are_missing_or_cut_short_are_noticed() {
+    fn missing_and_incomplete_runs_are_errors() {
         let marks = Marks::default();
         let mut run = Run::enter(1);
         run.answered();

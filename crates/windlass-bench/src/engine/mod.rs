@@ -1,7 +1,7 @@
-//! Journaled steps: how many a second, how long each takes, how much CPU time it costs.
+//! Journaled steps: steps per second, time per step, CPU time per step.
 //!
-//! An [`Engine`] runs so many workflows at once, each taking steps one after another. All engines take turns in rounds,
-//! with the disk's own limits among them ([`bare`]), so that whatever else the machine is doing hits them alike.
+//! An [`Engine`] runs several workflows at once, each with steps one after another. All engines take turns in rounds,
+//! together with the limits of the disk ([`bare`]), so that other load on the machine affects them alike.
 
 pub mod bare;
 pub mod marks;
@@ -16,36 +16,37 @@ use crate::measure::median;
 use crate::percentile::Sorted;
 use marks::Run;
 
-/// Something that takes durable steps.
+/// Something that makes durable steps.
 pub trait Engine {
     /// The name in the report, unique in a run.
     fn name(&self) -> &str;
 
-    /// Whether it can be measured with so many runs at once.
+    /// Whether it can be measured with this many concurrent runs.
     fn takes(&self, runs: usize) -> bool {
         runs > 0
     }
 
-    /// Whether it has runs that begin and end; the bare limits have not.
+    /// Whether it has runs that begin and end. The bare limits do not.
     fn has_runs(&self) -> bool {
         true
     }
 
-    /// Makes ready for so many runs at once. Not measured.
+    /// Prepares for this many concurrent runs. Not measured.
     ///
     /// # Errors
     ///
-    /// When it cannot.
+    /// When the preparation fails.
     fn prepare(&mut self, runs: usize) -> anyhow::Result<()>;
 
-    /// Takes so many steps in each of so many runs at once, and waits for the ends of all runs. Measured.
+    /// Makes `steps` steps in each of `runs` concurrent runs, and waits for the end of all runs. Measured.
     ///
     /// # Errors
     ///
     /// When a run fails.
     fn take(&mut self, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>>;
 
-    /// Takes so many steps in each of so many runs, one run after another in each of several lanes; nothing if it cannot.
+    /// Makes `steps` steps in each run, with `runs` runs one after another in each of several lanes. None if not
+    /// supported.
     ///
     /// # Errors
     ///
@@ -54,7 +55,7 @@ pub trait Engine {
         None
     }
 
-    /// CPU time used so far, over all threads and processes that take part, where the system tells.
+    /// CPU time used so far by all participating threads and processes, if the system reports it.
     fn cpu(&self) -> Option<Duration>;
 }
 
@@ -63,13 +64,13 @@ pub trait Engine {
 pub struct Plan {
     /// Rounds to take the median of.
     pub rounds: usize,
-    /// How long one engine's turn in a round should take.
+    /// The intended length of one engine's turn in a round.
     pub turn: Duration,
-    /// Runs at once, each number by itself.
+    /// Numbers of concurrent runs, each measured by itself.
     pub levels: Vec<usize>,
-    /// Steps in all before anything counts, to warm up and to see how fast it goes.
+    /// Total steps of the warm-up, which also measures the rate.
     pub warm_up: usize,
-    /// Runs whose first step is looked at, each number of runs at once by itself.
+    /// Runs whose first step is measured, for each number of lanes.
     pub firsts: usize,
 }
 
@@ -80,19 +81,19 @@ impl Default for Plan {
     }
 }
 
-/// Steps a run takes at least: fewer would measure how runs begin and end.
+/// Fewest steps of a run: with fewer, the start and end of runs would dominate.
 const LEAST: u32 = 20;
 
-/// Steps a run takes at most, for engines that limit the length of a journal.
+/// Most steps of a run, for engines that limit the length of a journal.
 const MOST: u32 = 20_000;
 
-/// Steps of a run whose first one is looked at.
+/// Steps of a run whose first step is measured.
 const FEW: u32 = 3;
 
-/// How many runs go on beside those whose first step is looked at, and theirs beside others.
+/// Numbers of concurrent lanes in which first steps are measured.
 const LANES: [usize; 3] = [2, 16, 64];
 
-/// What an engine does with so many runs at once.
+/// The figures of an engine with this many concurrent runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepRow {
     /// The engine.
@@ -101,15 +102,15 @@ pub struct StepRow {
     pub runs: usize,
     /// Steps of each run, one after another.
     pub steps_per_run: u32,
-    /// Steps per second in all, the median of all rounds, as is everything below.
+    /// Steps per second of all runs, the median of all rounds, like everything below.
     pub steps_per_s: f64,
-    /// The same of every round.
+    /// The steps per second of every round.
     pub rounds: Vec<f64>,
-    /// From asking for a step to its answer: half of all steps take no longer.
+    /// From the start of a step to its result: the median.
     pub p50_us: f64,
-    /// 99 of 100 steps take no longer.
+    /// The 99th percentile of the same.
     pub p99_us: f64,
-    /// CPU time per step of everything that takes part, where the system tells.
+    /// CPU time per step of all participants, if the system reports it.
     pub cpu_us_per_step: Option<f64>,
 }
 
@@ -120,26 +121,26 @@ pub struct FirstRow {
     pub engine: String,
     /// Runs at once.
     pub runs: usize,
-    /// From asking for a run to the answer of its first step, the median; of lone runs.
+    /// From starting a run to the result of its first step, the median; of single runs only.
     pub first_p50_us: Option<f64>,
-    /// From entering the body to the answer of its first step, the median.
+    /// From entering the body to the result of its first step, the median.
     pub entered_p50_us: f64,
-    /// From there to the answer of the next, the median.
+    /// From there to the result of the next step, the median.
     pub next_p50_us: f64,
 }
 
-/// What all engines did.
+/// The figures of all engines.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Steps {
-    /// By runs at once, and by engine.
+    /// By number of runs and engine.
     pub rows: Vec<StepRow>,
     /// First steps, by engine.
     pub first: Vec<FirstRow>,
 }
 
 impl Steps {
-    /// How many times as many steps a second one engine makes as another, with so many runs at once: the median of the
-    /// ratios of all rounds, so that slow drifts of the machine cancel out.
+    /// The steps per second of one engine divided by those of another, with this many runs: the median of the ratios of
+    /// all rounds, so that slow drifts of the machine cancel out.
     #[must_use]
     pub fn ratio(&self, (one, other): (&str, &str), runs: usize) -> Option<f64> {
         let rounds = |engine: &str| {
@@ -188,7 +189,7 @@ fn level(engines: &mut [Box<dyn Engine>], plan: &Plan, runs: usize) -> anyhow::R
     Ok(rounds.iter().map(|rows| middle(rows)).collect())
 }
 
-/// How many steps each run should take for a turn of that length.
+/// The number of steps per run for a turn of this length.
 fn steps_for(rate: f64, runs: usize, turn: Duration) -> u32 {
     ((rate * turn.as_secs_f64() / runs as f64) as u32).clamp(LEAST, MOST)
 }
@@ -201,7 +202,7 @@ fn turn(engine: &mut dyn Engine, runs: usize, steps: u32) -> anyhow::Result<Step
     let elapsed = begin.elapsed();
     let cpu = cpu.zip(engine.cpu()).map(|(before, after)| after.saturating_sub(before));
     let laps: Vec<Duration> = taken.iter().flat_map(Run::laps).collect();
-    ensure!(!laps.is_empty(), "{name}: nothing was done");
+    ensure!(!laps.is_empty(), "{name}: no step was measured");
     let count = runs as f64 * f64::from(steps);
     let (laps, steps_per_s) = (Sorted::new(laps), count / elapsed.as_secs_f64());
     Ok(StepRow {
@@ -232,7 +233,7 @@ fn middle(rows: &[StepRow]) -> StepRow {
     }
 }
 
-/// Runs of a few steps one after another, from the moment each is asked for.
+/// Runs of a few steps one after another, measured from the start of each.
 fn first(engine: &mut dyn Engine, count: usize) -> anyhow::Result<FirstRow> {
     let (mut first, mut entered, mut next) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..count {
@@ -244,7 +245,7 @@ fn first(engine: &mut dyn Engine, count: usize) -> anyhow::Result<FirstRow> {
             next.extend(run.laps().skip(1));
         }
     }
-    ensure!(!first.is_empty() && !next.is_empty(), "{}: nothing was done", engine.name());
+    ensure!(!first.is_empty() && !next.is_empty(), "{}: no step was measured", engine.name());
     let median = |times| Sorted::new(times).us(50.0);
     Ok(FirstRow {
         engine: engine.name().to_owned(),
@@ -255,7 +256,7 @@ fn first(engine: &mut dyn Engine, count: usize) -> anyhow::Result<FirstRow> {
     })
 }
 
-/// The same while others begin, go on and end.
+/// The same in several lanes at once.
 fn first_in_lanes(engine: &mut dyn Engine, lanes: usize, count: usize) -> anyhow::Result<Option<FirstRow>> {
     let Some(taken) = engine.take_in_lanes(lanes, count.div_ceil(lanes), FEW) else { return Ok(None) };
     let taken = taken.with_context(|| format!("{} in {lanes} lanes", engine.name()))?;
@@ -263,7 +264,7 @@ fn first_in_lanes(engine: &mut dyn Engine, lanes: usize, count: usize) -> anyhow
         taken.iter().flat_map(|run| run.laps().take(1)).collect(),
         taken.iter().flat_map(|run| run.laps().skip(1)).collect(),
     );
-    ensure!(!entered.is_empty() && !next.is_empty(), "{}: nothing was done", engine.name());
+    ensure!(!entered.is_empty() && !next.is_empty(), "{}: no step was measured", engine.name());
     let median = |times| Sorted::new(times).us(50.0);
     let engine = engine.name().to_owned();
     let (entered_p50_us, next_p50_us) = (median(entered), median(next));
@@ -275,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_has_as_many_steps_as_it_has_time_for() {
+    fn a_turn_has_as_many_steps_as_fit_into_its_time() {
         let second = Duration::from_secs(1);
         assert_eq!(steps_for(6_400.0, 64, second), 100);
         assert_eq!(steps_for(10.0, 64, second), LEAST);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_come_to_their_medians() {
+    fn rounds_are_reduced_to_their_medians() {
         let row = |rate, cpu| StepRow {
             engine: "one".to_owned(),
             runs: 4,
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn our_engines_and_the_bare_ones_take_every_step() {
+    fn our_engines_and_the_bare_ones_make_every_step() {
         let plan = Plan { rounds: 1, turn: Duration::from_millis(1), levels: vec![1, 3], warm_up: 3, firsts: 2 };
         let steps = measure(&mut crate::engines().unwrap(), &plan).unwrap();
         let at = |runs: usize| steps.rows.iter().filter(|row| row.runs == runs).count();

@@ -1,6 +1,6 @@
-//! Windlass on a database file, everything at its default but one: every commit is synced before anything rests on it, and as
-//! many attempts may be in flight as there are runs. The default is for tools that have processes and sockets, and would have
-//! three of four runs wait for their turn.
+//! Windlass on a database file with default settings, except one: as many attempts may be in flight as there are runs.
+//! The default is meant for tools with processes and sockets; with it, three of four runs would wait. Every commit is
+//! synced before anything depends on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::{cpu, drive, steps::Count};
 
-/// What the steps are.
+/// The effect class of the steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
-    /// May be repeated after a crash, as the steps of most other engines are: one record each.
+    /// May be repeated after a crash, like the steps of most other engines: one record each.
     Idempotent,
     /// Announced durably before it is attempted: two records each.
     Once,
-    /// Changes nothing, so it may run ahead of the disk.
+    /// Changes nothing, so its record is not waited for.
     Readonly,
 }
 
@@ -52,19 +52,19 @@ pub const ONCE: &str = "windlass, once";
 /// Attempts in flight: more than there are runs.
 const ATTEMPTS: usize = 2_048;
 
-/// What all kinds share: one file.
-struct Opened {
+/// The open file, shared by all kinds.
+struct OpenFile {
     executor: Runtime,
     windlass: Windlass,
     marks: Marks,
-    /// Where the file is; goes away with it.
+    /// The folder of the file, removed with it.
     _folder: TempDir,
 }
 
 /// One kind of step.
 struct Ours {
     kind: Kind,
-    opened: Arc<Opened>,
+    opened: Arc<OpenFile>,
 }
 
 /// Windlass with each kind of step, on one file.
@@ -78,13 +78,13 @@ pub fn engines() -> anyhow::Result<Vec<Box<dyn Engine>>> {
     let builder = Windlass::open(folder.path().join("bench.db")).in_flight(ATTEMPTS);
     let builder = kinds.iter().fold(builder, |builder, &kind| builder.tool(tool(kind, &marks)));
     let windlass = executor.block_on(async { builder.await })?;
-    let opened = Arc::new(Opened { executor, windlass, marks, _folder: folder });
+    let opened = Arc::new(OpenFile { executor, windlass, marks, _folder: folder });
     Ok(kinds.map(|kind| Box::new(Ours { kind, opened: opened.clone() }) as Box<dyn Engine>).into())
 }
 
 fn tool(kind: Kind, marks: &Marks) -> Tool {
     let marks = marks.clone();
-    Tool::durable_fn(kind.tool(), "Takes so many steps", move |ctx, steps| body(ctx, kind, steps, marks.clone()))
+    Tool::durable_fn(kind.tool(), "Makes this many steps", move |ctx, steps| body(ctx, kind, steps, marks.clone()))
 }
 
 async fn body(mut ctx: Ctx, kind: Kind, steps: Count, marks: Marks) -> ToolResult<u64> {
@@ -107,7 +107,7 @@ impl Ours {
         ToolCall::new(self.kind.tool(), json!({ "count": steps }))
     }
 
-    /// Several lanes at once, each of so many runs one after another.
+    /// Several lanes at once, each with this many runs one after another.
     fn run_in_lanes(&self, lanes: usize, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>> {
         let opened = &self.opened;
         opened.executor.block_on(async {
@@ -115,7 +115,7 @@ impl Ours {
                 let (windlass, call) = (opened.windlass.clone(), self.call(steps));
                 opened.executor.spawn(async move {
                     for _ in 0..runs {
-                        is_right(&windlass.call(call.clone()).await?, steps)?;
+                        check_sum(&windlass.call(call.clone()).await?, steps)?;
                     }
                     anyhow::Ok(())
                 })
@@ -129,9 +129,9 @@ impl Ours {
     }
 }
 
-fn is_right(told: &Value, steps: u32) -> anyhow::Result<()> {
+fn check_sum(result: &Value, steps: u32) -> anyhow::Result<()> {
     let sum = u64::from(steps) * u64::from(steps.saturating_sub(1)) / 2;
-    ensure!(told.as_u64() == Some(sum), "a run came to {told} instead of {sum}");
+    ensure!(result.as_u64() == Some(sum), "a run returned {result} instead of {sum}");
     Ok(())
 }
 
@@ -146,9 +146,9 @@ impl Engine for Ours {
 
     fn take(&mut self, runs: usize, steps: u32) -> anyhow::Result<Vec<Run>> {
         if runs == 1 {
-            // Where it is asked for, as in the `main` of a program.
+            // On the calling thread, as in the `main` of a program.
             let opened = &self.opened;
-            is_right(&opened.executor.block_on(opened.windlass.call(self.call(steps)))?, steps)?;
+            check_sum(&opened.executor.block_on(opened.windlass.call(self.call(steps)))?, steps)?;
             return opened.marks.collect(runs, steps);
         }
         self.run_in_lanes(runs, 1, steps)

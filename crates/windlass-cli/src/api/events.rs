@@ -1,21 +1,21 @@
-//! Server-sent events, as they come.
+//! A reader for server-sent events.
 
 use axum::body::Body;
 use http_body_util::BodyExt;
 
 use crate::exit::{Exit, Failure, Result};
 
-/// The most one event may have. Longer ones come from no server of ours.
+/// The size limit of one event, above that of any event the server sends.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Where to go on after it; empty for what is only said once.
+    /// The position to continue after; empty for an event that is not recorded.
     pub id: String,
     /// Its kind.
     pub kind: String,
-    /// What it says.
+    /// Its data.
     pub data: String,
 }
 
@@ -30,7 +30,7 @@ impl Events {
         Self { body, parser: Parser::default() }
     }
 
-    /// The next event; nothing where the stream broke off or ended.
+    /// The next event; `None` once the stream ended or was interrupted.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         loop {
             if let Some(event) = self.parser.next() {
@@ -45,12 +45,13 @@ impl Events {
     }
 }
 
-/// From bytes to events, however the bytes are cut.
+/// Parses events from chunks of bytes.
 #[derive(Default)]
 struct Parser {
     buffer: Vec<u8>,
-    /// How much of the buffer was looked at.
+    /// How many bytes of the buffer are parsed.
     read: usize,
+    /// The event whose fields are being read.
     open: Event,
 }
 
@@ -58,7 +59,7 @@ impl Parser {
     fn feed(&mut self, bytes: &[u8]) -> Result<()> {
         self.buffer.drain(..std::mem::take(&mut self.read));
         if self.buffer.len() + bytes.len() + self.open.data.len() > MOST_BYTES {
-            return Err(Failure::new(Exit::Unreachable, "the server sent an event without an end"));
+            return Err(Failure::new(Exit::Unreachable, "the server sent an event that is too large"));
         }
         self.buffer.extend_from_slice(bytes);
         Ok(())
@@ -73,7 +74,7 @@ impl Parser {
             self.read += end + 1;
             if line.is_empty() {
                 let event = std::mem::take(&mut self.open);
-                // A comment alone says only that somebody is there.
+                // A comment alone is a keep-alive.
                 if event != Event::default() {
                     return Some(event);
                 }
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l23_events_are_read_however_the_bytes_are_cut() {
+    fn l23_events_are_parsed_from_chunks_of_any_size() {
         let text = ": hello\n\nid: 0.0\nevent: call_started\ndata: {\"a\":\ndata: \"ü\"}\n\n: beat\n\n\
                     event: progress\r\ndata: x\r\n\r\nevent: end\ndata:last\n\nid: 9.9\n";
         let expected = [("0.0", "call_started", "{\"a\":\n\"ü\"}"), ("", "progress", "x"), ("", "end", "last")];
@@ -114,14 +115,14 @@ mod tests {
             }
             let read: Vec<(&str, &str, &str)> =
                 read.iter().map(|event| (event.id.as_str(), event.kind.as_str(), event.data.as_str())).collect();
-            assert_eq!(read, expected, "pieces of {step}");
+            assert_eq!(read, expected, "chunks of {step}");
         }
     }
 
     #[test]
-    fn an_event_without_an_end_is_refused() {
+    fn an_event_above_the_size_limit_is_refused() {
         let mut parser = Parser::default();
         let line = vec![b'x'; MOST_BYTES + 1];
-        assert!(parser.feed(&line).unwrap_err().sentence.contains("without an end"));
+        assert!(parser.feed(&line).unwrap_err().message.contains("too large"));
     }
 }

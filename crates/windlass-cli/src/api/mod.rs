@@ -1,5 +1,5 @@
-//! One client for both ways: requests go to a server over HTTP, or to the very same router in this process, on the file
-//! this process opened. Commands do not know which.
+//! The API client. Requests go to a server over HTTP, or to the same router in this process, on the file that this process
+//! opened. Commands do not know which.
 
 mod events;
 mod ids;
@@ -7,41 +7,41 @@ mod open;
 mod remote;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Method, Request, StatusCode, header};
+use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 use windlass::Windlass;
-use windlass_server::wire::Problem;
+use windlass_server::wire::{Health, Problem};
 
 pub use events::{Event, Events};
-pub use ids::{ambiguous, enough};
+pub use ids::{ambiguous, prefix_len};
 pub use open::{
-    Open, config_path, driving, launcher, misconfigured, open, place, place_with, place_without_tools, served, server,
-    unknown_tool, unopened,
+    OpenMode, config_path, driving, existing_config, invalid_config, launcher, open, open_failed, served, server,
+    target, target_with, target_without_tools, unknown_tool,
 };
 
 use crate::exit::{Exit, Failure, Result};
 use crate::style::plain;
 use remote::Remote;
 
-/// More than any answer has: an export of a whole run is the largest.
+/// The size limit of a response, above that of the largest one: the export of a whole run.
 const MOST_BYTES: usize = 1024 * 1024 * 1024;
 
 /// Where requests go.
-enum Way {
+enum Transport {
     Remote(Remote),
-    Here { router: axum::Router, windlass: Windlass },
+    Local { router: axum::Router, windlass: Windlass },
 }
 
-/// The API, wherever it is.
+/// The API client.
 pub struct Api {
-    way: Way,
+    transport: Transport,
     token: Option<String>,
 }
 
-/// An answer whose body was not looked at yet.
-pub struct Answer {
+/// A successful response whose body is not read yet.
+pub struct ApiResponse {
     /// Its status; below 400.
     pub status: StatusCode,
     /// Its headers.
@@ -53,101 +53,120 @@ pub struct Answer {
 impl Api {
     /// Whether a server answers, as opposed to this process.
     pub fn is_remote(&self) -> bool {
-        matches!(self.way, Way::Remote(_))
+        matches!(self.transport, Transport::Remote(_))
     }
 
-    /// Where it is, for people: a URL, or nothing.
+    /// The URL of the server; `None` if this process answers.
     pub fn url(&self) -> Option<&str> {
-        match &self.way {
-            Way::Remote(remote) => Some(remote.url()),
-            Way::Here { .. } => None,
+        match &self.transport {
+            Transport::Remote(remote) => Some(remote.url()),
+            Transport::Local { .. } => None,
         }
     }
 
-    /// Lets go of the file, if this process has it open.
+    /// Closes the file, if this process has it open.
     pub async fn close(self) -> Result<()> {
-        match self.way {
-            Way::Remote(_) => Ok(()),
-            Way::Here { windlass, .. } => {
+        match self.transport {
+            Transport::Remote(_) => Ok(()),
+            Transport::Local { windlass, .. } => {
                 windlass.shutdown().await.map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))
             }
         }
     }
 
-    /// Asks for something.
+    /// Sends a GET request.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.read(self.send(request(Method::GET, path, None)?).await?).await
     }
 
-    /// Says something.
+    /// Sends a POST request.
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize, key: Option<&str>) -> Result<T> {
         self.read(self.post_raw(path, json_bytes(body)?, key).await?).await
     }
 
-    /// Says something, and looks at the answer itself.
-    pub async fn post_raw(&self, path: &str, body: Vec<u8>, key: Option<&str>) -> Result<Answer> {
+    /// Sends a POST request, and leaves it to the caller to read the response.
+    pub async fn post_raw(&self, path: &str, body: Vec<u8>, key: Option<&str>) -> Result<ApiResponse> {
         let mut request = request(Method::POST, path, Some(body))?;
         if let Some(key) = key {
             let value = key.parse().map_err(|_| {
-                Failure::usage("a key has 1 to 255 visible characters: no blanks, no line breaks, no accents")
+                Failure::usage("the key is not valid (expected 1 to 255 visible ASCII characters without blanks)")
             })?;
             request.headers_mut().insert("idempotency-key", value);
         }
         self.send(request).await
     }
 
-    /// Takes something away.
+    /// Sends a DELETE request.
     pub async fn delete(&self, path: &str) -> Result<()> {
         self.send(request(Method::DELETE, path, None)?).await.map(drop)
     }
 
-    /// Follows a stream of events, after the event `after` if that is given.
+    /// Opens a stream of events, which continues after the event `after` if given.
     pub async fn events(&self, path: &str, after: Option<&str>) -> Result<Events> {
         let mut request = request(Method::GET, path, None)?;
         let accept = header::HeaderValue::from_static("text/event-stream");
         request.headers_mut().insert(header::ACCEPT, accept);
         if let Some(after) = after {
-            let value = after.parse().map_err(|_| Failure::usage(format!("`{}` is no place", plain(after))))?;
+            let invalid = |_| Failure::usage(format!("`{}` is not a valid event position", plain(after)));
+            let value = after.parse().map_err(invalid)?;
             request.headers_mut().insert("last-event-id", value);
         }
         Ok(Events::new(self.send(request).await?.body))
     }
 
-    /// All of an answer, as JSON.
-    pub async fn read<T: DeserializeOwned>(&self, answer: Answer) -> Result<T> {
+    /// Reads the body of a response as JSON.
+    pub async fn read<T: DeserializeOwned>(&self, answer: ApiResponse) -> Result<T> {
         let bytes = bytes(answer.body).await?;
-        windlass::read_json(&bytes).map_err(|error| {
-            let what = "the server answered something this program does not understand";
-            Failure::new(Exit::Unreachable, format!("{what}: {error}; is it another version of windlass?"))
+        windlass::store::read_json(&bytes).map_err(|error| {
+            let what = "could not parse the server's response";
+            Failure::new(Exit::Unreachable, format!("{what}: {error}; the server may be another version of windlass"))
         })
     }
 
-    /// All of an answer, as text.
+    /// Sends a GET request, and reads the response as text.
     pub async fn text(&self, path: &str) -> Result<String> {
         let answer = self.send(request(Method::GET, path, None)?).await?;
         Ok(String::from_utf8_lossy(&bytes(answer.body).await?).into_owned())
     }
 
-    async fn send(&self, mut request: Request<Body>) -> Result<Answer> {
+    async fn send(&self, request: Request<Body>) -> Result<ApiResponse> {
+        let (parts, body) = self.dispatch(request).await?.into_parts();
+        if parts.status.as_u16() < 400 {
+            return Ok(ApiResponse { status: parts.status, headers: parts.headers, body });
+        }
+        let mut failure = problem(parts.status, &bytes(body).await?);
+        if failure.problem.as_deref() == Some("store_unavailable") {
+            self.add_cause(&mut failure).await;
+        }
+        Err(failure)
+    }
+
+    /// Adds why the store is unavailable, which only the server's health says.
+    async fn add_cause(&self, failure: &mut Failure) {
+        let Ok(request) = request(Method::GET, "/v1/health", None) else { return };
+        let Ok(response) = self.dispatch(request).await else { return };
+        let Ok(body) = bytes(response.into_body()).await else { return };
+        let Ok(health) = serde_json::from_slice::<Health>(&body) else { return };
+        for problem in &health.problems {
+            failure.message.push_str(&format!("\n    {}", plain(problem)));
+        }
+    }
+
+    async fn dispatch(&self, mut request: Request<Body>) -> Result<Response<Body>> {
         if let Some(token) = &self.token {
             let value = format!("Bearer {token}").parse();
             let mut value: header::HeaderValue =
-                value.map_err(|_| Failure::usage("the token has characters no token has"))?;
+                value.map_err(|_| Failure::usage("the token has characters that are not valid in a token"))?;
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
         }
-        let response = match &self.way {
-            Way::Remote(remote) => remote.send(request).await?,
-            Way::Here { router, .. } => match router.clone().oneshot(request).await {
-                Ok(response) => response,
+        match &self.transport {
+            Transport::Remote(remote) => remote.send(request).await,
+            Transport::Local { router, .. } => match router.clone().oneshot(request).await {
+                Ok(response) => Ok(response),
                 Err(never) => match never {},
             },
-        };
-        let (parts, body) = response.into_parts();
-        if parts.status.as_u16() >= 400 {
-            return Err(problem(parts.status, &bytes(body).await?));
         }
-        Ok(Answer { status: parts.status, headers: parts.headers, body })
     }
 }
 
@@ -167,11 +186,11 @@ fn request(method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Request<
 
 async fn bytes(body: Body) -> Result<Vec<u8>> {
     let read = windlass_http::read(body, MOST_BYTES).await;
-    let broken = |error| Failure::new(Exit::Unreachable, format!("the answer broke off: {error}; ask again"));
+    let broken = |error| Failure::new(Exit::Unreachable, format!("could not read the response: {error}; try again"));
     Ok(read.map_err(broken)?.to_vec())
 }
 
-/// What a refusal means for a command.
+/// Turns an error response into a failure of the command.
 fn problem(status: StatusCode, body: &[u8]) -> Failure {
     let problem: Option<Problem> = serde_json::from_slice(body).ok();
     let name = problem.as_ref().map(|problem| problem.name().to_owned());
@@ -183,29 +202,29 @@ fn problem(status: StatusCode, body: &[u8]) -> Failure {
         (401 | 403 | 409 | 410 | 412 | 423 | 429, _) => Exit::Refused,
         _ => Exit::Unreachable,
     };
-    let sentence = match problem {
-        Some(problem) => sentence(&problem),
+    let message = match problem {
+        Some(problem) => message(&problem),
         None => {
             let text: String = String::from_utf8_lossy(body).chars().take(200).collect();
             format!("the server answered {status}: {}", plain(text.trim()))
         }
     };
-    Failure { exit, sentence, problem: name }
+    Failure { exit, message, problem: name }
 }
 
-fn sentence(problem: &Problem) -> String {
+fn message(problem: &Problem) -> String {
     let detail = plain(&problem.detail);
     let violations = problem.extra.get("violations").and_then(|violations| violations.as_array());
     let lines = violations.into_iter().flatten().map(|violation| {
         let text = |field: &str| plain(violation[field].as_str().unwrap_or_default());
         let pointer = text("pointer");
-        let place = if pointer.is_empty() { "the whole".to_owned() } else { pointer };
-        format!("\n    {place}: {}", text("message"))
+        let pointer = if pointer.is_empty() { "the whole value".to_owned() } else { pointer };
+        format!("\n    {pointer}: {}", text("message"))
     });
     std::iter::once(detail).chain(lines).collect()
 }
 
-/// A piece of a path or of a query, with what has a meaning there escaped.
+/// Percent-encodes a segment of a path or a value of a query.
 pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -217,10 +236,10 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// A query of the pairs that are there.
+/// A query string of the pairs that have a value.
 pub fn query(pairs: &[(&str, Option<&str>)]) -> String {
-    let there = pairs.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={}", escaped(value))));
-    let joined: Vec<String> = there.collect();
+    let present = pairs.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={}", escaped(value))));
+    let joined: Vec<String> = present.collect();
     if joined.is_empty() { String::new() } else { format!("?{}", joined.join("&")) }
 }
 
@@ -229,11 +248,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_end_a_command_with_the_number_for_them() {
+    fn each_error_status_has_its_exit_code() {
         let check = |status: u16, name: &str, exit: Exit| {
             let body = serde_json::to_vec(&Problem::new(status, name, "title", "the detail")).unwrap();
             let failure = problem(StatusCode::from_u16(status).unwrap(), &body);
-            assert_eq!((failure.exit, failure.sentence.as_str()), (exit, "the detail"), "{status}");
+            assert_eq!((failure.exit, failure.message.as_str()), (exit, "the detail"), "{status}");
             assert_eq!(failure.problem.as_deref(), Some(name));
         };
         check(400, "bad_request", Exit::Usage);
@@ -246,11 +265,11 @@ mod tests {
         check(503, "unavailable", Exit::Unreachable);
         let raw = problem(StatusCode::BAD_GATEWAY, b"<html>\x1b[31mno</html>");
         assert_eq!(raw.exit, Exit::Unreachable);
-        assert_eq!(raw.sentence, "the server answered 502 Bad Gateway: <html>□[31mno</html>");
+        assert_eq!(raw.message, "the server answered 502 Bad Gateway: <html>□[31mno</html>");
     }
 
     #[test]
-    fn what_has_a_meaning_in_an_address_is_escaped() {
+    fn paths_and_queries_are_percent_encoded() {
         assert_eq!(escaped("a b/ü?&"), "a%20b%2F%C3%BC%3F%26");
         assert_eq!(query(&[("a", Some("1&2")), ("b", None), ("c", Some("x"))]), "?a=1%262&c=x");
         assert_eq!(query(&[("b", None)]), "");

@@ -2,77 +2,77 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::runs::Result;
+use super::runs::ResultArgs;
 
-/// What can be done about what waits.
+/// The subcommands of `inbox`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum InboxCommand {
-    /// What waits, oldest first
-    List(Wanted),
-    /// Let calls be made
+    /// List the items, oldest first
+    List(InboxFilterArgs),
+    /// Approve calls
     Approve(Decision),
     /// Deny calls
     Deny(Decision),
-    /// Say whether attempts happened
+    /// Settle doubts: record whether attempts happened
     Settle(SettleArgs),
-    /// Answer what is asked
+    /// Answer requests for input
     Answer {
         /// Which items
         #[command(flatten)]
-        picked: Picked,
-        /// With what
+        selection: Selection,
+        /// The answer
         #[command(flatten)]
-        result: Result,
+        result: ResultArgs,
     },
-    /// Say that a provider is connected
+    /// Record that a provider is connected
     Connect {
-        /// Which provider
+        /// The provider
         provider: String,
-        /// It will not be, and why
-        #[arg(long, value_name = "WHY")]
+        /// Record instead that it will not be connected, and why
+        #[arg(long, value_name = "REASON")]
         refused: Option<String>,
     },
 }
 
 /// Which items are shown.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Wanted {
+pub struct InboxFilterArgs {
     /// Only items of this kind
     #[arg(long, value_enum)]
-    pub kind: Option<Kind>,
-    /// Only those of runs of this tool
+    pub kind: Option<InboxKindName>,
+    /// Only items of runs of this tool
     #[arg(long)]
     pub tool: Option<String>,
-    /// Only those of this run
+    /// Only items of this run
     #[arg(long)]
     pub run: Option<String>,
-    /// Only those of runs of this session
+    /// Only items of runs in this session
     #[arg(long)]
     pub session: Option<String>,
-    /// Also calls of tools that connected programs brought, which wait for those
+    /// Also calls of tools that connected clients execute, which wait for those clients
     #[arg(long)]
-    pub programs: bool,
+    pub client_calls: bool,
 }
 
-impl Wanted {
-    /// Whether anything narrows it down.
-    pub fn narrows(&self) -> bool {
+impl InboxFilterArgs {
+    /// Whether the filter excludes anything.
+    pub fn is_narrow(&self) -> bool {
         self.kind.is_some() || self.tool.is_some() || self.run.is_some() || self.session.is_some()
     }
 }
 
-/// Which items something is done about: those that are named, or all that fit.
+/// Which items a command acts on: the named ones, or all that match a filter.
 #[derive(Clone, Debug, Args)]
-pub struct Picked {
-    /// The items; a unique beginning of the id will do
-    #[arg(value_name = "ITEM", conflicts_with_all = ["all", "kind", "tool", "run", "session", "programs"])]
+pub struct Selection {
+    /// The items, by id or a unique prefix of it
+    #[arg(value_name = "ITEM", conflicts_with_all = ["all", "kind", "tool", "run", "session", "client_calls"])]
     pub ids: Vec<String>,
-    /// Everything that waits
+    /// All items
     #[arg(long)]
     pub all: bool,
-    /// Or those that fit
+    /// The items that match
     #[command(flatten)]
-    pub wanted: Wanted,
+    pub filter: InboxFilterArgs,
 }
 
 /// A decision about calls.
@@ -80,45 +80,45 @@ pub struct Picked {
 pub struct Decision {
     /// Which items
     #[command(flatten)]
-    pub picked: Picked,
-    /// Why; it is recorded
+    pub selection: Selection,
+    /// The reason, which is recorded
     #[arg(long)]
     pub reason: Option<String>,
 }
 
 /// How attempts are settled.
 #[derive(Clone, Debug, Args)]
-#[command(group = clap::ArgGroup::new("how").required(true).multiple(false))]
+#[command(group = clap::ArgGroup::new("settlement").required(true).multiple(false))]
 pub struct SettleArgs {
     /// Which items
     #[command(flatten)]
-    pub picked: Picked,
-    /// It happened, and returned this: JSON, `-` or `@FILE`
-    #[arg(long, value_name = "JSON", group = "how", allow_hyphen_values = true)]
+    pub selection: Selection,
+    /// The attempt happened and returned this: JSON, `-` or `@FILE`
+    #[arg(long, value_name = "JSON", group = "settlement", allow_hyphen_values = true)]
     pub happened: Option<String>,
-    /// It happened, and failed with this message
-    #[arg(long, value_name = "MESSAGE", group = "how")]
+    /// The attempt happened and failed with this message
+    #[arg(long, value_name = "MESSAGE", group = "settlement")]
     pub failed: Option<String>,
-    /// It did not happen: it is attempted again
-    #[arg(long, group = "how")]
+    /// The attempt did not happen: make it again
+    #[arg(long, group = "settlement")]
     pub did_not_happen: bool,
-    /// Nobody can tell: the body gets an error
-    #[arg(long, group = "how")]
+    /// It cannot be found out: the tool body receives an error
+    #[arg(long, group = "settlement")]
     pub give_up: bool,
-    /// Why; it is recorded
+    /// The reason, which is recorded
     #[arg(long)]
     pub reason: String,
 }
 
-/// What somebody has to do.
+/// The kinds of inbox items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// Approve or deny.
+pub enum InboxKindName {
+    /// A call to approve or deny.
     Approval,
-    /// Settle.
+    /// A doubt to settle.
     Doubt,
-    /// Answer.
+    /// A request for input to answer.
     Input,
-    /// Connect.
+    /// A provider to connect.
     Connection,
 }

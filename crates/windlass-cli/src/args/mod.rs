@@ -1,4 +1,4 @@
-//! What can be typed: commands, options, and what they mean.
+//! The command line: commands, options and their help.
 
 mod inbox;
 mod runs;
@@ -8,49 +8,49 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-pub use inbox::{Decision, InboxCommand, Kind as InboxKindName, Picked, SettleArgs, Wanted};
-pub use runs::{ListArgs, Result as GivenResult, RunsCommand, StateFilter};
+pub use inbox::{Decision, InboxCommand, InboxFilterArgs, InboxKindName, Selection, SettleArgs};
+pub use runs::{ListArgs, ResultArgs, RunsCommand, StateFilter};
 
 const AFTER: &str = "\
-Exit codes: 0 ok · 1 the call or run failed · 2 wrong use · 3 not found · 4 refused · 5 store or server out of reach · \
+Exit codes: 0 ok · 1 the call or run failed · 2 usage error · 3 not found · 4 refused · 5 store or server unreachable · \
 6 timed out waiting · 130 interrupted";
 
 /// A durable tool runtime for AI agents: a crash ends a process, never a run.
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version, after_help = AFTER, propagate_version = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// What applies to every command.
+    /// The options of every command.
     #[command(flatten)]
     pub global: Global,
 }
 
-/// Reads what was typed. `--wait 5s` is taken for `--wait=5s` where it means nothing else: `--wait` alone is an option too, so
-/// what follows it may be the tool.
-pub fn read(typed: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let read = Cli::try_parse_from(&typed).or_else(|wrong| {
-        let joined = joined(typed).ok_or(()).and_then(|typed| Cli::try_parse_from(typed).map_err(drop));
-        joined.map_err(|()| wrong)
+/// Parses the command line. `--wait 5s` is read as `--wait=5s` if it has no other meaning: `--wait` is valid without a value,
+/// so the next word may be the tool.
+pub fn parse(words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let parsed = Cli::try_parse_from(&words).or_else(|error| {
+        let joined = join_wait(words).ok_or(()).and_then(|words| Cli::try_parse_from(words).map_err(drop));
+        joined.map_err(|()| error)
     });
-    read.map(|mut cli| {
-        // A variable that is set to nothing is not set.
-        for word in [&mut cli.global.server, &mut cli.global.token] {
-            *word = word.take().filter(|word| !word.is_empty());
+    parsed.map(|mut cli| {
+        // An environment variable that is set to nothing counts as not set.
+        for value in [&mut cli.global.server, &mut cli.global.token] {
+            *value = value.take().filter(|value| !value.is_empty());
         }
         cli
     })
 }
 
-/// The same with the time in the same word as its option, if there is one behind it.
-fn joined(mut typed: Vec<OsString>) -> Option<Vec<OsString>> {
-    let is_time = |word: &OsString| word.to_str().is_some_and(|word| word.parse::<Span>().is_ok());
-    let at = typed.windows(2).position(|pair| pair[0] == "--wait" && is_time(&pair[1]))?;
-    let time = typed.remove(at + 1);
-    typed[at].push("=");
-    typed[at].push(time);
-    Some(typed)
+/// Joins `--wait` with the duration that follows it, if one does.
+fn join_wait(mut words: Vec<OsString>) -> Option<Vec<OsString>> {
+    let is_duration = |word: &OsString| word.to_str().is_some_and(|word| word.parse::<DurationArg>().is_ok());
+    let at = words.windows(2).position(|pair| pair[0] == "--wait" && is_duration(&pair[1]))?;
+    let duration = words.remove(at + 1);
+    words[at].push("=");
+    words[at].push(duration);
+    Some(words)
 }
 
 /// Options of every command.
@@ -59,25 +59,25 @@ pub struct Global {
     /// The database file [default: the config's `file`, or windlass.db]
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: Option<PathBuf>,
-    /// The config file [default: windlass.toml, if there is one]
+    /// The config file [default: windlass.toml, if it exists]
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
-    /// A server to talk to, instead of the one that has the file open
+    /// The server to use, instead of the one that has the file open
     #[arg(long, global = true, value_name = "URL", env = "WINDLASS_SERVER")]
     pub server: Option<String>,
-    /// The token to show to the server
+    /// The token for the server
     #[arg(long, global = true, value_name = "TOKEN", env = "WINDLASS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
-    /// Write JSON for programs: one document, or one line for each event
+    /// Print JSON: one document, or one line per event
     #[arg(long, global = true)]
     pub json: bool,
     /// When to use colours
     #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
     pub color: Colour,
-    /// Say only what was asked for
+    /// Print only the result
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Say more; twice: everything
+    /// Log more; repeat for even more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -85,7 +85,7 @@ pub struct Global {
 /// When colours are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
-    /// In a terminal that knows them.
+    /// In a terminal that supports them.
     Auto,
     /// Always.
     Always,
@@ -93,64 +93,64 @@ pub enum Colour {
     Never,
 }
 
-/// Everything there is to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Watch a charge survive kill -9: the main job, on a file of its own
+    /// Run a demo in which a card charge survives kill -9, on a file of its own
     Demo(DemoArgs),
     /// Serve the API on the file, and drive its runs
     Serve(ServeArgs),
     /// Call a tool
     Call(CallArgs),
-    /// Look at runs, and tell them things
+    /// List, inspect and control runs
     Runs {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         command: RunsCommand,
     },
-    /// What waits for a person: approvals, doubts, input, connections
+    /// Items that wait for a person: approvals, doubts, input, connections
     #[command(args_conflicts_with_subcommands = true)]
     Inbox {
-        /// What to do; lists unless said.
+        /// The subcommand; `list` by default.
         #[command(subcommand)]
         command: Option<InboxCommand>,
         /// Which items.
         #[command(flatten)]
-        wanted: Wanted,
+        filter: InboxFilterArgs,
     },
     /// Answer a wait or a pending call by its reply key
     Resolve(ResolveArgs),
     /// Send a signal to a run
     Signal(SignalArgs),
-    /// Which tools there are
+    /// List and inspect tools
     Tools {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         command: ToolsCommand,
     },
-    /// Who may use the server
+    /// Manage access tokens of the server
     Token {
-        /// What to do.
+        /// The subcommand.
         #[command(subcommand)]
         command: TokenCommand,
     },
     /// Check the config file
     Check(CheckArgs),
-    /// Say what works here and what does not: file, server, sandbox
+    /// Check this installation: config, file, server, sandbox
     Doctor,
-    /// Let go of everything that is kept no longer
+    /// Delete everything whose retention time has passed
     Gc,
-    /// Write a copy of the file while work goes on
+    /// Back up the file while it is in use
     Backup {
-        /// Where to; nothing may be there yet
+        /// The backup file, which must not exist yet
         #[arg(value_hint = ValueHint::FilePath)]
         to: PathBuf,
     },
-    /// Put a backup in the file's place
+    /// Restore the file from a backup
     Restore(RestoreArgs),
-    /// Print a completion script
+    /// Print a shell completion script
     Completions {
-        /// For which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Becomes a sandboxed command; started by command tools only.
@@ -164,7 +164,7 @@ pub struct DemoArgs {
     /// Approve the charge without asking
     #[arg(long, short = 'y')]
     pub yes: bool,
-    /// Where to keep the demo's files [default: a new temporary directory]
+    /// The directory for the demo's files [default: a new temporary directory]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub dir: Option<PathBuf>,
 }
@@ -172,10 +172,10 @@ pub struct DemoArgs {
 /// `windlass serve`
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// Where to listen [default: the config's `listen`, or 127.0.0.1:7117]
+    /// The address to listen on [default: the config's `listen`, or 127.0.0.1:7117]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// The demo's tools, charging in this ledger, and ending with whoever holds its standard input.
+    /// Serve the demo's tools with this ledger, and stop when standard input is closed.
     #[arg(long, hide = true, value_name = "LEDGER")]
     pub demo: Option<PathBuf>,
 }
@@ -188,19 +188,19 @@ pub struct CallArgs {
     /// Its arguments: JSON, `-` for standard input, `@FILE` for a file
     #[arg(long, short, value_name = "JSON", default_value = "{}", allow_hyphen_values = true)]
     pub args: String,
-    /// Wait for the end, at most so long (30s, 5m; for ever unless said)
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, conflicts_with = "detach")]
-    pub wait: Option<Option<Span>>,
+    /// Wait for the outcome, for at most this long (30s, 5m) [default: without limit]
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, conflicts_with = "detach")]
+    pub wait: Option<Option<DurationArg>>,
     /// Return as soon as the run is in the store
     #[arg(long)]
     pub detach: bool,
-    /// Names the run: the same key never starts a second one
+    /// The idempotency key: a key that was used before returns its run instead of starting another
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// The session the run belongs to
+    /// The session of the run
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
-    /// The layer the call is made through
+    /// The layer through which the call is made
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
 }
@@ -210,10 +210,10 @@ pub struct CallArgs {
 pub struct ResolveArgs {
     /// The reply key
     pub key: String,
-    /// With what
+    /// The answer
     #[command(flatten)]
-    pub result: GivenResult,
-    /// Whoever was to answer was cancelled
+    pub result: ResultArgs,
+    /// There will be no answer: the work that should have given it was cancelled
     #[arg(long, conflicts_with_all = ["value", "error"])]
     pub cancelled: bool,
 }
@@ -221,14 +221,14 @@ pub struct ResolveArgs {
 /// `windlass signal`
 #[derive(Clone, Debug, Args)]
 pub struct SignalArgs {
-    /// Which run; a unique beginning of its id will do
+    /// The run, by id or a unique prefix of it
     pub run: String,
-    /// Which signal
+    /// The name of the signal
     pub name: String,
-    /// What it says: JSON, `-` or `@FILE`
+    /// Its value: JSON, `-` or `@FILE`
     #[arg(long, value_name = "JSON", default_value = "null", allow_hyphen_values = true)]
     pub value: String,
-    /// Names the signal: the same key is never sent twice
+    /// The idempotency key: a signal with the same key is delivered once
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
 }
@@ -236,73 +236,74 @@ pub struct SignalArgs {
 /// `windlass tools …`
 #[derive(Clone, Debug, Subcommand)]
 pub enum ToolsCommand {
-    /// Every tool
+    /// List the tools
     List {
-        /// Only those with this tag
+        /// Only tools with this tag
         #[arg(long)]
         tag: Option<String>,
-        /// As this layer shows them
+        /// As seen through this layer
         #[arg(long, value_name = "LAYER")]
         layer: Option<String>,
-        /// As models are told of them (implies --json)
+        /// In the format that a model API expects (implies --json)
         #[arg(long, value_enum)]
         format: Option<ToolFormat>,
     },
-    /// One tool, with its schema and policy
+    /// Show one tool, with its schema and policy
     Show {
-        /// Its name
+        /// The tool's name
         name: String,
-        /// As this layer shows it
+        /// As seen through this layer
         #[arg(long, value_name = "LAYER")]
         layer: Option<String>,
     },
-    /// What would become of a call; nothing is run
+    /// Check what a call would do, without making it
     Try {
         /// The tool's name
         name: String,
         /// The arguments: JSON, `-` or `@FILE`
         #[arg(long, short, value_name = "JSON", default_value = "{}", allow_hyphen_values = true)]
         args: String,
-        /// The session the call would belong to
+        /// The session of the call
         #[arg(long, value_name = "SESSION")]
         session: Option<String>,
-        /// The layer the call would be made through
+        /// The layer through which the call is made
         #[arg(long, value_name = "LAYER")]
         layer: Option<String>,
     },
 }
 
-/// How tools are written for models.
+/// The formats in which model APIs expect tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ToolFormat {
-    /// As OpenAI's models are told of them.
+    /// OpenAI's format.
     Openai,
-    /// As Anthropic's models are told of them.
+    /// Anthropic's format.
     Anthropic,
 }
 
 /// `windlass token …`
 #[derive(Clone, Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token; its secret is shown once
+    /// Create a token; its secret is shown once
     Create {
-        /// Who it is for; decisions are recorded under this name
+        /// The owner's name, under which decisions are recorded
         name: String,
-        /// What it allows
+        /// What the token allows
         #[arg(long, value_enum, value_delimiter = ',', required = true)]
         scope: Vec<ScopeName>,
-        /// How long it is valid, such as 30d [default: for ever]
-        #[arg(long, value_name = "TIME")]
-        expires: Option<Span>,
-        /// See and call tools through this layer only
+        /// How long the token is valid, such as 30d [default: without limit]
+        #[arg(long, value_name = "DURATION")]
+        expires: Option<DurationArg>,
+        /// Restrict the token to the tools of this layer
         #[arg(long, value_name = "LAYER")]
         layer: Option<String>,
     },
-    /// Every token, without its secret
+    /// List the tokens, without their secrets
     List,
-    /// Make a token void
+    /// Revoke a token
     Revoke {
-        /// Its name or its id; a beginning will do
+        /// The token's name or id, or a unique prefix of either
+        // Not called `token`, which is the id of the global option.
         #[arg(value_name = "TOKEN")]
         which: String,
     },
@@ -311,9 +312,9 @@ pub enum TokenCommand {
 /// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeName {
-    /// Look at everything.
+    /// Read everything.
     Read,
-    /// Make calls, send signals, cancel.
+    /// Make calls and read their runs, send signals, cancel.
     Call,
     /// Approve, settle, answer, connect.
     Approve,
@@ -335,21 +336,21 @@ pub struct RestoreArgs {
     /// The backup
     #[arg(value_hint = ValueHint::FilePath)]
     pub from: PathBuf,
-    /// Move a file that is there aside first
+    /// If the file exists, move it aside first
     #[arg(long)]
     pub replace: bool,
 }
 
-/// A stretch of time as people type it: `250ms`, `30s`, `5m`, `2h`, `7d`.
+/// A duration on the command line: `250ms`, `30s`, `5m`, `2h`, `7d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub std::time::Duration);
+pub struct DurationArg(pub std::time::Duration);
 
-impl std::str::FromStr for Span {
+impl std::str::FromStr for DurationArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong =
-            || format!("`{text}` is no length of time: write a number and a unit, such as 250ms, 30s, 5m, 2h, 7d");
+            || format!("`{text}` is not a valid duration (expected for example `500ms`, `10s`, `5m`, `2h`, `3d`)");
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (number, unit) = text.split_at(digits);
         let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -380,55 +381,55 @@ mod tests {
     }
 
     #[test]
-    fn every_option_says_what_it_does() {
-        fn check(command: &clap::Command, silent: &mut Vec<String>) {
+    fn every_option_has_help() {
+        fn check(command: &clap::Command, undocumented: &mut Vec<String>) {
             let hidden = |argument: &&clap::Arg| argument.is_hide_set();
             for argument in command.get_arguments().filter(|argument| !hidden(argument)) {
                 if argument.get_help().is_none() {
-                    silent.push(format!("{} {}", command.get_name(), argument.get_id()));
+                    undocumented.push(format!("{} {}", command.get_name(), argument.get_id()));
                 }
             }
             for inner in command.get_subcommands() {
                 if inner.get_about().is_none() {
-                    silent.push(inner.get_name().to_owned());
+                    undocumented.push(inner.get_name().to_owned());
                 }
-                check(inner, silent);
+                check(inner, undocumented);
             }
         }
-        let mut silent = Vec::new();
-        check(&Cli::command(), &mut silent);
-        assert_eq!(silent, Vec::<String>::new());
+        let mut undocumented = Vec::new();
+        check(&Cli::command(), &mut undocumented);
+        assert_eq!(undocumented, Vec::<String>::new());
     }
 
     #[test]
-    fn a_time_may_stand_behind_wait_where_nothing_else_can_be_meant() {
+    fn wait_takes_the_next_word_as_its_duration_if_unambiguous() {
         let check = |words: &[&str]| {
-            let typed = ["windlass", "call"].iter().chain(words).map(OsString::from).collect();
-            match read(typed).map(|cli| cli.command) {
+            let words = ["windlass", "call"].iter().chain(words).map(OsString::from).collect();
+            match parse(words).map(|cli| cli.command) {
                 Ok(Command::Call(args)) => Ok((args.tool, args.wait)),
                 Ok(other) => panic!("{other:?}"),
                 Err(error) => Err(error.to_string()),
             }
         };
-        let five = Some(Some(Span(Duration::from_secs(5))));
+        let five = Some(Some(DurationArg(Duration::from_secs(5))));
         let weather = |wait| Ok(("weather".to_owned(), wait));
         assert_eq!(check(&["weather", "--wait=5s"]), weather(five));
         assert_eq!(check(&["weather", "--wait", "5s"]), weather(five));
         assert_eq!(check(&["--wait", "5s", "weather"]), weather(five));
         assert_eq!(check(&["--wait", "weather"]), weather(Some(None)));
-        assert_eq!(check(&["--wait", "5s"]), Ok(("5s".to_owned(), Some(None))), "it may be a tool");
+        assert_eq!(check(&["--wait", "5s"]), Ok(("5s".to_owned(), Some(None))), "a tool may have this name");
         let refused = check(&["weather", "--wait", "soon"]).unwrap_err();
         assert!(refused.contains("unexpected argument 'soon'"), "{refused}");
     }
 
     #[test]
-    fn lengths_of_time_are_read_as_people_write_them() {
+    fn durations_are_parsed_and_invalid_ones_are_refused() {
         for (text, millis) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("7d", 604_800_000)]
         {
-            assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))));
+            assert_eq!(text.parse(), Ok(DurationArg(Duration::from_millis(millis))));
         }
         for text in ["", "5", "s", "5 s", "-1s", "1.5h", "99999999999999999999d", "18446744073709551615d"] {
-            assert!(text.parse::<Span>().unwrap_err().contains("such as 250ms"), "{text}");
+            assert!(text.parse::<DurationArg>().unwrap_err().contains("is not a valid duration"), "{text}");
         }
     }
 }

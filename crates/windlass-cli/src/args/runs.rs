@@ -4,106 +4,110 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
-/// What can be done with runs.
+/// The subcommands of `runs`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum RunsCommand {
-    /// Which runs there are, newest first
+    /// List runs, newest first
     List(ListArgs),
-    /// One run: its timeline, what it waits for, what it came to
+    /// Show one run: its timeline, what it waits for, its outcome
     Show {
-        /// Which run; a unique beginning of its id will do
-        run: String,
-        /// Every record of its journal, too
+        /// The run, by id or a unique prefix of it
+        #[arg(required_unless_present = "key")]
+        run: Option<String>,
+        /// The run that was started under this idempotency key
+        #[arg(long, conflicts_with = "run")]
+        key: Option<String>,
+        /// Also print every record of its journal
         #[arg(long)]
         journal: bool,
     },
     /// Follow a run to its end
     Watch {
-        /// Which run; a unique beginning of its id will do
+        /// The run, by id or a unique prefix of it
         run: String,
-        /// Go on after this place (RECORD.INDEX) instead of from the start
-        #[arg(long, value_name = "PLACE")]
+        /// Continue after this event position (RECORD.INDEX) instead of from the start
+        #[arg(long, value_name = "POSITION")]
         from: Option<String>,
     },
     /// Cancel runs
     Cancel {
-        /// Which runs
+        /// The runs
         #[arg(required = true)]
         runs: Vec<String>,
-        /// Why
+        /// The reason, which is recorded
         #[arg(long, default_value = "cancelled from the command line")]
         reason: String,
     },
-    /// Make a run that goes on from a place of another, with something changed there
+    /// Start a run that continues another run from a path, with one change
     Fork {
-        /// Which run
+        /// The run
         run: String,
-        /// Where: `start`, `end`, or the path of the first operation that is made anew
+        /// `start`, `end`, or the path of the first operation that is executed again
         #[arg(long, value_name = "PATH")]
         at: String,
-        /// The call there is made with these arguments: JSON, `-` or `@FILE`
+        /// Make the call at the path with these arguments: JSON, `-` or `@FILE`
         #[arg(long, value_name = "JSON", conflicts_with_all = ["value", "error"])]
         args: Option<String>,
-        /// Or the operation there is not made, and came to this
+        /// Do not execute the operation at the path, but give it this result
         #[command(flatten)]
-        result: Result,
+        result: ResultArgs,
     },
-    /// Why a run does not go on, and what would move it
+    /// Explain why a run does not proceed, and what would make it proceed
     Explain {
-        /// Which run
+        /// The run
         run: String,
     },
-    /// Write a run as a document for another store
+    /// Export a run as a document for another store
     Export {
-        /// Which run
+        /// The run
         run: String,
-        /// Where to [default: standard output]
+        /// The file to write [default: standard output]
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         to: Option<PathBuf>,
     },
-    /// Read a run that was exported
+    /// Import a run that was exported
     Import {
         /// The document; `-` for standard input
         #[arg(value_hint = ValueHint::FilePath)]
         from: PathBuf,
     },
-    /// Forget finished runs at once
+    /// Delete finished runs now
     Purge {
-        /// Which runs
+        /// The runs
         #[arg(required = true)]
         runs: Vec<String>,
     },
-    /// Whether journals fit the tools of today; nothing is run
+    /// Check whether journals still match the current tools; executes nothing
     ReplayCheck {
-        /// Which runs
+        /// The runs
         #[arg(required_unless_present = "all")]
         runs: Vec<String>,
-        /// Every run that is not finished
+        /// All runs that are not finished
         #[arg(long, conflicts_with = "runs")]
         all: bool,
     },
-    /// Take up held runs again
+    /// Resume held runs
     Resume {
-        /// Which runs
+        /// The runs
         #[arg(required = true)]
         runs: Vec<String>,
     },
-    /// End a held run by hand
+    /// End a held run with a result given by hand
     Finish {
-        /// Which run
+        /// The run
         run: String,
-        /// What it came to
+        /// Its result
         #[command(flatten)]
-        result: Result,
-        /// Why
+        result: ResultArgs,
+        /// The reason, which is recorded
         #[arg(long)]
         reason: String,
     },
-    /// Where two runs differ
+    /// Show where two runs differ
     Compare {
-        /// One run
+        /// The first run
         a: String,
-        /// The other
+        /// The second run
         b: String,
     },
 }
@@ -111,55 +115,67 @@ pub enum RunsCommand {
 /// Which runs are listed.
 #[derive(Clone, Debug, Args)]
 pub struct ListArgs {
-    /// Only those that stand like this
+    /// Only runs in this state
     #[arg(long, value_enum)]
     pub state: Option<StateFilter>,
-    /// Only those of this tool
+    /// Only runs of this tool
     #[arg(long)]
     pub tool: Option<String>,
-    /// Only those of this session
+    /// Only runs in this session
     #[arg(long)]
     pub session: Option<String>,
-    /// Only those that this run started
+    /// Only runs that this run started
     #[arg(long, value_name = "RUN")]
     pub parent: Option<String>,
-    /// Oldest first
+    /// Only the run that was started under this idempotency key
+    #[arg(long)]
+    pub key: Option<String>,
+    /// List the oldest first
     #[arg(long)]
     pub oldest: bool,
-    /// At most so many
+    /// List at most this many
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub limit: u64,
 }
 
-/// Where runs stand.
+/// The states by which runs are filtered: every state that `runs list` prints, and some that cover several of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StateFilter {
-    /// Not taken up yet.
+    /// Waits for a worker.
     Queued,
-    /// Somebody drives it.
+    /// A worker drives it.
     Running,
-    /// Only waits.
+    /// Waits for time, a person, a message or another run.
     Suspended,
-    /// Held until the cause is gone.
+    /// Held until its cause is removed.
     Held,
-    /// Over.
+    /// Finished, with any ending.
     Finished,
-    /// Something of it is in doubt.
-    Doubted,
-    /// Something of it waits for a person.
+    /// Finished, and succeeded.
+    Ok,
+    /// Finished, and failed.
+    Failed,
+    /// Finished by a cancellation.
+    Cancelled,
+    /// Lost with the process that drove it.
+    Lost,
+    /// Has an attempt in doubt.
+    #[value(alias = "in doubt", alias = "doubted")]
+    InDoubt,
+    /// Has an item in the inbox.
     Inbox,
 }
 
-/// What something came to: a value or an error.
+/// A result given on the command line: a value or an error.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Result {
-    /// It came to this: JSON, `-` or `@FILE`
+pub struct ResultArgs {
+    /// The value: JSON, `-` or `@FILE`
     #[arg(long, value_name = "JSON", conflicts_with = "error", allow_hyphen_values = true)]
     pub value: Option<String>,
-    /// It failed with this message
+    /// A failure with this message
     #[arg(long, value_name = "MESSAGE")]
     pub error: Option<String>,
-    /// A short name of the error for programs
+    /// The code of the failure, for programs
     #[arg(long, value_name = "CODE", requires = "error")]
     pub code: Option<String>,
 }

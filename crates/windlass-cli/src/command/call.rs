@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use windlass::RunId;
-use windlass_server::wire::{Accepted, CallAnswer, CallRequest, InboxPage, Outcome, OutcomeAnswer, Run, State};
+use windlass_server::wire::{Accepted, CallRequest, CallResponse, InboxPage, Outcome, OutcomeResponse, Run, RunState};
 
-use super::{say, tools};
+use super::{text, tools};
 use crate::api::{Api, query};
 use crate::args::CallArgs;
 use crate::exit::{Exit, Failure, Result};
@@ -14,19 +14,20 @@ use crate::input;
 use crate::out::Out;
 use crate::style::plain;
 
-/// How long one request waits before it asks again: short enough that an interruption, and what a run waits for, are seen.
-const LOOK: Duration = Duration::from_secs(2);
-/// The same where this process answers itself, at first and at most: that nobody but a person could go on is seen soon.
-const LOOKS_HERE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
+/// How long one request waits for the outcome. In between, this command prints what the run waits for.
+const POLL: Duration = Duration::from_secs(2);
+/// The first and the longest interval if this process answers itself: it should soon notice that only a person can let the
+/// run proceed.
+const LOCAL_POLL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(500));
 
-/// Calls a tool, and waits for its outcome unless told otherwise.
+/// Calls a tool, and waits for its outcome unless `--detach` is given.
 pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
-    let within = match args.wait {
-        Some(Some(span)) => Some(span.0),
+    let limit = match args.wait {
+        Some(Some(duration)) => Some(duration.0),
         _ => None,
     };
     let began = Instant::now();
-    let first = if args.detach { Duration::ZERO } else { within.unwrap_or(LOOK).min(look(began, api)) };
+    let first = if args.detach { Duration::ZERO } else { limit.unwrap_or(POLL).min(poll_interval(began, api)) };
     let request = CallRequest {
         tool: args.tool.clone(),
         args: input::json(&args.args, "--args")?,
@@ -42,22 +43,22 @@ pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
         if args.detach {
             return detached(&accepted, api, out);
         }
-        let left = |began: Instant| within.map(|within| within.saturating_sub(began.elapsed()));
-        let outcomes = patience(accepted.run, began, left, api, out).await?;
-        return ended(accepted.run, &outcomes, args, api, out).await;
+        let left = |began: Instant| limit.map(|limit| limit.saturating_sub(began.elapsed()));
+        let outcomes = wait(&accepted, began, left, api, out).await?;
+        return finish(accepted.run, &outcomes, args, api, out).await;
     }
-    let answer: CallAnswer = api.read(answer).await?;
-    ended(answer.run, &[answer.outcome], args, api, out).await
+    let answer: CallResponse = api.read(answer).await?;
+    finish(answer.run, &[answer.outcome], args, api, out).await
 }
 
-async fn ended(run: RunId, outcomes: &[Outcome], args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
+async fn finish(run: RunId, outcomes: &[Outcome], args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
     let is_unavailable = |outcome: &Outcome| outcome.error.as_ref().is_some_and(|error| error.kind == "unavailable");
     let layer = args.layer.as_deref();
     let unknown = if outcomes.iter().any(is_unavailable) { tools::unknown(&args.tool, layer, api).await } else { None };
     match unknown {
-        // It says more than the outcome, which programs are told all the same.
+        // More helpful to people than the outcome, which programs still get.
         Some(failure) if !out.json => Err(failure),
-        unknown => told(run, outcomes, out).and(unknown.map_or(Ok(()), Err)),
+        unknown => print(run, outcomes, out).and(unknown.map_or(Ok(()), Err)),
     }
 }
 
@@ -67,64 +68,65 @@ fn detached(accepted: &Accepted, api: &Api, out: &Out) -> Result<()> {
     }
     out.line(&accepted.run.to_string())?;
     if !api.is_remote() {
-        out.aside("nobody drives the runs of this file now; `windlass serve` does");
+        out.note("no server drives the runs of this file now; start one with `windlass serve`");
     }
     Ok(())
 }
 
-/// Waits for the end, and says meanwhile what is waited for.
-async fn patience(
-    run: RunId,
+/// Waits for the outcome, and prints what the run waits for.
+async fn wait(
+    accepted: &Accepted,
     began: Instant,
     left: impl Fn(Instant) -> Option<Duration>,
     api: &Api,
     out: &Out,
 ) -> Result<Vec<Outcome>> {
-    let mut said = String::new();
-    let mut asked = None;
+    let (run, access) = (accepted.run, accepted.access.as_deref());
+    let mut printed = String::new();
+    let mut in_inbox = None;
     loop {
-        let look = look(began, api);
-        let wait = left(began).map_or(look, |left| left.min(look));
-        let waits = millis(wait).to_string();
-        let path = format!("/v1/runs/{run}/outcome{}", query(&[("wait_ms", Some(&waits))]));
+        let interval = poll_interval(began, api);
+        let wait = left(began).map_or(interval, |left| left.min(interval));
+        let wait_ms = millis(wait).to_string();
+        let path = format!("/v1/runs/{run}/outcome{}", query(&[("wait_ms", Some(&wait_ms)), ("access", access)]));
         let found: Run = match outcome(&path, api).await? {
             Some(answer) => return Ok(answer.outcomes),
-            None => api.get(&format!("/v1/runs/{run}")).await?,
+            None => api.get(&format!("/v1/runs/{run}{}", query(&[("access", access)]))).await?,
         };
         let sentence = found.sentence.clone().unwrap_or_default();
-        if !api.is_remote() && is_asked_of_people(run, api).await? {
-            asked.get_or_insert_with(Instant::now);
+        if !api.is_remote() && is_in_inbox(run, api).await? {
+            in_inbox.get_or_insert_with(Instant::now);
         } else {
-            asked = None;
+            in_inbox = None;
         }
-        // A doubt is in the inbox while its tool may still settle it; once all the run does is wait, nobody but a person can.
-        let in_vain = |since: Instant| found.state == State::Suspended || since.elapsed() >= LOOK;
-        if found.state == State::Held || asked.is_some_and(in_vain) {
-            // Nobody else can get at the file while this process has it open, so waiting would be in vain.
-            return Err(later(Exit::TimedOut, &sentence, run));
+        // The tool may still settle a doubt that is in the inbox. Once the run is suspended, only a person can.
+        let needs_person = |since: Instant| found.state == RunState::Suspended || since.elapsed() >= POLL;
+        if found.state == RunState::Held || in_inbox.is_some_and(needs_person) {
+            // No other process can open the file while this one waits, so waiting would never end.
+            return Err(not_finished(Exit::TimedOut, &sentence, run));
         }
         if left(began).is_some_and(|left| left.is_zero()) {
-            return Err(later(Exit::TimedOut, &sentence, run));
+            return Err(not_finished(Exit::TimedOut, &sentence, run));
         }
-        let gist = gist(&sentence);
-        if gist != said && found.state == State::Suspended {
-            out.aside(&plain(&sentence));
-            said = gist;
+        let gist = without_numbers(&sentence);
+        if gist != printed && found.state == RunState::Suspended {
+            out.note(&plain(&sentence));
+            printed = gist;
         }
     }
 }
 
-/// A sentence without its numbers: that time passes is nothing new.
-fn gist(sentence: &str) -> String {
+/// A sentence without its numbers: it is not printed again only because time has passed.
+fn without_numbers(sentence: &str) -> String {
     sentence.chars().filter(|c| !c.is_ascii_digit()).collect::<String>().replace(" ms", " s")
 }
 
-fn look(began: Instant, api: &Api) -> Duration {
-    let (first, most) = LOOKS_HERE;
-    if api.is_remote() { LOOK } else { (began.elapsed() / 2).clamp(first, most) }
+fn poll_interval(began: Instant, api: &Api) -> Duration {
+    let (first, longest) = LOCAL_POLL;
+    if api.is_remote() { POLL } else { (began.elapsed() / 2).clamp(first, longest) }
 }
 
-async fn outcome(path: &str, api: &Api) -> Result<Option<OutcomeAnswer>> {
+async fn outcome(path: &str, api: &Api) -> Result<Option<OutcomeResponse>> {
     match api.get::<serde_json::Value>(path).await {
         Ok(answer) if answer.get("outcomes").is_some() => {
             let read = serde_json::from_value(answer);
@@ -135,17 +137,18 @@ async fn outcome(path: &str, api: &Api) -> Result<Option<OutcomeAnswer>> {
     }
 }
 
-async fn is_asked_of_people(run: RunId, api: &Api) -> Result<bool> {
+async fn is_in_inbox(run: RunId, api: &Api) -> Result<bool> {
     let inbox: InboxPage = api.get(&format!("/v1/inbox{}", query(&[("run", Some(&run.to_string()))]))).await?;
     Ok(!inbox.items.is_empty())
 }
 
-fn later(exit: Exit, sentence: &str, run: RunId) -> Failure {
+fn not_finished(exit: Exit, sentence: &str, run: RunId) -> Failure {
     let sentence = plain(sentence);
-    Failure::new(exit, format!("{sentence}\nthe run is in the store: `windlass runs show {run}`, `windlass inbox`"))
+    let next = format!("the run is not finished: see `windlass runs show {run}` and `windlass inbox`");
+    Failure::new(exit, format!("{sentence}\n{next}"))
 }
 
-fn told(run: RunId, outcomes: &[Outcome], out: &Out) -> Result<()> {
+fn print(run: RunId, outcomes: &[Outcome], out: &Out) -> Result<()> {
     if out.json {
         let document = match outcomes {
             [one] => serde_json::json!({ "run": run, "outcome": one }),
@@ -154,7 +157,7 @@ fn told(run: RunId, outcomes: &[Outcome], out: &Out) -> Result<()> {
         out.document(&document)?;
     } else {
         for outcome in outcomes {
-            out.lines(&say::outcome(outcome, out))?;
+            out.lines(&text::outcome(outcome, out))?;
         }
     }
     if outcomes.iter().all(Outcome::is_ok) { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }

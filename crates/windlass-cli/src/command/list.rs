@@ -1,15 +1,15 @@
 //! `windlass runs list`
 
-use windlass_server::wire::{Run, RunPage};
+use windlass_server::wire::{Run, RunPage, WaitingFor};
 
-use super::say;
-use crate::api::{Api, enough, query};
+use super::text;
+use crate::api::{Api, prefix_len, query};
 use crate::args::{ListArgs, StateFilter};
 use crate::exit::Result;
 use crate::out::Out;
 use crate::style::{Tint, plain, table};
 
-/// The most the server gives at once.
+/// The largest page the server returns.
 const PAGE: u64 = 500;
 
 /// Lists runs.
@@ -19,12 +19,12 @@ pub(super) async fn run(args: &ListArgs, api: &Api, out: &Out) -> Result<()> {
         return out.document(&serde_json::json!({ "runs": runs, "more": more }));
     }
     if runs.is_empty() {
-        out.aside("no runs");
+        out.note("no runs");
         return Ok(());
     }
     out.lines(&rows(&runs, out))?;
     if more {
-        out.aside(&format!("… there are more; `--limit {}` shows more of them", args.limit * 5));
+        out.note(&format!("… there are more; `--limit {}` shows more of them", args.limit * 5));
     }
     Ok(())
 }
@@ -34,79 +34,82 @@ async fn fetch(args: &ListArgs, api: &Api) -> Result<(Vec<Run>, bool)> {
         Some(parent) => Some(api.run(parent).await?.to_string()),
         None => None,
     };
+    let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     let mut runs: Vec<Run> = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
-        let left = args.limit - runs.len() as u64;
-        let limit = left.min(PAGE).to_string();
+        let page_size = (args.limit - runs.len() as u64).min(PAGE).to_string();
         let pairs = [
-            ("state", args.state.map(state)),
+            ("state", args.state.map(state_word)),
             ("tool", args.tool.as_deref()),
             ("session", args.session.as_deref()),
             ("parent", parent.as_deref()),
+            ("key", args.key.as_deref()),
             ("order", Some(if args.oldest { "oldest" } else { "newest" })),
-            ("limit", Some(limit.as_str())),
+            ("limit", Some(page_size.as_str())),
             ("cursor", cursor.as_deref()),
         ];
         let page: RunPage = api.get(&format!("/v1/runs{}", query(&pairs))).await?;
         runs.extend(page.runs);
         cursor = page.next;
-        if cursor.is_none() || runs.len() as u64 >= args.limit {
+        if cursor.is_none() || runs.len() >= limit {
             return Ok((runs, cursor.is_some()));
         }
     }
 }
 
-fn state(state: StateFilter) -> &'static str {
+/// The name of a state in a query.
+fn state_word(state: StateFilter) -> &'static str {
     match state {
         StateFilter::Queued => "queued",
         StateFilter::Running => "running",
         StateFilter::Suspended => "suspended",
         StateFilter::Held => "held",
         StateFilter::Finished => "finished",
-        StateFilter::Doubted => "doubted",
+        StateFilter::Ok => "ok",
+        StateFilter::Failed => "failed",
+        StateFilter::Cancelled => "cancelled",
+        StateFilter::Lost => "lost",
+        StateFilter::InDoubt => "in_doubt",
         StateFilter::Inbox => "inbox",
     }
 }
 
 fn rows(runs: &[Run], out: &Out) -> Vec<String> {
-    let now = say::now();
+    let now = text::now();
     let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
-    let chars = enough(&ids);
+    let chars = prefix_len(&ids);
     let mut rows =
         vec![["RUN", "STATE", "TOOL", "CREATED", "WAITS FOR"].map(|head| (Tint::Dim, head.to_owned())).into()];
     for (run, id) in runs.iter().zip(&ids) {
         let id: String = id.chars().take(chars).collect();
         rows.push(vec![
             (Tint::Bold, id),
-            say::state(run),
+            text::state(run),
             (Tint::Plain, plain(&run.tool)),
-            (Tint::Dim, say::ago(run.created, now)),
+            (Tint::Dim, text::ago(run.created, now)),
             (Tint::Plain, waits(run)),
         ]);
     }
     table(&rows, &out.style)
 }
 
-/// What keeps it, in a few words.
+/// What the run waits for, in a few words.
 fn waits(run: &Run) -> String {
-    let mut what: Vec<String> = run.doubts.iter().map(|doubt| format!("settlement of {}", doubt.operation)).collect();
-    what.extend(run.parks.iter().map(|park| {
-        let text = |field: &str| park.on.detail.get(field).and_then(|value| value.as_str()).unwrap_or_default();
-        match park.on.kind.as_str() {
-            "approval" => format!("approval of {}", text("tool")),
-            "connection" => format!("a connection to {}", text("provider")),
-            "input" => format!("an answer: {}", text("name")),
-            "signal" => format!("signal {}", text("name")),
-            "child" => format!("run {}", text("run")),
-            "time" => "a time".to_owned(),
-            "retry" => "its next attempt".to_owned(),
-            "key" => format!("key {}", text("key")),
-            other => other.to_owned(),
-        }
+    let mut causes: Vec<String> = run.doubts.iter().map(|doubt| format!("settlement of {}", doubt.operation)).collect();
+    causes.extend(run.parks.iter().map(|park| match &park.on {
+        WaitingFor::Approval { tool, .. } => format!("approval of {tool}"),
+        WaitingFor::Connection { provider } => format!("a connection to {provider}"),
+        WaitingFor::Input { name, .. } => format!("an answer: {name}"),
+        WaitingFor::Signal { name } => format!("signal {name}"),
+        WaitingFor::Child { run } => format!("run {run}"),
+        WaitingFor::Time => "a time".to_owned(),
+        WaitingFor::Retry => "its next attempt".to_owned(),
+        WaitingFor::Key { key } => format!("key {key}"),
+        WaitingFor::Unknown => "something that this version does not know".to_owned(),
     }));
     if let Some(hold) = &run.hold {
-        what.push(hold.sentence.clone());
+        causes.push(hold.sentence.clone());
     }
-    plain(&what.join(", "))
+    plain(&causes.join(", "))
 }

@@ -1,25 +1,30 @@
-//! What each command does, written once against the API.
+//! The commands, written against the API.
 
 mod call;
-mod care;
 mod inbox;
 mod list;
+mod maintenance;
 mod runs;
-mod say;
 mod show;
+mod text;
 mod tokens;
 mod tools;
 mod watch;
 
-use crate::api::{self, Api, Open};
+use std::time::Duration;
+
+use crate::api::{self, Api, OpenMode};
 use crate::args::{Cli, Command, Global, InboxCommand, RunsCommand, TokenCommand, ToolsCommand};
-use crate::exit::Result;
+use crate::exit::{Exit, Result};
 use crate::out::Out;
 use crate::{completions, demo, serve};
 
-pub use say::{activity_line, ago, ending, state};
+pub use text::{activity_line, ago, ending, state};
 
-/// Does what was asked for.
+/// Closing a file without attempts in flight takes less than this, and needs no note.
+const CLOSE_SILENTLY: Duration = Duration::from_millis(200);
+
+/// Executes a command.
 pub async fn run(cli: Cli) -> Result<()> {
     let Cli { command, global } = cli;
     let out = Out::new(&global);
@@ -27,53 +32,68 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Demo(args) => demo::run(&args, &out).await,
         Command::Serve(args) => serve::run(&args, &global, &out).await,
         Command::Completions { shell } => completions::print(shell),
-        Command::Check(args) => care::check(&args, &global, &out).await,
-        Command::Doctor => care::doctor(&global, &out).await,
-        Command::Restore(args) => care::restore(&args, &global, &out),
+        Command::Check(args) => maintenance::check(&args, &global, &out).await,
+        Command::Doctor => maintenance::doctor(&global, &out).await,
+        Command::Restore(args) => maintenance::restore(&args, &global, &out),
         Command::Runs { command: RunsCommand::Watch { run, from } } => watch::run(&run, from, &global, &out).await,
         Command::SandboxLaunch => Ok(()),
         command => with_api(command, &global, &out).await,
     }
 }
 
-/// Commands that ask one question, or say one thing.
+/// Executes a command that makes requests to the API.
 async fn with_api(command: Command, global: &Global, out: &Out) -> Result<()> {
     let tool = match &command {
         Command::Call(args) => Some((args.tool.as_str(), args.layer.as_deref())),
         _ => None,
     };
-    let api = api::open(global, how(&command), tool).await?;
+    let api = api::open(global, open_mode(&command), tool).await?;
     let done = tokio::select! {
-        done = ask(command, &api, out) => done,
+        done = request(command, &api, out) => done,
         interrupted = crate::interrupt::wait() => Err(interrupted),
     };
-    // What was asked for is more worth telling than what went wrong with closing the file.
-    let closed = api.close().await;
+    let interrupted = matches!(&done, Err(failure) if failure.exit == Exit::Interrupted);
+    let closed = if interrupted { close_after_interrupt(api, out).await } else { api.close().await };
+    // A failure of the command matters more than a failure to close the file.
     done.and(closed)
 }
 
-/// Only what cannot be done otherwise drives the runs of a file: looking at it must not move anything.
-fn how(command: &Command) -> Open {
+/// Closes the file, and says what this waits for. A second signal ends the process meanwhile.
+async fn close_after_interrupt(api: Api, out: &Out) -> Result<()> {
+    let mut closing = std::pin::pin!(api.close());
+    tokio::select! {
+        closed = &mut closing => return closed,
+        () = tokio::time::sleep(CLOSE_SILENTLY) => {}
+    }
+    out.note(&format!(
+        "waiting up to {} s for the attempt in flight to end; press Ctrl-C again to stop now; the call will then be in doubt",
+        windlass::limits::DRAIN.as_secs()
+    ));
+    closing.await
+}
+
+/// Only commands that need it drive the runs of a file: inspecting a file must not change anything.
+fn open_mode(command: &Command) -> OpenMode {
     match command {
-        Command::Call(args) if !args.detach => Open::Drive,
-        Command::Call(_) => Open::Create,
-        Command::Runs { command: RunsCommand::Resume { .. } } => Open::Drive,
-        Command::Runs { command: RunsCommand::Import { .. } } => Open::Begin,
-        Command::Runs { command: RunsCommand::ReplayCheck { .. } } => Open::Replay,
-        Command::Tools { .. } => Open::Tools,
-        Command::Token { command: TokenCommand::Create { .. } } => Open::Begin,
-        Command::Gc => Open::Tidy,
-        _ => Open::Look,
+        Command::Call(args) if !args.detach => OpenMode::Drive,
+        Command::Call(_) => OpenMode::Enqueue,
+        Command::Runs { command: RunsCommand::Resume { .. } } => OpenMode::Drive,
+        Command::Runs { command: RunsCommand::Import { .. } } => OpenMode::Init,
+        Command::Runs { command: RunsCommand::ReplayCheck { .. } } => OpenMode::Replay,
+        Command::Tools { .. } => OpenMode::Tools,
+        Command::Token { command: TokenCommand::Create { .. } } => OpenMode::Init,
+        Command::Gc => OpenMode::Collect,
+        _ => OpenMode::Inspect,
     }
 }
 
-async fn ask(command: Command, api: &Api, out: &Out) -> Result<()> {
+async fn request(command: Command, api: &Api, out: &Out) -> Result<()> {
     match command {
         Command::Call(args) => call::run(&args, api, out).await,
         Command::Runs { command } => runs(command, api, out).await,
-        Command::Inbox { command, wanted } => match command {
-            None => inbox::list(&wanted, api, out).await,
-            Some(InboxCommand::List(wanted)) => inbox::list(&wanted, api, out).await,
+        Command::Inbox { command, filter } => match command {
+            None => inbox::list(&filter, api, out).await,
+            Some(InboxCommand::List(filter)) => inbox::list(&filter, api, out).await,
             Some(command) => inbox::act(command, api, out).await,
         },
         Command::Resolve(args) => runs::resolve(&args, api, out).await,
@@ -88,9 +108,9 @@ async fn ask(command: Command, api: &Api, out: &Out) -> Result<()> {
             }
         },
         Command::Token { command } => tokens::run(command, api, out).await,
-        Command::Gc => care::gc(api, out).await,
-        Command::Backup { to } => care::backup(&to, api, out).await,
-        // The others need no API, or see to it themselves.
+        Command::Gc => maintenance::gc(api, out).await,
+        Command::Backup { to } => maintenance::backup(&to, api, out).await,
+        // The others need no API, or open it themselves.
         _ => Ok(()),
     }
 }
@@ -98,7 +118,13 @@ async fn ask(command: Command, api: &Api, out: &Out) -> Result<()> {
 async fn runs(command: RunsCommand, api: &Api, out: &Out) -> Result<()> {
     match command {
         RunsCommand::List(args) => list::run(&args, api, out).await,
-        RunsCommand::Show { run, journal } => show::run(&run, journal, api, out).await,
+        RunsCommand::Show { run, key, journal } => {
+            let id = match (run, key) {
+                (_, Some(key)) => api.run_by_key(&key).await?,
+                (run, None) => api.run(&run.unwrap_or_default()).await?,
+            };
+            show::run(id, journal, api, out).await
+        }
         RunsCommand::Watch { .. } => Ok(()),
         RunsCommand::Cancel { runs, reason } => runs::cancel(&runs, &reason, api, out).await,
         RunsCommand::Fork { run, at, args, result } => runs::fork(&run, at, args, &result, api, out).await,

@@ -1,4 +1,4 @@
-//! What people do with runs.
+//! The subcommands of `windlass runs`, and `resolve` and `signal`.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use windlass::RunId;
 use windlass_server::wire::{
     AnswerRequest, CancelRequest, Comparison, ErrorRequest, Explanation, FinishRequest, ForkChange, ForkRequest,
-    Forked, Imported, ReplayCheck, ReplyAnswer, RunPage, SignalRequest,
+    Forked, Imported, MoveReason, ReplayCheck, ReplyResponse, RunPage, SignalRequest,
 };
 
-use super::care::write_private;
+use super::maintenance::write_private;
+use super::text;
 use crate::api::{Api, escaped, query};
-use crate::args::{GivenResult, ResolveArgs, SignalArgs};
+use crate::args::{ResolveArgs, ResultArgs, SignalArgs};
 use crate::exit::{Exit, Failure, Result};
 use crate::input;
 use crate::out::Out;
@@ -23,12 +24,12 @@ use crate::style::{Tint, plain};
 /// `runs cancel`
 pub(super) async fn cancel(runs: &[String], reason: &str, api: &Api, out: &Out) -> Result<()> {
     let request = CancelRequest { reason: Some(reason.to_owned()) };
-    each(runs, "cancelled", api, out, async |run| tell(api, &format!("/v1/runs/{run}/cancel"), &request).await).await
+    each(runs, "cancelled", api, out, async |run| post(api, &format!("/v1/runs/{run}/cancel"), &request).await).await
 }
 
 /// `runs resume`
 pub(super) async fn resume(runs: &[String], api: &Api, out: &Out) -> Result<()> {
-    each(runs, "resumed", api, out, async |run| tell(api, &format!("/v1/runs/{run}/resume"), &json!({})).await).await
+    each(runs, "resumed", api, out, async |run| post(api, &format!("/v1/runs/{run}/resume"), &json!({})).await).await
 }
 
 /// `runs purge`
@@ -37,13 +38,13 @@ pub(super) async fn purge(runs: &[String], api: &Api, out: &Out) -> Result<()> {
 }
 
 /// `runs finish`
-pub(super) async fn finish(typed: &str, result: &GivenResult, reason: String, api: &Api, out: &Out) -> Result<()> {
+pub(super) async fn finish(typed: &str, result: &ResultArgs, reason: String, api: &Api, out: &Out) -> Result<()> {
     let run = api.run(typed).await?;
-    let (value, error) = given(result)?;
+    let (value, error) = parse_result(result)?;
     if value.is_none() && error.is_none() {
-        return Err(Failure::usage("say what the run came to: --value JSON or --error MESSAGE"));
+        return Err(Failure::usage("the result of the run is missing: give --value JSON or --error MESSAGE"));
     }
-    tell(api, &format!("/v1/runs/{run}/finish"), &FinishRequest { value, error, reason }).await?;
+    post(api, &format!("/v1/runs/{run}/finish"), &FinishRequest { value, error, reason }).await?;
     done(run, "finished", out)
 }
 
@@ -52,12 +53,12 @@ pub(super) async fn fork(
     typed: &str,
     at: String,
     args: Option<String>,
-    result: &GivenResult,
+    result: &ResultArgs,
     api: &Api,
     out: &Out,
 ) -> Result<()> {
     let run = api.run(typed).await?;
-    let (value, error) = given(result)?;
+    let (value, error) = parse_result(result)?;
     let input = input::maybe_json(args.as_deref(), "--args")?;
     let changes = input.is_some() || value.is_some() || error.is_some();
     let change = changes.then_some(ForkChange { input, value, error, reason: None });
@@ -66,7 +67,7 @@ pub(super) async fn fork(
         return out.document(&forked);
     }
     out.line(&forked.run.to_string())?;
-    out.aside(&format!("compare them: windlass runs compare {run} {}", forked.run));
+    out.note(&format!("compare the runs with `windlass runs compare {run} {}`", forked.run));
     Ok(())
 }
 
@@ -74,7 +75,31 @@ pub(super) async fn fork(
 pub(super) async fn explain(typed: &str, api: &Api, out: &Out) -> Result<()> {
     let run = api.run(typed).await?;
     let explanation: Explanation = api.get(&format!("/v1/runs/{run}/explain")).await?;
-    if out.json { out.document(&explanation) } else { out.line(&plain(&explanation.sentence)) }
+    if out.json {
+        return out.document(&explanation);
+    }
+    out.line(&plain(&explanation.sentence))?;
+    explanation_keys(&explanation, out)
+}
+
+/// The idempotency keys of attempts that are in doubt, running or to be repeated.
+fn explanation_keys(explanation: &Explanation, out: &Out) -> Result<()> {
+    for one in &explanation.moves {
+        match (&one.reason, &one.idempotency_key) {
+            (
+                MoveReason::InDoubt { operation, attempt, .. } | MoveReason::Attempt { operation, attempt, .. },
+                Some(key),
+            ) => {
+                out.line(&text::attempt_key(operation, *attempt, key))?;
+            }
+            (MoveReason::AtWork { operation, .. } | MoveReason::Waits { operation, .. }, Some(key)) => {
+                out.line(&format!("attempts of {} have the idempotency key {}", plain(operation), plain(key)))?;
+            }
+            (MoveReason::Waits { child: Some(child), .. }, None) => explanation_keys(child, out)?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// `runs compare`
@@ -97,14 +122,14 @@ pub(super) async fn export(typed: &str, to: Option<&Path>, api: &Api, out: &Out)
     let run = api.run(typed).await?;
     let document = api.text(&format!("/v1/runs/{run}/export")).await?;
     let Some(to) = to else { return out.line(document.trim_end()) };
-    // Whoever reads it meanwhile must not take half of it for the whole.
+    // Written to another name first, so that no reader sees an incomplete document.
     let failed =
-        |error: std::io::Error| Failure::new(Exit::Refused, format!("{} cannot be written: {error}", to.display()));
-    let mut half = to.as_os_str().to_owned();
-    half.push(".part");
-    // It has every secret of the run in clear.
-    write_private(half.as_ref(), |file| file.write_all(document.as_bytes()))
-        .and_then(|()| std::fs::rename(&half, to))
+        |error: std::io::Error| Failure::new(Exit::Refused, format!("could not write {}: {error}", to.display()));
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".part");
+    // Private, because it contains the secrets of the run in clear text.
+    write_private(partial.as_ref(), |file| file.write_all(document.as_bytes()))
+        .and_then(|()| std::fs::rename(&partial, to))
         .map_err(failed)?;
     if out.json { out.document(&json!({ "run": run, "to": to })) } else { out.line(&to.display().to_string()) }
 }
@@ -125,7 +150,7 @@ pub(super) async fn replay_check(typed: &[String], api: &Api, out: &Out) -> Resu
     let mut progress = Progress::new("checking runs", out);
     let all = runs.len() as u64;
     for run in runs {
-        progress.tell(checks.len() as u64, all);
+        progress.update(checks.len() as u64, all);
         let check: ReplayCheck = api.post(&format!("/v1/runs/{run}/replay-check"), &json!({}), None).await?;
         if !out.json {
             let sign = if check.fits { (Tint::Good, "✓") } else { (Tint::Bad, "✗") };
@@ -138,7 +163,7 @@ pub(super) async fn replay_check(typed: &[String], api: &Api, out: &Out) -> Resu
     if out.json {
         out.document(&json!({ "checks": checks, "fit": fit }))?;
     } else {
-        out.aside(&format!("{fit} of {} fit the tools of today", checks.len()));
+        out.note(&format!("{fit} of {} match the current tools", checks.len()));
     }
     if fit == checks.len() { Ok(()) } else { Err(Failure::silent(Exit::Failed)) }
 }
@@ -164,12 +189,12 @@ async fn unfinished(api: &Api) -> Result<Vec<RunId>> {
 
 /// `resolve`
 pub(super) async fn resolve(args: &ResolveArgs, api: &Api, out: &Out) -> Result<()> {
-    let (value, error) = given(&args.result)?;
+    let (value, error) = parse_result(&args.result)?;
     if value.is_none() && error.is_none() && !args.cancelled {
-        return Err(Failure::usage("say what the answer is: --value JSON, --error MESSAGE or --cancelled"));
+        return Err(Failure::usage("the answer is missing: give --value JSON, --error MESSAGE or --cancelled"));
     }
     let request = AnswerRequest { value, error, cancelled: args.cancelled };
-    let answer: ReplyAnswer = api.post(&format!("/v1/replies/{}", escaped(&args.key)), &request, None).await?;
+    let answer: ReplyResponse = api.post(&format!("/v1/replies/{}", escaped(&args.key)), &request, None).await?;
     if out.json { out.document(&answer) } else { out.line(&plain(&answer.resolved)) }
 }
 
@@ -182,14 +207,14 @@ pub(super) async fn signal(args: &SignalArgs, api: &Api, out: &Out) -> Result<()
     done(run, "signalled", out)
 }
 
-/// What somebody says something came to.
-pub(super) fn given(result: &GivenResult) -> Result<(Option<Value>, Option<ErrorRequest>)> {
+/// Parses a result given on the command line.
+pub(super) fn parse_result(result: &ResultArgs) -> Result<(Option<Value>, Option<ErrorRequest>)> {
     let value = input::maybe_json(result.value.as_deref(), "--value")?;
     let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message });
     Ok((value, error))
 }
 
-async fn tell(api: &Api, path: &str, request: &impl Serialize) -> Result<()> {
+async fn post(api: &Api, path: &str, request: &impl Serialize) -> Result<()> {
     let _: Value = api.post(path, request, None).await?;
     Ok(())
 }
@@ -202,7 +227,7 @@ async fn named(typed: &[String], api: &Api) -> Result<Vec<RunId>> {
     Ok(runs)
 }
 
-/// Does the same to several runs. All ids are looked up first: a slip in the last one must not leave the first ones done.
+/// Acts on several runs. All ids are resolved first, so that a mistake in the last one leaves the others untouched.
 async fn each(
     typed: &[String],
     word: &str,
@@ -220,9 +245,9 @@ async fn each(
             Err(failure) if runs.len() == 1 => return Err(failure),
             Err(failure) => {
                 if out.json {
-                    results.push(json!({ "run": run, "ok": false, "problem": failure.sentence }));
+                    results.push(json!({ "run": run, "ok": false, "problem": failure.message }));
                 } else {
-                    out.line(&format!("{run}  {}", out.style.paint(Tint::Bad, &failure.sentence)))?;
+                    out.line(&format!("{run}  {}", out.style.paint(Tint::Bad, &failure.message)))?;
                 }
                 worst = Some(failure.exit);
             }

@@ -2,20 +2,19 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use windlass::RunId;
-use windlass_server::wire::{JournalPage, Record, Run, State, Trace};
+use windlass_server::wire::{JournalPage, Record, Run, RunState, Trace, WaitingFor};
 
-use super::say;
+use super::text;
 use crate::api::{Api, query};
 use crate::exit::Result;
 use crate::out::Out;
-use crate::style::{plain, took};
+use crate::style::{Tint, duration, plain, table};
 use crate::timeline::{Tree, draw};
 
 /// Shows one run.
-pub(super) async fn run(typed: &str, journal: bool, api: &Api, out: &Out) -> Result<()> {
-    let id = api.run(typed).await?;
+pub(super) async fn run(id: RunId, journal: bool, api: &Api, out: &Out) -> Result<()> {
     let run: Run = api.get(&format!("/v1/runs/{id}")).await?;
     let trace: Trace = api.get(&format!("/v1/runs/{id}/trace")).await?;
     let records = if journal { Some(records(id, api).await?) } else { None };
@@ -24,42 +23,71 @@ pub(super) async fn run(typed: &str, journal: bool, api: &Api, out: &Out) -> Res
     }
     head(&run, out)?;
     out.line("")?;
-    out.lines(&draw(&Tree::of_trace(&trace, say::now()), &out.style))?;
-    if trace.cut {
-        out.line(&out.dim("… there is more than is shown; `windlass runs watch` shows all of it"))?;
+    out.lines(&draw(&Tree::of_trace(&trace, text::now()), &out.style))?;
+    if trace.truncated {
+        out.line(&out.dim("… not all events are shown; `windlass runs watch` shows all of them"))?;
     }
+    keys(&trace, out)?;
     tail(&run, out)?;
     for record in records.iter().flatten() {
-        out.line(&one(record, out))?;
+        out.line(&record_line(record, out))?;
     }
     Ok(())
 }
 
 fn head(run: &Run, out: &Out) -> Result<()> {
-    let (tint, state) = say::state(run);
-    let until = run.ended.unwrap_or_else(say::now).as_micros();
+    let (tint, state) = text::state(run);
+    let until = run.ended.unwrap_or_else(text::now).as_micros();
     let micros = u64::try_from(until - run.created.as_micros()).unwrap_or(0);
-    let since = if run.ended.is_some() { "took" } else { "since" };
+    let verb = if run.ended.is_some() { "took" } else { "for" };
     out.line(&format!(
-        "{} {}  {}  {since} {}",
+        "{} {}  {}  {verb} {}",
         out.bold(&plain(&run.tool)),
         run.id,
         out.style.paint(tint, &state),
-        took(Duration::from_micros(micros)),
+        duration(Duration::from_micros(micros)),
     ))?;
     let mut more = vec![format!("created {}", run.created)];
     more.extend(run.session.iter().map(|session| format!("session {}", plain(session))));
     if !run.layers.is_empty() {
-        more.push(format!("through {}", plain(&run.layers.join(" > "))));
+        more.push(format!("through layer {}", plain(&run.layers.join(" > "))));
     }
     more.extend(run.parent.iter().map(|parent| format!("started by run {} at {}", parent.run, parent.path)));
     if run.epoch > 1 {
-        more.push(format!("owner number {}", run.epoch));
+        more.push(format!("epoch {}", run.epoch));
     }
     if run.generation > 0 {
         more.push(format!("generation {}", run.generation));
     }
     out.line(&out.dim(&more.join(" · ")))
+}
+
+/// The idempotency keys under which calls and steps are attempted: another system knows the attempts by them.
+fn keys(trace: &Trace, out: &Out) -> Result<()> {
+    let mut rows = Vec::new();
+    collect_keys(trace, &mut rows);
+    if rows.is_empty() {
+        return Ok(());
+    }
+    out.line("")?;
+    out.line(&out.dim("idempotency keys of the attempts"))?;
+    out.lines(&table(&rows, &out.style))
+}
+
+fn collect_keys(trace: &Trace, rows: &mut Vec<Vec<(Tint, String)>>) {
+    for activity in &trace.activities {
+        let text = |field: &str| activity.detail.get(field).and_then(Value::as_str).map(plain);
+        // The first event of each call or step.
+        let name = match activity.kind.as_str() {
+            "call_started" => text("tool"),
+            "operation_started" => text("name"),
+            _ => None,
+        };
+        if let (Some(name), Some(key)) = (name, text("idempotency_key")) {
+            rows.push(vec![(Tint::Dim, format!("  {}", activity.path)), (Tint::Plain, name), (Tint::Plain, key)]);
+        }
+    }
+    trace.children.iter().for_each(|child| collect_keys(child, rows));
 }
 
 fn tail(run: &Run, out: &Out) -> Result<()> {
@@ -69,23 +97,27 @@ fn tail(run: &Run, out: &Out) -> Result<()> {
         if path != "/" {
             out.line(&out.dim(&format!("outcome of {path}")))?;
         }
-        out.lines(&say::outcome(outcome, out))?;
+        out.lines(&text::outcome(outcome, out))?;
     }
-    if run.state == State::Finished && run.doubts.is_empty() {
+    if run.state == RunState::Finished && run.doubts.is_empty() {
         return Ok(());
     }
     if let Some(sentence) = &run.sentence {
         out.line("")?;
         out.line(&plain(sentence))?;
     }
-    if !run.doubts.is_empty() || run.parks.iter().any(|park| needs_person(&park.on.kind)) {
+    for doubt in &run.doubts {
+        out.line(&text::attempt_key(&doubt.operation, doubt.attempt, &doubt.idempotency_key))?;
+    }
+    if !run.doubts.is_empty() || run.parks.iter().any(|park| needs_person(&park.on)) {
         out.line(&out.dim(&format!("→ windlass inbox --run {}", run.id)))?;
     }
     Ok(())
 }
 
-fn needs_person(kind: &str) -> bool {
-    matches!(kind, "approval" | "input" | "connection")
+fn needs_person(waiting_for: &WaitingFor) -> bool {
+    use WaitingFor::{Approval, Connection, Input};
+    matches!(waiting_for, Approval { .. } | Input { .. } | Connection { .. })
 }
 
 async fn records(id: RunId, api: &Api) -> Result<Vec<Record>> {
@@ -102,9 +134,9 @@ async fn records(id: RunId, api: &Api) -> Result<Vec<Record>> {
     }
 }
 
-fn one(record: &Record, out: &Out) -> String {
+fn record_line(record: &Record, out: &Out) -> String {
     let kind = record.event["type"].as_str().unwrap_or("?");
-    let asked = record.asked.as_ref().map(|asked| format!("  asked {asked}")).unwrap_or_default();
+    let asked = record.asked.as_ref().map(|asked| format!("  request {asked}")).unwrap_or_default();
     let head = format!("{:>5}  {:<8} {kind}", record.seq, record.path.to_string());
     format!("{head}  {}", out.dim(&plain(&format!("{}{asked}", record.event))))
 }

@@ -1,9 +1,9 @@
 //! `windlass tools`
 
 use serde_json::{Map, Value};
-use windlass_server::wire::{CheckAnswer, CheckRequest, ToolList, ToolView, Verdict};
+use windlass_server::wire::{CheckRequest, CheckResponse, ToolList, ToolView, Verdict};
 
-use super::say;
+use super::text;
 use crate::api::{Api, escaped, query, unknown_tool};
 use crate::args::ToolFormat;
 use crate::exit::{Exit, Failure, Result};
@@ -11,7 +11,7 @@ use crate::input;
 use crate::out::Out;
 use crate::style::{Tint, plain, table};
 
-/// Every tool.
+/// Lists the tools.
 pub(super) async fn list(
     (tag, layer): (Option<&str>, Option<&str>),
     format: Option<ToolFormat>,
@@ -28,43 +28,43 @@ pub(super) async fn list(
     }
     let list: ToolList = api.get(&path).await?;
     if list.tools.is_empty() {
-        out.aside("no tools; describe some in windlass.toml, and check it with `windlass check`");
+        out.note("no tools; declare some in windlass.toml, and check it with `windlass check`");
         return Ok(());
     }
-    let mut rows = vec![["TOOL", "EFFECT", "ASKS", "WHAT IT DOES"].map(|head| (Tint::Dim, head.to_owned())).into()];
+    let heads = ["TOOL", "EFFECT", "APPROVAL", "DESCRIPTION"];
+    let mut rows = vec![heads.map(|head| (Tint::Dim, head.to_owned())).into()];
     for tool in &list.tools {
-        let asks = tool.policy.get("approval").map(asks).unwrap_or_default();
+        let approval = tool.policy.get("approval").map(approval).unwrap_or_default();
         let first = tool.description.lines().next().unwrap_or_default();
         rows.push(vec![
             (Tint::Bold, plain(&tool.name)),
             (Tint::Plain, effect(tool)),
-            (Tint::Park, asks),
+            (Tint::Park, approval),
             tool.unavailable.as_ref().map_or_else(|| (Tint::Plain, plain(first)), |why| (Tint::Bad, plain(why))),
         ]);
     }
     out.lines(&table(&rows, &out.style))
 }
 
-/// What to say of a tool that is not there, with the one that may be meant; nothing if it is there. Whoever may call may not be
-/// allowed to look: then what was told must do.
+/// The failure for a tool that does not exist; `None` if it exists, or if the token does not allow to list the tools.
 pub(super) async fn unknown(name: &str, layer: Option<&str>, api: &Api) -> Option<Failure> {
-    let known: ToolList = api.get(&format!("/v1/tools{}", query(&[("layer", layer)]))).await.ok()?;
-    let names: Vec<&str> = known.tools.iter().map(|tool| tool.name.as_str()).collect();
-    if names.iter().any(|known| *known == name || windlass::tools::model_name(known) == name) {
+    let list: ToolList = api.get(&format!("/v1/tools{}", query(&[("layer", layer)]))).await.ok()?;
+    let names: Vec<&str> = list.tools.iter().map(|tool| tool.name.as_str()).collect();
+    if names.iter().any(|other| *other == name || windlass::tool::model_name(other) == name) {
         return None;
     }
     Some(unknown_tool(name, layer, names))
 }
 
-/// The answer about a tool, or what is known of the tool that is not there.
-async fn of_tool<T>(asked: Result<T>, name: &str, layer: Option<&str>, api: &Api) -> Result<T> {
-    match asked {
+/// Replaces a "not found" by a failure with a suggestion.
+async fn with_suggestion<T>(response: Result<T>, name: &str, layer: Option<&str>, api: &Api) -> Result<T> {
+    match response {
         Err(failure) if failure.exit == Exit::NotFound => Err(unknown(name, layer, api).await.unwrap_or(failure)),
-        asked => asked,
+        response => response,
     }
 }
 
-fn asks(approval: &Value) -> String {
+fn approval(approval: &Value) -> String {
     match approval.as_str() {
         Some("never") => String::new(),
         Some("always") => "always".to_owned(),
@@ -76,10 +76,10 @@ fn effect(tool: &ToolView) -> String {
     if tool.durable { "durable".to_owned() } else { plain(&tool.effect) }
 }
 
-/// One tool.
+/// Shows one tool.
 pub(super) async fn show(name: &str, layer: Option<&str>, api: &Api, out: &Out) -> Result<()> {
     let tool = api.get(&format!("/v1/tools/{}{}", escaped(name), query(&[("layer", layer)]))).await;
-    let tool: ToolView = of_tool(tool, name, layer, api).await?;
+    let tool: ToolView = with_suggestion(tool, name, layer, api).await?;
     if out.json {
         return out.document(&tool);
     }
@@ -95,13 +95,13 @@ pub(super) async fn show(name: &str, layer: Option<&str>, api: &Api, out: &Out) 
         out.line(&format!("  {}  {}", out.dim(&plain(name)), plain(&value)))?;
     }
     out.line(&out.dim("arguments"))?;
-    out.lines(&say::pretty(&tool.input_schema))?;
+    out.lines(&text::pretty(&tool.input_schema))?;
     let Some(output) = &tool.output_schema else { return Ok(()) };
     out.line(&out.dim("returns"))?;
-    out.lines(&say::pretty(output))
+    out.lines(&text::pretty(output))
 }
 
-/// What would become of a call.
+/// Checks what a call would do.
 pub(super) async fn check(
     name: &str,
     args: &str,
@@ -110,11 +110,11 @@ pub(super) async fn check(
     out: &Out,
 ) -> Result<()> {
     let Value::Object(args) = input::json(args, "--args")? else {
-        return Err(Failure::usage("--args is no JSON object: write {\"name\": value}"));
+        return Err(Failure::usage("--args must be a JSON object (expected for example {\"name\": \"value\"})"));
     };
     let path = format!("/v1/tools/{}/check", escaped(name));
     let answer = api.post(&path, &CheckRequest { args, session, layer: layer.clone() }, None).await;
-    let answer: CheckAnswer = of_tool(answer, name, layer.as_deref(), api).await?;
+    let answer: CheckResponse = with_suggestion(answer, name, layer.as_deref(), api).await?;
     if out.json {
         out.document(&answer)?;
     } else {
@@ -123,18 +123,18 @@ pub(super) async fn check(
     if answer.verdict == Verdict::Refused { Err(Failure::silent(Exit::Failed)) } else { Ok(()) }
 }
 
-fn verdict(answer: &CheckAnswer, out: &Out) -> Vec<String> {
+fn verdict(answer: &CheckResponse, out: &Out) -> Vec<String> {
     let (tint, word) = match answer.verdict {
         Verdict::Runs => (Tint::Good, "would run"),
         Verdict::NeedsConnection => (Tint::Park, "would wait for a connection"),
         Verdict::NeedsApproval => (Tint::Park, "would wait for approval"),
         Verdict::Refused => (Tint::Bad, "would be refused"),
     };
-    let why = answer.why.as_ref().map(|why| say::unrepeated(why, &answer.violations));
+    let why = answer.why.as_ref().map(|why| text::unrepeated(why, &answer.violations));
     let why = why.map(|why| format!(": {}", plain(why))).unwrap_or_default();
     let mut lines = vec![format!("{}{why}", out.style.paint(tint, word))];
-    lines.extend(say::violations(&answer.violations));
+    lines.extend(text::violations(&answer.violations));
     lines.push(out.dim(&format!("effect {}", plain(&answer.effect))));
-    lines.extend(answer.key.as_ref().map(|key| out.dim(&format!("one at a time under the key {}", plain(key)))));
+    lines.extend(answer.key.as_ref().map(|key| out.dim(&format!("runs one at a time under the key {}", plain(key)))));
     lines
 }

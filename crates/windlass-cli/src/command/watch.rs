@@ -1,26 +1,28 @@
-//! `windlass runs watch`: what a run did and does, to its end, over restarts of the server.
+//! `windlass runs watch`: follows a run to its end, across restarts of the server.
 
 use std::time::Duration;
 
 use windlass::RunId;
 use windlass_server::wire::{Activity, End, EndReason, EventPage};
 
-use super::say;
-use crate::api::{self, Api, Event, Open, query};
+use super::text;
+use crate::api::{self, Api, Event, OpenMode, query};
 use crate::args::Global;
 use crate::exit::{Exit, Failure, Result};
 use crate::out::Out;
 
-/// How long to wait before looking for the server again.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long to wait before connecting again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Follows a run.
 pub(super) async fn run(typed: &str, from: Option<String>, global: &Global, out: &Out) -> Result<()> {
-    if let Some(place) = from.as_deref().filter(|place| after(place).is_none()) {
-        let place = crate::style::plain(place);
-        return Err(Failure::usage(format!("--from {place} is no place: it is RECORD.INDEX, such as 3.0")));
+    if let Some(position) = from.as_deref().filter(|position| after(position).is_none()) {
+        let position = crate::style::plain(position);
+        return Err(Failure::usage(format!(
+            "--from: `{position}` is not a valid event position (expected RECORD.INDEX, for example `3.0`)"
+        )));
     }
-    let mut watcher = Watcher { typed, run: None, last: from, over: None, said: false, out };
+    let mut watcher = Watcher { typed, run: None, last: from, succeeded: None, waiting_for: None, out };
     tokio::select! {
         done = watcher.follow(global) => done,
         interrupted = crate::interrupt::wait() => Err(interrupted),
@@ -30,19 +32,19 @@ pub(super) async fn run(typed: &str, from: Option<String>, global: &Global, out:
 struct Watcher<'a> {
     typed: &'a str,
     run: Option<RunId>,
-    /// The place of the last event that was seen.
+    /// The position of the last event.
     last: Option<String>,
-    /// How the run ended.
-    over: Option<bool>,
-    /// That nobody drives the run was said.
-    said: bool,
+    /// Whether the run succeeded, once it has ended.
+    succeeded: Option<bool>,
+    /// The last note about what this command waits for.
+    waiting_for: Option<String>,
     out: &'a Out,
 }
 
 impl Watcher<'_> {
     async fn follow(&mut self, global: &Global) -> Result<()> {
         loop {
-            let ended = match api::open(global, Open::Look, None).await {
+            let ended = match api::open(global, OpenMode::Inspect, None).await {
                 Ok(api) => {
                     let ended = self.connected(&api).await;
                     api.close().await?;
@@ -51,17 +53,19 @@ impl Watcher<'_> {
                 Err(failure) => Err(failure),
             };
             match ended {
-                Ok(true) => return self.verdict(),
+                Ok(true) => return self.result(),
                 Ok(false) => {}
-                // Once it was there, it comes back.
-                Err(failure) if failure.exit == Exit::Unreachable && self.run.is_some() => self.waiting(),
+                // The run was found before, so the server or the file is expected to come back.
+                Err(failure) if failure.exit == Exit::Unreachable && self.run.is_some() => {
+                    self.note_waiting(&format!("{}; waiting for a server", failure.message));
+                }
                 Err(failure) => return Err(failure),
             }
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
-    /// Whether the run has ended and everything about it was said.
+    /// Prints new events. Returns whether the run has ended.
     async fn connected(&mut self, api: &Api) -> Result<bool> {
         let run = match self.run {
             Some(run) => run,
@@ -73,19 +77,18 @@ impl Watcher<'_> {
 
     async fn stream(&mut self, run: RunId, api: &Api) -> Result<bool> {
         let mut events = api.events(&format!("/v1/runs/{run}/events"), self.last.as_deref()).await?;
-        self.said = false;
+        self.waiting_for = None;
         while let Some(event) = events.next().await? {
             if event.kind == "end" {
                 let end: Option<End> = serde_json::from_str(&event.data).ok();
                 return Ok(end.is_some_and(|end| end.reason == EndReason::Finished));
             }
-            self.heard(&event)?;
+            self.print(&event)?;
         }
         Ok(false)
     }
 
-    /// Nobody drives the runs of the file: what is recorded is all there is. The file is not kept open meanwhile, so that a
-    /// server can have it.
+    /// Without a server, prints the recorded events. The file is not kept open in between, so that a server can open it.
     async fn pages(&mut self, run: RunId, api: &Api) -> Result<bool> {
         let mut from = match &self.last {
             Some(last) => after(last),
@@ -98,53 +101,55 @@ impl Watcher<'_> {
             for activity in page.events {
                 let id = activity.position.clone().unwrap_or_default();
                 let data = serde_json::to_string(&activity).unwrap_or_default();
-                self.heard(&Event { id, kind: activity.kind.clone(), data })?;
+                self.print(&Event { id, kind: activity.kind.clone(), data })?;
             }
             if page.ended {
                 return Ok(true);
             }
             if empty {
-                self.waiting();
+                self.note_waiting("no server drives the run; waiting for one (`windlass serve`)");
                 return Ok(false);
             }
             from = Some(page.next);
         }
     }
 
-    fn heard(&mut self, event: &Event) -> Result<()> {
+    fn print(&mut self, event: &Event) -> Result<()> {
         if !event.id.is_empty() {
             self.last = Some(event.id.clone());
         }
-        let Ok(activity) = windlass::read_json::<Activity>(event.data.as_bytes()) else { return Ok(()) };
+        let Ok(activity) = windlass::store::read_json::<Activity>(event.data.as_bytes()) else { return Ok(()) };
         if activity.kind == "run_finished" && Some(activity.run) == self.run {
-            self.over = Some(activity.detail.get("ending").is_some_and(|ending| ending == "ok"));
+            self.succeeded = Some(activity.detail.get("ending").is_some_and(|ending| ending == "ok"));
         }
         if self.out.json {
             return self.out.event(&activity);
         }
-        match say::activity_line(&activity, self.out) {
+        match text::activity_line(&activity, self.out) {
             Some(line) => self.out.line(&line),
             None => Ok(()),
         }
     }
 
-    fn waiting(&mut self) {
-        if !std::mem::replace(&mut self.said, true) {
-            self.out.aside("nobody drives the run now; waiting for a server (`windlass serve`)");
+    /// Prints what this command waits for, unless it was the last note.
+    fn note_waiting(&mut self, note: &str) {
+        if self.waiting_for.as_deref() != Some(note) {
+            self.out.note(note);
+            self.waiting_for = Some(note.to_owned());
         }
     }
 
-    fn verdict(&self) -> Result<()> {
-        match self.over {
+    fn result(&self) -> Result<()> {
+        match self.succeeded {
             Some(false) => Err(Failure::silent(Exit::Failed)),
             _ => Ok(()),
         }
     }
 }
 
-/// The place after `RECORD.INDEX`.
-fn after(place: &str) -> Option<String> {
-    let (record, index) = place.split_once('.')?;
+/// The position after `RECORD.INDEX`.
+fn after(position: &str) -> Option<String> {
+    let (record, index) = position.split_once('.')?;
     let (record, index): (u64, u32) = (record.parse().ok()?, index.parse().ok()?);
     Some(format!("{record}.{}", index.checked_add(1)?))
 }

@@ -1,34 +1,34 @@
-//! [openapi.NAME]: tools from a document.
+//! [openapi.NAME]: tools from an OpenAPI document.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use windlass::tools::nearest;
+use windlass::tool::nearest;
 use windlass::{Effect, Policy, Tool};
 use windlass_tools::net::{Client, HeaderMap, Method, Outgoing, Url};
 use windlass_tools::openapi::{self, Deprecated, Imported, LeftOut, Options};
 use windlass_tools::secret::{Secrets, Text};
 
-use super::outside::Outside;
+use super::context::ReadContext;
 use super::problem::Problem;
 use super::read;
+use super::text::listed;
 use super::tool::effect;
 use super::tree::Span;
 use super::view::View;
-use super::words::listed;
-use super::{Made, MadeTool, Tools};
+use super::{BuiltTools, ConfigTool, Tools};
 use crate::style::counted;
 
-/// Operations that a warning names; of more it says how many.
-const MOST_NAMED: usize = 10;
+/// How many operations a warning names; it counts the others.
+const MAX_NAMED: usize = 10;
 
-/// A document to be read, and what is to become of it.
+/// A document, and how its operations become tools.
 #[derive(Clone)]
 pub(super) struct Api {
     /// `openapi.NAME`.
     path: String,
-    place: Place,
-    /// Where the file names the document.
+    location: DocumentLocation,
+    /// The position of the document's name in the file.
     at: Span,
     base: Option<String>,
     variables: BTreeMap<String, String>,
@@ -43,31 +43,31 @@ pub(super) struct Api {
 }
 
 #[derive(Clone)]
-enum Place {
+enum DocumentLocation {
     File(PathBuf),
     Url(Url),
 }
 
-pub(super) fn read(name: &str, view: &View<'_>, outside: &mut Outside, problems: &mut Vec<Problem>) -> Option<Api> {
-    let base = view.get("base_url").and_then(|entry| outside.url(entry, &view.path_of("base_url"), problems));
+pub(super) fn read(name: &str, view: &View<'_>, context: &mut ReadContext, problems: &mut Vec<Problem>) -> Option<Api> {
+    let base = view.get("base_url").and_then(|entry| context.url(entry, &view.path_of("base_url"), problems));
     let mut security = BTreeMap::new();
     for entry in view.entries("security") {
         let path = format!("{}.{}", view.path_of("security"), entry.key);
-        let Some(text) = outside.text(&entry.node, &path, problems) else { continue };
+        let Some(text) = context.text(&entry.node, &path, problems) else { continue };
         if text.secrets().next().is_none() {
-            let problem = format!("`{path}`: a credential is never written into this file");
+            let problem = format!("`{path}`: a credential must not be written in this file");
             let problem = Problem::error("bad_value", &entry.node.span, problem).hidden();
-            problems.push(problem.help("put it into [secrets] and write \"${secret:NAME}\""));
+            problems.push(problem.help("define it in [secrets], and write \"${secret:NAME}\" here"));
         }
         security.insert(entry.key.clone(), text);
     }
     let effects = view.entries("effect").iter();
     let owned = |texts: Vec<&str>| -> Vec<String> { texts.into_iter().map(str::to_owned).collect() };
     let variables = view.entries("variables").iter();
-    let (place, at) = place(view, outside, problems)?;
+    let (location, at) = location(view, context, problems)?;
     Some(Api {
         path: view.path.clone(),
-        place,
+        location,
         at,
         base: base.map(|_| view.text("base_url").unwrap_or_default().to_owned()),
         variables: variables.filter_map(|entry| Some((entry.key.clone(), entry.node.text()?.to_owned()))).collect(),
@@ -84,13 +84,13 @@ pub(super) fn read(name: &str, view: &View<'_>, outside: &mut Outside, problems:
     })
 }
 
-fn place(view: &View<'_>, outside: &Outside, problems: &mut Vec<Problem>) -> Option<(Place, Span)> {
+fn location(view: &View<'_>, context: &ReadContext, problems: &mut Vec<Problem>) -> Option<(DocumentLocation, Span)> {
     match (view.get("file"), view.get("url")) {
-        (Some(file), None) => Some((Place::File(outside.path(file.node.text()?)), file.node.span.clone())),
+        (Some(file), None) => Some((DocumentLocation::File(context.path(file.node.text()?)), file.node.span.clone())),
         (None, Some(entry)) => {
-            let url = outside.url(entry, &view.path_of("url"), problems)?;
-            match outside.net.allows(&url) {
-                Ok(()) => Some((Place::Url(url), entry.node.span.clone())),
+            let url = context.url(entry, &view.path_of("url"), problems)?;
+            match context.net.allows(&url) {
+                Ok(()) => Some((DocumentLocation::Url(url), entry.node.span.clone())),
                 Err(problem) => {
                     let problem = format!("`{}`: {problem}", view.path_of("url"));
                     problems.push(Problem::error("bad_url", &entry.node.span, problem));
@@ -99,9 +99,9 @@ fn place(view: &View<'_>, outside: &Outside, problems: &mut Vec<Problem>) -> Opt
             }
         }
         (file, url) => {
-            let problem = format!("[{}] needs one of `file` and `url`", view.path);
+            let problem = format!("[{}] needs either `file` or `url`", view.path);
             let at = url.or(file).map_or(&view.at, |entry| &entry.at);
-            problems.push(Problem::error("missing_key", at, problem).help("say where the OpenAPI document is"));
+            problems.push(Problem::error("missing_key", at, problem).help("they name the OpenAPI document"));
             None
         }
     }
@@ -110,14 +110,19 @@ fn place(view: &View<'_>, outside: &Outside, problems: &mut Vec<Problem>) -> Opt
 impl Api {
     /// The document, if it is a file.
     pub(super) fn file(&self) -> Option<&Path> {
-        match &self.place {
-            Place::File(path) => Some(path),
-            Place::Url(_) => None,
+        match &self.location {
+            DocumentLocation::File(path) => Some(path),
+            DocumentLocation::Url(_) => None,
         }
     }
 
-    /// Reads the document and makes its tools; operations that cannot be tools are warnings.
-    pub(super) async fn tools(&self, secrets: &Secrets, client: &Client, made: &mut Made) -> Result<(), Vec<Problem>> {
+    /// Reads the document and builds its tools. Operations that cannot become tools are reported as warnings.
+    pub(super) async fn tools(
+        &self,
+        secrets: &Secrets,
+        client: &Client,
+        built: &mut BuiltTools,
+    ) -> Result<(), Vec<Problem>> {
         let of_document = |bad: openapi::Problem| self.problem("bad_document", bad.to_string());
         let text = self.text(client).await.map_err(|problem| vec![self.problem("unreadable", problem)])?;
         let document = openapi::parse(&text).map_err(|bad| vec![of_document(bad)])?;
@@ -136,55 +141,57 @@ impl Api {
         let found = openapi::tools(document, &options);
         let found = found.map_err(|bad| bad.into_iter().map(of_document).collect::<Vec<_>>())?;
         if found.tools.is_empty() {
-            let problem = self.problem("no_tools", "no operation is left to be a tool".to_owned());
+            let problem = self.problem("no_tools", "no operation of the document becomes a tool".to_owned());
             return Err(vec![
-                problem.help("look at `include` and `exclude`; deprecated operations are left out unless set"),
+                problem.help("check `include` and `exclude`; deprecated operations are left out by default"),
             ]);
         }
-        made.warnings.extend(self.left_out(&found.left_out));
-        self.add(self.governed(found.tools)?, &mut made.tools)
+        built.warnings.extend(self.left_out(&found.left_out));
+        self.add(self.apply_settings(found.tools)?, &mut built.tools)
     }
 
-    /// A warning for each reason.
+    /// The warnings about operations that were left out, one per reason.
     fn left_out(&self, left_out: &[LeftOut]) -> Vec<Problem> {
         let mut by_reason: Vec<(&str, Vec<&LeftOut>)> = Vec::new();
         for one in left_out {
             let reason = one.problem.message.as_str();
-            match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+            match by_reason.iter_mut().find(|(other, _)| *other == reason) {
                 Some((_, same)) => same.push(one),
                 None => by_reason.push((reason, vec![one])),
             }
         }
         let warning = |(reason, same): (&str, Vec<&LeftOut>)| {
-            let named: Vec<&str> = same.iter().take(MOST_NAMED).map(|one| one.operation.as_str()).collect();
+            let named: Vec<&str> = same.iter().take(MAX_NAMED).map(|one| one.operation.as_str()).collect();
             let more = same.len() - named.len();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let (what, operations) = (counted(same.len(), "operation"), named.join("`, `"));
             let pointer = same.first().map(|one| one.problem.pointer.as_str()).unwrap_or_default();
             let message = format!("[{}]: {what} left out, `{operations}`{more}: {reason} ({pointer})", self.path);
             let warning = Problem::warning("left_out", &self.at, message);
-            warning.help("name what is not wanted in `exclude`, and this is not said again")
+            warning.help("list unwanted operations in `exclude` to suppress this warning")
         };
         by_reason.into_iter().map(warning).collect()
     }
 
     async fn text(&self, client: &Client) -> Result<String, String> {
-        match &self.place {
-            Place::File(path) => std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display())),
-            Place::Url(url) => {
+        match &self.location {
+            DocumentLocation::File(path) => {
+                std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+            }
+            DocumentLocation::Url(url) => {
                 let (headers, body) = (HeaderMap::new(), Default::default());
                 let request = Outgoing { method: Method::GET, url: url.clone(), headers, body };
                 let answer = client.send(request).await.map_err(|error| error.to_string())?;
                 if !answer.status.is_success() {
-                    return Err(format!("{url} answers {}", answer.status));
+                    return Err(format!("{url} responded with {}", answer.status));
                 }
-                String::from_utf8(answer.body.to_vec()).map_err(|_| format!("{url} is not UTF-8"))
+                String::from_utf8(answer.body.to_vec()).map_err(|_| format!("{url} is not valid UTF-8"))
             }
         }
     }
 
-    /// Tools with what the section says about all of them, and about single ones.
-    fn governed(&self, tools: Vec<Imported>) -> Result<Vec<Imported>, Vec<Problem>> {
+    /// Applies the policy, tags and effects of the section to the tools.
+    fn apply_settings(&self, tools: Vec<Imported>) -> Result<Vec<Imported>, Vec<Problem>> {
         let names: Vec<String> = tools.iter().map(|imported| imported.tool.spec().name.to_string()).collect();
         let mut problems = Vec::new();
         let mut effects = BTreeMap::new();
@@ -193,17 +200,19 @@ impl Api {
                 effects.insert(name.as_str(), *effect);
                 continue;
             }
-            let problem = format!("`{}.effect`: the document makes no tool `{name}`", self.path);
+            let problem = format!("`{}.effect`: the document has no tool `{name}`", self.path);
             let problem = Problem::error("unknown_tool", at, problem);
             problems.push(match nearest(name, names.iter().map(String::as_str)) {
                 Some(near) => problem.label(format!("did you mean `{near}`?")),
-                None => problem.help(format!("there are {}", listed(names.iter().map(String::as_str).take(20), "and"))),
+                None => {
+                    problem.help(format!("the tools are {}", listed(names.iter().map(String::as_str).take(20), "and")))
+                }
             });
         }
         if !problems.is_empty() {
             return Err(problems);
         }
-        let govern = |mut imported: Imported| {
+        let apply = |mut imported: Imported| {
             let effect = effects.get(&*imported.tool.spec().name).copied();
             imported.tool = imported.tool.policy(self.policy.clone()).with(|spec| {
                 spec.effect = effect.unwrap_or(spec.effect);
@@ -211,23 +220,23 @@ impl Api {
             });
             imported
         };
-        Ok(tools.into_iter().map(govern).collect())
+        Ok(tools.into_iter().map(apply).collect())
     }
 
-    /// Adds tools to those there are, unless another has the name.
+    /// Adds tools, unless another tool has the same name.
     fn add(&self, found: Vec<Imported>, tools: &mut Tools) -> Result<(), Vec<Problem>> {
         let mut problems = Vec::new();
         for Imported { tool, revision, .. } in found {
             let name = tool.spec().name.clone();
-            let names = |known: &Tool| {
-                known.spec().name == name || known.spec().aliases.iter().any(|alias| alias.as_str() == &*name)
+            let has_name = |other: &Tool| {
+                other.spec().name == name || other.spec().aliases.iter().any(|alias| alias.as_str() == &*name)
             };
-            match tools.iter().find(|known| names(&known.tool)) {
-                Some(MadeTool { from, .. }) => {
-                    let problem = format!("the document makes a tool `{name}`, which [{from}] has already");
+            match tools.iter().find(|other| has_name(&other.tool)) {
+                Some(ConfigTool { from, .. }) => {
+                    let problem = format!("the document has a tool `{name}`, but [{from}] already defines that name");
                     problems.push(self.problem("name_taken", problem).help("set another `prefix`"));
                 }
-                None => tools.push(MadeTool { from: self.path.clone(), tool, revision: Some(revision) }),
+                None => tools.push(ConfigTool { from: self.path.clone(), tool, revision: Some(revision) }),
             }
         }
         if problems.is_empty() { Ok(()) } else { Err(problems) }

@@ -1,30 +1,30 @@
-//! The texts a config file has, and the check of each.
+//! The forms of the strings in a config file.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use windlass::policy::Expression;
-use windlass::tools::nearest;
-use windlass::tools::spec::KeyExpression;
+use windlass::tool::nearest;
+use windlass::tool::spec::KeyExpression;
 use windlass_tools::net::Allow;
 
-use super::keys::{Complaint, Form};
+use super::keys::{Form, FormError};
 use super::units;
 
-pub(crate) static ANY: Form = Form { what: "a text", pattern: None, check: |_| Ok(()) };
+pub(crate) static ANY: Form = Form { what: "a string", pattern: None, check: |_| Ok(()) };
 
-pub(crate) static SOMETHING: Form =
-    Form { what: "a text that is not empty", pattern: Some(r"\S"), check: |text| not_empty(text) };
+pub(crate) static NOT_EMPTY: Form =
+    Form { what: "a string that is not empty", pattern: Some(r"\S"), check: |text| not_empty(text) };
 
 pub(crate) static DURATION: Form = Form {
     what: "a duration such as \"5s\" or \"2m\"",
     pattern: Some(r"^\s*(\d+\s*(ms|s|m|h|d|w)\s*)+$"),
     check: |text| match units::duration(text)? {
-        time if time.is_zero() => Err("a time of zero would let nothing through".to_owned().into()),
+        time if time.is_zero() => Err("the duration must not be zero".to_owned().into()),
         _ => Ok(()),
     },
 };
 
-pub(crate) static KEPT: Form = Form {
+pub(crate) static RETENTION_TIME: Form = Form {
     what: "a duration such as \"30d\", or \"forever\"",
     pattern: Some(r"^(forever|\s*(\d+\s*(ms|s|m|h|d|w)\s*)+)$"),
     check: |text| if text == "forever" { Ok(()) } else { Ok(units::duration(text).map(drop)?) },
@@ -34,7 +34,7 @@ pub(crate) static SIZE: Form = Form {
     what: "a size such as \"16 MiB\"",
     pattern: Some(r"^\s*\d+\s*([KkMmGg][Ii]?)?[Bb]\s*$"),
     check: |text| match units::size(text)? {
-        0 => Err("a size of zero would let nothing through".to_owned().into()),
+        0 => Err("the size must not be zero".to_owned().into()),
         _ => Ok(()),
     },
 };
@@ -85,17 +85,19 @@ pub(crate) static CONCURRENCY: Form = Form {
 };
 
 pub(crate) static ALLOW: Form = Form {
-    what: "a name, an address or a network, such as \"10.0.0.0/8\"",
+    what: "a host name, an IP address or a network such as \"10.0.0.0/8\"",
     pattern: Some(r"^\S+$"),
     check: |text| Ok(text.parse::<Allow>().map(drop).map_err(|bad| bad.to_string())?),
 };
 
 pub(crate) static ENV_NAME: Form = Form {
-    what: "the name of a variable, not one of Windlass's own",
+    what: "the name of an environment variable that does not begin with WINDLASS_",
     pattern: Some(r"^[^=]+$"),
     check: |text| match text {
         own if own.starts_with("WINDLASS_") => Err(format!("`{own}` is set by Windlass; choose another name").into()),
-        odd if odd.is_empty() || odd.contains(['=', '\0']) => Err("no variable has such a name".to_owned().into()),
+        odd if odd.is_empty() || odd.contains(['=', '\0']) => {
+            Err(format!("`{odd}` is not a valid name of an environment variable").into())
+        }
         _ => Ok(()),
     },
 };
@@ -105,7 +107,7 @@ pub(crate) static EXIT_CODE: Form = Form {
     pattern: Some(r"^([1-9]|[1-9]\d|1\d\d|2[0-4]\d|25[0-5])$"),
     check: |text| match text.parse::<u8>() {
         Ok(1..) => Ok(()),
-        _ => Err(format!("`{text}` is not an exit code; use 1 to 255").into()),
+        _ => Err(format!("`{text}` is not a valid exit code (expected 1 to 255)").into()),
     },
 };
 
@@ -118,92 +120,94 @@ pub(crate) static LOCALE: Form = Form {
     check: locale,
 };
 
-fn not_empty(text: &str) -> Result<(), Complaint> {
-    if text.trim().is_empty() { Err("it is empty".to_owned().into()) } else { Ok(()) }
+fn not_empty(text: &str) -> Result<(), FormError> {
+    if text.trim().is_empty() { Err("the string is empty".to_owned().into()) } else { Ok(()) }
 }
 
-/// Where a server listens. `localhost` is the loopback of the older protocol, which every machine has.
+/// Parses the address of a server. `localhost` is the IPv4 loopback address, which every machine has.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix("localhost:") {
-        let port = port.parse().map_err(|_| format!("`{port}` is not a port; use 0 to 65535"))?;
+        let port = port.parse().map_err(|_| format!("`{port}` is not a valid port (expected 0 to 65535)"))?;
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     }
     text.parse::<SocketAddr>().map_err(|_| match text.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => format!("`{text}` has no port; did you mean `{text}:7117`?"),
         Ok(IpAddr::V6(_)) => format!("`{text}` has no port; did you mean `[{text}]:7117`?"),
-        Err(_) => format!("`{text}` is not an address; write an IP address and a port, such as `127.0.0.1:7117`"),
+        Err(_) => {
+            format!("`{text}` is not a valid address (expected an IP address and a port, for example `127.0.0.1:7117`)")
+        }
     })
 }
 
-fn host(text: &str) -> Result<(), Complaint> {
+fn host(text: &str) -> Result<(), FormError> {
     not_empty(text)?;
     if text.contains("://") {
         return Err(format!("`{text}` is an origin, not a host; leave out the scheme").into());
     }
     if text.contains(['/', ' ', '*']) {
-        return Err(format!("`{text}` is not a host; write its name, and its port if it has one").into());
+        return Err(format!("`{text}` is not a valid host (expected a name, with a port if it has one)").into());
     }
     Ok(())
 }
 
-fn origin(text: &str) -> Result<(), Complaint> {
+fn origin(text: &str) -> Result<(), FormError> {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     match rest {
         None => Err(format!("`{text}` has no scheme; did you mean `https://{text}`?").into()),
         Some(rest) if rest.is_empty() || rest.contains(['/', ' ', '*']) => {
-            Err("an origin is a scheme, a host and a port, with nothing after them".to_owned().into())
+            Err("an origin consists of a scheme, a host and a port only".to_owned().into())
         }
         Some(_) => Ok(()),
     }
 }
 
-fn tool_name(text: &str) -> Result<(), Complaint> {
+fn tool_name(text: &str) -> Result<(), FormError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if !text.is_empty() && text.len() <= 64 && text.chars().all(legal) {
         return Ok(());
     }
-    let meant: String = text.chars().map(|c| if legal(c) { c } else { '_' }).take(64).collect();
-    let mut complaint = Complaint::from(format!(
-        "`{text}` is not a tool name: models take 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`"
-    ));
-    complaint.near = (!meant.is_empty()).then(|| format!("did you mean `{meant}`?"));
-    Err(complaint)
+    let legal_name: String = text.chars().map(|c| if legal(c) { c } else { '_' }).take(64).collect();
+    let mut error = FormError::from(format!("`{text}` is not a valid tool name"));
+    error.suggestion = (!legal_name.is_empty()).then(|| format!("did you mean `{legal_name}`?"));
+    Err(error)
 }
 
-fn secret_name(text: &str) -> Result<(), Complaint> {
+fn secret_name(text: &str) -> Result<(), FormError> {
     if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')) {
         return Ok(());
     }
-    Err(format!("`{text}` is not the name of a secret; use letters, digits, `_`, `-` and `.`").into())
+    Err(format!("`{text}` is not a valid name of a secret (expected letters, digits, `_`, `-` and `.`)").into())
 }
 
-/// What stands here instead of a reference may be the secret itself, so it is not repeated.
-fn secret(text: &str) -> Result<(), Complaint> {
+/// A value that is not a reference may be the secret itself, so it is not printed.
+fn secret(text: &str) -> Result<(), FormError> {
     let problem = match text.split_once(':') {
-        Some(("env" | "file", "")) => "the reference names nothing",
-        Some(("env", name)) if name.contains(['=', '\0', ' ']) => "that is not the name of an environment variable",
+        Some(("env" | "file", "")) => "the reference has no name",
+        Some(("env", name)) if name.contains(['=', '\0', ' ']) => {
+            "the reference does not name a valid environment variable"
+        }
         Some(("env" | "file", _)) => return Ok(()),
         _ => {
-            "a secret is never written into this file; write where it is kept: \"env:NAME\" for an environment \
-             variable, \"file:PATH\" for a file"
+            "a secret must not be written in this file; refer to it with \"env:NAME\" for an environment variable or \
+             \"file:PATH\" for a file"
         }
     };
-    Err(Complaint { hidden: true, ..Complaint::from(problem.to_owned()) })
+    Err(FormError { hidden: true, ..FormError::from(problem.to_owned()) })
 }
 
-fn approval(text: &str) -> Result<(), Complaint> {
+fn approval(text: &str) -> Result<(), FormError> {
     if matches!(text, "never" | "always") {
         return Ok(());
     }
     not_empty(text)?;
-    condition(text).map_err(|complaint| Complaint { near: meant(text, &["never", "always"]), ..complaint })
+    condition(text).map_err(|error| FormError { suggestion: did_you_mean(text, &["never", "always"]), ..error })
 }
 
 /// A condition in CEL.
-pub(crate) fn condition(text: &str) -> Result<(), Complaint> {
-    Expression::parse(text).map(drop).map_err(|bad| Complaint {
-        what: format!("the condition does not compile: {}", bad.problem),
-        near: None,
+pub(crate) fn condition(text: &str) -> Result<(), FormError> {
+    Expression::parse(text).map(drop).map_err(|bad| FormError {
+        message: format!("the condition does not compile: {}", bad.problem),
+        suggestion: None,
         at: bad.position.and_then(|position| offset(text, position)),
         hidden: false,
     })
@@ -216,32 +220,32 @@ fn offset(text: &str, (line, column): (usize, usize)) -> Option<usize> {
     line.char_indices().nth(column.checked_sub(1)?).map(|(at, _)| start + at)
 }
 
-fn concurrency(text: &str) -> Result<(), Complaint> {
+fn concurrency(text: &str) -> Result<(), FormError> {
     if matches!(text, "auto" | "parallel" | "exclusive") {
         return Ok(());
     }
     not_empty(text)?;
-    let near = meant(text, &["auto", "parallel", "exclusive"]);
-    KeyExpression::parse(text).map(drop).map_err(|bad| Complaint { near, ..Complaint::from(bad.to_string()) })
+    let suggestion = did_you_mean(text, &["auto", "parallel", "exclusive"]);
+    KeyExpression::parse(text).map(drop).map_err(|bad| FormError { suggestion, ..FormError::from(bad.to_string()) })
 }
 
-fn meant(text: &str, words: &[&'static str]) -> Option<String> {
+fn did_you_mean(text: &str, words: &[&'static str]) -> Option<String> {
     nearest(text, words.iter().copied()).map(|word| format!("did you mean \"{word}\"?"))
 }
 
-fn header(text: &str) -> Result<(), Complaint> {
+fn header(text: &str) -> Result<(), FormError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if !text.is_empty() && text.chars().all(legal) {
         return Ok(());
     }
-    Err(format!("`{text}` is not the name of a header").into())
+    Err(format!("`{text}` is not a valid header name").into())
 }
 
-fn locale(text: &str) -> Result<(), Complaint> {
+fn locale(text: &str) -> Result<(), FormError> {
     let mut parts = text.split(['-', '_']);
     let language = parts.next().is_some_and(|part| part.len() >= 2 && part.chars().all(|c| c.is_ascii_alphabetic()));
     if language && parts.all(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric())) {
         return Ok(());
     }
-    Err(format!("`{text}` is not a locale; write a language such as `en` or `de-CH`").into())
+    Err(format!("`{text}` is not a valid locale (expected a language, for example `en` or `de-CH`)").into())
 }

@@ -1,36 +1,36 @@
-//! A tool that is a request.
+//! A tool that makes an HTTP request.
 
 use serde_json::Value;
 use windlass_tools::http::{Address, Request, Template};
 
+use super::context::ReadContext;
 use super::input;
-use super::outside::Outside;
 use super::problem::Problem;
-use super::tool::missing;
+use super::tool::suggest_argument;
 use super::tree::{Item, Node};
 use super::view::View;
 
 /// Headers that carry credentials.
 const CREDENTIALS: [&str; 5] = ["authorization", "api-key", "apikey", "token", "cookie"];
 
-/// Reads a request. `schema` is what its calls take.
+/// Reads a request. `schema` is the schema of the arguments.
 pub(super) fn read(
     view: &View<'_>,
     schema: &Value,
-    outside: &mut Outside,
+    context: &mut ReadContext,
     problems: &mut Vec<Problem>,
 ) -> Option<Request> {
     let before = problems.len();
     let method = view.text("method").unwrap_or("GET");
     let url = view.get("url")?;
-    let mut checker = Checker { view, schema, outside, problems, request: nowhere() };
+    let mut checker = Checker { view, schema, context, problems, request: placeholder() };
     match Request::new(method, url.node.text().unwrap_or_default()) {
         Ok(request) => {
             checker.request = request;
             checker.templates(&url.node, &view.path_of("url"));
-            checker.reachable(&url.node);
+            checker.check_reachable(&url.node);
         }
-        // What is no text was reported.
+        // A value that is not a string was already reported.
         Err(problem) if url.node.text().is_some() => checker.wrong(&url.node, "url", &problem.message),
         Err(_) => {}
     }
@@ -39,18 +39,18 @@ pub(super) fn read(
     checker.options();
     let request = checker.request;
     let errors = problems[before..].iter().any(|problem| problem.severity == super::Severity::Error);
-    (!errors).then(|| request.secrets(outside.secrets.clone()))
+    (!errors).then(|| request.secrets(context.secrets.clone()))
 }
 
-/// Stands for a request whose address cannot be read, so that the rest of it can be.
-fn nowhere() -> Request {
-    Request::new("POST", "https://nowhere.invalid/").unwrap_or_else(|problem| unreachable!("{problem}"))
+/// Replaces a request with an invalid URL, so that the rest of it can be checked.
+fn placeholder() -> Request {
+    Request::new("POST", "https://placeholder.invalid/").unwrap_or_else(|problem| unreachable!("{problem}"))
 }
 
 struct Checker<'c, 't> {
     view: &'c View<'t>,
     schema: &'c Value,
-    outside: &'c mut Outside,
+    context: &'c mut ReadContext,
     problems: &'c mut Vec<Problem>,
     request: Request,
 }
@@ -61,10 +61,10 @@ impl Checker<'_, '_> {
         self.problems.push(Problem::error("bad_request", &node.span, problem));
     }
 
-    /// An address that the rules of `[net]` forbid would fail every call.
-    fn reachable(&mut self, node: &Node) {
+    /// Refuses a URL that the rules of `[net]` forbid: every call would fail.
+    fn check_reachable(&mut self, node: &Node) {
         let Some(Ok(address)) = node.text().map(str::parse::<Address>) else { return };
-        if let Err(problem) = self.outside.net.allows(address.base()) {
+        if let Err(problem) = self.context.net.allows(address.base()) {
             self.wrong(node, "url", &problem);
         }
     }
@@ -77,34 +77,34 @@ impl Checker<'_, '_> {
                 Ok(request) => {
                     self.request = request;
                     self.templates(&entry.node, &self.view.path_of(&path));
-                    self.written_out(&entry.key, &entry.node);
+                    self.check_plain_secret(&entry.key, &entry.node);
                 }
                 Err(problem) => self.wrong(&entry.node, &path, &problem.message),
             }
         }
     }
 
-    /// Warns of what is probably a secret.
-    fn written_out(&mut self, name: &str, node: &Node) {
+    /// Warns about a value that is probably a secret.
+    fn check_plain_secret(&mut self, name: &str, node: &Node) {
         let name = name.to_lowercase();
         let template = node.text().and_then(|text| text.parse::<Template>().ok()).unwrap_or_default();
-        let places = template.secrets().next().is_some() || template.arguments().next().is_some();
-        if !places && CREDENTIALS.iter().any(|credential| name.contains(credential)) {
-            let problem = format!("`{}.{name}` looks like a secret that is written out", self.view.path_of("headers"));
+        let has_placeholders = template.secrets().next().is_some() || template.arguments().next().is_some();
+        if !has_placeholders && CREDENTIALS.iter().any(|credential| name.contains(credential)) {
+            let problem = format!("`{}.{name}` looks like a secret in plain text", self.view.path_of("headers"));
             let problem = Problem::warning("written_secret", &node.span, problem).hidden();
-            self.problems.push(problem.help("put it into [secrets] and write ${secret:NAME} here"));
+            self.problems.push(problem.help("define it in [secrets], and write ${secret:NAME} here"));
         }
     }
 
     fn body(&mut self) {
         if let (Some(_), Some(form)) = (self.view.get("body"), self.view.get("form")) {
-            self.wrong(&form.node, "form", "a request has a body or a form, not both");
+            self.wrong(&form.node, "form", "a request has either a body or a form");
         }
         if let Some(body) = self.view.get("body") {
             match self.request.clone().json(&body.node.json()) {
                 Ok(request) => {
                     self.request = request;
-                    self.below(&body.node, &self.view.path_of("body"));
+                    self.check_strings(&body.node, &self.view.path_of("body"));
                 }
                 Err(problem) => {
                     let pointer = problem.place.strip_prefix("body").unwrap_or_default();
@@ -118,7 +118,7 @@ impl Checker<'_, '_> {
             match self.request.clone().form(fields) {
                 Ok(request) => {
                     self.request = request;
-                    self.below(&form.node, &self.view.path_of("form"));
+                    self.check_strings(&form.node, &self.view.path_of("form"));
                 }
                 Err(problem) => {
                     let name = problem.place.strip_prefix("form.").unwrap_or_default();
@@ -144,26 +144,26 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Every text in a value.
-    fn below(&mut self, node: &Node, path: &str) {
+    /// Checks every string in a value.
+    fn check_strings(&mut self, node: &Node, path: &str) {
         match &node.item {
-            Item::Text(_) => self.templates(node, path),
-            Item::List(items) => items.iter().for_each(|item| self.below(item, path)),
+            Item::String(_) => self.templates(node, path),
+            Item::List(items) => items.iter().for_each(|item| self.check_strings(item, path)),
             Item::Table(table) => {
-                table.0.iter().for_each(|entry| self.below(&entry.node, &format!("{path}.{}", entry.key)));
+                table.0.iter().for_each(|entry| self.check_strings(&entry.node, &format!("{path}.{}", entry.key)));
             }
             _ => {}
         }
     }
 
-    /// What a template names must be there.
+    /// Checks that the secrets and arguments of a template exist.
     fn templates(&mut self, node: &Node, path: &str) {
         let Some(Ok(template)) = node.text().map(str::parse::<Template>) else { return };
-        self.outside.mentions(template.secrets(), node, path, self.problems);
+        self.context.use_secrets(template.secrets(), node, path, self.problems);
         for name in template.arguments().filter(|name| !input::has_argument(self.schema, &[name])) {
-            let span = self.outside.within(&node.span, &format!("args.{name}"));
+            let span = self.context.within(&node.span, &format!("args.{name}"));
             let problem = format!("`{path}`: the input has no argument `{name}`");
-            self.problems.push(missing(Problem::error("unknown_argument", &span, problem), self.schema, name));
+            self.problems.push(suggest_argument(Problem::error("unknown_argument", &span, problem), self.schema, name));
         }
     }
 }

@@ -1,51 +1,51 @@
-//! What a tool takes and returns, in short or as a JSON Schema.
+//! The input and output of a tool, in short form or as a JSON Schema.
 
 use serde_json::{Map, Value, json};
-use windlass::tools::nearest;
+use windlass::tool::nearest;
 
 use super::problem::Problem;
-use super::tree::{Entry, Item, Node, Table};
+use super::tree::{Item, Node, Table, TableEntry};
 
 const TYPES: [&str; 8] = ["string", "secret", "integer", "number", "boolean", "object", "array", "any"];
 
-/// A schema, and where it is written.
-pub(crate) struct Written<'n> {
+/// A schema and its position in the file.
+pub(crate) struct WrittenSchema<'n> {
     pub(crate) json: Value,
     pub(crate) node: &'n Node,
-    /// Whether it was written in short: then a place in the schema is not a place in the file.
+    /// Whether it is written in short form, so that a pointer into the schema does not match the file.
     pub(crate) short: bool,
 }
 
-impl Written<'_> {
+impl WrittenSchema<'_> {
     /// The value in the file that a JSON pointer into the schema is about.
     pub(crate) fn nearest(&self, pointer: &str) -> &Node {
         if !self.short {
             return self.node.nearest(pointer);
         }
-        // `/properties/NAME/…` is about the value at NAME.
+        // `/properties/NAME/…` refers to the value at NAME.
         self.node.nearest(pointer.strip_prefix("/properties").unwrap_or_default())
     }
 }
 
 /// Reads `input` or `output`. In short form each entry is an argument; a table with `type = "object"` or a key that starts
 /// with `$` is a JSON Schema.
-pub(crate) fn read<'n>(entry: &'n Entry, path: &str, problems: &mut Vec<Problem>) -> Option<Written<'n>> {
+pub(crate) fn read<'n>(entry: &'n TableEntry, path: &str, problems: &mut Vec<Problem>) -> Option<WrittenSchema<'n>> {
     let Some(table) = entry.node.table() else {
-        let problem = format!("`{path}` is {}, but must be a table", entry.node.item.kind());
+        let problem = format!("`{path}` must be a table, but is {}", entry.node.item.kind());
         let help = "write { city = \"string\", days = \"integer?\" }, or a JSON Schema with type = \"object\"";
         problems.push(Problem::error("wrong_type", &entry.node.span, problem).help(help));
         return None;
     };
     let is_object = table.get("type").is_some_and(|entry| entry.node.text() == Some("object"));
     if is_object || table.0.iter().any(|entry| entry.key.starts_with('$')) {
-        return Some(Written { json: table.json(), node: &entry.node, short: false });
+        return Some(WrittenSchema { json: table.json(), node: &entry.node, short: false });
     }
     if let Some(properties) = table.get("properties").filter(|entry| entry.node.table().is_some()) {
         let problem = format!("`{path}` looks like a JSON Schema but has no type");
         problems.push(Problem::error("bad_schema", &properties.at, problem).help("add type = \"object\""));
         return None;
     }
-    Some(Written { json: in_short(table, path, problems), node: &entry.node, short: true })
+    Some(WrittenSchema { json: in_short(table, path, problems), node: &entry.node, short: true })
 }
 
 fn in_short(table: &Table, path: &str, problems: &mut Vec<Problem>) -> Value {
@@ -68,13 +68,13 @@ fn in_short(table: &Table, path: &str, problems: &mut Vec<Problem>) -> Value {
     json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
 }
 
-/// The schema of one argument, and whether it may be left out.
+/// The schema of one argument, and whether it is optional.
 fn one(node: &Node) -> Result<(Value, bool), Problem> {
     match &node.item {
-        Item::Text(text) => word(text).map_err(|(problem, near)| {
+        Item::String(text) => parse_type(text).map_err(|(problem, near)| {
             let problem = Problem::error("bad_schema", &node.span, problem);
             let problem = problem
-                .help(format!("types are {}; end with [] for a list, with ? if it may be left out", TYPES.join(", ")));
+                .help(format!("the types are {}; append [] for a list, ? for an optional argument", TYPES.join(", ")));
             match near {
                 Some(near) => problem.label(format!("did you mean \"{near}\"?")),
                 None => problem,
@@ -86,14 +86,14 @@ fn one(node: &Node) -> Result<(Value, bool), Problem> {
         Item::Table(schema) => Ok((schema.json(), schema.get("default").is_some())),
         other => {
             let problem = format!("{} is not a type", other.kind());
-            let help = "write a type such as \"string\", a list of the allowed words, or a JSON Schema";
+            let help = "write a type such as \"string\", a list of the allowed values, or a JSON Schema";
             Err(Problem::error("bad_schema", &node.span, problem).help(help))
         }
     }
 }
 
-/// `integer?: how many days`.
-fn word(text: &str) -> Result<(Value, bool), (String, Option<&'static str>)> {
+/// Parses a type with its description: `integer?: how many days`.
+fn parse_type(text: &str) -> Result<(Value, bool), (String, Option<&'static str>)> {
     let (kind, description) = match text.split_once(':') {
         Some((kind, description)) => (kind.trim(), Some(description.trim())),
         None => (text.trim(), None),
@@ -115,12 +115,12 @@ fn word(text: &str) -> Result<(Value, bool), (String, Option<&'static str>)> {
     Ok((schema, optional))
 }
 
-/// Whether a schema says of an argument that it exists. A schema that is open, or too clever to tell, has every argument.
+/// Whether a schema has an argument. A schema that is open or too complex to decide counts as having every argument.
 pub(crate) fn has_argument(schema: &Value, path: &[&str]) -> bool {
     let Some((first, rest)) = path.split_first() else { return true };
-    let clever = ["$ref", "allOf", "anyOf", "oneOf", "patternProperties", "if"];
+    let complex = ["$ref", "allOf", "anyOf", "oneOf", "patternProperties", "if"];
     let Some(schema) = schema.as_object() else { return true };
-    if clever.iter().any(|word| schema.contains_key(*word)) {
+    if complex.iter().any(|word| schema.contains_key(*word)) {
         return true;
     }
     match schema.get("properties").and_then(|properties| properties.get(first)) {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_is_a_schema() {
+    fn the_short_form_becomes_a_schema() {
         let text = r#"input = { city = "string: Where", days = "integer?", tags = "string[]?", unit = ["c", "f"], pin = "secret",
             box = { type = "array", items = { type = "number" } }, n = { type = "integer", default = 3 }, x = "any" }"#;
         let (found, problems) = schema(text);
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_is_taken_as_it_is() {
+    fn a_json_schema_is_used_unchanged() {
         let (found, problems) = schema("[input]\ntype = \"object\"\nproperties.city.type = \"string\"");
         assert_eq!(problems, [] as [String; 0]);
         assert_eq!(found, json!({"type": "object", "properties": {"city": {"type": "string"}}}));
     }
 
     #[test]
-    fn every_wrong_type_is_named() {
+    fn every_invalid_type_is_reported() {
         let (_, problems) = schema(r#"input = { a = "sting", b = 7, c = [] }"#);
         let expected = [
             "`input.a`: `sting` is not a type",
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_schema_does_not_have_is_found_where_it_can_be_told() {
+    fn a_missing_argument_is_found_in_closed_schemas() {
         let closed = json!({"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}});
         assert!(has_argument(&closed, &["a"]) && has_argument(&closed, &["a", "b"]));
         assert!(!has_argument(&closed, &["c"]) && !has_argument(&closed, &["a", "c"]));
         assert!(has_argument(&json!({"type": "object"}), &["c"]), "an open schema has everything");
         assert!(!has_argument(&json!({"type": "object", "additionalProperties": false}), &["c"]));
-        assert!(has_argument(&json!({"allOf": []}), &["c"]), "too clever to tell");
+        assert!(has_argument(&json!({"allOf": []}), &["c"]), "too complex to decide");
     }
 }

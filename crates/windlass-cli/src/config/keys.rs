@@ -1,73 +1,73 @@
-//! What a key may be: the words in which the table of keys is written. The checker, the schema for editors and the
-//! reference all read the same table, so they cannot drift apart.
+//! The types of the table of keys. The checker, the schema for editors and the reference all use the same table, so they
+//! always agree.
 
-/// A key and what it is for.
+/// A key.
 pub(crate) struct Key {
     pub(crate) name: &'static str,
-    /// For people: what it does, and what holds without it.
+    /// For people: what it does, and its default.
     pub(crate) doc: &'static str,
     pub(crate) kind: Kind,
     pub(crate) required: bool,
 }
 
-/// What stands at a key.
+/// The type of a key's value.
 pub(crate) enum Kind {
     Bool,
     Integer {
         least: i64,
         most: i64,
     },
-    /// A text that must pass a check of its own.
-    Text(&'static Form),
-    /// One of these words.
+    /// A string that its form accepts.
+    String(&'static Form),
+    /// One of these strings.
     Choice(&'static [Choice]),
     List(&'static Kind),
     /// A table with these keys.
     Table(&'static Section),
-    /// A table whose keys the writer chooses.
+    /// A table with keys that the author of the file chooses.
     Map(&'static Form, &'static Kind),
-    /// Whichever fits the type of what was written; the first where none does.
+    /// The first kind that matches the type of the value.
     Either(&'static [Kind]),
-    /// Anything JSON can say.
+    /// Any value that JSON can represent.
     Json,
 }
 
 /// The keys of a table.
 pub(crate) struct Section {
     pub(crate) keys: &'static [Key],
-    /// Keys of the same table that are written elsewhere because several tables have them.
+    /// Keys that this table has in common with others.
     pub(crate) shared: &'static [&'static [Key]],
 }
 
-/// A word that may stand at a key, and what it means.
+/// A valid value of a key, and its meaning.
 pub(crate) struct Choice {
     pub(crate) word: &'static str,
     pub(crate) doc: &'static str,
 }
 
-/// How a text is written.
+/// The form of a string.
 pub(crate) struct Form {
-    /// What it is, for a sentence: "a duration such as `5s`".
+    /// A description for a sentence: "a duration such as `5s`".
     pub(crate) what: &'static str,
-    /// For editors, which cannot run the check.
+    /// A regular expression for editors, which cannot run the check.
     pub(crate) pattern: Option<&'static str>,
-    pub(crate) check: fn(&str) -> Result<(), Complaint>,
+    pub(crate) check: fn(&str) -> Result<(), FormError>,
 }
 
-/// What is wrong with a text.
-pub(crate) struct Complaint {
-    pub(crate) what: String,
-    /// The near miss.
-    pub(crate) near: Option<String>,
-    /// Where in the text, in bytes, if only a part of it is wrong.
+/// Why a string does not have its form.
+pub(crate) struct FormError {
+    pub(crate) message: String,
+    /// What was probably intended.
+    pub(crate) suggestion: Option<String>,
+    /// The byte of the string at which it is wrong, if known.
     pub(crate) at: Option<usize>,
-    /// The text may be a secret.
+    /// The string may be a secret.
     pub(crate) hidden: bool,
 }
 
-impl From<String> for Complaint {
-    fn from(what: String) -> Self {
-        Self { what, near: None, at: None, hidden: false }
+impl From<String> for FormError {
+    fn from(message: String) -> Self {
+        Self { message, suggestion: None, at: None, hidden: false }
     }
 }
 

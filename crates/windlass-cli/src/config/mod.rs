@@ -1,20 +1,20 @@
-//! The config file `windlass.toml`: tools without Rust, and everything a server has to know.
+//! The config file `windlass.toml`: tools without Rust, and the settings of a server.
 //!
-//! [`load`] reads a file and checks it as a whole: all problems come at once, each with its place. [`check`] does the same for
-//! people who only want to know. [`schema`](fn@schema) is for editors, and [`Reload`] takes up a changed file while runs go on. All
-//! of them read one table of keys, `table.rs`, which is also where every key is documented.
+//! [`load`] reads a file and checks it as a whole: it returns all problems at once, each with its position. [`check`] makes a
+//! report of a file. [`schema`](fn@schema) is for editors, and [`Reload`] applies a changed file while runs continue. All of them
+//! use one table of keys, `table.rs`, which also documents every key.
 
 mod api;
 mod body;
 mod command;
+mod context;
 mod forms;
 mod http;
 mod input;
-mod kept;
 mod keys;
 mod layer;
-mod outside;
 mod problem;
+mod protected;
 mod read;
 mod reload;
 mod report;
@@ -24,11 +24,11 @@ mod table;
 mod table_bodies;
 #[cfg(test)]
 mod tests;
+mod text;
 mod tool;
 mod tree;
 mod units;
 mod view;
-mod words;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -36,20 +36,21 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use windlass::{Builder, Policy, Retention, Tool, Toolbox, Windlass};
+use windlass::store::Retention;
+use windlass::{Builder, Policy, Tool, Toolbox, Windlass};
 use windlass_tools::sandbox::{Launcher, Sandbox};
 use windlass_tools::secret::Secrets;
 
 use api::Api;
-use body::Plan;
-pub use kept::of_database;
-pub use outside::Webhook;
-use outside::{Net, Outside};
+use body::ToolPlan;
+pub use context::Webhook;
+use context::{Net, ReadContext};
 use problem::Source;
 pub use problem::{Problem, Problems, Severity};
+pub use protected::database_files;
 pub use read::{FILE, LISTEN, Limits, People, Server, Store};
 pub use reload::{Change, Reload, wake};
-pub use report::{Found, Report, check};
+pub use report::{Report, ToolSummary, check};
 pub use schema::schema;
 use tree::Table;
 use view::View;
@@ -57,52 +58,52 @@ use view::View;
 /// The source under which the tools of a file are mounted in a toolbox.
 pub const SOURCE: &str = "windlass.toml";
 
-/// Largest file that is read: a thousand tools are a tenth of it.
-const LARGEST: u64 = 4 << 20;
+/// The size limit of a config file: ten times that of a file with a thousand tools.
+const MAX_BYTES: u64 = 4 << 20;
 
-/// What a file says of its runs, and not of its tools.
+/// The sections about runs, as opposed to tools.
 const SETTINGS: [&str; 3] = ["store", "retention", "limits"];
 
-pub(crate) type Tools = Vec<MadeTool>;
+pub(crate) type Tools = Vec<ConfigTool>;
 
 /// A tool of a file.
-pub(crate) struct MadeTool {
+pub(crate) struct ConfigTool {
     /// The section of the file it comes from.
     pub(crate) from: String,
     pub(crate) tool: Tool,
-    /// What tells its operation from how it was, if it has one.
+    /// A fingerprint of its OpenAPI operation, if it has one.
     pub(crate) revision: Option<u64>,
 }
 
-/// What a file and the documents it names make.
+/// The tools of a file and of the documents it names.
 #[derive(Default)]
-pub(crate) struct Made {
+pub(crate) struct BuiltTools {
     pub(crate) tools: Tools,
-    /// What they could not make.
+    /// Warnings about operations that could not become tools.
     pub(crate) warnings: Vec<Problem>,
 }
 
-/// A file that was read and checked.
+/// A valid config.
 #[derive(Clone)]
 pub struct Config {
-    /// Where and for whom the server answers.
+    /// The server's address and allowed clients.
     pub server: Server,
-    /// Where runs are kept.
+    /// The database file.
     pub store: Store,
     /// How long finished runs are kept.
     pub retention: Retention,
-    /// What governs every call.
+    /// The default policy of every call.
     pub policy: Policy,
-    /// Whom the process serves.
+    /// Settings about people: attendance, connections, language.
     pub people: People,
-    /// Bounds on the process as a whole.
+    /// Limits of the process as a whole.
     pub limits: Limits,
-    /// Who is told when a person is needed.
+    /// The webhook that is notified when a person is needed.
     pub webhook: Option<Webhook>,
-    /// Where secrets are kept.
+    /// References to the secrets.
     pub secrets: Secrets,
     net: Net,
-    plans: Vec<Plan>,
+    plans: Vec<ToolPlan>,
     apis: Vec<Api>,
     layers: layer::Layers,
     tree: Arc<Table>,
@@ -118,7 +119,7 @@ pub fn load(path: &Path) -> Result<Config, Problems> {
 
 fn content(path: &Path) -> Result<String, Problems> {
     bounded(path).map_err(|why| {
-        let problem = Problem::of_file("unreadable", format!("{} cannot be read: {why}", path.display()));
+        let problem = Problem::of_file("unreadable", format!("could not read {}: {why}", path.display()));
         let problem = problem.help("name the config file with --config, or create it");
         Problems::new(Arc::new(Source::new(path, String::new())), vec![problem])
     })
@@ -127,27 +128,27 @@ fn content(path: &Path) -> Result<String, Problems> {
 fn bounded(path: &Path) -> Result<String, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(format!("it has more than {LARGEST} bytes, which no config has"));
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(format!("it is larger than {MAX_BYTES} bytes, the size limit of a config file"));
     }
-    String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())
+    String::from_utf8(bytes).map_err(|_| "it is not valid UTF-8".to_owned())
 }
 
-/// The same of the sections alone that say where runs are kept and for how long: whatever else is wrong with a file, whoever looks
-/// after its runs can go on. Without tools.
+/// Reads only the sections about the store, retention and limits, so that runs can be inspected with a config whose other
+/// sections are invalid. The result has no tools.
 pub fn load_settings(path: &Path) -> Result<Config, Problems> {
     let source = Arc::new(Source::new(path, content(path)?));
     let (mut tree, syntax) = tree::parse(&source.text);
     tree.0.retain(|entry| SETTINGS.contains(&&*entry.key));
     let mut problems = shape::check(&source.text, &tree);
-    // On a line that was not understood there may have been anything.
+    // A line with a syntax error may belong to one of these sections.
     problems.extend(with_syntax(&source, &syntax, Vec::new()));
     let config = build(source.clone(), tree, &mut problems);
     if problems.is_empty() { Ok(config) } else { Err(Problems::new(source, problems)) }
 }
 
-/// Reads the text of a config file that stands, or would stand, at `path`.
+/// Parses the text of a config file. `path` is used in messages and to resolve relative paths.
 pub fn parse(path: &Path, text: String) -> Result<Config, Problems> {
     let source = Arc::new(Source::new(path, text));
     let (tree, syntax) = tree::parse(&source.text);
@@ -162,19 +163,21 @@ pub fn parse(path: &Path, text: String) -> Result<Config, Problems> {
     Ok(Config { warnings: problems, ..config })
 }
 
-/// What was not understood, and what else is wrong on lines that were. What is missing may be on a line that was not.
-fn with_syntax(source: &Source, syntax: &[tree::Syntax], others: Vec<Problem>) -> Vec<Problem> {
+/// Combines syntax errors with the other problems. Drops problems on lines with a syntax error, and missing keys, which may
+/// be on such a line.
+fn with_syntax(source: &Source, syntax: &[tree::SyntaxError], others: Vec<Problem>) -> Vec<Problem> {
     let line = |at: usize| source.position(at).0;
     let broken: Vec<usize> = syntax.iter().map(|syntax| line(syntax.span.start)).collect();
-    let told = |problem: &Problem| problem.code != "missing_key" && !broken.contains(&line(problem.start()));
-    let understood: Vec<Problem> = others.into_iter().filter(told).collect();
-    // What follows on the same line is seldom more than an echo.
-    let first = |(index, _): &(usize, &tree::Syntax)| !broken[..*index].contains(&broken[*index]);
+    let relevant = |problem: &Problem| problem.code != "missing_key" && !broken.contains(&line(problem.start()));
+    let others: Vec<Problem> = others.into_iter().filter(relevant).collect();
+    // Further errors on the same line usually follow from the first one.
+    let first = |(index, _): &(usize, &tree::SyntaxError)| !broken[..*index].contains(&broken[*index]);
     let broken = syntax.iter().enumerate().filter(first).map(|(_, syntax)| {
-        let problem = format!("this is not TOML: {}", syntax.message);
-        Problem::error("syntax", &syntax.span, problem).help("texts stand in quotes, lists in [ ], tables in { }")
+        let problem = format!("not valid TOML: {}", syntax.message);
+        let help = "strings are written in quotes, lists in [ ], tables in { }";
+        Problem::error("syntax", &syntax.span, problem).help(help)
     });
-    broken.chain(understood).collect()
+    broken.chain(others).collect()
 }
 
 fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Config {
@@ -182,26 +185,26 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
     let root = View::root(&tree, &table::ROOT);
     let folder = folder(&source.path);
     let policy = root.below("policy", &table::POLICY);
-    let mut outside = Outside::read(&root, source.clone(), &folder, problems);
+    let mut context = ReadContext::read(&root, source.clone(), &folder, problems);
     let mut names = BTreeMap::new();
     let tools = root.each("tool", &table::TOOL);
     for (name, view) in &tools {
         names.insert((*name).to_owned(), ((*name).to_owned(), view.at.clone()));
     }
     for (name, view) in &tools {
-        tool::unique(view, name, &mut names, problems);
+        tool::check_aliases(view, name, &mut names, problems);
     }
-    let plans = tools.iter().filter_map(|(name, view)| body::plan(name, view, &mut outside, problems)).collect();
+    let plans = tools.iter().filter_map(|(name, view)| body::plan(name, view, &mut context, problems)).collect();
     let apis = root.each("openapi", &table_bodies::OPENAPI);
     let named: Vec<&str> = tools.iter().map(|(name, _)| *name).collect();
     let prefix = |(name, view): &(&str, View<'_>)| view.text("prefix").map_or(format!("{name}_"), str::to_owned);
     let prefixes: Vec<String> = apis.iter().map(prefix).collect();
-    let apis = apis.iter().filter_map(|(name, view)| api::read(name, view, &mut outside, problems)).collect();
+    let apis = apis.iter().filter_map(|(name, view)| api::read(name, view, &mut context, problems)).collect();
     let layers = root.each("layer", &table::LAYER);
     let layers = layers.iter().map(|(name, view)| ((*name).to_owned(), layer::read(view, &named, &prefixes, problems)));
     let layers = layers.collect();
-    let webhook = outside.webhook(&root, problems);
-    outside.unused(&root, problems);
+    let webhook = context.webhook(&root, problems);
+    context.warn_unused(&root, problems);
     Config {
         server: read::server(&root),
         store: read::store(&root, &folder),
@@ -210,8 +213,8 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
         people: read::people(&root),
         limits: read::limits(&root),
         webhook,
-        secrets: outside.secrets,
-        net: outside.net,
+        secrets: context.secrets,
+        net: context.net,
         plans,
         apis,
         layers,
@@ -221,43 +224,43 @@ fn build(source: Arc<Source>, tree: Table, problems: &mut Vec<Problem>) -> Confi
     }
 }
 
-/// The folder a file stands in, from the root on: commands run elsewhere.
+/// The absolute folder of a file. Commands run in other folders.
 fn folder(path: &Path) -> PathBuf {
     let folder = path.parent().unwrap_or(Path::new(""));
     std::path::absolute(folder.join(".")).map(|path| path.components().collect()).unwrap_or(folder.to_path_buf())
 }
 
 impl Config {
-    /// The file it was read from.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.source.path
     }
 
-    /// What is probably not meant.
+    /// The warnings about the file.
     pub fn warnings(&self) -> Problems {
         Problems::new(self.source.clone(), self.warnings.clone())
     }
 
-    /// The same, and what its documents could not make.
-    pub(crate) fn warnings_with(&self, made: Vec<Problem>) -> Problems {
-        self.warnings().and(Problems::new(self.source.clone(), made))
+    /// The warnings about the file and about its documents.
+    pub(crate) fn warnings_with(&self, documents: Vec<Problem>) -> Problems {
+        self.warnings().and(Problems::new(self.source.clone(), documents))
     }
 
-    /// A toolbox with the tools of the file, mounted as [`SOURCE`]. Documents named by address are fetched. Problems of a
-    /// document are told where the file names it.
+    /// A toolbox with the tools of the file, mounted as [`SOURCE`]. Documents with a URL are fetched. Problems of a document
+    /// are reported at the position where the file names it.
     pub async fn toolbox(&self, launcher: &Launcher) -> Result<Toolbox, Problems> {
         let toolbox = Toolbox::new();
         self.mount(&toolbox, self.tools(launcher).await?.tools, None)?;
         Ok(toolbox)
     }
 
-    /// Who is told when a person is needed, with the secret as it is now.
+    /// The webhook that is notified when a person is needed, with the current value of its secret.
     pub fn hook(&self) -> Result<Option<windlass_server::Webhook>, Problems> {
-        let ready = self.webhook.as_ref().map(|hook| hook.ready(&self.secrets)).transpose();
+        let ready = self.webhook.as_ref().map(|hook| hook.resolve(&self.secrets)).transpose();
         ready.map_err(|problem| self.refused(vec![problem]))
     }
 
-    /// A runtime as the file describes it, with these tools: await it.
+    /// The runtime that the file describes, with these tools. Await it to open it.
     pub fn open(&self, toolbox: Toolbox) -> Builder {
         let builder = Windlass::open(&self.store.file)
             .durability(self.store.durability)
@@ -278,49 +281,49 @@ impl Config {
         std::iter::once(self.source.path.clone()).chain(documents).collect()
     }
 
-    /// Makes the tools anew.
-    pub(crate) async fn tools(&self, launcher: &Launcher) -> Result<Made, Problems> {
-        let (plans, found) = self.kept_apart(launcher);
+    /// Builds the tools.
+    pub(crate) async fn tools(&self, launcher: &Launcher) -> Result<BuiltTools, Problems> {
+        let (plans, found) = self.protected_plans(launcher);
         let (mut problems, warnings) = found.into_iter().partition(|problem| problem.severity == Severity::Error);
-        let mut made = Made { tools: Tools::new(), warnings };
+        let mut built = BuiltTools { tools: Tools::new(), warnings };
         match self.net.client() {
             Ok(client) => {
                 for plan in &plans {
                     let (from, tool) =
                         (format!("tool.{}", plan.spec.name), plan.tool(&self.secrets, &client, launcher));
-                    made.tools.push(MadeTool { from, tool, revision: None });
+                    built.tools.push(ConfigTool { from, tool, revision: None });
                 }
                 for api in &self.apis {
-                    problems.extend(api.tools(&self.secrets, &client, &mut made).await.err().into_iter().flatten());
+                    problems.extend(api.tools(&self.secrets, &client, &mut built).await.err().into_iter().flatten());
                 }
             }
             Err(problem) => problems.push(problem),
         }
         if problems.is_empty() {
-            return Ok(made);
+            return Ok(built);
         }
-        problems.extend(made.warnings);
+        problems.extend(built.warnings);
         Err(self.refused(problems))
     }
 
-    /// What the file plans, with what this process lives by kept from it.
-    fn kept_apart(&self, launcher: &Launcher) -> (Vec<Plan>, Vec<Problem>) {
-        let programs = self.plans.iter().flat_map(Plan::unconfined).collect();
-        let files = [self.kept(), launcher.kept().to_vec(), programs].concat();
+    /// The plans of the file's tools, without access to the files that this process depends on.
+    fn protected_plans(&self, launcher: &Launcher) -> (Vec<ToolPlan>, Vec<Problem>) {
+        let programs = self.plans.iter().flat_map(ToolPlan::unsandboxed_programs).collect();
+        let files = [self.protected(), launcher.kept().to_vec(), programs].concat();
         let mut plans = self.plans.clone();
-        let mut problems: Vec<Problem> = plans.iter_mut().flat_map(|plan| plan.keep(&files)).collect();
-        if plans.iter().any(Plan::is_confined) {
-            problems.extend(kept::reached_by_all(&Sandbox { kept: files, ..Sandbox::default() }));
+        let mut problems: Vec<Problem> = plans.iter_mut().flat_map(|plan| plan.protect(&files)).collect();
+        if plans.iter().any(ToolPlan::is_sandboxed) {
+            problems.extend(protected::readable_by_all(&Sandbox { kept: files, ..Sandbox::default() }));
         }
         (plans, problems)
     }
 
-    /// Replaces the tools of the file in a toolbox, all at once, and its layers; `before` is the file as it counted.
+    /// Replaces the tools and layers of the file in a toolbox, all at once. `before` is the previous config.
     pub(crate) fn mount(&self, toolbox: &Toolbox, tools: Tools, before: Option<&Self>) -> Result<(), Problems> {
         let none = layer::Layers::new();
         let before = before.map_or(&none, |before| &before.layers);
-        let mounted = layer::around(toolbox, before, &self.layers, || {
-            toolbox.mount(SOURCE, tools.into_iter().map(|made| made.tool))
+        let mounted = layer::replace_with(toolbox, before, &self.layers, || {
+            toolbox.mount(SOURCE, tools.into_iter().map(|built| built.tool))
         });
         mounted.map_err(|refused| self.refused(vec![Problem::of_file("refused", refused.to_string())]))
     }
@@ -337,7 +340,7 @@ impl Config {
         section.map_or(serde_json::Value::Null, |entry| entry.node.json())
     }
 
-    /// The keys of a section that another file has differently: `server.listen`.
+    /// The keys of a section that differ in another file, such as `server.listen`.
     pub(crate) fn changed_keys(&self, other: &Self, section: &str) -> Vec<String> {
         let table = |config: &Self| config.tree.get(section).map(|entry| entry.node.json()).unwrap_or_default();
         let (old, new) = (table(self), table(other));

@@ -1,4 +1,4 @@
-//! What is wrong with a file: every problem has its place, the near miss and the way out.
+//! Problems of a config file, each with its position, a suggestion and help.
 
 use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,43 +8,43 @@ use serde_json::{Value, json};
 
 use super::tree::Span;
 
-/// Characters of a line that are shown; of a longer one the part around the problem.
+/// How many characters of a line are shown; of a longer line, the part around the problem.
 const SHOWN_CHARS: usize = 110;
 
-/// Most problems that people are shown at once: more than anybody corrects before the next look.
-const MOST_SHOWN: usize = 100;
+/// How many problems are rendered: more than one corrects before the next check.
+const MAX_RENDERED: usize = 100;
 
 /// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The file cannot be used.
+    /// The file is not valid.
     Error,
-    /// It can, but probably not as meant.
+    /// The file is valid, but probably contains a mistake.
     Warning,
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
-    /// What kind of problem it is, for programs: `unknown_key`, `bad_value`, ….
+    /// The kind of problem, for programs: `unknown_key`, `bad_value`, ….
     pub code: &'static str,
     /// What is wrong.
     pub message: String,
-    /// What stands at the mark: usually the near miss.
+    /// The text next to the marker, usually a suggestion.
     pub label: Option<String>,
-    /// The way out.
+    /// What to do.
     pub help: Option<String>,
-    place: Option<Span>,
-    /// The marked value may be a secret that was written in the wrong place: it is not repeated.
+    span: Option<Span>,
+    /// The marked value may be a secret, so it is not printed.
     hidden: bool,
 }
 
 impl Problem {
     pub(crate) fn error(code: &'static str, span: &Span, message: impl Into<String>) -> Self {
-        let place = Some(span.clone());
-        Self { severity: Severity::Error, code, message: message.into(), label: None, help: None, place, hidden: false }
+        let span = Some(span.clone());
+        Self { severity: Severity::Error, code, message: message.into(), label: None, help: None, span, hidden: false }
     }
 
     pub(crate) fn warning(code: &'static str, span: &Span, message: impl Into<String>) -> Self {
@@ -53,7 +53,7 @@ impl Problem {
 
     /// A problem with the file as a whole.
     pub(crate) fn of_file(code: &'static str, message: impl Into<String>) -> Self {
-        Self { place: None, ..Self::error(code, &(0..0), message) }
+        Self { span: None, ..Self::error(code, &(0..0), message) }
     }
 
     pub(crate) fn label(mut self, label: impl Into<String>) -> Self {
@@ -72,11 +72,11 @@ impl Problem {
     }
 
     pub(crate) fn start(&self) -> usize {
-        self.place.as_ref().map_or(0, |span| span.start)
+        self.span.as_ref().map_or(0, |span| span.start)
     }
 
     pub(crate) fn span(&self) -> Option<&Span> {
-        self.place.as_ref()
+        self.span.as_ref()
     }
 }
 
@@ -110,7 +110,7 @@ impl Source {
     }
 }
 
-/// Everything that is wrong with a file, in the order of the file.
+/// The problems of a file, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     source: Arc<Source>,
@@ -129,7 +129,7 @@ impl Problems {
         Self::new(self.source, self.list.into_iter().chain(others.list).collect())
     }
 
-    /// Each of them.
+    /// The problems.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.list.iter()
     }
@@ -139,38 +139,38 @@ impl Problems {
         self.list.is_empty()
     }
 
-    /// How many are errors, and how many warnings.
+    /// The number of errors, and the number of warnings.
     pub fn count(&self) -> (usize, usize) {
         let errors = self.list.iter().filter(|problem| problem.severity == Severity::Error).count();
         (errors, self.list.len() - errors)
     }
 
-    /// Which file they are about.
+    /// The file.
     pub fn path(&self) -> &Path {
         &self.source.path
     }
 
-    /// Where a problem stands: line and column, counted from one; nothing if it is about the file as a whole.
+    /// The line and column of a problem, counted from one; `None` if it is about the file as a whole.
     pub fn position(&self, problem: &Problem) -> Option<(usize, usize)> {
         problem.span().map(|span| self.source.position(span.start))
     }
 
-    /// For people, with the lines they are about. Colours are for terminals.
+    /// The problems as text for people, with the lines they are about.
     pub fn render(&self, colours: bool) -> String {
         let paint = Paint { on: colours };
         let mut text = String::new();
-        for (index, problem) in self.list.iter().take(MOST_SHOWN).enumerate() {
+        for (index, problem) in self.list.iter().take(MAX_RENDERED).enumerate() {
             let gap = if index == 0 { "" } else { "\n" };
-            // Writing to a text does not fail.
-            let _ = write!(text, "{gap}{}", self.one(problem, &paint));
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{gap}{}", self.render_one(problem, &paint));
         }
-        if self.list.len() > MOST_SHOWN {
-            let _ = writeln!(text, "\n… and {} more", self.list.len() - MOST_SHOWN);
+        if self.list.len() > MAX_RENDERED {
+            let _ = writeln!(text, "\n… and {} more", self.list.len() - MAX_RENDERED);
         }
         text
     }
 
-    /// For programs.
+    /// The problems as JSON for programs.
     pub fn json(&self) -> Value {
         let one = |problem: &Problem| {
             let severity = if problem.severity == Severity::Error { "error" } else { "warning" };
@@ -189,7 +189,7 @@ impl Problems {
         Value::Array(self.list.iter().map(one).collect())
     }
 
-    fn one(&self, problem: &Problem, paint: &Paint) -> String {
+    fn render_one(&self, problem: &Problem, paint: &Paint) -> String {
         let word = match problem.severity {
             Severity::Error => paint.red("error"),
             Severity::Warning => paint.yellow("warning"),
@@ -219,7 +219,7 @@ impl Problems {
         text
     }
 
-    /// Puts dots over what may be a secret, whichever problem shows its line.
+    /// Replaces values that may be secrets by dots, whichever problem shows the line.
     fn hide(&self, line: usize, chars: &mut [char]) {
         for span in self.list.iter().filter(|problem| problem.hidden).filter_map(Problem::span) {
             let (first, from) = self.source.position(span.start);
@@ -261,7 +261,6 @@ struct Snippet {
     length: usize,
 }
 
-/// For people without a terminal.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.render(false).trim_end())
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_shows_its_line_and_marks_its_place() {
+    fn a_problem_is_rendered_with_its_line_and_a_marker() {
         let text = "a = 1\nübel = [\"é\", oops]\n";
         let at = text.find("oops").unwrap();
         let problem = Problem::error("bad", &(at..at + 4), "no").label("here").help("write `1`");
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_value_is_not_repeated() {
+    fn a_hidden_value_is_not_printed() {
         let text = "token = \"hunter2\" # old";
         let problem = Problem::error("bad", &(8..17), "no").hidden();
         let shown = problems(text, problem).render(false);
@@ -328,19 +327,19 @@ mod tests {
         let lines: Vec<&str> = shown.lines().collect();
         let (line, mark) = (lines[3].chars().collect::<Vec<_>>(), lines[4]);
         assert!(line.len() < 125, "{shown}");
-        let place = mark.chars().position(|c| c == '^').unwrap();
-        assert_eq!(line[place], 'x', "{shown}");
+        let column = mark.chars().position(|c| c == '^').unwrap();
+        assert_eq!(line[column], 'x', "{shown}");
     }
 
     #[test]
-    fn colours_come_only_if_asked_for() {
+    fn colours_are_only_used_if_requested() {
         let found = problems("a", Problem::warning("bad", &(0..1), "no"));
         assert!(!found.render(false).contains('\u{1b}'));
         assert!(found.render(true).contains("\u{1b}[1;33mwarning"));
     }
 
     #[test]
-    fn a_place_at_the_end_of_the_file_is_shown() {
+    fn a_problem_at_the_end_of_the_file_is_shown() {
         for text in ["", "a = ", "a = \n"] {
             let shown = problems(text, Problem::error("bad", &(text.len()..text.len()), "no")).render(false);
             assert!(shown.contains('^'), "{shown}");

@@ -4,33 +4,34 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use windlass::limits;
 use windlass::policy::{Policy, Unattended};
-use windlass::tools::spec::{Approval, OnDoubt, Retry};
-use windlass::{Durability, Retention, limits};
+use windlass::store::{Durability, Retention};
+use windlass::tool::spec::{Approval, OnDoubt, Retry};
 
 use super::forms;
 use super::table;
 use super::units;
 use super::view::View;
 
-/// Where a server listens unless the file says otherwise.
+/// The default address of a server.
 pub const LISTEN: &str = "127.0.0.1:7117";
 
-/// The database file unless the file says otherwise.
+/// The default database file.
 pub const FILE: &str = "windlass.db";
 
-/// Where and for whom the server answers.
+/// The server's address and its allowed clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Address and port.
     pub listen: SocketAddr,
-    /// Hosts that are answered besides its own.
+    /// Further names that are accepted in the Host header.
     pub allowed_hosts: Vec<String>,
-    /// Web pages that may call it.
+    /// Origins of web pages that may call the server.
     pub allowed_origins: Vec<String>,
 }
 
-/// Where runs are kept.
+/// The database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The database file.
@@ -41,23 +42,23 @@ pub struct Store {
     pub shared: bool,
 }
 
-/// Whom the process serves.
+/// Settings about people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct People {
-    /// Whether somebody is there to be asked.
+    /// Whether a person is available to answer.
     pub attended: bool,
     /// Providers that every session is connected to.
     pub connected: Vec<String>,
-    /// The language people are told things in.
+    /// The language of texts for people.
     pub locale: String,
 }
 
-/// Bounds on the process as a whole.
+/// Limits of the process as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most attempts at once.
+    /// The most attempts at once.
     pub in_flight: usize,
-    /// Largest artifact, in bytes.
+    /// The largest artifact, in bytes.
     pub artifact: u64,
     /// How long a shutdown waits for attempts in flight.
     pub drain: Duration,
@@ -86,16 +87,16 @@ pub(super) fn store(root: &View<'_>, folder: &Path) -> Store {
 
 pub(super) fn retention(root: &View<'_>) -> Retention {
     let view = root.below("retention", &table::RETENTION);
-    let usual = Retention::default();
-    let kept = |key, usual| match view.text(key) {
+    let default = Retention::default();
+    let time = |key, default| match view.text(key) {
         Some("forever") => Duration::MAX,
-        Some(text) => units::duration(text).unwrap_or(usual),
-        None => usual,
+        Some(text) => units::duration(text).unwrap_or(default),
+        None => default,
     };
     Retention {
-        full: kept("full", usual.full),
-        summary: kept("summary", usual.summary),
-        keys: kept("keys", usual.keys),
+        full: time("full", default.full),
+        summary: time("summary", default.summary),
+        keys: time("keys", default.keys),
     }
 }
 
@@ -117,7 +118,7 @@ pub(super) fn limits(root: &View<'_>) -> Limits {
     }
 }
 
-/// The keys that [policy] and every tool have.
+/// Reads the keys that [policy] and every tool have.
 pub(super) fn policy(view: &View<'_>) -> Policy {
     Policy {
         timeout: view.duration("timeout"),
@@ -145,7 +146,7 @@ pub(super) fn policy(view: &View<'_>) -> Policy {
     }
 }
 
-/// An approval as it is written; nothing where it does not compile, which the checker said.
+/// Parses an approval; `None` if its condition does not compile, which was already reported.
 pub(super) fn approval(text: &str) -> Option<Approval> {
     match text {
         "never" => Some(Approval::Never),
@@ -155,14 +156,14 @@ pub(super) fn approval(text: &str) -> Option<Approval> {
 }
 
 fn retry(view: &View<'_>) -> Option<Retry> {
-    let again = |times: u32| Retry::attempts(times.saturating_add(1));
-    let Some(long) = view.within("retries", &table::RETRIES) else {
-        return view.count("retries").map(again);
+    let retries = |times: u32| Retry::attempts(times.saturating_add(1));
+    let Some(table) = view.within("retries", &table::RETRIES) else {
+        return view.count("retries").map(retries);
     };
-    let usual = again(long.count("times")?);
+    let default = retries(table.count("times")?);
     Some(Retry {
-        base: long.duration("base").unwrap_or(usual.base),
-        cap: long.duration("cap").unwrap_or(usual.cap),
-        ..usual
+        base: table.duration("base").unwrap_or(default.base),
+        cap: table.duration("cap").unwrap_or(default.cap),
+        ..default
     })
 }

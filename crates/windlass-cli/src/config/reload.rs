@@ -1,103 +1,104 @@
-//! A changed file is taken up while runs go on.
+//! Applies a changed file while runs continue.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use windlass::{Filter, Hold, RunState, Toolbox, Windlass};
+use windlass::run::{Filter, Hold, RunState};
+use windlass::{Toolbox, Windlass};
 use windlass_tools::sandbox::Launcher;
 
 use super::problem::Problems;
-use super::{Config, MadeTool, Tools, load};
+use super::{Config, ConfigTool, Tools, load};
 
-/// How often a watched file is looked at: soon enough for a person who has just saved it, and cheap enough to do for ever.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a watched file is checked: soon enough for a person who has just saved it.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Files up to this size are compared by content: what people write is smaller.
+/// Files up to this size are compared by content. Files written by hand are smaller.
 const SMALL: u64 = 1 << 20;
 
-/// Held runs that are looked at in one go.
+/// How many held runs are read at once.
 const PAGE: usize = 256;
 
-/// Sections that only a restart takes up.
+/// Sections whose changes need a restart.
 const RESTART: [&str; 6] = ["server", "store", "retention", "policy", "limits", "webhook"];
 
-/// Takes up changes of a config file: by request ([`now`](Reload::now)) or by itself ([`watch`](Reload::watch)).
+/// Applies changes of a config file: on request ([`now`](Reload::now)) or automatically ([`watch`](Reload::watch)).
 ///
-/// The tools of the file are replaced in the toolbox all at once. Calls that were resolved before finish with the tool they have;
-/// a run whose tool is gone is held, and goes on when it is there again ([`wake`]). A file with errors changes nothing.
+/// The tools of the file are replaced in the toolbox all at once. Calls that are already in progress keep their tool. A run
+/// whose tool was removed is held, and continues when the tool is back ([`wake`]). A file with errors changes nothing.
 pub struct Reload {
     config: Config,
     toolbox: Toolbox,
     launcher: Launcher,
-    /// What tells each tool from how it was, by name.
+    /// The fingerprints of the tools, by name.
     tools: BTreeMap<String, u64>,
     warnings: Problems,
-    seen: Vec<Stamp>,
+    stamps: Vec<FileStamp>,
 }
 
-/// What taking up a file changed.
+/// The effect of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Tools that are new.
+    /// New tools.
     pub added: Vec<String>,
-    /// Tools that are gone.
+    /// Removed tools.
     pub removed: Vec<String>,
-    /// Tools that were there and are written differently now.
+    /// Tools with a changed definition.
     pub changed: Vec<String>,
-    /// Keys that were changed but count only after a restart, such as `server.listen`.
+    /// Changed keys that take effect after a restart, such as `server.listen`.
     pub after_restart: Vec<String>,
-    /// What is probably not meant.
+    /// The warnings about the file and its documents.
     pub warnings: Problems,
 }
 
-/// What tells a file from how it was.
+/// The version of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     path: PathBuf,
     modified: Option<SystemTime>,
     size: Option<u64>,
-    /// Of the content, where it is small: two changes may fall into one tick of a file system's clock.
+    /// The hash of a small file: two changes may fall into one tick of the file system's clock.
     hash: Option<u64>,
 }
 
 impl Reload {
     /// Puts the tools of a loaded file into a toolbox, to be replaced when the file changes.
     pub async fn new(config: Config, toolbox: Toolbox, launcher: Launcher) -> Result<Self, Problems> {
-        let seen = stamps(&config);
-        let made = config.tools(&launcher).await?;
-        let (tools, warnings) = (fingerprints(&config, &made.tools), config.warnings_with(made.warnings));
-        config.mount(&toolbox, made.tools, None)?;
-        Ok(Self { config, toolbox, launcher, tools, warnings, seen })
+        let stamps = file_stamps(&config);
+        let built = config.tools(&launcher).await?;
+        let (tools, warnings) = (fingerprints(&config, &built.tools), config.warnings_with(built.warnings));
+        config.mount(&toolbox, built.tools, None)?;
+        Ok(Self { config, toolbox, launcher, tools, warnings, stamps })
     }
 
-    /// What is probably not meant, in the file as it counts now and in its documents.
+    /// The warnings about the file in effect and its documents.
     pub fn warnings(&self) -> &Problems {
         &self.warnings
     }
 
-    /// The file as it counts now.
+    /// The config in effect.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Reads the file again and takes it up. If it cannot be used, everything stays as it is and the problems are returned.
-    /// Dropping the future leaves either the old tools or the new ones.
+    /// Reads the file again and applies it. If it is not valid, nothing changes and the problems are returned. Dropping the
+    /// future leaves either the old tools or the new ones.
     pub async fn now(&mut self) -> Result<Change, Problems> {
-        // As the files are before they are read: what changes meanwhile is seen with the next look.
-        let before = stamps(&self.config);
+        // Taken before the files are read, so that a change during the read is noticed by the next check.
+        let before = file_stamps(&self.config);
         let read = load(self.config.path());
-        self.seen = stamps(read.as_ref().unwrap_or(&self.config));
-        for stamp in &mut self.seen {
+        self.stamps = file_stamps(read.as_ref().unwrap_or(&self.config));
+        for stamp in &mut self.stamps {
             if let Some(earlier) = before.iter().find(|earlier| earlier.path == stamp.path) {
                 *stamp = earlier.clone();
             }
         }
         let config = read?;
-        let made = config.tools(&self.launcher).await?;
-        let (new, warnings) = (fingerprints(&config, &made.tools), config.warnings_with(made.warnings));
-        config.mount(&self.toolbox, made.tools, Some(&self.config))?;
+        let built = config.tools(&self.launcher).await?;
+        let (new, warnings) = (fingerprints(&config, &built.tools), config.warnings_with(built.warnings));
+        config.mount(&self.toolbox, built.tools, Some(&self.config))?;
         self.warnings = warnings;
         let old = std::mem::replace(&mut self.tools, new);
         let before = std::mem::replace(&mut self.config, config);
@@ -114,41 +115,41 @@ impl Reload {
         })
     }
 
-    /// Whether the file, or one it refers to, is not as it was when it was last read.
+    /// Whether the file, or a document of it, has changed since it was last read.
     pub fn is_stale(&self) -> bool {
-        self.seen != stamps(&self.config)
+        self.stamps != file_stamps(&self.config)
     }
 
-    /// Looks every second whether the file changed, and takes it up if it did; `tell` hears what came of it. Goes on until it
-    /// is dropped.
-    pub async fn watch(&mut self, mut tell: impl FnMut(Result<Change, Problems>)) {
+    /// Checks every second whether the file has changed, and applies it; `on_change` receives the result. Runs until it is
+    /// dropped.
+    pub async fn watch(&mut self, mut on_change: impl FnMut(Result<Change, Problems>)) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(CHECK_EVERY).await;
             if self.is_stale() {
-                tell(self.now().await);
+                on_change(self.now().await);
             }
         }
     }
 }
 
-/// Lets runs go on that were held because a tool or a layer was missing that is there now: after a reload. Says how many.
+/// Resumes runs that were held because of a missing tool or layer that exists again after a reload. Returns their number.
 /// Dropping the future leaves the rest held.
 pub async fn wake(windlass: &Windlass) -> windlass::Result<usize> {
     let (mut woken, mut after) = (0, None);
     loop {
-        let page = windlass.list(Filter::Held, after, PAGE).await?;
+        let page = windlass.list(Filter::held(), after, PAGE).await?;
         for info in &page {
-            let is_there = match &info.state {
+            let exists = match &info.state {
                 RunState::Held { hold: Hold::ToolMissing { tool, .. } } => {
-                    windlass.toolbox().recorded(tool, &windlass.layers_of(info.run).await?).is_some()
+                    windlass.toolbox().recorded(tool, &windlass.runtime().layers_of(info.run).await?).is_some()
                 }
                 RunState::Held { hold: Hold::LayerMissing { layer, .. } } => {
                     windlass.toolbox().layer_names().iter().any(|name| **name == **layer)
                 }
                 _ => false,
             };
-            if is_there {
-                windlass.resume(info.run).await?;
+            if exists {
+                windlass.runtime().resume(info.run).await?;
                 woken += 1;
             }
         }
@@ -159,10 +160,10 @@ pub async fn wake(windlass: &Windlass) -> windlass::Result<usize> {
     }
 }
 
-/// What tells each tool from how it was: its section of the file, and what came of it. The schemas of an operation are not
-/// made for this: a document may have thousands.
+/// A fingerprint of each tool: of its section in the file and its specification. The schemas of OpenAPI operations are not
+/// built for this, because a document may have thousands.
 fn fingerprints(config: &Config, tools: &Tools) -> BTreeMap<String, u64> {
-    let print = |MadeTool { from, tool, revision }: &MadeTool| {
+    let print = |ConfigTool { from, tool, revision }: &ConfigTool| {
         let mut hasher = DefaultHasher::new();
         format!("{} {:?} {revision:?}", config.section(from), tool.spec()).hash(&mut hasher);
         if revision.is_none() {
@@ -173,8 +174,8 @@ fn fingerprints(config: &Config, tools: &Tools) -> BTreeMap<String, u64> {
     tools.iter().map(print).collect()
 }
 
-/// Files as they are. One that cannot be looked at has no time and no size, and has changed when it can be again.
-fn stamps(config: &Config) -> Vec<Stamp> {
+/// The current versions of the files. A file that cannot be accessed has no time and no size.
+fn file_stamps(config: &Config) -> Vec<FileStamp> {
     let stamp = |path: PathBuf| {
         let found = std::fs::metadata(&path).ok();
         let modified = found.as_ref().and_then(|found| found.modified().ok());
@@ -185,7 +186,7 @@ fn stamps(config: &Config) -> Vec<Stamp> {
             content.hash(&mut hasher);
             hasher.finish()
         });
-        Stamp { path, modified, size, hash }
+        FileStamp { path, modified, size, hash }
     };
     config.files().into_iter().map(stamp).collect()
 }

@@ -1,34 +1,34 @@
-//! What `windlass check` tells: the tools a file has, and what is wrong with it.
+//! The report of `windlass check`: the tools of a file and its problems.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use windlass::tools::spec::Approval;
+use windlass::tool::spec::Approval;
 use windlass::{Effect, Toolbox};
 use windlass_tools::sandbox::Launcher;
 
 use super::problem::Problems;
-use super::{MadeTool, Tools, load, of_database};
+use super::{ConfigTool, Tools, database_files, load};
 use crate::style::counted;
 
-/// What is to be known about a file.
+/// A report about a file.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The tools it has; none if it has errors.
-    pub tools: Vec<Found>,
-    /// Everything that is wrong, errors and warnings.
+    /// Its tools; none if it has errors.
+    pub tools: Vec<ToolSummary>,
+    /// Its errors and warnings.
     pub problems: Problems,
 }
 
-/// A tool a file has.
+/// A tool of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// What models call it.
+pub struct ToolSummary {
+    /// Its name.
     pub name: String,
-    /// What it does, for the model.
+    /// Its description for models.
     pub description: String,
-    /// What repeating a call means.
+    /// Whether a call may be repeated.
     pub effect: Effect,
     /// `never`, `always`, or the condition.
     pub approval: String,
@@ -36,37 +36,37 @@ pub struct Found {
     pub from: String,
 }
 
-/// Reads a file and everything it refers to, starts nothing, and tells what was found. Documents named by address are fetched.
-/// `file` is the database, where it is not the one the config names.
+/// Checks a file and everything it refers to, without starting anything. Documents with a URL are fetched. `file` is the
+/// database, if it is not the one in the config.
 pub async fn check(path: &Path, file: Option<&Path>) -> Report {
     let config = match load(path) {
         Ok(config) => config,
         Err(problems) => return Report { tools: Vec::new(), problems },
     };
-    // Nothing is started, so this launcher is never asked.
-    let launcher = Launcher::this_program([crate::LAUNCH]).keep(file.map(of_database).unwrap_or_default());
+    // Never used, because nothing is started.
+    let launcher = Launcher::this_program([crate::LAUNCH]).keep(file.map(database_files).unwrap_or_default());
     let mut tools = Vec::new();
     let mut warnings = Vec::new();
-    let made = match config.tools(&launcher).await {
-        Ok(made) => {
-            tools = found(&made.tools);
-            warnings = made.warnings;
-            config.mount(&Toolbox::new(), made.tools, None)
+    let mounted = match config.tools(&launcher).await {
+        Ok(built) => {
+            tools = summaries(&built.tools);
+            warnings = built.warnings;
+            config.mount(&Toolbox::new(), built.tools, None)
         }
         Err(problems) => Err(problems),
     };
-    // All that a server would refuse, at once.
-    let refused: Vec<Problems> = [made.err(), config.hook().err()].into_iter().flatten().collect();
+    // Report everything that a server would refuse at once.
+    let refused: Vec<Problems> = [mounted.err(), config.hook().err()].into_iter().flatten().collect();
     match refused.into_iter().reduce(Problems::and) {
         None => Report { tools, problems: config.warnings_with(warnings) },
         Some(problems) => Report { tools: Vec::new(), problems },
     }
 }
 
-fn found(tools: &Tools) -> Vec<Found> {
-    let one = |made: &MadeTool| {
-        let spec = made.tool.spec();
-        Found {
+fn summaries(tools: &Tools) -> Vec<ToolSummary> {
+    let summary = |tool: &ConfigTool| {
+        let spec = tool.tool.spec();
+        ToolSummary {
             name: spec.name.to_string(),
             description: spec.about.description.clone(),
             effect: spec.effect,
@@ -75,21 +75,21 @@ fn found(tools: &Tools) -> Vec<Found> {
                 Approval::Always => "always".to_owned(),
                 Approval::When(condition) => condition.source().to_owned(),
             },
-            from: made.from.clone(),
+            from: tool.from.clone(),
         }
     };
-    let mut found: Vec<Found> = tools.iter().map(one).collect();
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    found
+    let mut summaries: Vec<ToolSummary> = tools.iter().map(summary).collect();
+    summaries.sort_by(|a, b| a.name.cmp(&b.name));
+    summaries
 }
 
 impl Report {
-    /// Whether the file can be used.
+    /// Whether the file is valid.
     pub fn is_usable(&self) -> bool {
         self.problems.count().0 == 0
     }
 
-    /// For people. Colours are for terminals.
+    /// The report as text for people.
     pub fn render(&self, colours: bool) -> String {
         let mut text = self.problems.render(colours);
         if !text.is_empty() {
@@ -97,7 +97,7 @@ impl Report {
         }
         let path = self.problems.path().display();
         let (errors, warnings) = self.problems.count();
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         let _ = if self.is_usable() {
             let width = self.tools.iter().map(|tool| tool.name.len()).max().unwrap_or(0);
             for tool in &self.tools {
@@ -115,9 +115,9 @@ impl Report {
         text
     }
 
-    /// For programs.
+    /// The report as JSON for programs.
     pub fn json(&self) -> Value {
-        let tool = |tool: &Found| {
+        let tool = |tool: &ToolSummary| {
             json!({
                 "name": tool.name,
                 "description": tool.description,

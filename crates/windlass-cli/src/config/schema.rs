@@ -1,4 +1,4 @@
-//! The table of keys as a JSON Schema: editors complete, explain and check a file as it is written.
+//! The table of keys as a JSON Schema, for completion and checks in editors.
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +17,7 @@ pub fn schema() -> Value {
 }
 
 fn object(section: &'static Section) -> Value {
-    let properties: Map<String, Value> = section.keys().map(|key| (key.name.to_owned(), described(key))).collect();
+    let properties: Map<String, Value> = section.keys().map(|key| (key.name.to_owned(), documented(key))).collect();
     let required: Vec<&str> = section.keys().filter(|key| key.required).map(|key| key.name).collect();
     let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
     if !required.is_empty() {
@@ -26,8 +26,8 @@ fn object(section: &'static Section) -> Value {
     schema
 }
 
-fn described(key: &'static Key) -> Value {
-    let mut schema = of(&key.kind);
+fn documented(key: &'static Key) -> Value {
+    let mut schema = schema_of(&key.kind);
     let choices = match &key.kind {
         Kind::Choice(choices) => format!("\n\n{}", meanings(choices)),
         Kind::List(Kind::Choice(choices)) => format!("\n\n{}", meanings(choices)),
@@ -37,26 +37,26 @@ fn described(key: &'static Key) -> Value {
     schema
 }
 
-fn of(kind: &'static Kind) -> Value {
+fn schema_of(kind: &'static Kind) -> Value {
     match kind {
         Kind::Bool => json!({"type": "boolean"}),
         Kind::Integer { least, most } if *most == i64::MAX => json!({"type": "integer", "minimum": least}),
         Kind::Integer { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
-        Kind::Text(form) => match form.pattern {
+        Kind::String(form) => match form.pattern {
             Some(pattern) => json!({"type": "string", "pattern": pattern}),
             None => json!({"type": "string"}),
         },
         Kind::Choice(choices) => json!({"enum": choices.iter().map(|choice| choice.word).collect::<Vec<_>>()}),
-        Kind::List(kind) => json!({"type": "array", "items": of(kind)}),
+        Kind::List(kind) => json!({"type": "array", "items": schema_of(kind)}),
         Kind::Table(section) => object(section),
         Kind::Map(form, kind) => {
-            let mut schema = json!({"type": "object", "additionalProperties": of(kind)});
+            let mut schema = json!({"type": "object", "additionalProperties": schema_of(kind)});
             if let Some(pattern) = form.pattern {
                 schema["propertyNames"] = json!({"pattern": pattern});
             }
             schema
         }
-        Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(of).collect::<Vec<_>>()}),
+        Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(schema_of).collect::<Vec<_>>()}),
         Kind::Json => json!({}),
     }
 }

@@ -1,15 +1,15 @@
-//! Whether a file has the shape the table of keys describes. Whatever is about one value alone is decided here; what is
-//! about several of them, where they are read.
+//! Checks a file against the table of keys. This covers every single value; rules about several values are checked where
+//! they are read.
 
-use windlass::tools::nearest;
+use windlass::tool::nearest;
 
-use super::keys::{Choice, Complaint, Form, Key, Kind, Section};
+use super::keys::{Choice, Form, FormError, Key, Kind, Section};
 use super::problem::Problem;
 use super::table::ROOT;
-use super::tree::{Entry, Item, Node, Span, Table};
-use super::words::listed;
+use super::text::listed;
+use super::tree::{Item, Node, Span, Table, TableEntry};
 
-/// Everything in a file that is not as the table says.
+/// Returns every value of a file that the table of keys does not allow.
 pub(crate) fn check(text: &str, table: &Table) -> Vec<Problem> {
     let mut checker = Checker { text, problems: Vec::new() };
     checker.table(table, &ROOT, "", &(0..0));
@@ -31,7 +31,7 @@ impl Checker<'_> {
         }
         let missing = |key: &&'static Key| key.required && table.get(key.name).is_none();
         for key in section.keys().filter(missing) {
-            let problem = format!("{} lacks `{}`", title(path), key.name);
+            let problem = format!("{} has no `{}`", title(path), key.name);
             self.problems.push(Problem::error("missing_key", at, problem).help(format!("{}: {}", key.name, key.doc)));
         }
     }
@@ -41,12 +41,12 @@ impl Checker<'_> {
             (Kind::Bool, Item::Bool(_)) => {}
             (Kind::Integer { least, most }, Item::Integer(number)) => {
                 if number < least || number > most {
-                    let problem = format!("`{path}` is {number}, but must be {}", range(*least, *most));
+                    let problem = format!("`{path}` must be {}, but is {number}", range(*least, *most));
                     self.problems.push(Problem::error("out_of_range", &node.span, problem));
                 }
             }
-            (Kind::Text(form), Item::Text(text)) => self.text(text, form, path, &node.span),
-            (Kind::Choice(choices), Item::Text(text)) => self.choice(text, choices, path, &node.span),
+            (Kind::String(form), Item::String(text)) => self.text(text, form, path, &node.span),
+            (Kind::Choice(choices), Item::String(text)) => self.choice(text, choices, path, &node.span),
             (Kind::List(kind), Item::List(items)) => {
                 for (index, item) in items.iter().enumerate() {
                     self.value(item, kind, &format!("{path}[{index}]"), &item.span);
@@ -70,14 +70,14 @@ impl Checker<'_> {
     }
 
     fn text(&mut self, text: &str, form: &Form, path: &str, span: &Span) {
-        if let Err(complaint) = (form.check)(text) {
-            let problem = complained(&complaint, form, path, &self.place(text, span, complaint.at));
+        if let Err(error) = (form.check)(text) {
+            let problem = bad_value(&error, form, path, &self.span_within(text, span, error.at));
             self.problems.push(problem);
         }
     }
 
-    /// The place of a byte of a text, where the file has that text as it is.
-    fn place(&self, text: &str, span: &Span, at: Option<usize>) -> Span {
+    /// The span of one byte of a string, if the file contains the string without escapes.
+    fn span_within(&self, text: &str, span: &Span, at: Option<usize>) -> Span {
         let inside = || {
             let raw = self.text.get(span.clone())?;
             let start = span.start + raw.find(text)? + at?;
@@ -91,8 +91,8 @@ impl Checker<'_> {
             return;
         }
         let words = || choices.iter().map(|choice| choice.word);
-        let mut problem =
-            Problem::error("unknown_choice", span, format!("`{path}` cannot be \"{text}\"")).help(meanings(choices));
+        let mut problem = Problem::error("unknown_choice", span, format!("`{path}`: \"{text}\" is not a valid value"))
+            .help(meanings(choices));
         if let Some(near) = nearest(text, words()) {
             problem = problem.label(format!("did you mean \"{near}\"?"));
         }
@@ -102,8 +102,8 @@ impl Checker<'_> {
     fn json(&mut self, node: &Node, path: &str) {
         match &node.item {
             Item::Other(kind) => {
-                let problem = format!("`{path}` is {kind}, which JSON does not have");
-                self.problems.push(Problem::error("wrong_type", &node.span, problem).help("write it as a text"));
+                let problem = format!("`{path}` is {kind}, which has no equivalent in JSON");
+                self.problems.push(Problem::error("wrong_type", &node.span, problem).help("write it as a string"));
             }
             Item::List(items) => items.iter().for_each(|item| self.json(item, path)),
             Item::Table(table) => table.0.iter().for_each(|entry| self.json(&entry.node, &join(path, &entry.key))),
@@ -120,16 +120,16 @@ fn title(path: &str) -> String {
     if path.is_empty() { "the file".to_owned() } else { format!("[{path}]") }
 }
 
-fn complained(complaint: &Complaint, form: &Form, path: &str, span: &Span) -> Problem {
-    let mut problem = Problem::error("bad_value", span, format!("`{path}`: {}", complaint.what));
-    problem = problem.help(format!("write {}", form.what));
-    if let Some(near) = &complaint.near {
-        problem = problem.label(near);
+fn bad_value(error: &FormError, form: &Form, path: &str, span: &Span) -> Problem {
+    let mut problem = Problem::error("bad_value", span, format!("`{path}`: {}", error.message));
+    problem = problem.help(format!("expected {}", form.what));
+    if let Some(suggestion) = &error.suggestion {
+        problem = problem.label(suggestion);
     }
-    if complaint.hidden { problem.hidden() } else { problem }
+    if error.hidden { problem.hidden() } else { problem }
 }
 
-fn unknown(entry: &Entry, section: &'static Section, path: &str) -> Problem {
+fn unknown(entry: &TableEntry, section: &'static Section, path: &str) -> Problem {
     let key = &entry.key;
     let what = if path.is_empty() && entry.node.table().is_some() { "section" } else { "key" };
     let problem = Problem::error("unknown_key", &entry.at, format!("unknown {what} `{key}` in {}", title(path)));
@@ -138,11 +138,11 @@ fn unknown(entry: &Entry, section: &'static Section, path: &str) -> Problem {
     }
     if entry.node.table().is_some() && path.starts_with("tool.") && path.matches('.').count() == 1 {
         let name = path.trim_start_matches("tool.");
-        return problem.help(format!("a name with a dot is quoted: [tool.\"{name}.{key}\"]"));
+        return problem.help(format!("write a name that contains a dot in quotes: [tool.\"{name}.{key}\"]"));
     }
     match home(key).filter(|home| *home != path) {
-        Some(home) => problem.help(format!("`{key}` belongs into [{home}]")),
-        None => problem.help(format!("there are {}", listed(section.keys().map(|key| key.name), "and"))),
+        Some(home) => problem.help(format!("`{key}` belongs in [{home}]")),
+        None => problem.help(format!("the valid keys are {}", listed(section.keys().map(|key| key.name), "and"))),
     }
 }
 
@@ -153,29 +153,31 @@ fn home(key: &str) -> Option<&'static str> {
 }
 
 fn wrong_type(node: &Node, kind: &'static Kind, path: &str) -> Problem {
-    let problem = format!("`{path}` is {}, but must be {}", node.item.kind(), wanted(kind));
+    let problem = format!("`{path}` must be {}, but is {}", expected(kind), node.item.kind());
     let problem = Problem::error("wrong_type", &node.span, problem);
-    match near_type(node, kind) {
-        Some(near) => problem.label(near),
+    match suggestion(node, kind) {
+        Some(suggestion) => problem.label(suggestion),
         None => problem,
     }
 }
 
-/// What was probably meant by a value of another type.
-fn near_type(node: &Node, kind: &'static Kind) -> Option<String> {
+/// The value of the right type that was probably intended.
+fn suggestion(node: &Node, kind: &'static Kind) -> Option<String> {
     match (kind, &node.item) {
-        (Kind::List(_), Item::Text(text)) => {
+        (Kind::List(_), Item::String(text)) => {
             let words: Vec<String> = text.split_whitespace().map(|word| format!("\"{word}\"")).collect();
             Some(format!("did you mean [{}]?", words.join(", ")))
         }
-        (Kind::Bool, Item::Text(text)) if matches!(&**text, "true" | "false") => Some(format!("did you mean {text}?")),
-        (Kind::Integer { .. }, Item::Text(text)) if text.parse::<i64>().is_ok() => {
+        (Kind::Bool, Item::String(text)) if matches!(&**text, "true" | "false") => {
             Some(format!("did you mean {text}?"))
         }
-        (Kind::Text(form), Item::Integer(number)) => {
-            (form.check)(&number.to_string()).err().map(|complaint| complaint.what)
+        (Kind::Integer { .. }, Item::String(text)) if text.parse::<i64>().is_ok() => {
+            Some(format!("did you mean {text}?"))
         }
-        (Kind::Either(kinds), _) => kinds.iter().find_map(|kind| near_type(node, kind)),
+        (Kind::String(form), Item::Integer(number)) => {
+            (form.check)(&number.to_string()).err().map(|error| error.message)
+        }
+        (Kind::Either(kinds), _) => kinds.iter().find_map(|kind| suggestion(node, kind)),
         _ => None,
     }
 }
@@ -184,7 +186,7 @@ fn fits(kind: &Kind, item: &Item) -> bool {
     match kind {
         Kind::Bool => matches!(item, Item::Bool(_)),
         Kind::Integer { .. } => matches!(item, Item::Integer(_)),
-        Kind::Text(_) | Kind::Choice(_) => matches!(item, Item::Text(_)),
+        Kind::String(_) | Kind::Choice(_) => matches!(item, Item::String(_)),
         Kind::List(_) => matches!(item, Item::List(_)),
         Kind::Table(_) | Kind::Map(..) => matches!(item, Item::Table(_)),
         Kind::Either(kinds) => kinds.iter().any(|kind| fits(kind, item)),
@@ -192,32 +194,45 @@ fn fits(kind: &Kind, item: &Item) -> bool {
     }
 }
 
-/// What a kind is, for a sentence.
-pub(crate) fn wanted(kind: &'static Kind) -> String {
+/// A description of a kind for a sentence: "a list of strings".
+pub(crate) fn expected(kind: &'static Kind) -> String {
     match kind {
         Kind::Bool => "true or false".to_owned(),
         Kind::Integer { least, most } => range(*least, *most),
-        Kind::Text(form) => form.what.to_owned(),
+        Kind::String(form) => form.what.to_owned(),
         Kind::Choice(choices) => listed(choices.iter().map(|choice| choice.word), "or").replace('`', "\""),
-        Kind::List(kind) => format!("a list, each of it {}", wanted(kind)),
+        Kind::List(kind) => format!("a list of {}", plural(kind)),
         Kind::Table(section) => {
             format!("a table with {}", listed(section.keys().map(|key| key.name), "and"))
         }
-        Kind::Map(_, kind) => format!("a table, each of it {}", wanted(kind)),
-        Kind::Either(kinds) => kinds.iter().map(wanted).collect::<Vec<_>>().join(", or "),
-        Kind::Json => "anything".to_owned(),
+        Kind::Map(_, kind) => format!("a table of {}", plural(kind)),
+        Kind::Either(kinds) => kinds.iter().map(expected).collect::<Vec<_>>().join(", or "),
+        Kind::Json => "any value".to_owned(),
+    }
+}
+
+/// A description of several values of a kind: "strings".
+fn plural(kind: &'static Kind) -> String {
+    match kind {
+        Kind::String(form) if form.what.starts_with("a string") => "strings".to_owned(),
+        Kind::String(_) | Kind::Choice(_) => format!("strings, each {}", expected(kind)),
+        Kind::Integer { .. } => format!("integers, each {}", expected(kind)),
+        Kind::Bool => "booleans".to_owned(),
+        Kind::List(_) => "lists".to_owned(),
+        Kind::Table(_) | Kind::Map(..) => "tables".to_owned(),
+        Kind::Either(_) | Kind::Json => "values".to_owned(),
     }
 }
 
 fn range(least: i64, most: i64) -> String {
     if most == i64::MAX {
-        format!("a whole number from {least}")
+        format!("an integer of at least {least}")
     } else {
-        format!("a whole number from {least} to {most}")
+        format!("an integer from {least} to {most}")
     }
 }
 
-/// "`a`: this; `b`: that".
+/// The values with their meanings: "`a`: this; `b`: that".
 pub(crate) fn meanings(choices: &[Choice]) -> String {
     let one = |choice: &Choice| format!("\"{}\": {}", choice.word, choice.doc);
     choices.iter().map(one).collect::<Vec<_>>().join("; ")

@@ -1,32 +1,33 @@
-//! [tool.NAME]: what a tool says about itself.
+//! [tool.NAME]: the specification of a tool.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use windlass::tools::nearest;
-use windlass::tools::spec::{Background, Concurrency, Deferral, Effect, KeyExpression, ToolSpec};
-use windlass::{RegisterError, Schemas, Tool, ToolId, Toolbox};
+use windlass::tool::nearest;
+use windlass::tool::spec::{Background, Concurrency, Deferral, Effect, KeyExpression, ToolSpec};
+use windlass::tool::{RegisterError, Schemas, ToolId};
+use windlass::{Tool, Toolbox};
 
-use super::input::{self, Written};
+use super::input::{self, WrittenSchema};
 use super::problem::Problem;
 use super::read;
 use super::table;
-use super::tree::{Entry, Span};
+use super::text::listed;
+use super::tree::{Span, TableEntry};
 use super::units;
 use super::view::View;
-use super::words::listed;
 
-/// What a tool takes and returns.
+/// The input and output of a tool.
 pub(super) struct Contract<'t> {
-    input: Option<Written<'t>>,
-    output: Option<Written<'t>>,
+    input: Option<WrittenSchema<'t>>,
+    output: Option<WrittenSchema<'t>>,
 }
 
 impl Contract<'_> {
-    /// The schema of the arguments; nothing may be passed where it is not written.
+    /// The schema of the arguments; without one, there are no arguments.
     pub(super) fn input(&self) -> Value {
-        let nothing = || json!({"type": "object", "properties": {}, "additionalProperties": false});
-        self.input.as_ref().map_or_else(nothing, |written| written.json.clone())
+        let no_arguments = || json!({"type": "object", "properties": {}, "additionalProperties": false});
+        self.input.as_ref().map_or_else(no_arguments, |written| written.json.clone())
     }
 
     pub(super) fn schemas(&self) -> Schemas {
@@ -44,20 +45,20 @@ pub(super) fn contract<'t>(view: &View<'t>, problems: &mut Vec<Problem>) -> Cont
     Contract { input: written("input"), output: written("output") }
 }
 
-fn compiles(written: &Written<'_>, path: &str, problems: &mut Vec<Problem>) -> bool {
+fn compiles(written: &WrittenSchema<'_>, path: &str, problems: &mut Vec<Problem>) -> bool {
     let probe = Tool::external("probe", "", Schemas::input(written.json.clone()));
     let Err(RegisterError::Schema(bad)) = Toolbox::new().insert(probe) else { return true };
     let span = &written.nearest(&bad.pointer).span;
-    let problem = format!("the schema `{path}` cannot be used: {}", bad.problem);
-    problems.push(Problem::error("bad_schema", span, problem).help("write a JSON Schema of version 2020-12"));
+    let problem = format!("`{path}` is not a valid schema: {}", bad.problem);
+    problems.push(Problem::error("bad_schema", span, problem).help("expected a JSON Schema (draft 2020-12)"));
     false
 }
 
-/// Reads everything but the schemas and the body. `usual` is the effect where none is written.
-pub(super) fn spec(name: &str, view: &View<'_>, usual: Effect, problems: &mut Vec<Problem>) -> ToolSpec {
+/// Reads everything but the schemas and the body.
+pub(super) fn spec(name: &str, view: &View<'_>, default_effect: Effect, problems: &mut Vec<Problem>) -> ToolSpec {
     let mut spec = ToolSpec::new(name, view.text("description").unwrap_or_default());
     spec.apply(read::policy(view));
-    spec.effect = view.text("effect").and_then(effect).unwrap_or(usual);
+    spec.effect = view.text("effect").and_then(effect).unwrap_or(default_effect);
     spec.aliases = view.texts("aliases").into_iter().map(ToolId::from).collect();
     spec.about.title = view.text("title").map(str::to_owned);
     spec.about.version = view.text("version").map(Into::into);
@@ -90,7 +91,7 @@ pub(super) fn spec(name: &str, view: &View<'_>, usual: Effect, problems: &mut Ve
     }
     spec.limits.in_flight = view.count("in_flight");
     spec.limits.per_second = view.text("rate").and_then(|text| units::rate(text).ok());
-    contradicts(&spec, view, problems);
+    check_contradictions(&spec, view, problems);
     spec
 }
 
@@ -103,7 +104,7 @@ pub(super) fn effect(word: &str) -> Option<Effect> {
     }
 }
 
-/// A key that does not parse was reported, and counts as none.
+/// Parses the concurrency. An invalid key was already reported, and counts as missing.
 fn concurrency(text: &str) -> Concurrency {
     match text {
         "auto" => Concurrency::Auto,
@@ -113,8 +114,8 @@ fn concurrency(text: &str) -> Concurrency {
     }
 }
 
-/// What a toolbox would refuse, at the key it is about. The name was checked as a name.
-fn contradicts(spec: &ToolSpec, view: &View<'_>, problems: &mut Vec<Problem>) {
+/// Reports what a toolbox would refuse, at the key that causes it. The name was already checked.
+fn check_contradictions(spec: &ToolSpec, view: &View<'_>, problems: &mut Vec<Problem>) {
     let mut probe = spec.clone();
     probe.name = "probe".into();
     let probe = Tool::external("probe", "", Schemas::any()).with(|own| *own = probe);
@@ -124,56 +125,60 @@ fn contradicts(spec: &ToolSpec, view: &View<'_>, problems: &mut Vec<Problem>) {
         RegisterError::Policy { problem, .. } => problem.to_string(),
         other => other.to_string(),
     };
-    // The words of a refusal, and the keys they are about.
+    // Words of the message, and the keys they refer to.
     let about = [("retried", "retries"), ("destructive", "hints"), ("timeout", "timeout"), ("attempts", "retries")];
     let named = about.iter().find(|(word, key)| problem.contains(word) && view.table.get(key).is_some());
-    let place = view.place(named.map_or("", |(_, key)| key));
-    problems.push(Problem::error("contradiction", &place, format!("[{}] contradicts itself: {problem}", view.path)));
+    let span = view.span_of(named.map_or("", |(_, key)| key));
+    problems.push(Problem::error("contradiction", &span, format!("[{}] contradicts itself: {problem}", view.path)));
 }
 
-/// Arguments that conditions, keys and narration look at and the input does not have.
-pub(super) fn arguments(view: &View<'_>, schema: &Value, problems: &mut Vec<Problem>) {
+/// Reports arguments that conditions, keys and narration use but the input does not have.
+pub(super) fn check_arguments(view: &View<'_>, schema: &Value, problems: &mut Vec<Problem>) {
     for key in ["approval", "concurrency"] {
         let Some(entry) = view.get(key) else { continue };
         for path in mentioned(entry.node.text().unwrap_or_default()) {
             if !input::has_argument(schema, &path) {
                 let found = format!(
-                    "`{}` looks at `args.{}`, which the input does not have",
+                    "`{}` uses `args.{}`, but the input has no such argument",
                     view.path_of(key),
                     path.join(".")
                 );
-                problems.push(missing(Problem::warning("unknown_argument", &entry.node.span, found), schema, path[0]));
+                problems.push(suggest_argument(
+                    Problem::warning("unknown_argument", &entry.node.span, found),
+                    schema,
+                    path[0],
+                ));
             }
         }
     }
     for (_, lines) in view.each("narration", &table::NARRATION) {
         for key in ["start", "end", "failure"] {
             let Some(entry) = lines.get(key) else { continue };
-            narrated(entry, &lines.path_of(key), schema, problems);
+            check_narration(entry, &lines.path_of(key), schema, problems);
         }
     }
 }
 
-fn narrated(entry: &Entry, path: &str, schema: &Value, problems: &mut Vec<Problem>) {
+fn check_narration(entry: &TableEntry, path: &str, schema: &Value, problems: &mut Vec<Problem>) {
     let text = entry.node.text().unwrap_or_default();
     let names = text.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name));
     for name in names.filter(|name| !input::has_argument(schema, &[name])) {
-        let found = format!("`{path}` shows `{{{name}}}`, but the input has no argument `{name}`");
-        problems.push(missing(Problem::error("unknown_argument", &entry.node.span, found), schema, name));
+        let found = format!("`{path}` uses `{{{name}}}`, but the input has no argument `{name}`");
+        problems.push(suggest_argument(Problem::error("unknown_argument", &entry.node.span, found), schema, name));
     }
 }
 
-/// Says which argument was meant, or which there are.
-pub(super) fn missing(problem: Problem, schema: &Value, name: &str) -> Problem {
-    let known = input::arguments(schema);
-    match nearest(name, known.iter().copied()) {
+/// Adds the argument that was probably intended, or a list of the arguments.
+pub(super) fn suggest_argument(problem: Problem, schema: &Value, name: &str) -> Problem {
+    let arguments = input::arguments(schema);
+    match nearest(name, arguments.iter().copied()) {
         Some(near) => problem.label(format!("did you mean `{near}`?")),
-        None if known.is_empty() => problem.help("the tool takes no arguments; say which in `input`"),
-        None => problem.help(format!("the input has {}", listed(known, "and"))),
+        None if arguments.is_empty() => problem.help("the tool has no arguments; define them in `input`"),
+        None => problem.help(format!("the input has {}", listed(arguments, "and"))),
     }
 }
 
-/// The arguments an expression names, as far as they are written `args.a.b`.
+/// The arguments that an expression uses in the form `args.a.b`.
 fn mentioned(expression: &str) -> Vec<Vec<&str>> {
     let mut found = Vec::new();
     for (at, _) in expression.match_indices("args.") {
@@ -198,8 +203,8 @@ fn mentioned(expression: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// Names and earlier names that several tools claim. `names` says who has which, and where.
-pub(super) fn unique(
+/// Reports aliases that another tool already has. `names` maps every name to its tool and position.
+pub(super) fn check_aliases(
     view: &View<'_>,
     name: &str,
     names: &mut BTreeMap<String, (String, Span)>,
@@ -210,10 +215,10 @@ pub(super) fn unique(
         let Some(text) = alias.text() else { continue };
         let claim = (name.to_owned(), alias.span.clone());
         if let Some((owner, _)) = names.insert(text.to_owned(), claim).filter(|(owner, _)| owner != name) {
-            let problem = format!("`{text}` is the name of the tool `{owner}` already");
+            let problem = format!("`{text}` is already a name of the tool `{owner}`");
             let problem = Problem::error("name_taken", &alias.span, problem);
             problems.push(
-                problem.help("a name belongs to one tool, so that a run always finds the tool it was started with"),
+                problem.help("a name must belong to one tool, so that a run always finds the tool it was started with"),
             );
         }
     }

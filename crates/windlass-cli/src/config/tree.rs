@@ -1,14 +1,14 @@
-//! The file as a tree in which everything knows its place.
+//! The file as a tree in which every value has its position.
 
 use std::ops::Range;
 
 use serde_json::{Map, Number, Value};
 use toml::de::{DeTable, DeValue};
 
-/// Bytes of the source.
+/// A range of bytes of the source.
 pub(crate) type Span = Range<usize>;
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) span: Span,
@@ -17,38 +17,38 @@ pub(crate) struct Node {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
-    Text(String),
+    String(String),
     Integer(i64),
     Float(f64),
     Bool(bool),
     List(Vec<Node>),
     Table(Table),
-    /// Dates, and numbers that fit nowhere: no key takes them.
+    /// A date, or a number that cannot be represented. No key accepts one.
     Other(&'static str),
 }
 
 /// The entries of a table, in the order of the file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table(pub(crate) Vec<Entry>);
+pub(crate) struct Table(pub(crate) Vec<TableEntry>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     pub(crate) key: String,
     pub(crate) at: Span,
     pub(crate) node: Node,
 }
 
-/// What the parser did not understand.
-pub(crate) struct Syntax {
+/// An error of the TOML parser.
+pub(crate) struct SyntaxError {
     pub(crate) span: Span,
     pub(crate) message: String,
 }
 
-/// Reads a document, and goes on after what it does not understand.
-pub(crate) fn parse(text: &str) -> (Table, Vec<Syntax>) {
+/// Parses a document, and continues after syntax errors.
+pub(crate) fn parse(text: &str) -> (Table, Vec<SyntaxError>) {
     let (document, errors) = DeTable::parse_recoverable(text);
     let whole = 0..text.len().min(1);
-    let syntax = |error: &toml::de::Error| Syntax {
+    let syntax = |error: &toml::de::Error| SyntaxError {
         span: error.span().unwrap_or(whole.clone()),
         message: error.message().replace('\n', ", "),
     };
@@ -56,26 +56,26 @@ pub(crate) fn parse(text: &str) -> (Table, Vec<Syntax>) {
 }
 
 fn table(found: &DeTable<'_>) -> Table {
-    let entry = |(key, value): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| Entry {
+    let entry = |(key, value): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| TableEntry {
         key: key.get_ref().to_string(),
         at: key.span(),
         node: node(value),
     };
-    let mut entries: Vec<Entry> = found.iter().map(entry).collect();
+    let mut entries: Vec<TableEntry> = found.iter().map(entry).collect();
     entries.sort_by_key(|entry| entry.at.start);
     Table(entries)
 }
 
 fn node(found: &toml::Spanned<DeValue<'_>>) -> Node {
     let item = match found.get_ref() {
-        DeValue::String(text) => Item::Text(text.to_string()),
+        DeValue::String(text) => Item::String(text.to_string()),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(number) => Item::Integer(number),
-            Err(_) => Item::Other("a number too large"),
+            Err(_) => Item::Other("an integer that is too large"),
         },
         DeValue::Float(number) => match number.as_str().parse::<f64>() {
             Ok(number) if number.is_finite() => Item::Float(number),
-            _ => Item::Other("a number without a value"),
+            _ => Item::Other("a number that is not finite"),
         },
         DeValue::Boolean(truth) => Item::Bool(*truth),
         DeValue::Datetime(_) => Item::Other("a date"),
@@ -86,13 +86,13 @@ fn node(found: &toml::Spanned<DeValue<'_>>) -> Node {
 }
 
 impl Item {
-    /// What it is, for a sentence.
+    /// The type, for a sentence.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::Text(_) => "a text",
+            Self::String(_) => "a string",
             Self::Integer(_) => "an integer",
             Self::Float(_) => "a number",
-            Self::Bool(_) => "a truth value",
+            Self::Bool(_) => "a boolean",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",
             Self::Other(kind) => kind,
@@ -103,7 +103,7 @@ impl Item {
 impl Node {
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.item {
-            Item::Text(text) => Some(text),
+            Item::String(text) => Some(text),
             _ => None,
         }
     }
@@ -122,10 +122,10 @@ impl Node {
         }
     }
 
-    /// The value as JSON. What JSON does not have was refused before, and counts as nothing.
+    /// The value as JSON. A value without an equivalent, which was reported before, becomes null.
     pub(crate) fn json(&self) -> Value {
         match &self.item {
-            Item::Text(text) => Value::String(text.clone()),
+            Item::String(text) => Value::String(text.clone()),
             Item::Integer(number) => Value::from(*number),
             Item::Float(number) => Number::from_f64(*number).map_or(Value::Null, Value::Number),
             Item::Bool(truth) => Value::Bool(*truth),
@@ -135,7 +135,7 @@ impl Node {
         }
     }
 
-    /// The value a JSON pointer leads to, or the last one on the way there.
+    /// The value at a JSON pointer, or its deepest ancestor that exists.
     pub(crate) fn nearest(&self, pointer: &str) -> &Node {
         let mut here = self;
         for step in pointer.split('/').skip(1) {
@@ -153,7 +153,7 @@ impl Node {
 }
 
 impl Table {
-    pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn get(&self, key: &str) -> Option<&TableEntry> {
         self.0.iter().find(|entry| entry.key == key)
     }
 

@@ -1,40 +1,40 @@
-//! Reading a table whose shape was checked. What has the wrong shape was reported there and counts as not written here, so
-//! that the rest of the file is still looked at.
+//! Reads a table that was checked against the table of keys. A value of the wrong type was reported there and counts as
+//! missing here, so that the rest of the file is still checked.
 
 use std::time::Duration;
 
 use super::keys::Section;
 use super::shape::join;
-use super::tree::{Entry, Item, Node, Span, Table};
+use super::tree::{Item, Node, Span, Table, TableEntry};
 use super::units;
 
-/// A table and what it may have.
+/// A table and the keys it may have.
 pub(crate) struct View<'t> {
     pub(crate) table: &'t Table,
     pub(crate) section: &'static Section,
-    /// Where it stands: `tool.weather`.
+    /// Its path: `tool.weather`.
     pub(crate) path: String,
-    /// The key that leads to it.
+    /// The position of its key.
     pub(crate) at: Span,
 }
 
-static NOTHING: Table = Table(Vec::new());
+static EMPTY: Table = Table(Vec::new());
 
 impl<'t> View<'t> {
     pub(crate) fn root(table: &'t Table, section: &'static Section) -> Self {
         Self { table, section, path: String::new(), at: 0..0 }
     }
 
-    /// What stands at a key. The table of keys must have it.
-    pub(crate) fn get(&self, key: &'static str) -> Option<&'t Entry> {
+    /// The entry of a key, which must be in the table of keys.
+    pub(crate) fn get(&self, key: &'static str) -> Option<&'t TableEntry> {
         debug_assert!(self.section.get(key).is_some(), "the table of keys has no `{key}` in `{}`", self.path);
         #[cfg(test)]
-        asked::note(self.section, key);
+        reads::record(self.section, key);
         self.table.get(key)
     }
 
-    /// The place of a key, or of the table itself where the key is not written.
-    pub(crate) fn place(&self, key: &str) -> Span {
+    /// The position of a key, or of the table itself if the key is missing.
+    pub(crate) fn span_of(&self, key: &str) -> Span {
         self.table.get(key).map_or(self.at.clone(), |entry| entry.at.clone())
     }
 
@@ -42,34 +42,34 @@ impl<'t> View<'t> {
         join(&self.path, key)
     }
 
-    /// A table below this one; an empty one where it is not written.
+    /// The table at a key; an empty one if the key is missing.
     pub(crate) fn below(&self, key: &'static str, section: &'static Section) -> View<'t> {
         self.within(key, section).unwrap_or_else(|| View {
-            table: &NOTHING,
+            table: &EMPTY,
             section,
             path: self.path_of(key),
             at: self.at.clone(),
         })
     }
 
-    /// A table below this one, if it is written.
+    /// The table at a key.
     pub(crate) fn within(&self, key: &'static str, section: &'static Section) -> Option<View<'t>> {
         let entry = self.get(key)?;
         Some(View { table: entry.node.table()?, section, path: self.path_of(key), at: entry.at.clone() })
     }
 
-    /// The tables of a table whose keys the writer chooses.
+    /// The tables in a table whose keys the author chooses.
     pub(crate) fn each(&self, key: &'static str, section: &'static Section) -> Vec<(&'t str, View<'t>)> {
         let entries = self.entries(key).iter();
-        let view = |entry: &'t Entry| {
+        let view = |entry: &'t TableEntry| {
             let path = join(&self.path_of(key), &entry.key);
             Some((entry.key.as_str(), View { table: entry.node.table()?, section, path, at: entry.at.clone() }))
         };
         entries.filter_map(view).collect()
     }
 
-    /// The entries of a table whose keys the writer chooses.
-    pub(crate) fn entries(&self, key: &'static str) -> &'t [Entry] {
+    /// The entries of a table whose keys the author chooses.
+    pub(crate) fn entries(&self, key: &'static str) -> &'t [TableEntry] {
         self.get(key).and_then(|entry| entry.node.table()).map_or(&[], |table| &table.0)
     }
 
@@ -114,23 +114,23 @@ impl<'t> View<'t> {
     }
 }
 
-/// Which keys were read, so that a test can tell that every key of the table is.
+/// Records which keys are read, so that a test can check that none is ignored.
 #[cfg(test)]
-pub(crate) mod asked {
+pub(crate) mod reads {
     use std::cell::RefCell;
     use std::collections::BTreeSet;
 
     use super::Section;
 
     thread_local! {
-        static ASKED: RefCell<BTreeSet<(usize, &'static str)>> = const { RefCell::new(BTreeSet::new()) };
+        static READ: RefCell<BTreeSet<(usize, &'static str)>> = const { RefCell::new(BTreeSet::new()) };
     }
 
-    pub(crate) fn note(section: &'static Section, key: &'static str) {
-        ASKED.with_borrow_mut(|asked| asked.insert((std::ptr::from_ref(section) as usize, key)));
+    pub(crate) fn record(section: &'static Section, key: &'static str) {
+        READ.with_borrow_mut(|read| read.insert((std::ptr::from_ref(section) as usize, key)));
     }
 
-    pub(crate) fn was(section: &'static Section, key: &'static str) -> bool {
-        ASKED.with_borrow(|asked| asked.contains(&(std::ptr::from_ref(section) as usize, key)))
+    pub(crate) fn contains(section: &'static Section, key: &'static str) -> bool {
+        READ.with_borrow(|read| read.contains(&(std::ptr::from_ref(section) as usize, key)))
     }
 }

@@ -13,11 +13,11 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::exit::{Exit, Failure, Result};
 
-/// A server that is not ready by then has something to say in its log.
-const READY: Duration = Duration::from_secs(10);
-/// An earlier server on the same file, whose supervisor was killed, is gone by then.
-const GONE: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How long to wait for a server to be ready; its log says why it is not.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for an earlier server on the same file to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The demo's files.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// In the folder that is given, or in a new one of our own.
+    /// The files in this folder, or in a new temporary one.
     pub(super) fn new(folder: Option<&Path>) -> Result<Self> {
         let folder = match folder {
             Some(folder) => folder.to_owned(),
@@ -40,31 +40,34 @@ impl Files {
             }
         };
         std::fs::create_dir_all(&folder).map_err(|error| {
-            Failure::new(Exit::Unreachable, format!("{} cannot be made: {error}; name another --dir", folder.display()))
+            Failure::new(
+                Exit::Unreachable,
+                format!("could not create {}: {error}; name another --dir", folder.display()),
+            )
         })?;
-        // The server works in this folder, and people copy the commands that are printed: names must hold everywhere.
+        // The server runs in this folder, and users copy the printed commands: the paths must be absolute.
         let folder = folder.canonicalize().unwrap_or(folder);
         let below = |name: &str| folder.join(name);
         Ok(Self { database: below("demo.db"), ledger: below("ledger.jsonl"), log: below("server.log"), folder })
     }
 
-    /// The last thing the server had to say.
-    fn last_words(&self) -> String {
+    /// The last message in the server's log.
+    fn last_log_message(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-        let said: Option<Value> = serde_json::from_str(last).ok();
-        let message = said.as_ref().and_then(|said| said["error"]["message"].as_str());
+        let error: Option<Value> = serde_json::from_str(last).ok();
+        let message = error.as_ref().and_then(|error| error["error"]["message"].as_str());
         message.unwrap_or(last).to_owned()
     }
 }
 
-/// What a server prints when it is ready.
+/// The line that a server prints when it is ready.
 #[derive(Deserialize)]
 struct Ready {
     url: String,
 }
 
-/// A server at work. It ends with this value: it reads its standard input, and stops when that ends.
+/// A running server. It exits when this value is dropped, because that closes its standard input.
 pub(super) struct Server {
     pub(super) pid: u32,
     pub(super) url: String,
@@ -78,9 +81,9 @@ impl Server {
         let began = Instant::now();
         loop {
             match Self::try_start(files).await {
-                // An earlier one may be about to let go of the file.
-                Err(failure) if failure.exit == Exit::Unreachable && began.elapsed() < GONE => {
-                    tokio::time::sleep(LOOK_AGAIN).await;
+                // An earlier server may be about to close the file.
+                Err(failure) if failure.exit == Exit::Unreachable && began.elapsed() < EXIT_TIMEOUT => {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 started => return started,
             }
@@ -89,7 +92,8 @@ impl Server {
 
     async fn try_start(files: &Files) -> Result<Self> {
         let failed = |what: &str, error: std::io::Error| Failure::new(Exit::Failed, format!("{what}: {error}"));
-        let program = std::env::current_exe().map_err(|error| failed("this program cannot find itself", error))?;
+        let program =
+            std::env::current_exe().map_err(|error| failed("could not determine the path of this program", error))?;
         let log = OpenOptions::new().create(true).append(true).open(&files.log);
         let log = log.map_err(|error| failed(&files.log.display().to_string(), error))?;
         let mut child = Command::new(program)
@@ -105,37 +109,37 @@ impl Server {
             .stderr(log)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| failed("the server cannot be started", error))?;
+            .map_err(|error| failed("could not start the server", error))?;
         let stdin = child.stdin.take();
         let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
-        let ready = tokio::time::timeout(READY, ready(lines)).await.ok().flatten();
+        let ready = tokio::time::timeout(READY_TIMEOUT, ready(lines)).await.ok().flatten();
         match (ready, child.id()) {
             (Some(ready), Some(pid)) => Ok(Self { pid, url: ready.url, child, stdin }),
             _ => {
-                let sentence = format!("the demo's server did not start; it said: {}", files.last_words());
-                Err(Failure::new(Exit::Unreachable, sentence))
+                let message = format!("the demo's server did not start; its log says: {}", files.last_log_message());
+                Err(Failure::new(Exit::Unreachable, message))
             }
         }
     }
 
-    /// Ends it in good order, and waits for that: whoever opens the file next finds it closed, and nobody in it.
-    pub(super) async fn end(mut self) {
+    /// Stops the server cleanly, and waits for it, so that the file is closed afterwards.
+    pub(super) async fn stop(mut self) {
         drop(self.stdin.take());
-        // One that does not end by itself in time is killed with this value.
-        drop(tokio::time::timeout(GONE, self.child.wait()).await);
+        // If it does not stop in time, dropping the child kills it.
+        drop(tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await);
     }
 
-    /// SIGKILL: no warning, no last words.
+    /// Sends SIGKILL.
     pub(super) async fn kill(&mut self) -> Result<ExitStatus> {
         let killed = async {
             self.child.start_kill()?;
             self.child.wait().await
         };
-        killed.await.map_err(|error| Failure::new(Exit::Failed, format!("the server cannot be killed: {error}")))
+        killed.await.map_err(|error| Failure::new(Exit::Failed, format!("could not kill the server: {error}")))
     }
 }
 
-/// Whether a process ended by SIGKILL.
+/// Whether a process was ended by SIGKILL.
 pub(super) fn was_killed(status: ExitStatus) -> bool {
     const SIGKILL: i32 = 9;
     status.signal() == Some(SIGKILL)
@@ -144,7 +148,7 @@ pub(super) fn was_killed(status: ExitStatus) -> bool {
 async fn ready(lines: Option<Lines<BufReader<ChildStdout>>>) -> Option<Ready> {
     let mut lines = lines?;
     let line = lines.next_line().await.ok().flatten()?;
-    // The pipe must not close under a server that prints.
+    // Keep reading, so that the pipe stays open for a server that prints.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     serde_json::from_str(&line).ok()
 }

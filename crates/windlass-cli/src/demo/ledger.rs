@@ -1,5 +1,5 @@
-//! The world outside: what the bank has in its books, and who asked the search engines. Plain files that Windlass does not
-//! know of, so that effects can be counted by somebody who has no reason to flatter it.
+//! The outside world of the demo: the bank's ledger, and a log of the searches. They are plain files that Windlass does not
+//! know of, so that the effects are counted independently.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A charge in the bank's books.
+/// A charge in the bank's ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Charge {
     /// The idempotency key the bank was given.
     pub(super) key: String,
-    /// Who paid.
+    /// The customer who paid.
     pub(super) customer: String,
-    /// How much.
+    /// The amount.
     pub(super) cents: u64,
     /// The receipt's number.
     pub(super) receipt: String,
 }
 
-/// The bank's books.
+/// The bank's ledger.
 #[derive(Clone, Debug)]
 pub(super) struct Ledger(PathBuf);
 
@@ -29,7 +29,7 @@ impl Ledger {
         Self(path.to_owned())
     }
 
-    /// Takes the money. It is in the books when this returns.
+    /// Records a charge. It is on disk when this returns.
     pub(super) fn charge(&self, key: &str, customer: &str, cents: u64) -> io::Result<Charge> {
         let number = self.charges()?.len() + 1;
         let (key, customer) = (key.to_owned(), customer.to_owned());
@@ -42,7 +42,7 @@ impl Ledger {
         Ok(charge)
     }
 
-    /// Every charge there was.
+    /// All charges.
     pub(super) fn charges(&self) -> io::Result<Vec<Charge>> {
         Ok(lines(&self.0)?.iter().filter_map(|line| serde_json::from_str(line).ok()).collect())
     }
@@ -52,13 +52,13 @@ impl Ledger {
         Ok(self.charges()?.into_iter().filter(|charge| charge.key.starts_with(run)).collect())
     }
 
-    /// Notes that a search engine was asked.
-    pub(super) fn searched(&self, run: &str, what: &str) -> io::Result<()> {
+    /// Records a search.
+    pub(super) fn record_search(&self, run: &str, what: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.searches())?;
         file.write_all(format!("{run} {what}\n").as_bytes())
     }
 
-    /// How often search engines were asked for a run.
+    /// The number of searches of a run.
     pub(super) fn searches_of(&self, run: &str) -> io::Result<usize> {
         Ok(lines(&self.searches())?.iter().filter(|line| line.starts_with(run)).count())
     }
@@ -68,7 +68,7 @@ impl Ledger {
     }
 }
 
-/// The whole lines of a file; none if there is no file. What follows the last line break was not finished.
+/// The complete lines of a file; none if it does not exist. Text after the last line break was not written completely.
 fn lines(path: &Path) -> io::Result<Vec<String>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_books_keep_every_charge_and_count_by_run() {
+    fn the_ledger_keeps_every_charge_and_counts_by_run() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::new(&folder.path().join("ledger.jsonl"));
         assert_eq!(ledger.charges().unwrap(), []);
@@ -99,13 +99,13 @@ mod tests {
         ledger.charge("run-b/1", "Grace", 7).unwrap();
         assert_eq!(ledger.charges_of("run-a").unwrap(), [first]);
         assert_eq!(ledger.charges().unwrap().len(), 2);
-        ledger.searched("run-a", "air").unwrap();
-        ledger.searched("run-b", "air").unwrap();
+        ledger.record_search("run-a", "air").unwrap();
+        ledger.record_search("run-b", "air").unwrap();
         assert_eq!(ledger.searches_of("run-a").unwrap(), 1);
     }
 
     #[test]
-    fn a_line_that_was_not_finished_is_no_charge() {
+    fn an_incomplete_line_is_not_a_charge() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ledger.jsonl");
         let ledger = Ledger::new(&path);

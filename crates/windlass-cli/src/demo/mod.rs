@@ -1,12 +1,12 @@
-//! `windlass demo`: a charge survives kill -9, before everybody's eyes.
+//! `windlass demo`: a card charge survives kill -9.
 //!
-//! This process supervises; the work is done by a child that serves the demo's tools on a file, and that dies in the middle
-//! of a charge. Everything that is told is read from the API, as anybody could.
+//! This process supervises a child that serves the demo's tools on a file, and kills it during a charge. Everything that it
+//! prints comes from the public API.
 
 mod child;
+mod claims;
 mod ledger;
-mod proof;
-mod stage;
+mod screen;
 mod toolbox;
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use windlass::RunId;
 use windlass_server::wire::{
-    Accepted, Activity, CallRequest, End, EndReason, InboxAction, InboxPage, ManyAnswer, ManyRequest, Run,
+    Accepted, Activity, BulkRequest, BulkResponse, CallRequest, End, EndReason, InboxAction, InboxPage, Run,
 };
 
 use crate::api::{Api, Event, Events, query};
@@ -24,64 +24,64 @@ use crate::out::Out;
 use crate::style::{Tint, plain};
 use crate::timeline::{Tree, draw};
 use child::{Files, Server, was_killed};
+use claims::Claim;
 use ledger::Ledger;
-use proof::Claim;
-use stage::Stage;
+use screen::Screen;
 pub(crate) use toolbox::toolbox;
 
-/// How often the picture is drawn, and the world outside is looked at.
+/// How often the timeline is redrawn and the ledger is checked.
 const FRAME: Duration = Duration::from_millis(80);
-/// Somebody wants to read before the next thing happens.
-const BREATH: Duration = Duration::from_millis(700);
-/// Nothing of the demo takes longer, unless a person is asked.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A pause that leaves time to read.
+const PAUSE: Duration = Duration::from_millis(700);
+/// The demo fails if no event arrives for this long.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const GOOD: (Tint, char) = (Tint::Good, '✓');
 const STEP: (Tint, char) = (Tint::Bold, '▸');
 
-/// Runs the demo. Ends well only if everything it claims is true.
+/// Runs the demo. It succeeds only if all its claims hold.
 pub(crate) async fn run(args: &DemoArgs, out: &Out) -> Result<()> {
     let files = Files::new(args.dir.as_deref())?;
     tokio::select! {
-        done = Demo::play(files, args.yes, out) => done,
+        done = Demo::run(files, args.yes, out) => done,
         interrupted = crate::interrupt::wait() => Err(interrupted),
     }
 }
 
-/// The demo on its way.
+/// The state of the demo.
 struct Demo {
     files: Files,
     ledger: Ledger,
     server: Server,
     api: Api,
-    stage: Stage,
+    screen: Screen,
     run: RunId,
-    /// The place in the stream that was read last.
+    /// The position of the last event.
     last: Option<String>,
     yes: bool,
     /// The process that was killed.
     killed: Option<u32>,
     denied: bool,
-    /// An attempt at the charge is being made.
+    /// An attempt to charge is running.
     charging: bool,
 }
 
 impl Demo {
-    async fn play(files: Files, yes: bool, out: &Out) -> Result<()> {
-        let mut stage = Stage::new(out);
-        stage.line(&format!("{}  {}", out.bold("windlass demo"), out.dim(&files.folder.display().to_string())))?;
+    async fn run(files: Files, yes: bool, out: &Out) -> Result<()> {
+        let mut screen = Screen::new(out);
+        screen.line(&format!("{}  {}", out.bold("windlass demo"), out.dim(&files.folder.display().to_string())))?;
         let server = Server::start(&files).await?;
-        stage.say(STEP, &format!("process {} serves demo.db at {}", server.pid, server.url))?;
+        screen.log(STEP, &format!("process {} serves demo.db at {}", server.pid, server.url))?;
         let api = Api::remote(&server.url, None)?;
         let run = start(&api).await?;
-        stage.say(STEP, &format!("run {run}: book a trip to Oslo; five searches, two at a time, then a charge"))?;
+        screen.log(STEP, &format!("run {run}: books a trip to Oslo: five searches, two at a time, then a charge"))?;
         let ledger = Ledger::new(&files.ledger);
         let mut demo = Self {
             files,
             ledger,
             server,
             api,
-            stage,
+            screen,
             run,
             last: None,
             yes,
@@ -89,14 +89,14 @@ impl Demo {
             denied: false,
             charging: false,
         };
-        demo.follow_to_the_end().await?;
+        demo.follow().await?;
         demo.finish(out).await?;
-        demo.server.end().await;
+        demo.server.stop().await;
         Ok(())
     }
 
-    async fn follow_to_the_end(&mut self) -> Result<()> {
-        let mut events = self.listen().await?;
+    async fn follow(&mut self) -> Result<()> {
+        let mut events = self.events().await?;
         let mut frame = tokio::time::interval(FRAME);
         let mut quiet_since = std::time::Instant::now();
         loop {
@@ -105,105 +105,108 @@ impl Demo {
                 event = events.next() => match event? {
                     Some(event) if event.kind == "end" => match end(&event) {
                         EndReason::Finished => return Ok(()),
-                        _ => events = self.listen().await?,
+                        _ => events = self.events().await?,
                     },
                     Some(event) => {
                         quiet_since = std::time::Instant::now();
-                        self.heard(event).await?;
+                        self.handle(event).await?;
                     }
-                    None => events = self.listen().await?,
+                    None => events = self.events().await?,
                 },
                 _ = frame.tick() => {
-                    self.stage.draw();
-                    if self.charging && self.killed.is_none() && self.is_in_the_books()? {
-                        self.kill_and_come_back().await?;
-                        events = self.listen().await?;
+                    self.screen.draw();
+                    if self.charging && self.killed.is_none() && self.is_in_ledger()? {
+                        self.kill_and_restart().await?;
+                        events = self.events().await?;
                         quiet_since = std::time::Instant::now();
                     }
-                    if quiet_since.elapsed() > PATIENCE {
-                        return Err(Failure::new(Exit::Failed, format!("run {} does not go on; see {}", self.run, self.files.folder.display())));
+                    if quiet_since.elapsed() > TIMEOUT {
+                        return Err(Failure::new(Exit::Failed, format!("run {} does not proceed; see the log in {}", self.run, self.files.folder.display())));
                     }
                 }
             }
         }
     }
 
-    async fn listen(&self) -> Result<Events> {
+    async fn events(&self) -> Result<Events> {
         self.api.events(&format!("/v1/runs/{}/events", self.run), self.last.as_deref()).await
     }
 
-    async fn heard(&mut self, event: Event) -> Result<()> {
+    async fn handle(&mut self, event: Event) -> Result<()> {
         if !event.id.is_empty() {
             self.last = Some(event.id.clone());
         }
         let Ok(activity) = serde_json::from_str::<Activity>(&event.data) else { return Ok(()) };
-        self.stage.take(activity.clone());
-        self.tell(&activity).await
+        self.screen.add(activity.clone());
+        self.report(&activity).await
     }
 
-    /// What is worth a line that stays.
-    async fn tell(&mut self, activity: &Activity) -> Result<()> {
+    /// Prints a line for the activities that matter.
+    async fn report(&mut self, activity: &Activity) -> Result<()> {
         let text = |field: &str| activity.detail.get(field).and_then(Value::as_str).unwrap_or_default();
         let of_charge = self.is_charge(activity);
         match activity.kind.as_str() {
             "progress" if of_charge => self.charging = true,
-            "progress" => self.stage.say((Tint::Dim, '·'), &plain(text("message")))?,
+            "progress" => self.screen.log((Tint::Dim, '·'), &plain(text("message")))?,
             "call_finished" if text("tool") == "search" => {
                 let ms =
                     |part: &str| activity.detail.get("times").and_then(|times| times[part].as_f64()).unwrap_or(0.0);
                 let (queued, ran) = (ms("queued_ms"), ms("running_ms"));
-                let said = format!("search {} done: {queued:.0} ms queued, {ran:.0} ms running", activity.path);
-                self.stage.say(GOOD, &said)?;
+                let line = format!("search {} done: {queued:.0} ms queued, {ran:.0} ms running", activity.path);
+                self.screen.log(GOOD, &line)?;
             }
             "parked" if activity.detail.get("on").is_some_and(|on| on["kind"] == "approval") => self.decide().await?,
-            "granted" => self.stage.say(GOOD, "approved: exactly this charge, once")?,
+            "granted" => self.screen.log(GOOD, "approved: this charge, once")?,
             "attempt_started" if of_charge => {
                 self.charging = true;
-                self.stage.say(STEP, "the intention to charge is durable; now the bank is asked")?;
+                self.screen.log(STEP, "the intent to charge is recorded; asking the bank now")?;
             }
             "run_recovered" => {
-                self.stage.say((Tint::Good, '↻'), "the run is taken up; finished searches answer from the journal")?;
+                self.screen
+                    .log((Tint::Good, '↻'), "the run is recovered; finished searches are read from the journal")?;
             }
-            "in_doubt" => self.stage.say((Tint::Doubt, '?'), "the charge is in doubt: it may have happened, or not")?,
+            "in_doubt" => {
+                self.screen.log((Tint::Doubt, '?'), "the charge is in doubt: it may or may not have happened")?
+            }
             "settled" => {
-                let said = "the tool's reconcile looked into the bank's ledger, and found it: nothing is charged again";
-                self.stage.say(GOOD, said)?;
+                let line = "the tool's reconcile function found the charge in the bank's ledger; it is not made again";
+                self.screen.log(GOOD, line)?;
             }
-            "run_finished" => self.stage.say(GOOD, &format!("the run ended: {}", plain(text("ending"))))?,
+            "run_finished" => self.screen.log(GOOD, &format!("run finished ({})", plain(text("ending"))))?,
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether an activity is about the charge: the only call right below the body.
+    /// Whether an activity belongs to the charge.
     fn is_charge(&self, activity: &Activity) -> bool {
-        let named = |other: &&Activity| other.path == activity.path && other.kind == "call_started";
-        let started = self.stage.activities.iter().find(named);
+        let is_start = |other: &&Activity| other.path == activity.path && other.kind == "call_started";
+        let started = self.screen.activities.iter().find(is_start);
         started.is_some_and(|other| other.detail.get("tool").and_then(Value::as_str) == Some("charge"))
     }
 
-    /// Asks for approval, and passes it on.
+    /// Asks the user for approval, and sends the decision.
     async fn decide(&mut self) -> Result<()> {
         let inbox: InboxPage =
             self.api.get(&format!("/v1/inbox{}", query(&[("run", Some(&self.run.to_string()))]))).await?;
-        // It was decided before the stream broke off.
+        // Already decided, before the stream was interrupted.
         let Some(item) = inbox.items.first() else { return Ok(()) };
         let cents = item.args.as_ref().and_then(|args| args["cents"].as_u64()).unwrap_or(0);
         let price = format!("{}.{:02}", cents / 100, cents % 100);
-        self.stage
-            .say((Tint::Park, '…'), &format!("the charge of {price} waits for approval: {}", plain(&item.why)))?;
+        self.screen
+            .log((Tint::Park, '…'), &format!("the charge of {price} waits for approval: {}", plain(&item.why)))?;
         let agreed = if self.yes {
-            tokio::time::sleep(BREATH).await;
-            self.stage.say((Tint::Dim, '·'), "approved by itself, because of --yes")?;
+            tokio::time::sleep(PAUSE).await;
+            self.screen.log((Tint::Dim, '·'), "approved automatically (--yes)")?;
             true
         } else {
-            self.stage.ask(&format!("Charge Ada {price}? [y/N]"));
+            self.screen.ask(&format!("Charge Ada {price}? [y/N]"));
             answer().await?
         };
         self.denied = !agreed;
         let action = if agreed { InboxAction::Approve } else { InboxAction::Deny };
-        let reason = Some(if agreed { "asked in the demo" } else { "said no in the demo" }.to_owned());
-        let request = ManyRequest {
+        let reason = Some(if agreed { "approved in the demo" } else { "denied in the demo" }.to_owned());
+        let request = BulkRequest {
             action,
             ids: Some(vec![item.id.clone()]),
             filter: None,
@@ -213,57 +216,60 @@ impl Demo {
             error: None,
             refused: None,
         };
-        let decided: ManyAnswer = self.api.post("/v1/inbox", &request, None).await?;
+        let decided: BulkResponse = self.api.post("/v1/inbox", &request, None).await?;
         match decided.results.iter().find_map(|result| result.problem.as_ref()) {
             Some(problem) => Err(Failure::new(Exit::Failed, plain(&problem.detail))),
             None => Ok(()),
         }
     }
 
-    fn is_in_the_books(&self) -> Result<bool> {
+    fn is_in_ledger(&self) -> Result<bool> {
         let charges = self.ledger.charges_of(&self.run.to_string());
         let charges =
-            charges.map_err(|error| Failure::new(Exit::Failed, format!("the ledger cannot be read: {error}")))?;
+            charges.map_err(|error| Failure::new(Exit::Failed, format!("could not read the ledger: {error}")))?;
         Ok(!charges.is_empty())
     }
 
-    /// The plug is pulled after the money was taken and before anybody could write that down.
-    async fn kill_and_come_back(&mut self) -> Result<()> {
-        self.stage.say(STEP, "the bank has taken the money; its answer is not recorded yet")?;
+    /// Kills the server after the charge was made and before its result is recorded, and starts another.
+    async fn kill_and_restart(&mut self) -> Result<()> {
+        self.screen.log(STEP, "the bank has made the charge; its response is not recorded yet")?;
         let pid = self.server.pid;
         let status = self.server.kill().await?;
         if was_killed(status) {
             self.killed = Some(pid);
         }
-        self.stage.say((Tint::Bad, '✕'), &format!("kill -9 {pid}: the process is dead ({status})"))?;
-        tokio::time::sleep(BREATH).await;
+        self.screen.log((Tint::Bad, '✕'), &format!("kill -9 {pid}: the process is dead ({status})"))?;
+        tokio::time::sleep(PAUSE).await;
         self.server = Server::start(&self.files).await?;
         self.api = Api::remote(&self.server.url, None)?;
-        let said = format!("process {} opens the same file, at {}", self.server.pid, self.server.url);
-        self.stage.say(STEP, &said)
+        let line = format!("process {} opens the same file and serves it at {}", self.server.pid, self.server.url);
+        self.screen.log(STEP, &line)
     }
 
     async fn finish(&mut self, out: &Out) -> Result<()> {
         let run: Run = self.api.get(&format!("/v1/runs/{}", self.run)).await?;
         let claims = if self.denied {
-            proof::of_denial(&run, &self.ledger)?
+            claims::of_denial(&run, &self.ledger)?
         } else {
-            proof::of_charge(&run, &self.stage.activities, self.killed, &self.ledger)?
+            claims::of_charge(&run, &self.screen.activities, self.killed, &self.ledger)?
         };
         let holds = claims.iter().all(|claim| claim.holds);
-        self.stage.clear();
+        self.screen.clear();
         if out.json {
-            let proven: Vec<Value> =
+            let checked: Vec<Value> =
                 claims.iter().map(|one| json!({"holds": one.holds, "claim": one.sentence})).collect();
-            out.event(&json!({"run": run.id, "file": self.files.database, "proven": proven, "ok": holds}))?;
+            out.event(&json!({"run": run.id, "file": self.files.database, "claims": checked, "ok": holds}))?;
         } else {
             self.close(&run, &claims, out)?;
         }
         if !holds {
-            return Err(Failure::new(Exit::Failed, "not everything was true; the files of the demo are kept"));
+            return Err(Failure::new(
+                Exit::Failed,
+                format!("not all claims hold; see {}", self.files.folder.display()),
+            ));
         }
         if !self.yes && out.terminal && !out.json {
-            self.stage.line(&out.dim("the server is still there: press Enter to end it"))?;
+            self.screen.line(&out.dim("the server is still running: press Enter to stop it"))?;
             answer().await?;
         }
         Ok(())
@@ -271,28 +277,28 @@ impl Demo {
 
     fn close(&mut self, run: &Run, claims: &[Claim], out: &Out) -> Result<()> {
         out.line("")?;
-        // Without what was only said: as anybody sees the run later.
-        let recorded = self.stage.activities.iter().filter(|activity| activity.position.is_some());
-        let mut tree = Tree::of(recorded, stage::now());
+        // Only recorded activities, so that the timeline is the one that `runs show` draws later.
+        let recorded = self.screen.activities.iter().filter(|activity| activity.position.is_some());
+        let mut tree = Tree::of(recorded, screen::now());
         tree.notes.retain(|note| note.line);
         out.lines(&draw(&tree, &out.style))?;
         out.line("")?;
-        out.line(&out.bold("Proven"))?;
+        out.line(&out.bold("Verified"))?;
         for claim in claims {
             let (tint, sign) = if claim.holds { (Tint::Good, "✓") } else { (Tint::Bad, "✗") };
             out.line(&format!("  {} {}", out.style.paint(tint, sign), claim.sentence))?;
         }
         out.line("")?;
-        out.line(&out.bold("Look around"))?;
+        out.line(&out.bold("Explore"))?;
         let program = std::env::args().next().unwrap_or_else(|| "windlass".to_owned());
         let file = self.files.database.display();
         let ways = [
-            (format!("{program} --file {file} runs show {}", run.id), "this run, as a timeline"),
+            (format!("{program} --file {file} runs show {}", run.id), "the timeline of this run"),
             (
                 format!("{program} --file {file} serve --demo {}", self.files.ledger.display()),
-                "the server again, with its tools",
+                "start the server again, with its tools",
             ),
-            (format!("cat {}", self.files.ledger.display()), "the bank's own books"),
+            (format!("cat {}", self.files.ledger.display()), "the bank's ledger"),
         ];
         for (command, what) in ways {
             out.line(&format!("  {command}"))?;
@@ -320,13 +326,13 @@ fn end(event: &Event) -> EndReason {
     serde_json::from_str::<End>(&event.data).map_or(EndReason::Failed, |end| end.reason)
 }
 
-/// A line from the keyboard: whether it says yes. Nothing at all says no.
+/// Reads a line from standard input. Returns whether it is yes; no input counts as no.
 async fn answer() -> Result<bool> {
     let read = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).map(|_| line)
     });
     let line = read.await.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-    let line = line.map_err(|error| Failure::new(Exit::Failed, format!("the answer cannot be read: {error}")))?;
+    let line = line.map_err(|error| Failure::new(Exit::Failed, format!("could not read the answer: {error}")))?;
     Ok(matches!(line.trim().to_lowercase().as_str(), "y" | "yes"))
 }

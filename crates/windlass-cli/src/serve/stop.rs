@@ -1,4 +1,4 @@
-//! How a server is asked to stop.
+//! Requests to stop a server.
 
 use std::future::Future;
 
@@ -8,27 +8,28 @@ use tokio::sync::watch;
 
 use crate::exit::{Exit, Failure, Result};
 
-/// Knows whether somebody asked.
+/// Whether the server was asked to stop.
 pub(super) struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// SIGTERM and SIGINT ask; a second SIGINT does not wait. With `attached` the end of standard input ends the process
-    /// at once: whoever started it is gone.
+    /// SIGTERM and SIGINT stop the server cleanly; a second SIGINT stops it at once. With `attached` the end of standard
+    /// input also stops it at once: the process that started it is gone.
     pub(super) fn new(attached: bool) -> Result<Self> {
-        let deaf = |error: std::io::Error| Failure::new(Exit::Failed, format!("signals cannot be heard: {error}"));
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(deaf)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(deaf)?;
-        let (say, asked) = watch::channel(false);
+        let failed =
+            |error: std::io::Error| Failure::new(Exit::Failed, format!("could not install a signal handler: {error}"));
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let (request, requested) = watch::channel(false);
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     _ = interrupt.recv() => {
-                        if say.send_replace(true) {
-                            // Asked again. What is under way is what a crash would leave, and a crash loses nothing.
+                        if request.send_replace(true) {
+                            // The second request: exit as in a crash, which loses no recorded result.
                             std::process::exit(Exit::Interrupted as i32);
                         }
                     }
-                    _ = terminate.recv() => drop(say.send_replace(true)),
+                    _ = terminate.recv() => drop(request.send_replace(true)),
                 }
             }
         });
@@ -39,15 +40,15 @@ impl Stop {
                 std::process::exit(0);
             });
         }
-        Ok(Self(asked))
+        Ok(Self(requested))
     }
 
-    /// Resolves when somebody asks.
-    pub(super) fn asked(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut asked = self.0.clone();
+    /// Resolves when the server is asked to stop.
+    pub(super) fn requested(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut requested = self.0.clone();
         async move {
-            // Whoever could ask is a task that never ends.
-            let _ = asked.wait_for(|asked| *asked).await;
+            // Cannot fail: the sender lives in a task that never ends.
+            let _ = requested.wait_for(|requested| *requested).await;
         }
     }
 }

@@ -1,25 +1,26 @@
-//! From time to columns. A long stretch in which nothing but waiting happened is squeezed: a run that waited three days
-//! for a person still shows what it did in its two seconds of work.
+//! Maps time to columns. Long idle periods are compressed, so that a run that waited three days for a person still shows
+//! the details of its two seconds of work.
 
 use std::time::Duration;
 
-use super::tree::{Phase, Span};
-use crate::style::{took, width};
+use super::tree::{Span, SpanKind};
+use crate::style::{duration, width};
 
-/// Columns a squeezed stretch has: enough for `┄ 3 d ┄`-like words in the scale.
-const SQUEEZED: usize = 9;
-/// At most so many stretches are squeezed: each takes columns from the rest.
-const MOST_SQUEEZED: usize = 3;
-/// The least columns between two ticks.
-const BETWEEN_TICKS: f64 = 10.0;
+/// The columns of a compressed period: enough for a text such as `┄3 d┄` in the scale.
+const COMPRESSED: usize = 9;
+/// At most this many periods are compressed, because each takes columns from the rest.
+const MAX_COMPRESSED: usize = 3;
+/// The fewest columns between two ticks.
+const TICK_DISTANCE: f64 = 10.0;
 
+/// A period that is mapped to columns linearly.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     from: i64,
     to: i64,
     left: f64,
     right: f64,
-    squeezed: bool,
+    compressed: bool,
 }
 
 /// Maps instants to columns.
@@ -31,19 +32,19 @@ pub(super) struct Axis {
 
 impl Axis {
     pub(super) fn new<'a>(spans: impl Iterator<Item = &'a Span>, start: i64, end: i64, columns: usize) -> Self {
-        let gaps = squeezable(spans, start, end, columns);
+        let gaps = idle_periods(spans, start, end, columns);
         let idle: i64 = gaps.iter().map(|(from, to)| to - from).sum();
         let busy = (end - start - idle).max(1) as f64;
-        let free = (columns - gaps.len() * SQUEEZED) as f64;
+        let free = (columns - gaps.len() * COMPRESSED) as f64;
         let mut pieces = Vec::new();
         let (mut time, mut left) = (start, 0.0);
-        let mut push = |from: i64, to: i64, wide: f64, squeezed: bool| {
-            pieces.push(Piece { from, to, left, right: left + wide, squeezed });
+        let mut push = |from: i64, to: i64, wide: f64, compressed: bool| {
+            pieces.push(Piece { from, to, left, right: left + wide, compressed });
             left += wide;
         };
         for (from, to) in gaps {
             push(time, from, (from - time) as f64 / busy * free, false);
-            push(from, to, SQUEEZED as f64, true);
+            push(from, to, COMPRESSED as f64, true);
             time = to;
         }
         push(time, end, (end - time) as f64 / busy * free, false);
@@ -64,14 +65,14 @@ impl Axis {
         (self.at(time) as usize).min(self.columns.saturating_sub(1))
     }
 
-    /// The columns of a stretch: at least one.
+    /// The columns of a span: at least one.
     pub(super) fn columns(&self, span: &Span) -> std::ops::RangeInclusive<usize> {
         let first = self.column(span.from);
         let last = (self.at(span.to).ceil() as usize).saturating_sub(1).min(self.columns.saturating_sub(1));
         first..=last.max(first)
     }
 
-    /// The line above the bars: how long after the start each place is.
+    /// The scale above the bars: the time since the start.
     pub(super) fn scale(&self, start: i64) -> String {
         let mut line: Vec<char> = Vec::new();
         let mut put = |column: usize, text: &str| {
@@ -82,11 +83,11 @@ impl Axis {
             }
         };
         for piece in &self.pieces {
-            if piece.squeezed {
-                let words = took(Duration::from_micros((piece.to - piece.from).unsigned_abs()));
-                // The second unit of a long time is no news here.
-                let words: Vec<&str> = words.split(' ').take(2).collect();
-                put(piece.left.ceil() as usize, &format!("┄{}┄", words.join(" ")));
+            if piece.compressed {
+                let length = duration(Duration::from_micros((piece.to - piece.from).unsigned_abs()));
+                // The larger unit alone is precise enough here.
+                let length: Vec<&str> = length.split(' ').take(2).collect();
+                put(piece.left.ceil() as usize, &format!("┄{}┄", length.join(" ")));
                 continue;
             }
             let Some(step) = step(piece) else { continue };
@@ -95,7 +96,7 @@ impl Axis {
                 tick += step;
             }
             while tick < piece.to {
-                put(self.column(tick), &tick_words(tick - start, step));
+                put(self.column(tick), &tick_label(tick - start, step));
                 tick += step;
             }
         }
@@ -103,10 +104,10 @@ impl Axis {
     }
 }
 
-/// Stretches without work that are far longer than all the work together.
-fn squeezable<'a>(spans: impl Iterator<Item = &'a Span>, start: i64, end: i64, columns: usize) -> Vec<(i64, i64)> {
+/// The idle periods to compress: those far longer than all the work together.
+fn idle_periods<'a>(spans: impl Iterator<Item = &'a Span>, start: i64, end: i64, columns: usize) -> Vec<(i64, i64)> {
     let mut busy: Vec<(i64, i64)> = spans
-        .filter(|span| matches!(span.phase, Phase::Queued | Phase::Running))
+        .filter(|span| matches!(span.kind, SpanKind::Queued | SpanKind::Running))
         .map(|span| (span.from, span.to))
         .collect();
     busy.sort_unstable();
@@ -122,19 +123,19 @@ fn squeezable<'a>(spans: impl Iterator<Item = &'a Span>, start: i64, end: i64, c
     let work = end - start - idle;
     gaps.retain(|(from, to)| work > 0 && (to - from) > 4 * work);
     gaps.sort_unstable_by_key(|(from, to)| from - to);
-    gaps.truncate(MOST_SQUEEZED.min(columns / (3 * SQUEEZED)));
+    gaps.truncate(MAX_COMPRESSED.min(columns / (3 * COMPRESSED)));
     gaps.sort_unstable();
     gaps
 }
 
-/// A round distance between ticks, in microseconds; nothing where there is no room for any.
+/// A round distance between ticks, in microseconds; `None` if there is no room for a tick.
 fn step(piece: &Piece) -> Option<i64> {
     let wide = piece.right - piece.left;
     let length = piece.to - piece.from;
     if wide < 2.0 || length <= 0 {
         return None;
     }
-    let least = length as f64 / wide * BETWEEN_TICKS;
+    let least = length as f64 / wide * TICK_DISTANCE;
     let seconds = |count: i64| count * 1_000_000;
     let small = (0..6).flat_map(|power| [1, 2, 5].map(|digit| digit * 10i64.pow(power))).map(|micros| micros * 10);
     let large = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
@@ -143,8 +144,8 @@ fn step(piece: &Piece) -> Option<i64> {
     steps.find(|step| *step as f64 >= least)
 }
 
-/// A tick in as few characters as tell it from the next one, which is a step away.
-fn tick_words(micros: i64, step: i64) -> String {
+/// The label of a tick, just long enough to differ from the next one, which is a step away.
+fn tick_label(micros: i64, step: i64) -> String {
     const SECOND: i64 = 1_000_000;
     const DAY: i64 = 86_400 * SECOND;
     if micros == 0 {
@@ -173,7 +174,7 @@ fn tick_words(micros: i64, step: i64) -> String {
     }
 }
 
-/// As much of a second as a step changes: `.25`.
+/// The fraction of a second, with as many digits as the step needs: `.25`.
 fn fraction(micros: i64, step: i64) -> String {
     let digits = (0..6).find(|digits| step % 10_i64.pow(6 - digits) == 0).unwrap_or(6);
     let text = format!("{micros:06}");
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l23_neighbouring_ticks_read_differently() {
+    fn l23_neighbouring_ticks_have_different_labels() {
         const SECOND: i64 = 1_000_000;
         const DAY: i64 = 86_400 * SECOND;
         for (micros, step, expected) in [
@@ -205,19 +206,19 @@ mod tests {
             (DAY + 21_600 * SECOND, 21_600 * SECOND, "1d6h00"),
             (3 * DAY + 5 * SECOND, 5 * SECOND, "3d 0:00:05"),
         ] {
-            assert_eq!(tick_words(micros, step), expected, "{micros} {step}");
+            assert_eq!(tick_label(micros, step), expected, "{micros} {step}");
         }
-        // Wherever a stretch begins, and however long it is.
+        // For every start and every length.
         for start in [0, 999_990, SECOND, 59 * SECOND, 3_599 * SECOND, DAY, 400 * DAY] {
             for length in (1..15).map(|power| 10_i64.pow(power)) {
-                let piece = Piece { from: start, to: start + length, left: 0.0, right: 100.0, squeezed: false };
+                let piece = Piece { from: start, to: start + length, left: 0.0, right: 100.0, compressed: false };
                 let Some(step) = step(&piece) else { continue };
                 let first = start.div_euclid(step) * step;
-                let words: Vec<String> = (0..10).map(|n| tick_words(first + n * step, step)).collect();
-                let mut known = words.clone();
-                known.sort();
-                known.dedup();
-                assert_eq!(known.len(), words.len(), "{start} {length}: {words:?}");
+                let labels: Vec<String> = (0..10).map(|n| tick_label(first + n * step, step)).collect();
+                let mut distinct = labels.clone();
+                distinct.sort();
+                distinct.dedup();
+                assert_eq!(distinct.len(), labels.len(), "{start} {length}: {labels:?}");
             }
         }
     }

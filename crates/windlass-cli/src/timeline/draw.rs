@@ -1,19 +1,19 @@
-//! From rows to lines of text.
+//! Draws rows as lines of text.
 
 use std::time::Duration;
 
 use super::axis::Axis;
-use super::tree::{Phase, Row, Tree};
-use crate::style::{Style, Tint, fit, pad, took, width};
+use super::tree::{Row, SpanKind, Tree};
+use crate::style::{Style, Tint, duration, fit, pad, width};
 
-/// The least columns bars are drawn on, however narrow the terminal is.
-const LEAST_BARS: usize = 16;
-/// Bars get no clearer beyond this.
-const MOST_BARS: usize = 100;
-/// The most of a line that names may take.
-const MOST_NAMES: usize = 46;
+/// The fewest columns for bars, however narrow the terminal is.
+const MIN_BARS: usize = 16;
+/// Bars do not become clearer beyond this width.
+const MAX_BARS: usize = 100;
+/// The most columns for names.
+const MAX_NAMES: usize = 46;
 
-impl Phase {
+impl SpanKind {
     fn ink(self) -> (Tint, char) {
         match self {
             Self::Inside => (Tint::Dim, '─'),
@@ -25,7 +25,7 @@ impl Phase {
     }
 }
 
-/// The picture: a scale, a line for each call and operation, a legend, and what is worth a sentence.
+/// Draws a scale, a line for each call and operation, a legend, and the notes.
 pub fn draw(tree: &Tree, style: &Style) -> Vec<String> {
     if tree.rows.is_empty() {
         return Vec::new();
@@ -33,8 +33,8 @@ pub fn draw(tree: &Tree, style: &Style) -> Vec<String> {
     let tails: Vec<String> = tree.rows.iter().map(tail).collect();
     let tails_wide = tails.iter().map(|tail| width(tail)).max().unwrap_or(0);
     let names_wide = tree.rows.iter().map(|row| width(&name(row))).max().unwrap_or(0);
-    let names_wide = names_wide.min(MOST_NAMES).min(style.width * 2 / 5);
-    let bars = style.width.saturating_sub(names_wide + tails_wide + 4).clamp(LEAST_BARS, MOST_BARS);
+    let names_wide = names_wide.min(MAX_NAMES).min(style.width * 2 / 5);
+    let bars = style.width.saturating_sub(names_wide + tails_wide + 4).clamp(MIN_BARS, MAX_BARS);
     let axis = Axis::new(tree.rows.iter().flat_map(|row| &row.spans), tree.start, tree.end, bars);
     let deaths: Vec<usize> = tree.notes.iter().filter(|note| note.line).map(|note| axis.column(note.at)).collect();
 
@@ -46,15 +46,15 @@ pub fn draw(tree: &Tree, style: &Style) -> Vec<String> {
     }
     lines.push(legend(tree, style));
     for note in &tree.notes {
-        let at = took(Duration::from_micros((note.at - tree.start).unsigned_abs()));
+        let at = duration(Duration::from_micros((note.at - tree.start).unsigned_abs()));
         let sign = style.paint(note.sign.0, &note.sign.1.to_string());
-        // The sentence is whole: it says what to do.
+        // Not cut at the end of the line, because the note may say what to do.
         lines.push(format!("{at:>10}  {sign} {}", note.text));
     }
     lines
 }
 
-/// The row without colours: as wide as it is drawn.
+/// The name column of a row, without colours.
 fn name(row: &Row) -> String {
     let about = if row.about.is_empty() { String::new() } else { format!(" {}", row.about) };
     format!("{}{} {}{about}", row.branch, row.sign.1, row.name)
@@ -63,7 +63,7 @@ fn name(row: &Row) -> String {
 fn label(row: &Row, columns: usize, style: &Style) -> String {
     let fitted = pad(&fit(&name(row), columns), columns);
     let head = format!("{}{} ", row.branch, row.sign.1);
-    // Coloured piece by piece, where the pieces are still there after cutting.
+    // Each part has its own colour, if cutting has left it intact.
     let Some(rest) = fitted.strip_prefix(&head) else { return fitted };
     let (named, about) = match rest.strip_prefix(row.name.as_str()) {
         Some(about) => (row.name.as_str(), about),
@@ -78,20 +78,20 @@ fn label(row: &Row, columns: usize, style: &Style) -> String {
     )
 }
 
-/// Each column shows what counts most of what happened in it.
+/// Draws the bar of a row. A column shows the most important kind of its spans.
 fn bar(row: &Row, axis: &Axis, columns: usize, deaths: &[usize], style: &Style) -> String {
-    let mut cells: Vec<Option<Phase>> = vec![None; columns];
+    let mut cells: Vec<Option<SpanKind>> = vec![None; columns];
     for span in &row.spans {
-        // A moment of queueing or waiting is nothing anybody could see.
-        if span.from == span.to && span.phase != Phase::Running {
+        // Queueing or waiting without a duration is not shown.
+        if span.from == span.to && span.kind != SpanKind::Running {
             continue;
         }
         for cell in &mut cells[axis.columns(span)] {
-            *cell = (*cell).max(Some(span.phase));
+            *cell = (*cell).max(Some(span.kind));
         }
     }
-    let ink = |(column, cell): (usize, &Option<Phase>)| match cell {
-        Some(phase) => phase.ink(),
+    let ink = |(column, cell): (usize, &Option<SpanKind>)| match cell {
+        Some(kind) => kind.ink(),
         None if deaths.contains(&column) => (Tint::Bad, '╎'),
         None => (Tint::Plain, ' '),
     };
@@ -113,15 +113,15 @@ fn bar(row: &Row, axis: &Axis, columns: usize, deaths: &[usize], style: &Style) 
     out
 }
 
-/// How long it took, and what of that was spent queueing.
+/// The duration, and how much of it was spent in the queue.
 fn tail(row: &Row) -> String {
     if row.spans.iter().all(|span| span.from == span.to) {
         return String::new();
     }
-    let mut tail = format!("{:>8}", took(Duration::from_micros(row.micros)));
-    // A hundredth of the whole is no queue.
+    let mut tail = format!("{:>8}", duration(Duration::from_micros(row.micros)));
+    // Less than one percent is not worth mentioning.
     if row.queued >= 1_000 && row.queued * 100 > row.micros {
-        tail.push_str(&format!(" ({} queued)", took(Duration::from_micros(row.queued))));
+        tail.push_str(&format!(" ({} queued)", duration(Duration::from_micros(row.queued))));
     }
     if row.attempts > 1 {
         tail.push_str(&format!(", {} attempts", row.attempts));
@@ -129,23 +129,24 @@ fn tail(row: &Row) -> String {
     tail
 }
 
-/// What the signs of the bars mean, of those that are there.
+/// The legend of the signs that occur in the bars.
 fn legend(tree: &Tree, style: &Style) -> String {
     let all = [
-        (Phase::Queued, "queued"),
-        (Phase::Running, "running"),
-        (Phase::Parked, "waiting"),
-        (Phase::Doubt, "in doubt"),
+        (SpanKind::Queued, "queued"),
+        (SpanKind::Running, "running"),
+        (SpanKind::Parked, "waiting"),
+        (SpanKind::Doubt, "in doubt"),
     ];
-    let there = |phase: Phase| {
-        let shown = |span: &super::tree::Span| span.phase == phase && (span.from < span.to || phase == Phase::Running);
-        tree.rows.iter().flat_map(|row| &row.spans).any(shown)
+    let shown = |kind: SpanKind| {
+        let is_drawn =
+            |span: &super::tree::Span| span.kind == kind && (span.from < span.to || kind == SpanKind::Running);
+        tree.rows.iter().flat_map(|row| &row.spans).any(is_drawn)
     };
     let mut words: Vec<String> = all
         .into_iter()
-        .filter(|(phase, _)| there(*phase))
-        .map(|(phase, word)| {
-            let (tint, sign) = phase.ink();
+        .filter(|(kind, _)| shown(*kind))
+        .map(|(kind, word)| {
+            let (tint, sign) = kind.ink();
             format!("{} {word}", style.paint(tint, &sign.to_string()))
         })
         .collect();

@@ -1,16 +1,16 @@
-//! A run as a picture: who called whom, and where the time went. Pure functions from what happened to lines of text.
+//! Draws the timeline of a run: its tree of calls, and how each spent its time. Pure functions from activities to lines of
+//! text.
 //!
-//! `tree` turns activities into rows with spans of time, `axis` turns time into columns, `draw` turns both into
-//! lines.
+//! `tree` turns activities into rows with spans of time, `axis` maps time to columns, `draw` turns both into lines.
 
 mod axis;
 mod draw;
+mod text;
 mod tree;
-mod words;
 
 pub use draw::draw;
-pub use tree::{Note, Phase, Row, Span, Tree};
-pub(crate) use words::cause;
+pub(crate) use text::cause;
+pub use tree::{Note, Row, Span, SpanKind, Tree};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 use windlass_server::wire::{Activity, Time};
 
-use super::{Phase, Tree, cause, draw};
+use super::{SpanKind, Tree, cause, draw};
 use crate::style::{Style, width};
 
 const RUN: &str = "01010101-0101-0101-0101-010101010101";
@@ -28,7 +28,7 @@ fn ended(path: &str, millis: i64, queued: f64, running: f64) -> Activity {
     at(path, millis, "call_finished", json!({"tool": "x", "attempts": 1, "times": times}))
 }
 
-/// Searches side by side, an approval, and a charge in whose middle the process dies.
+/// Parallel searches, an approval, and a charge during which the process dies.
 fn trip() -> Vec<Activity> {
     let approval = json!({"on": {"kind": "approval", "tool": "charge", "digest": "d", "why": "cents > 100"}});
     vec![
@@ -56,13 +56,13 @@ fn tree(activities: &[Activity], now_millis: i64) -> Tree {
     Tree::of(activities, time(now_millis))
 }
 
-fn picture(activities: &[Activity], now: i64, columns: usize) -> String {
+fn drawing(activities: &[Activity], now: i64, columns: usize) -> String {
     let style = Style { colour: false, width: columns };
     draw(&tree(activities, now), &style).iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn l19_l23_a_run_is_drawn_with_its_queue_its_waits_and_its_doubt() {
+fn l19_l23_a_run_is_drawn_with_queue_waits_and_doubt() {
     let expected = "                       0         1s        2s        3s        4s
 ✓ trip city=Oslo       ──────────────────────────────────────────────────    5.00 s
 ├─ ✓ 2 calls           ────────────────────                    ╎             2.00 s
@@ -72,65 +72,65 @@ fn l19_l23_a_run_is_drawn_with_its_queue_its_waits_and_its_doubt() {
 ░ queued   █ running   · waiting   ? in doubt   ╎ a process died
     2.00 s  … charge waits for approval: cents > 100
     3.00 s  ✓ charge: approved by ada: fine
-    4.00 s  ✕ the process that drove it died; it goes on in another
-    4.00 s  ? charge is in doubt: the process died in the middle of it
-    5.00 s  ✓ charge: the doubt was settled by the tool itself: in the ledger";
-    // 21 columns of names, 50 of bars, 24 of times, and what is between them.
-    let drawn = picture(&trip(), 9_000, 21 + 2 + 50 + 2 + 24);
+    4.00 s  ✕ the process that drove the run died; another process drives it now
+    4.00 s  ? charge is in doubt: the process died during the attempt
+    5.00 s  ✓ charge: doubt settled by the tool itself: in the ledger";
+    // 21 columns of names, 50 of bars, 24 of times, and the gaps.
+    let drawn = drawing(&trip(), 9_000, 21 + 2 + 50 + 2 + 24);
     assert_eq!(drawn, expected, "\n{drawn}");
 }
 
 #[test]
-fn what_is_open_is_drawn_up_to_now() {
+fn open_calls_are_drawn_up_to_now() {
     let open: Vec<Activity> = trip().into_iter().take(9).collect();
     let tree = tree(&open, 4_000);
     let charge = tree.rows.last().unwrap();
     assert_eq!((charge.sign.1, charge.micros), ('…', 2_000_000));
-    assert_eq!(charge.spans.last().unwrap().phase, Phase::Parked);
-    assert_eq!(tree.rows[0].sign.1, '●', "the body is at work: {:?}", tree.rows[0]);
+    assert_eq!(charge.spans.last().unwrap().kind, SpanKind::Parked);
+    assert_eq!(tree.rows[0].sign.1, '●', "the body is running: {:?}", tree.rows[0]);
     assert_eq!(tree.end, 4_000_000);
 }
 
 #[test]
-fn an_attempt_that_leaves_no_record_runs_from_its_first_word_on() {
+fn an_unrecorded_attempt_runs_from_its_first_progress_message() {
     let mut open: Vec<Activity> = trip().into_iter().take(4).collect();
     open.push(call("0/1", 0, "search", json!({"q": "rail"})));
     open.push(at("0/0", 500, "progress", json!({"message": "asking"})));
     let tree = tree(&open, 1_000);
     let of = |name: &str| tree.rows.iter().find(|row| row.about == name).unwrap();
     assert_eq!(of("q=air").sign.1, '●');
-    let last = of("q=air").spans.last().map(|span| (span.from, span.to, span.phase));
-    assert_eq!(last, Some((500_000, 1_000_000, Phase::Running)));
+    let last = of("q=air").spans.last().map(|span| (span.from, span.to, span.kind));
+    assert_eq!(last, Some((500_000, 1_000_000, SpanKind::Running)));
     assert_eq!(of("q=rail").sign.1, '○');
 }
 
 #[test]
-fn what_is_heard_of_before_it_is_recorded_has_one_line() {
+fn a_call_with_progress_before_its_record_has_one_line() {
     let mut open: Vec<Activity> = trip().into_iter().take(3).collect();
     open.push(at("0/1", 300, "progress", json!({"message": "asking the railway"})));
-    let heard = tree(&open, 1_000);
-    let row = heard.rows.last().unwrap();
-    assert_eq!((row.name.as_str(), row.branch.as_str()), ("1 more", "   └─ "), "the other one is not heard of yet");
-    let row = &heard.rows[heard.rows.len() - 2];
+    let unrecorded = tree(&open, 1_000);
+    let row = unrecorded.rows.last().unwrap();
+    assert_eq!((row.name.as_str(), row.branch.as_str()), ("1 more", "   └─ "), "the other call is not recorded yet");
+    let row = &unrecorded.rows[unrecorded.rows.len() - 2];
     assert_eq!((row.name.as_str(), row.sign.1, row.branch.as_str()), ("asking the railway", '●', "   ├─ "));
     open.push(call("0/1", 0, "search", json!({"q": "rail"})));
     open.push(ended("0/1", 1_000, 300.0, 700.0));
     let recorded = tree(&open, 1_000);
-    assert_eq!(recorded.rows.len(), heard.rows.len());
+    assert_eq!(recorded.rows.len(), unrecorded.rows.len());
     let row = &recorded.rows[recorded.rows.len() - 2];
-    let spans: Vec<(i64, i64, Phase)> = row.spans.iter().map(|span| (span.from, span.to, span.phase)).collect();
-    assert_eq!(spans, [(0, 300_000, Phase::Queued), (300_000, 1_000_000, Phase::Running)]);
+    let spans: Vec<(i64, i64, SpanKind)> = row.spans.iter().map(|span| (span.from, span.to, span.kind)).collect();
+    assert_eq!(spans, [(0, 300_000, SpanKind::Queued), (300_000, 1_000_000, SpanKind::Running)]);
     assert_eq!((row.name.as_str(), row.queued), ("search", 300_000));
 }
 
 #[test]
-fn days_of_waiting_do_not_squeeze_seconds_of_work() {
+fn days_of_waiting_leave_room_for_seconds_of_work() {
     const DAY: i64 = 86_400_000;
     let mut slow = trip();
     for activity in slow.iter_mut().skip(9) {
         activity.at = time(activity.at.as_micros() / 1_000 + 3 * DAY);
     }
-    let drawn = picture(&slow, 0, 110);
+    let drawn = drawing(&slow, 0, 110);
     assert!(drawn.contains("┄3 d┄"), "{drawn}");
     let air = drawn.lines().find(|line| line.contains("q=air")).unwrap();
     assert!(air.matches('█').count() > 8, "{drawn}");
@@ -146,14 +146,14 @@ fn every_line_of_bars_fits_the_terminal() {
             assert!(width(line) <= columns.max(66), "{columns}: {} {line}", width(line));
         }
     }
-    assert_eq!(draw(&Tree::default(), &Style::PLAIN), Vec::<String>::new(), "nothing happened yet");
+    assert_eq!(draw(&Tree::default(), &Style::PLAIN), Vec::<String>::new(), "there are no activities yet");
 }
 
 #[test]
-fn failures_moments_and_child_runs_have_their_place() {
+fn failures_events_and_child_runs_are_drawn() {
     let mut all = trip();
     all.truncate(2);
-    all.push(at("0", 100, "emitted", json!({"name": "told", "value": 1})));
+    all.push(at("0", 100, "emitted", json!({"name": "sent", "value": 1})));
     all.push(at("1", 200, "spawned", json!({"child": CHILD, "tool": "mail"})));
     let child = |kind: &str, millis: i64, mut detail: Value| {
         detail["run"] = json!(CHILD);
@@ -165,35 +165,35 @@ fn failures_moments_and_child_runs_have_their_place() {
     let times = json!({"queued_ms": 0.0, "running_ms": 50.0, "total_ms": 50.0});
     let end = json!({"tool": "mail", "attempts": 3, "times": times, "failure": failure});
     all.push(child("call_finished", 300, end));
-    let drawn = picture(&all, 400, 100);
-    assert!(drawn.contains("├─ · event told 1"), "{drawn}");
+    let drawn = drawing(&all, 400, 100);
+    assert!(drawn.contains("├─ · event sent 1"), "{drawn}");
     assert!(drawn.contains("└─ · starts mail 02020202-"), "{drawn}");
     assert!(drawn.contains("   └─ ✗ mail to=a□[31m"), "{drawn}");
     assert!(drawn.contains("50 ms, 3 attempts"), "{drawn}");
     assert!(drawn.contains("✗ mail: failed: bounced"), "{drawn}");
-    assert!(!drawn.contains('\u{1b}'), "nothing from outside reaches the terminal raw");
+    assert!(!drawn.contains('\u{1b}'), "control characters must not reach the terminal");
 }
 
 #[test]
-fn a_new_generation_begins_a_tree_of_its_own() {
+fn a_new_generation_has_its_own_tree() {
     let mut all = trip();
     all.truncate(2);
     all.push(at("/", 100, "run_continued", json!({"generation": 1})));
     all.push(call("/", 100, "trip", json!({"city": "Bergen"})));
-    let drawn = picture(&all, 200, 100);
+    let drawn = drawing(&all, 200, 100);
     assert!(drawn.contains("trip city=Oslo") && drawn.contains("trip city=Bergen"), "{drawn}");
     assert!(drawn.contains("continues as generation 1"), "{drawn}");
 }
 
 #[test]
-fn what_a_newer_server_says_is_passed_over() {
+fn unknown_activities_of_a_newer_server_are_ignored() {
     let mut all = trip();
-    all.push(at("/", 5_000, "sang_a_song", json!({"about": ["the", "sea"]})));
+    all.push(at("/", 5_000, "future_kind", json!({"detail": ["a", "b"]})));
     assert_eq!(tree(&all, 0), tree(&trip(), 0));
 }
 
 #[test]
-fn the_picture_has_colours_where_they_are_on() {
+fn the_timeline_has_colours_if_they_are_on() {
     let style = Style { colour: true, width: 100 };
     let drawn = draw(&tree(&trip(), 0), &style).join("\n");
     assert!(drawn.contains("\u{1b}[32m██"), "running is green");
@@ -202,22 +202,23 @@ fn the_picture_has_colours_where_they_are_on() {
 }
 
 #[test]
-fn w01_why_an_attempt_is_in_doubt_is_said_with_its_own_words() {
-    assert_eq!(cause("timed_out", ""), "it ran out of time");
-    assert_eq!(cause("unclear", "the line went dead"), "it could not tell itself: the line went dead");
+fn w01_the_cause_of_a_doubt_includes_the_attempts_message() {
+    assert_eq!(cause("timed_out", ""), "the attempt timed out");
+    let unclear = "the tool could not determine whether it happened: connection lost";
+    assert_eq!(cause("unclear", "connection lost"), unclear);
 }
 
-/// The same trace in one picture: what `runs show` draws.
+/// The tree of a trace, as `runs show` draws it.
 fn of_trace(activities: Vec<Activity>, now: i64) -> Tree {
     let trace = serde_json::from_value(
-        json!({"run": RUN, "tool": "trip", "activities": activities, "children": [], "cut": false}),
+        json!({"run": RUN, "tool": "trip", "activities": activities, "children": [], "truncated": false}),
     );
     Tree::of_trace(&trace.unwrap(), time(now))
 }
 
 #[test]
-fn l23_an_attempt_that_was_stamped_before_its_call_is_drawn_as_running() {
-    // The call was accepted by a later look at the clock than the one its attempt was announced with.
+fn l23_an_attempt_with_an_earlier_time_than_its_call_is_drawn_as_running() {
+    // The record of the call has a later reading of the clock than that of its attempt.
     let tree = of_trace(
         vec![
             at("/", 0, "run_started", json!({"what": "call of tool `trip`"})),
@@ -229,19 +230,19 @@ fn l23_an_attempt_that_was_stamped_before_its_call_is_drawn_as_running() {
     );
     let charge = tree.rows.last().unwrap();
     assert_eq!((charge.name.as_str(), charge.sign.1), ("charge", '●'));
-    let last = charge.spans.last().map(|span| (span.to, span.phase));
-    assert_eq!(last, Some((2_000_000, Phase::Running)), "{:?}", charge.spans);
+    let last = charge.spans.last().map(|span| (span.to, span.kind));
+    assert_eq!(last, Some((2_000_000, SpanKind::Running)), "{:?}", charge.spans);
     assert!(charge.spans.iter().all(|span| span.from <= span.to), "{:?}", charge.spans);
 }
 
 #[test]
-fn l23_a_signal_is_shown_by_its_name() {
+fn l23_signals_are_shown_with_their_names() {
     let sent = json!({"operation": "signal", "name": format!("news to run {CHILD}")});
-    let heard = json!({"operation": "receive", "name": "news"});
+    let received = json!({"operation": "receive", "name": "news"});
     let all = [
         call("/", 0, "trip", json!({})),
         at("0", 1, "operation_started", sent),
-        at("1", 2, "operation_started", heard),
+        at("1", 2, "operation_started", received),
     ];
     let names: Vec<String> = tree(&all, 10).rows.into_iter().map(|row| row.name).collect();
     assert_eq!(names, ["trip".to_owned(), format!("sends news to run {CHILD}"), "signal news".to_owned()]);

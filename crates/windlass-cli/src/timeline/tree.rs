@@ -1,4 +1,4 @@
-//! From activities to rows: each call or operation with the spans of its time.
+//! Turns activities into rows: each call or operation with the spans of its time.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use serde_json::Value;
 use windlass::{Path, RunId};
 use windlass_server::wire::{Activity, Time, Trace};
 
-use super::words::{brief, named, parks, sentence};
+use super::text::{brief, label, parks, sentence};
 use crate::style::{Tint, plain};
 
-/// What a call or operation did with a stretch of time.
+/// How a call or operation spent a span of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// A body or a group that is busy with what stands below it.
+pub enum SpanKind {
+    /// A body or a group waits for its own calls and operations.
     Inside,
-    /// Waits for time, a person or a message.
+    /// It waits for time, a person or a message.
     Parked,
-    /// Waits for a permit, a key, its turn.
+    /// It waits for a permit, a key or its turn.
     Queued,
-    /// An attempt is made.
+    /// An attempt runs.
     Running,
-    /// Whether it happened is not known. However short, it is shown.
+    /// It is unknown whether the attempt happened. This is shown however short it is.
     Doubt,
 }
 
-/// A stretch of time, in microseconds.
+/// A span of time, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Where it begins.
     pub from: i64,
     /// Where it ends.
     pub to: i64,
-    /// What it was spent with.
-    pub phase: Phase,
+    /// How it was spent.
+    pub kind: SpanKind,
 }
 
 /// One call or operation.
@@ -40,70 +40,70 @@ pub struct Span {
 pub struct Row {
     /// The lines of the tree left of it.
     pub branch: String,
-    /// A sign for how it stands: `✓`, `✗`, `●`, `…`, `?`.
+    /// The sign of its state: `✓`, `✗`, `●`, `…`, `?`.
     pub sign: (Tint, char),
     /// The tool, or the kind of operation and its name.
     pub name: String,
     /// Arguments, shortened.
     pub about: String,
-    /// Where its time went.
+    /// How its time was spent.
     pub spans: Vec<Span>,
-    /// How long it took, or takes until now.
+    /// How long it took, or has taken until now.
     pub micros: u64,
-    /// Of that, how long it queued, if that is worth a word.
+    /// How much of that it was queued.
     pub queued: u64,
-    /// How many attempts it took.
+    /// The number of attempts.
     pub attempts: u32,
 }
 
-/// Something worth a sentence below the picture.
+/// A note below the timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// When.
+    /// When it happened.
     pub at: i64,
-    /// A sign, and how it is coloured.
+    /// Its sign and colour.
     pub sign: (Tint, char),
-    /// The sentence.
+    /// The text.
     pub text: String,
-    /// The picture has a line at this time: a process died.
+    /// The timeline has a vertical line at this time: a process died.
     pub line: bool,
 }
 
 /// A run, ready to be drawn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tree {
-    /// Calls and operations, in the order of the tree.
+    /// The calls and operations, in the order of the tree.
     pub rows: Vec<Row>,
-    /// What else happened, in order.
+    /// The notes, in the order of time.
     pub notes: Vec<Note>,
-    /// When it began.
+    /// When the run began.
     pub start: i64,
-    /// When it ended, or now.
+    /// When the run ended, or now.
     pub end: i64,
 }
 
 impl Tree {
-    /// The tree of a run, as of `now`. Activities of the runs it started may stand among its own.
+    /// The tree of a run, as of `now`. The activities may include those of the runs it started.
     pub fn of<'a>(activities: impl IntoIterator<Item = &'a Activity>, now: Time) -> Self {
-        let mut teller = Teller::default();
+        let mut builder = TreeBuilder::default();
         for activity in activities {
-            teller.take(activity);
+            builder.add(activity);
         }
-        teller.tree(now.as_micros())
+        builder.tree(now.as_micros())
     }
 
     /// The tree of a run and of the runs it started.
     pub fn of_trace(trace: &Trace, now: Time) -> Self {
         let mut all = Vec::new();
         flatten(trace, &mut all);
-        // A child is told of after what started it: between runs the order of time is the order of cause.
+        // A child must come after the operation that started it, so runs are merged in the order of time.
         all.sort_by_key(|(at, _)| *at);
         Self::of(all.into_iter().map(|(_, activity)| activity), now)
     }
 }
 
-/// Each with the time it counts from. Within a run its order is that of the records, whatever their times say: they are taken by
-/// more than one look at the clock.
+/// Pairs each activity with its sort time. Within a run, the order of the records is kept even if their times are not in
+/// order, because they come from several readings of the clock.
 fn flatten<'a>(trace: &'a Trace, all: &mut Vec<(Time, &'a Activity)>) {
     let mut latest = None;
     all.extend(trace.activities.iter().map(|activity| {
@@ -113,81 +113,81 @@ fn flatten<'a>(trace: &'a Trace, all: &mut Vec<(Time, &'a Activity)>) {
     trace.children.iter().for_each(|child| flatten(child, all));
 }
 
-/// A call or operation on the way.
+/// A call or operation while the tree is built.
 struct Node {
     parent: Option<usize>,
     name: String,
     about: String,
-    /// When it was asked for, and what it did from when on.
-    changes: Vec<(i64, Phase)>,
+    /// From when on it spent its time how.
+    changes: Vec<(i64, SpanKind)>,
     ended: Option<i64>,
     failed: bool,
-    /// An attempt was announced: then the spans are exact. Else they come from what was measured.
+    /// An attempt was announced, so the spans are exact. Otherwise they are derived from the measured durations.
     announced: bool,
     /// How long its attempts took, as measured, in microseconds.
     running: i64,
     attempts: u32,
-    /// A moment, not a stretch: an event, a run that was started.
+    /// It has no duration: an event, or the start of a run.
     moment: bool,
-    /// Nothing is recorded of it yet.
-    rumour: bool,
-    /// It has no end of its own, and ends with the last thing in it; how many there are, where that is known.
+    /// It is not recorded yet, and known only by its progress messages.
+    unrecorded: bool,
+    /// It is a group, which ends with the last of its children; the number of children, if known.
     group: Option<usize>,
 }
 
 #[derive(Default)]
-struct Teller {
+struct TreeBuilder {
     nodes: Vec<Node>,
-    at: BTreeMap<(RunId, Path), usize>,
+    index: BTreeMap<(RunId, Path), usize>,
     notes: Vec<Note>,
     start: Option<i64>,
     last: i64,
-    /// The run that is drawn is over.
-    over: bool,
+    /// The drawn run has finished.
+    finished: bool,
 }
 
-impl Teller {
-    fn take(&mut self, activity: &Activity) {
+impl TreeBuilder {
+    fn add(&mut self, activity: &Activity) {
         let at = activity.at.as_micros();
         self.start = Some(self.start.map_or(at, |start| start.min(at)));
         self.last = self.last.max(at);
-        let place = (activity.run, activity.path.clone());
+        let key = (activity.run, activity.path.clone());
         let text = |field: &str| activity.detail.get(field).and_then(Value::as_str).unwrap_or_default();
         match activity.kind.as_str() {
             "call_started" => {
                 let line = activity.detail.get("line").and_then(Value::as_str);
                 let about = line.map_or_else(|| brief(activity.detail.get("args")), str::to_owned);
-                self.begin(activity, text("tool").to_owned(), about, Phase::Queued);
+                self.begin(activity, text("tool").to_owned(), about, SpanKind::Queued);
             }
             "operation_started" => {
-                let phase = if parks(text("operation")) { Phase::Parked } else { Phase::Queued };
-                self.begin(activity, named(text("operation"), text("name")), String::new(), phase);
+                let kind = if parks(text("operation")) { SpanKind::Parked } else { SpanKind::Queued };
+                self.begin(activity, label(text("operation"), text("name")), String::new(), kind);
                 if let (true, Some(node)) = (is_group(text("operation")), self.nodes.last_mut()) {
                     node.group = Some(text("name").parse().unwrap_or(0));
                 }
             }
             "emitted" => self.moment(activity, format!("event {}", text("name")), brief(activity.detail.get("value"))),
             "spawned" => self.moment(activity, format!("starts {}", text("tool")), text("child").to_owned()),
-            // What is said by an attempt says that one is being made, also by one that is not recorded yet.
-            "attempt_started" => self.change(&place, at, Phase::Running, true),
+            // A progress message also shows that an attempt runs, even before anything is recorded.
+            "attempt_started" => self.change(&key, at, SpanKind::Running, true),
             "progress" => {
-                if !self.at.contains_key(&place) {
-                    self.begin(activity, text("message").to_owned(), String::new(), Phase::Running);
+                if !self.index.contains_key(&key) {
+                    self.begin(activity, text("message").to_owned(), String::new(), SpanKind::Running);
                 }
-                self.change(&place, at, Phase::Running, true);
+                self.change(&key, at, SpanKind::Running, true);
             }
-            "parked" | "attempt_failed" => self.change(&place, at, Phase::Parked, false),
-            "in_doubt" => self.change(&place, at, Phase::Doubt, false),
-            "granted" | "settled" => self.change(&place, at, Phase::Queued, false),
-            "call_finished" | "operation_finished" => self.end(&place, activity),
-            // Paths begin anew, below a root of their own.
+            "parked" | "attempt_failed" => self.change(&key, at, SpanKind::Parked, false),
+            "in_doubt" => self.change(&key, at, SpanKind::Doubt, false),
+            "granted" | "settled" => self.change(&key, at, SpanKind::Queued, false),
+            "call_finished" | "operation_finished" => self.end(&key, activity),
+            // A new generation has a new root, and reuses the paths.
             "run_continued" => {
                 self.close(activity.run, at);
-                self.at.retain(|(run, _), _| *run != activity.run);
+                self.index.retain(|(run, _), _| *run != activity.run);
             }
             "run_finished" => {
                 let root = (activity.run, Path::root());
-                self.over |= self.at.get(&root).is_none_or(|index| self.nodes[*index].parent.is_none());
+                self.finished |= self.index.get(&root).is_none_or(|index| self.nodes[*index].parent.is_none());
                 self.close(activity.run, at);
             }
             _ => {}
@@ -195,11 +195,11 @@ impl Teller {
         self.note(activity);
     }
 
-    fn begin(&mut self, activity: &Activity, name: String, about: String, phase: Phase) {
+    fn begin(&mut self, activity: &Activity, name: String, about: String, kind: SpanKind) {
         let at = activity.at.as_micros();
-        let parent = self.above(activity);
+        let parent = self.parent(activity);
         let (name, about) = (plain(&name), plain(&about));
-        let changes = vec![(at, phase)];
+        let changes = vec![(at, kind)];
         let node = Node {
             parent,
             name,
@@ -211,41 +211,41 @@ impl Teller {
             running: 0,
             attempts: 0,
             moment: false,
-            rumour: activity.kind == "progress",
+            unrecorded: activity.kind == "progress",
             group: None,
         };
-        match self.at.get(&(activity.run, activity.path.clone())) {
-            // It was heard of before it was recorded; now it has its name, and its beginning.
-            Some(known) if self.nodes[*known].rumour => {
-                let running = self.nodes[*known].changes.first().copied();
-                self.nodes[*known] = node;
-                self.nodes[*known].changes.extend(running);
-                self.nodes[*known].announced = true;
+        match self.index.get(&(activity.run, activity.path.clone())) {
+            // Its progress arrived before its record, which has its name and its start.
+            Some(index) if self.nodes[*index].unrecorded => {
+                let running = self.nodes[*index].changes.first().copied();
+                self.nodes[*index] = node;
+                self.nodes[*index].changes.extend(running);
+                self.nodes[*index].announced = true;
             }
             _ => {
-                self.at.insert((activity.run, activity.path.clone()), self.nodes.len());
+                self.index.insert((activity.run, activity.path.clone()), self.nodes.len());
                 self.nodes.push(node);
             }
         }
     }
 
     fn moment(&mut self, activity: &Activity, name: String, about: String) {
-        self.begin(activity, name, about, Phase::Running);
+        self.begin(activity, name, about, SpanKind::Running);
         if let Some(node) = self.nodes.last_mut() {
             node.moment = true;
             node.ended = Some(activity.at.as_micros());
         }
     }
 
-    /// The node this one stands below: the nearest that is known, in its run or in the one that started it.
-    fn above(&self, activity: &Activity) -> Option<usize> {
+    /// The parent of a node: its nearest ancestor with a node, in its own run or in the run that started it.
+    fn parent(&self, activity: &Activity) -> Option<usize> {
         let nearest = |run: RunId, from: Option<Path>| {
-            let mut place = from;
-            while let Some(path) = place {
-                if let Some(found) = self.at.get(&(run, path.clone())) {
+            let mut next = from;
+            while let Some(path) = next {
+                if let Some(found) = self.index.get(&(run, path.clone())) {
                     return Some(*found);
                 }
-                place = path.parent();
+                next = path.parent();
             }
             None
         };
@@ -253,21 +253,21 @@ impl Teller {
         own.or_else(|| activity.parent.as_ref().and_then(|parent| nearest(parent.run, Some(parent.path.clone()))))
     }
 
-    fn node(&mut self, place: &(RunId, Path)) -> Option<&mut Node> {
-        self.at.get(place).and_then(|index| self.nodes.get_mut(*index))
+    fn node(&mut self, key: &(RunId, Path)) -> Option<&mut Node> {
+        self.index.get(key).and_then(|index| self.nodes.get_mut(*index))
     }
 
-    fn change(&mut self, place: &(RunId, Path), at: i64, phase: Phase, announced: bool) {
-        let Some(node) = self.node(place) else { return };
+    fn change(&mut self, key: &(RunId, Path), at: i64, kind: SpanKind, announced: bool) {
+        let Some(node) = self.node(key) else { return };
         node.announced |= announced;
-        if node.changes.last().is_none_or(|(_, last)| *last != phase) {
+        if node.changes.last().is_none_or(|(_, last)| *last != kind) {
             let earlier = node.changes.last().map_or(at, |(earlier, _)| *earlier);
-            node.changes.push((at.max(earlier), phase));
+            node.changes.push((at.max(earlier), kind));
         }
     }
 
-    fn end(&mut self, place: &(RunId, Path), activity: &Activity) {
-        let Some(node) = self.node(place) else { return };
+    fn end(&mut self, key: &(RunId, Path), activity: &Activity) {
+        let Some(node) = self.node(key) else { return };
         let running = activity.detail.get("times").and_then(|times| times["running_ms"].as_f64()).unwrap_or(0.0);
         node.ended = Some(activity.at.as_micros());
         node.failed = activity.detail.get("failure").is_some_and(|failure| !failure.is_null());
@@ -276,16 +276,16 @@ impl Teller {
         node.running = (running * 1e3) as i64;
     }
 
-    /// What a run left open ended with it.
+    /// Ends every node of a run that is still open.
     fn close(&mut self, run: RunId, at: i64) {
-        for (_, index) in self.at.iter().filter(|((of, _), _)| *of == run) {
+        for (_, index) in self.index.iter().filter(|((of, _), _)| *of == run) {
             self.nodes[*index].ended.get_or_insert(at);
         }
     }
 
     fn note(&mut self, activity: &Activity) {
         let name = self
-            .at
+            .index
             .get(&(activity.run, activity.path.clone()))
             .map_or_else(|| "the run".to_owned(), |index| self.nodes[*index].name.clone());
         if let Some((sign, text)) = sentence(activity, &name) {
@@ -296,7 +296,7 @@ impl Teller {
 
     fn tree(mut self, now: i64) -> Tree {
         let start = self.start.unwrap_or(now);
-        let end = if self.over { self.last } else { now.max(self.last) };
+        let end = if self.finished { self.last } else { now.max(self.last) };
         let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.nodes.len()];
         let mut roots = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
@@ -314,13 +314,13 @@ impl Teller {
         Tree { rows, notes: self.notes, start, end }
     }
 
-    /// From the innermost on: a child stands behind what it belongs to.
+    /// Sets the ends of groups, innermost first: a child comes after its parent in `nodes`.
     fn end_groups(&mut self, children: &[Vec<usize>]) {
         for index in (0..self.nodes.len()).rev() {
             let ends = children[index].iter().map(|child| self.nodes[*child].ended);
             let last = ends.collect::<Option<Vec<i64>>>().and_then(|ends| ends.into_iter().max());
-            let whole = self.nodes[index].group.is_some_and(|count| count <= children[index].len());
-            if whole && last.is_some() {
+            let complete = self.nodes[index].group.is_some_and(|count| count <= children[index].len());
+            if complete && last.is_some() {
                 self.nodes[index].ended = last;
             }
         }
@@ -330,19 +330,19 @@ impl Teller {
         let node = &self.nodes[index];
         let inner = children[index].iter().map(|child| self.nodes[*child].begun()).min();
         rows.push(node.row(head, inner, end));
-        // What was asked for and is not recorded yet either queues or makes an attempt that leaves no record until its end.
-        let unseen = match (node.group, node.ended) {
+        // Children without a record are queued, or run an attempt that leaves no record until it ends.
+        let missing = match (node.group, node.ended) {
             (Some(count), None) => count.saturating_sub(children[index].len()),
             _ => 0,
         };
-        let lines = children[index].len() + usize::from(unseen > 0);
+        let lines = children[index].len() + usize::from(missing > 0);
         for (number, child) in children[index].iter().enumerate() {
             let last = number + 1 == lines;
             let (turn, on) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
             self.rows(*child, children, &format!("{below}{turn}"), &format!("{below}{on}"), end, rows);
         }
-        if unseen > 0 {
-            rows.push(node.unseen(&format!("{below}└─ "), unseen, end));
+        if missing > 0 {
+            rows.push(node.missing_row(&format!("{below}└─ "), missing, end));
         }
     }
 }
@@ -352,11 +352,11 @@ impl Node {
         self.changes.first().map_or(0, |(at, _)| *at)
     }
 
-    /// `inner`: when the first thing below it began.
+    /// `inner` is when its first child began.
     fn row(&self, branch: &str, inner: Option<i64>, now: i64) -> Row {
         let end = self.ended.unwrap_or(now).max(self.begun());
         let spans = self.spans(inner, end);
-        let queued = spans.iter().filter(|span| span.phase == Phase::Queued).map(|span| span.to - span.from).sum();
+        let queued = spans.iter().filter(|span| span.kind == SpanKind::Queued).map(|span| span.to - span.from).sum();
         Row {
             branch: branch.to_owned(),
             sign: self.sign(inner.is_some()),
@@ -369,14 +369,14 @@ impl Node {
         }
     }
 
-    /// What of a group is not recorded yet.
-    fn unseen(&self, branch: &str, count: usize, now: i64) -> Row {
-        let span = Span { from: self.begun(), to: now.max(self.begun()), phase: Phase::Queued };
+    /// The row for the children of a group that are not recorded yet.
+    fn missing_row(&self, branch: &str, count: usize, now: i64) -> Row {
+        let span = Span { from: self.begun(), to: now.max(self.begun()), kind: SpanKind::Queued };
         Row {
             branch: branch.to_owned(),
             sign: (Tint::Wait, '○'),
             name: format!("{count} more"),
-            about: "queued, or not heard of yet".to_owned(),
+            about: "queued, or not recorded yet".to_owned(),
             spans: vec![span],
             micros: micros(span.to - span.from),
             queued: 0,
@@ -388,36 +388,36 @@ impl Node {
         let mut changes = self.changes.clone();
         if let Some(inner) = inner {
             changes.retain(|(at, _)| *at < inner);
-            changes.push((inner, Phase::Inside));
+            changes.push((inner, SpanKind::Inside));
         }
         let ends = changes.iter().skip(1).map(|(at, _)| *at).chain([end]);
         let mut spans: Vec<Span> =
-            changes.iter().zip(ends).map(|((from, phase), to)| Span { from: *from, to, phase: *phase }).collect();
+            changes.iter().zip(ends).map(|((from, kind), to)| Span { from: *from, to, kind: *kind }).collect();
         self.measured(&mut spans);
         spans
     }
 
-    /// Attempts that were not announced come last, and took as long as was measured.
+    /// Adds attempts that were not announced: they come last, and have the measured duration.
     fn measured(&self, spans: &mut Vec<Span>) {
         let (Some(last), false) = (spans.last_mut(), self.announced) else { return };
-        if last.phase != Phase::Queued || self.running == 0 {
+        if last.kind != SpanKind::Queued || self.running == 0 {
             return;
         }
         let running = self.running;
         let (from, to) = (last.to.saturating_sub(running).max(last.from), last.to);
         last.to = from;
-        spans.push(Span { from, to, phase: Phase::Running });
+        spans.push(Span { from, to, kind: SpanKind::Running });
     }
 
     fn sign(&self, container: bool) -> (Tint, char) {
-        let phase = self.changes.last().map_or(Phase::Queued, |(_, phase)| *phase);
-        match (self.moment, self.ended, self.failed, phase) {
+        let kind = self.changes.last().map_or(SpanKind::Queued, |(_, kind)| *kind);
+        match (self.moment, self.ended, self.failed, kind) {
             (true, ..) => (Tint::Dim, '·'),
             (_, Some(_), true, _) => (Tint::Bad, '✗'),
             (_, Some(_), false, _) => (Tint::Good, '✓'),
-            (_, None, _, Phase::Doubt) => (Tint::Doubt, '?'),
-            (_, None, _, Phase::Parked) => (Tint::Park, '…'),
-            (_, None, _, Phase::Queued) if !container => (Tint::Wait, '○'),
+            (_, None, _, SpanKind::Doubt) => (Tint::Doubt, '?'),
+            (_, None, _, SpanKind::Parked) => (Tint::Park, '…'),
+            (_, None, _, SpanKind::Queued) if !container => (Tint::Wait, '○'),
             (_, None, ..) => (Tint::Good, '●'),
         }
     }

@@ -1,11 +1,13 @@
-//! Mistakes: each has a sentence that says what to do, and a number.
+//! Mistakes of the user: each has a helpful message and an exit code.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use crate::world::{World, both_ways, has};
 
 #[test]
-fn wrong_flags_end_with_two_and_a_near_miss() {
+fn wrong_flags_exit_with_two_and_a_suggestion() {
     let world = World::empty();
     for (args, words) in [
         (&["cal"][..], &["call"][..]),
@@ -13,12 +15,15 @@ fn wrong_flags_end_with_two_and_a_near_miss() {
         (&["runs", "list", "--stat", "held"], &["--state"]),
         (&["runs", "list", "--state", "hold"], &["held"]),
         (&["runs", "list", "--limit", "0"], &["1..=100000"]),
-        (&["call", "x", "--wait=soon"], &["such as 250ms"]),
+        (
+            &["call", "x", "--wait=soon"],
+            &["`soon` is not a valid duration (expected for example `500ms`, `10s`, `5m`, `2h`, `3d`)"],
+        ),
         (&["call", "x", "--wait=1s", "--detach"], &["cannot be used with"]),
         (&["--color", "red", "doctor"], &["always", "never"]),
         (&["token", "create", "ada"], &["--scope"]),
         (&["inbox", "settle", "--all"], &["--happened"]),
-        (&["serve", "--listen", "here"], &["--listen here", "127.0.0.1:7117"]),
+        (&["serve", "--listen", "here"], &["--listen: `here` is not a valid address", "127.0.0.1:7117"]),
         (&[], &["Usage"]),
     ] {
         has(&world.fails(2, args), words);
@@ -26,21 +31,21 @@ fn wrong_flags_end_with_two_and_a_near_miss() {
 }
 
 #[test]
-fn b08_bad_json_is_shown_with_its_place() {
+fn b08_invalid_json_is_shown_with_its_position() {
     both_ways(|world, _| {
         let text = world.fails(2, &["call", "echo", "--args", r#"{"text": "a" "times": 1}"#]);
-        has(&text, &["--args is not JSON: expected `,` or `}` at line 1, column 14", "\n                 ^"]);
+        has(&text, &["--args is not valid JSON: expected `,` or `}` at line 1, column 14", "\n                 ^"]);
         let text = world.fails(2, &["call", "echo", "--args", "[1]"]);
         has(&text, &["object"]);
-        has(&world.fails(3, &["call", "echo", "--args", "@missing.json"]), &["there is no file missing.json"]);
+        has(&world.fails(3, &["call", "echo", "--args", "@missing.json"]), &["the file missing.json does not exist"]);
         let done = world.run_with(&["call", "echo", "--args", "-"], "not json");
         assert_eq!(done.code, 2);
-        has(&done.err, &["--args (standard input) is not JSON"]);
+        has(&done.err, &["--args (standard input) is not valid JSON"]);
     });
 }
 
 #[test]
-fn l02_an_unknown_tool_has_a_near_miss() {
+fn l02_an_unknown_tool_is_reported_with_a_suggestion() {
     both_ways(|world, _| {
         let text = world.fails(3, &["call", "ehco", "--args", r#"{"text": "x"}"#]);
         has(&text, &["did you mean `echo`?"]);
@@ -63,30 +68,46 @@ fn a_missing_file_is_named_and_not_made_by_looking() {
         &["runs", "replay-check", "--all"],
         &["runs", "watch", "0"],
     ] {
-        has(&world.fails(3, args), &["there is no file", ".db", "windlass serve"]);
+        has(&world.fails(3, args), &[".db does not exist", "windlass serve"]);
     }
     world.ok(&["tools", "list"]);
     has(&world.fails(3, &["tools", "show", "echo"]), &["echo"]);
     world.run(&["doctor"]);
-    assert_eq!(std::fs::read_dir(world.path("")).unwrap().count(), 0, "looking made nothing");
+    assert_eq!(std::fs::read_dir(world.path("")).unwrap().count(), 0, "nothing was created");
     has(&world.fails(5, &["--file", "no/folder/x.db", "call", "echo"]), &["no/folder", "does not exist"]);
 }
 
 #[test]
-fn a_server_that_is_not_there_ends_with_five() {
+fn an_unreachable_server_exits_with_five() {
     let world = World::empty();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Other tests listen on 127.0.0.1 only, so that none of them takes this port over.
+    let free = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{free}");
-    has(&world.fails(5, &["--server", &url, "runs", "list"]), &[&url, "cannot be reached", "windlass serve"]);
-    has(&world.fails(2, &["--server", "nonsense", "runs", "list"]), &["no address of a server"]);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let deaf = format!("http://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        // Somebody who speaks something else.
-        let _ = std::io::Write::write_all(&mut stream, b"220 mail ready\r\n");
-    });
-    has(&world.fails(5, &["--server", &deaf, "runs", "list"]), &["cannot be reached"]);
+    has(
+        &world.fails(5, &["--server", &url, "runs", "list"]),
+        &["could not reach the server at", &url, "windlass serve"],
+    );
+    has(&world.fails(2, &["--server", "nonsense", "runs", "list"]), &["`nonsense` is not a valid server URL"]);
+    // A server of another protocol, that sends before or after it is sent a request.
+    for reads_first in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            if reads_first {
+                stream.read_exact(&mut [0; 16]).unwrap();
+            }
+            stream.write_all(b"220 mail ready\r\n").unwrap();
+            // The client closes the connection: until then the response stays readable for it.
+            std::io::copy(&mut stream, &mut std::io::sink())
+        });
+        let text = world.fails(5, &["--server", &other, "runs", "list"]);
+        has(&text, &["could not reach the server"]);
+        if reads_first {
+            has(&text, &["the response is not HTTP"]);
+        }
+        let _ = server.join().unwrap();
+    }
 }
 
 #[test]
@@ -100,14 +121,14 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn two_servers_on_one_file_are_one_too_many() {
+fn a_second_server_on_a_file_is_refused() {
     let world = World::new();
     let server = world.serve(&[]);
     let text = world.fails(5, &["serve", "--listen", "127.0.0.1:0"]);
     has(&text, &["is already served at", &server.url, "process", "--file"]);
     world.ok(&["runs", "list"]);
     assert_eq!(server.stop(), 0);
-    // It let go of the file, and somebody else may have it.
+    // It has closed the file, and another server can open it.
     drop(world.serve(&[]));
 }
 
@@ -118,14 +139,17 @@ fn a_file_that_a_program_without_a_server_has_open_is_named() {
     let windlass = runtime.block_on(async { windlass::Windlass::open(world.path("windlass.db")).await }).unwrap();
     let pid = std::process::id().to_string();
     for args in [&["runs", "list"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+        let began = Instant::now();
         has(&world.fails(5, args), &["windlass.db", &pid, "stop that process"]);
+        // The wait itself is under a second; the rest is for a loaded machine.
+        assert!(began.elapsed() < Duration::from_secs(2), "{args:?}: {:?}", began.elapsed());
     }
     runtime.block_on(windlass.shutdown()).unwrap();
     world.ok(&["runs", "list"]);
 }
 
 #[test]
-fn a_file_that_is_no_database_is_left_alone() {
+fn a_file_that_is_not_a_database_is_not_changed() {
     let world = World::new();
     let text = "Dear diary, today I was opened by a program.\n".repeat(100);
     world.write("windlass.db", &text);
@@ -137,7 +161,7 @@ fn a_file_that_is_no_database_is_left_alone() {
 }
 
 #[test]
-fn a_damaged_file_has_a_sentence_and_no_trace() {
+fn a_damaged_file_is_reported_without_internals() {
     let world = World::new();
     for text in ["a", "b", "c"] {
         world.ok(&["call", "echo", "--args", &serde_json::json!({ "text": text.repeat(2_000) }).to_string()]);
@@ -152,7 +176,7 @@ fn a_damaged_file_has_a_sentence_and_no_trace() {
 }
 
 #[test]
-fn a_bad_config_is_shown_with_its_places() {
+fn an_invalid_config_is_shown_with_positions() {
     let world = World::new();
     let config = world
         .read("windlass.toml")
@@ -161,8 +185,7 @@ fn a_bad_config_is_shown_with_its_places() {
     for args in [&["check"][..], &["serve", "--listen", "127.0.0.1:0"], &["call", "echo"]] {
         has(&world.fails(2, args), &["comand", "command", "windlass.toml"]);
     }
-    has(&world.fails(3, &["--config", "nothing.toml", "check"]), &["nothing.toml"]);
-    // Somebody who wants to look can look.
+    // Runs can be inspected all the same.
     world.write("empty.toml", "");
     world.ok(&["--config", "empty.toml", "token", "create", "root", "--scope", "admin"]);
     let done = world.run(&["runs", "list"]);
@@ -172,7 +195,19 @@ fn a_bad_config_is_shown_with_its_places() {
 }
 
 #[test]
-fn whoever_looks_after_runs_needs_no_sound_tools() {
+fn a_missing_config_file_has_the_same_exit_code_for_every_command() {
+    let world = World::new();
+    world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
+    for command in
+        [&["check"][..], &["serve", "--listen", "127.0.0.1:0"], &["call", "echo"], &["runs", "list"], &["gc"]]
+    {
+        let args = [&["--config", "nothing.toml"], command].concat();
+        has(&world.fails(3, &args), &["the config file nothing.toml does not exist"]);
+    }
+}
+
+#[test]
+fn runs_can_be_inspected_with_an_invalid_config() {
     let world = World::new();
     let store = "[store]\nfile = \"other.db\"\n[retention]\nfull = \"forever\"\n";
     world.write("windlass.toml", &(store.to_owned() + &world.read("windlass.toml")));
@@ -192,22 +227,22 @@ fn whoever_looks_after_runs_needs_no_sound_tools() {
         has(&done.err, &["windlass.toml has", "`windlass check` shows them", "without its tools"]);
         assert_eq!(done.err.lines().filter(|line| line.contains("windlass.toml")).count(), 1, "{}", done.err);
     }
-    assert!(!world.path("windlass.db").exists(), "the file is the one the config names");
+    assert!(!world.path("windlass.db").exists(), "the file is the one in the config");
     for args in [&["call", "echo"][..], &["tools", "list"], &["runs", "replay-check", "--all"]] {
         has(&world.fails(2, args), &["comand"]);
     }
-    // Where it cannot be told which file is meant, or how long runs are kept, nothing is guessed.
+    // Commands that need the file or the retention times do not guess them.
     world.write("windlass.toml", "[store\nfile = \"other.db\"\n");
     for args in [&["restore", "copy.db", "--replace"][..], &["token", "create", "a", "--scope", "admin"]] {
-        has(&world.fails(2, args), &["where runs are kept is not known", "--file"]);
+        has(&world.fails(2, args), &["the database file is not known", "--file"]);
     }
-    has(&world.fails(2, &["--file", "other.db", "gc"]), &["how long runs are kept is not known"]);
+    has(&world.fails(2, &["--file", "other.db", "gc"]), &["the retention times are not known"]);
     world.ok(&["--file", "other.db", "runs", "list"]);
     world.ok(&["--file", "other.db", "token", "create", "a", "--scope", "admin"]);
 }
 
 #[test]
-fn errors_are_json_for_programs() {
+fn errors_are_json_with_the_json_option() {
     let world = World::empty();
     let done = world.run(&["--json", "runs", "show", "ffffffff"]);
     let error: serde_json::Value = serde_json::from_str(&done.err).unwrap();

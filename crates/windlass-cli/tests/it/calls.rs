@@ -1,10 +1,12 @@
 //! `windlass call`
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::world::{Way, World, both_ways, exists, has, until};
+use crate::world::{Backend, World, both_ways, exists, has, until};
 
 #[test]
 fn b10_a_tool_is_called_on_a_file_and_through_a_server() {
@@ -28,7 +30,7 @@ fn arguments_come_from_files_and_from_standard_input() {
 }
 
 #[test]
-fn e02_a_call_that_fails_ends_with_one_and_says_why() {
+fn e02_a_failed_call_exits_with_one_and_its_message() {
     both_ways(|world, _| {
         has(&world.fails(1, &["call", "broken"]), &["failed: ", "out of paper"]);
         let done = world.run(&["--json", "call", "broken"]);
@@ -62,35 +64,35 @@ fn l12_a_key_never_starts_a_second_run() {
 }
 
 #[test]
-fn w02_a_call_that_waits_for_a_person_says_so_and_is_not_lost() {
+fn w02_a_call_that_waits_for_a_person_is_reported_and_not_lost() {
     let world = World::new();
     let text = world.fails(6, &["call", "pay", "--args", r#"{"to": "Ada", "cents": 500}"#]);
-    has(&text, &["waits", "args.cents > 100", "windlass inbox", "the run is in the store"]);
+    has(&text, &["has been waiting", "args.cents > 100", "windlass inbox", "the run is not finished"]);
     let listed = world.json(&["runs", "list", "--state", "inbox"]);
     assert_eq!(listed["runs"].as_array().map(Vec::len), Some(1), "{listed}");
     let server = world.serve(&[]);
     let text = world.fails(6, &["call", "pay", "--wait=100ms", "--args", r#"{"to": "Ada", "cents": 600}"#]);
-    has(&text, &["waits"]);
+    has(&text, &["has been waiting"]);
     drop(server);
 }
 
-/// Waiting in this process for what only a person can settle would be in vain: it is said as soon as that is known.
+/// A process that has the file open must not wait for a person, who could not open it.
 #[test]
-fn w01_a_call_on_a_file_that_is_in_doubt_says_so_at_once() {
+fn w01_a_call_in_doubt_on_a_file_is_reported_at_once() {
     let world = World::new();
     let config = world.read("windlass.toml").replace("[tool.slow]", "[tool.slow]\ntimeout = \"300ms\"");
     world.write("windlass.toml", &config);
-    let usual = Instant::now();
+    let baseline = Instant::now();
     world.ok(&["call", "echo", "--args", r#"{"text": "ahoy"}"#]);
-    let (usual, began) = (usual.elapsed(), Instant::now());
+    let (baseline, began) = (baseline.elapsed(), Instant::now());
     let text = world.fails(6, &["call", "slow"]);
-    let took = began.elapsed().saturating_sub(usual);
-    has(&text, &["whether attempt 1 of call of tool `slow` happened is not known", "timed out", "windlass inbox"]);
+    let took = began.elapsed().saturating_sub(baseline);
+    has(&text, &["it is unknown whether attempt 1 of call of tool `slow` took effect", "timed out", "windlass inbox"]);
     assert!(took < Duration::from_secs(3), "{took:?}, of which 300 ms are the tool's");
 }
 
 #[test]
-fn a_detached_call_is_left_for_whoever_drives_the_file() {
+fn a_detached_call_is_driven_by_the_next_server() {
     let world = World::new();
     let done = world.run(&["call", "echo", "--detach", "--session", "s1", "--args", r#"{"text": "later"}"#]);
     assert_eq!(done.code, 0, "{}", done.err);
@@ -98,7 +100,7 @@ fn a_detached_call_is_left_for_whoever_drives_the_file() {
     let run = done.out.trim().to_owned();
     assert_eq!(world.json(&["runs", "show", &run])["run"]["state"], "queued");
     let _server = world.serve(&[]);
-    let shown = until("the run ends", || {
+    let shown = until("the run finishes", || {
         let shown = world.json(&["runs", "show", &run]);
         (shown["run"]["state"] == "finished").then_some(shown)
     });
@@ -107,13 +109,13 @@ fn a_detached_call_is_left_for_whoever_drives_the_file() {
 }
 
 #[test]
-fn an_interrupted_call_goes_on_in_the_server() {
+fn an_interrupted_call_continues_in_the_server() {
     let world = World::new();
     let server = world.serve(&[]);
     let mut child = world.command(&["call", "slow", "--key", "slow", "--args", "{}"]).spawn().unwrap();
-    until("the call is under way", || exists(&world.path("slow/started")));
+    until("the attempt is running", || exists(&world.path("slow/started")));
     let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(130));
     world.write("slow/go", "");
     has(&world.ok(&["call", "slow", "--key", "slow"]), &["{}"]);
@@ -121,13 +123,13 @@ fn an_interrupted_call_goes_on_in_the_server() {
 }
 
 #[test]
-fn a_call_on_a_file_that_is_interrupted_twice_ends_at_once_and_loses_nothing() {
+fn a_second_interrupt_ends_a_call_on_a_file_and_loses_nothing() {
     let world = World::new();
     let mut child = world.command(&["call", "slow", "--key", "slow"]).spawn().unwrap();
-    until("the attempt is under way", || exists(&world.path("slow/started")));
+    until("the attempt is running", || exists(&world.path("slow/started")));
     let pid = child.id().to_string();
-    let code = until("it ends", || {
-        std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap();
+    let code = until("it exits", || {
+        Command::new("kill").args(["-s", "INT", &pid]).status().unwrap();
         child.try_wait().unwrap()
     });
     assert_eq!(code.code(), Some(130));
@@ -137,13 +139,34 @@ fn a_call_on_a_file_that_is_interrupted_twice_ends_at_once_and_loses_nothing() {
 }
 
 #[test]
-fn what_is_asked_for_with_quiet_is_all_there_is() {
-    both_ways(|world, way| {
+fn an_interrupted_call_on_a_file_prints_at_once_what_it_waits_for() {
+    let world = World::new();
+    let mut command = world.command(&["call", "slow"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    until("the attempt is running", || exists(&world.path("slow/started")));
+    let pid = child.id().to_string();
+    let interrupt = || assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    let began = Instant::now();
+    interrupt();
+    let mut note = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut note).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    let expected = "waiting up to 10 s for the attempt in flight to end; press Ctrl-C again to stop now; \
+                    the call will then be in doubt\n";
+    assert_eq!(note, expected);
+    interrupt();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(began.elapsed() < Duration::from_secs(6), "a second interrupt does not wait: {:?}", began.elapsed());
+}
+
+#[test]
+fn quiet_prints_only_the_result() {
+    both_ways(|world, backend| {
         let done = world.run(&["-q", "call", "echo", "--detach", "--args", r#"{"text": "x"}"#]);
-        assert_eq!(done.err, "", "{way:?}");
+        assert_eq!(done.err, "", "{backend:?}");
         assert_eq!(done.out.trim().len(), 36);
-        if way == Way::Server {
-            until("it ends", || {
+        if backend == Backend::Server {
+            until("it exits", || {
                 (world.json(&["runs", "show", done.out.trim()])["run"]["state"] == "finished").then_some(())
             });
         }

@@ -1,5 +1,4 @@
-//! A server on a disk that is full: what programs and people are told meanwhile, how much the log says, and that all of it
-//! is over once there is room.
+//! A server on a full disk: its responses, the length of its log, and its recovery once there is space again.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,14 +18,14 @@ input = { text = "string" }
 sandbox = { level = "off" }
 "#;
 
-/// Programs outside that ask at once.
+/// The number of concurrent clients.
 const CLIENTS: u64 = 8;
-/// How long the disk is full while they ask.
+/// How long the disk is full while they send requests.
 const FULL_FOR: Duration = Duration::from_secs(3);
-/// Lines that may be written about it in that time: the beginning, its kinds, the runs it concerns, the end.
-const LINES: usize = 25;
+/// The most lines that may be logged in that time: the beginning, the kinds of errors, the affected runs, the end.
+const MAX_LINES: usize = 25;
 
-/// Whether this user may mount a small disk in a mount namespace of its own.
+/// Whether this user may mount a small disk in a private mount namespace.
 fn may_mount() -> bool {
     let mounted =
         Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"]).output();
@@ -37,12 +36,12 @@ fn may_mount() -> bool {
     may
 }
 
-/// The server's disk, as seen from outside.
+/// The path of the server's disk outside of its mount namespace.
 fn disk(world: &World, server: &Server) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{}", server.child.id(), world.path("disk").display()))
 }
 
-/// A server whose file is on a small disk of its own, and whose log goes to a file.
+/// A server with its file on a small disk, and with its log in a file.
 fn serve(world: &World) -> Server {
     world.write("windlass.toml", CONFIG);
     serve_with(world, "mount -t tmpfs -o size=8m none disk", "disk/app.db")
@@ -73,8 +72,8 @@ fn note(key: &str) -> String {
     json!({"tool": "note", "args": {"text": key}, "wait_ms": 20_000}).to_string()
 }
 
-/// Asks for one note after the other until it is time, each until it is taken; says how many there were.
-async fn ask(url: String, number: u64, until: Instant) -> u64 {
+/// Makes calls until the given time, and repeats each until it is accepted. Returns their number.
+async fn make_calls(url: String, number: u64, until: Instant) -> u64 {
     let mut client = Client::new(&url);
     for n in 0.. {
         if Instant::now() >= until {
@@ -108,15 +107,19 @@ async fn w08_a_server_on_a_full_disk_says_so_and_goes_on_when_there_is_room() {
     }
     let before = log();
     fill(&filler);
-    let asking: Vec<_> =
-        (0..CLIENTS).map(|number| tokio::spawn(ask(url.clone(), number, Instant::now() + FULL_FOR))).collect();
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|number| tokio::spawn(make_calls(url.clone(), number, Instant::now() + FULL_FOR))).collect();
     let began = Instant::now();
     while get(&url, "/v1/ready").await.0 == 200 {
-        assert!(began.elapsed() < PATIENCE, "the fault is not met");
+        assert!(began.elapsed() < PATIENCE, "the full disk is not noticed");
     }
     let refused = client.ask("POST", "/v1/calls", Some("refused"), &note("refused")).await.unwrap();
     assert_eq!(refused.status, 503, "{refused:?}");
-    assert!(refused.body["detail"].as_str().unwrap().contains("ask again"), "{refused:?}");
+    assert!(refused.body["detail"].as_str().unwrap().contains("again later"), "{refused:?}");
+    // The command line shows the cause, which the problem itself does not have.
+    let args = ["--server", &url, "call", "note", "--args", r#"{"text": "refused"}"#];
+    let text = tokio::task::block_in_place(|| world.fails(5, &args));
+    has(&text, &["the store cannot be used", "app.db takes no commits: its disk is full; free some space"]);
     let (status, ready) = get(&url, "/v1/ready").await;
     assert_eq!(status, 503);
     has(ready["why"].as_str().unwrap(), &["app.db takes no commits: its disk is full; free some space"]);
@@ -125,17 +128,17 @@ async fn w08_a_server_on_a_full_disk_says_so_and_goes_on_when_there_is_room() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let lines = log() - before;
-    assert!(lines <= LINES, "{lines} lines in {:?}:\n{}", began.elapsed(), world.read("server.log"));
+    assert!(lines <= MAX_LINES, "{lines} lines in {:?}:\n{}", began.elapsed(), world.read("server.log"));
     std::fs::remove_file(&filler).unwrap();
     let freed = Instant::now();
     while get(&url, "/v1/ready").await.0 != 200 {
         assert!(freed.elapsed() < Duration::from_secs(20), "{:?}", get(&url, "/v1/health").await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    println!("ready {:?} after there was room; {lines} lines of log in {FULL_FOR:?}", freed.elapsed());
+    println!("ready {:?} after there was space; {lines} lines of log in {FULL_FOR:?}", freed.elapsed());
     let answer = client.insist("POST", "/v1/calls", Some("refused"), &note("refused")).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    for client in asking {
+    for client in clients {
         assert!(client.await.unwrap() > 0);
     }
     assert_eq!(get(&url, "/v1/inbox").await.0, 200);
@@ -144,7 +147,7 @@ async fn w08_a_server_on_a_full_disk_says_so_and_goes_on_when_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn w01_e02_a_command_that_met_a_full_disk_before_it_began_runs_once_when_there_is_room() {
+async fn w01_e02_a_command_that_could_not_start_on_a_full_disk_runs_once_later() {
     if !may_mount() {
         return;
     }
@@ -153,7 +156,7 @@ async fn w01_e02_a_command_that_met_a_full_disk_before_it_began_runs_once_when_t
                   dir = \"work\"\ninput = { cents = \"integer\" }\nsandbox = { level = \"best_effort\" }\n";
     world.write("windlass.toml", ledger);
     std::fs::create_dir(world.path("work")).unwrap();
-    // Temporary folders are on the disk that is full; the database is not.
+    // Temporary folders are on the full disk; the database is not.
     let mount = "mount -t tmpfs -o nr_inodes=32 none disk && export TMPDIR=$PWD/disk";
     let server = serve_with(&world, mount, "app.db");
     let (url, disk) = (server.url.clone(), disk(&world, &server));
@@ -163,7 +166,7 @@ async fn w01_e02_a_command_that_met_a_full_disk_before_it_began_runs_once_when_t
     let call = |wait: u64| json!({"tool": "charge", "args": {"cents": 7}, "wait_ms": wait}).to_string();
     let mut client = Client::new(&url);
     let answer = client.insist("POST", "/v1/calls", Some("k"), &call(1)).await;
-    assert_eq!(answer.status, 202, "it is put off, not refused: {answer:?}");
+    assert_eq!(answer.status, 202, "it is delayed, not refused: {answer:?}");
     let run = answer.body["run"].as_str().unwrap().to_owned();
     let began = Instant::now();
     while !get(&url, &format!("/v1/runs/{run}/journal")).await.1.to_string().contains("nothing was done") {

@@ -1,4 +1,4 @@
-//! A client from outside: one connection that is kept, and made anew when it breaks.
+//! An HTTP client with one connection, which it reopens when it breaks.
 
 use std::io;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 
 use crate::world::PATIENCE;
 
-/// How long a client rests before it knocks again at a door that nobody answers.
-const AGAIN: Duration = Duration::from_millis(5);
+/// How long a client waits before it repeats a request.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 pub(crate) struct Client {
     /// Host and port.
@@ -38,28 +38,28 @@ impl Client {
         Self { token: Some(token.to_owned()), ..Self::new(url) }
     }
 
-    /// Asks once. An error says that nobody knows whether the request arrived.
+    /// Sends a request once. After an error it is unknown whether the request arrived.
     pub(crate) async fn ask(&mut self, method: &str, path: &str, key: Option<&str>, body: &str) -> io::Result<Answer> {
         let asked = tokio::time::timeout(PATIENCE, self.exchange(method, path, key, body)).await;
-        let answer = asked.unwrap_or_else(|_| panic!("{method} {path}: no answer within {PATIENCE:?}"));
+        let answer = asked.unwrap_or_else(|_| panic!("{method} {path}: no response within {PATIENCE:?}"));
         if answer.is_err() {
             self.connection = None;
         }
         answer
     }
 
-    /// Asks until somebody answers who is not about to stop, under the same key each time.
+    /// Repeats a request with the same key until a server answers that is not shutting down.
     pub(crate) async fn insist(&mut self, method: &str, path: &str, key: Option<&str>, body: &str) -> Answer {
         let insisting = async {
             loop {
                 match self.ask(method, path, key, body).await {
                     Ok(answer) if answer.status != 503 => return answer,
-                    _ => tokio::time::sleep(AGAIN).await,
+                    _ => tokio::time::sleep(RETRY_INTERVAL).await,
                 }
             }
         };
         let answered = tokio::time::timeout(PATIENCE, insisting).await;
-        answered.unwrap_or_else(|_| panic!("{method} {path}: nobody answered within {PATIENCE:?}"))
+        answered.unwrap_or_else(|_| panic!("{method} {path}: no response within {PATIENCE:?}"))
     }
 
     async fn exchange(&mut self, method: &str, path: &str, key: Option<&str>, body: &str) -> io::Result<Answer> {
@@ -86,11 +86,11 @@ impl Client {
 
     async fn connected(&mut self) -> io::Result<&mut SendRequest<Full<Bytes>>> {
         let connection = match self.connection.take() {
-            Some(kept) if !kept.is_closed() => kept,
+            Some(connection) if !connection.is_closed() => connection,
             _ => {
                 let stream = TcpStream::connect(&self.address).await?;
                 let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-                // How it ends is told to whoever waits for an answer.
+                // Its errors are reported to the pending request.
                 tokio::spawn(async move { drop(connection.await) });
                 sender
             }

@@ -14,17 +14,18 @@ fn pay(world: &World, cents: u64) -> String {
 }
 
 fn value(world: &World, run: &str) -> Value {
-    until("the run ends", || {
+    until("the run finishes", || {
         let shown = world.json(&["runs", "show", run]);
         (shown["run"]["state"] == "finished").then(|| shown["run"]["outcomes"][0].clone())
     })
 }
 
 #[test]
-fn w02_e07_what_is_asked_is_shown_and_decided_one_by_one() {
+fn w02_e07_approvals_are_shown_and_decided_one_by_one() {
     let world = World::new();
     let server = world.serve(&[]);
-    assert_eq!(world.ok(&["inbox"]), "");
+    let empty = world.run(&["inbox"]);
+    assert_eq!((empty.code, empty.out.as_str(), empty.err.as_str()), (0, "", "the inbox is empty\n"));
     let (yes, no) = (pay(&world, 500), pay(&world, 700));
     until("both ask", || (items(&world).len() == 2).then_some(()));
     let text = world.ok(&["inbox", "list", "--kind", "approval"]);
@@ -36,7 +37,7 @@ fn w02_e07_what_is_asked_is_shown_and_decided_one_by_one() {
     world.ok(&["inbox", "approve", &approved, "--reason", "fair"]);
     assert_eq!(value(&world, &yes)["value"]["cents"], 500);
     has(&world.ok(&["runs", "show", &yes]), &["approved by local: fair"]);
-    // A decision that comes late is told what counted.
+    // A late decision is refused.
     let late = world.fails(4, &["inbox", "deny", &approved]);
     has(&late, &[&approved]);
     world.ok(&["inbox", "deny", &id(&no), "--reason", "too much"]);
@@ -47,16 +48,19 @@ fn w02_e07_what_is_asked_is_shown_and_decided_one_by_one() {
 }
 
 #[test]
-fn w02_many_are_decided_at_once_by_filter_on_a_file_and_go_on_with_a_server() {
+fn w02_items_are_decided_by_filter_on_a_file_and_continue_with_a_server() {
     let world = World::new();
     let server = world.serve(&[]);
     let runs: Vec<String> = (0..4).map(|i| pay(&world, 200 + i)).collect();
     until("all ask", || (items(&world).len() == 4).then_some(()));
     assert_eq!(server.stop(), 0);
-    has(&world.fails(2, &["inbox", "approve"]), &["nothing was picked", "--all"]);
+    has(&world.fails(2, &["inbox", "approve"]), &["no items selected", "--all"]);
     has(&world.fails(2, &["inbox", "approve", "abc", "--all"]), &["cannot be used with"]);
-    has(&world.fails(3, &["inbox", "approve", "nope"]), &["nothing in the inbox begins with `nope`"]);
-    has(&world.fails(3, &["inbox", "answer", "--all", "--value", "1"]), &["nothing of that kind waits"]);
+    has(&world.fails(3, &["inbox", "approve", "nope"]), &["no inbox item has an id that begins with `nope`"]);
+    has(
+        &world.fails(3, &["inbox", "answer", "--all", "--value", "1"]),
+        &["the inbox has no matching item of kind input"],
+    );
     let done = world.run(&["inbox", "approve", "--tool", "pay", "--reason", "all fair"]);
     assert_eq!(done.code, 0, "{}{}", done.out, done.err);
     assert_eq!(done.out.lines().count(), 4, "{}", done.out);
@@ -86,7 +90,7 @@ fn l08_l10_a_question_is_answered_from_the_inbox_and_by_its_key() {
     assert_eq!(world.ok(&["resolve", &second_key, "--value", "true"]).trim(), "accepted");
     assert_eq!(value(&world, &second)["value"], true);
     has(&world.fails(4, &["resolve", &second_key, "--value", "false"]), &["the first answer counts"]);
-    // On the file alone the answer is kept until somebody drives the run.
+    // Without a server, the answer is stored until one drives the run.
     assert_eq!(server.stop(), 0);
     world.ok(&["resolve", &third_key, "--error", "no bags at all", "--code", "no_bags"]);
     let _server = world.serve_demo();
@@ -114,6 +118,6 @@ fn e06_a_connection_is_asked_for_and_given() {
     let run = world.ok(&["-q", "call", "linked", "--detach"]).trim().to_owned();
     until("it asks", || (items(&world).len() == 1).then_some(()));
     has(&world.ok(&["inbox"]), &["connection", "windlass inbox connect github"]);
-    assert_eq!(world.ok(&["inbox", "connect", "github"]).trim(), "1 run told");
+    assert_eq!(world.ok(&["inbox", "connect", "github"]).trim(), "1 run notified");
     assert_eq!(value(&world, &run)["value"], json!({}));
 }

@@ -1,6 +1,6 @@
-//! A server that is killed under load, again and again: programs outside call a tool that acts once, over HTTP, and
-//! repeat what was not answered under the same key. In the end every request has one run, every run its end, and every
-//! effect stands once in a ledger that Windlass does not know.
+//! A server that is killed repeatedly under load. Clients call a tool with the effect "once" over HTTP, and repeat requests
+//! without a response with the same key. In the end every request has one run, every run is finished, and every effect is
+//! in an external ledger exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitStatus;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::http::Client;
 use crate::world::{PATIENCE, Server, World};
 
-/// The charge writes down its key, and then takes a while: whoever dies meanwhile leaves a charge that nobody has recorded.
+/// The charge records its key and then takes a while: a server that is killed meanwhile leaves a charge without a record.
 const CONFIG: &str = r#"
 [tool.charge]
 description = "Charges a card, once."
@@ -34,12 +34,12 @@ effect = "readonly"
 sandbox = { level = "best_effort" }
 "#;
 
-/// Programs outside that ask at once.
+/// The number of concurrent clients.
 const CLIENTS: u64 = 12;
-/// As often the server dies in every test run.
+/// How often the server is killed.
 const KILLS: usize = 24;
 
-/// Numbers that look like chance and are the same in every run of the test.
+/// Pseudo-random numbers that are the same in every run of the test.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -49,38 +49,38 @@ impl Dice {
     }
 }
 
-/// What a program asked for, and which run it was told of.
-struct Asked {
+/// A request of a client, with the run it was assigned.
+struct AcceptedRequest {
     run: String,
-    /// How many charges it is.
+    /// The number of charges it makes.
     charges: usize,
 }
 
-/// What all programs were told, by the keys of their requests.
-type Books = BTreeMap<String, Asked>;
+/// The requests of the clients, by key.
+type Requests = BTreeMap<String, AcceptedRequest>;
 
-/// A program outside: asks, repeats what was not answered, and waits for every end.
-struct Program {
+/// A client that repeats requests until they are accepted, and waits for every outcome.
+struct LoadClient {
     number: u64,
     client: Client,
     dice: Dice,
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     accepted: UnboundedSender<()>,
-    books: Books,
+    requests: Requests,
 }
 
-impl Program {
-    async fn work(mut self) -> Books {
+impl LoadClient {
+    async fn work(mut self) -> Requests {
         for n in 0.. {
-            if self.over.load(Ordering::Acquire) {
+            if self.stop.load(Ordering::Acquire) {
                 break;
             }
             self.request(format!("p{}.{n}", self.number)).await;
         }
-        self.books
+        self.requests
     }
 
-    /// One request, to its end.
+    /// Makes one request, and waits for its outcome.
     async fn request(&mut self, key: String) {
         let order = |n: usize| json!({"order": format!("{key}/{n}")});
         let wait = [0, 10, 30_000][self.dice.below(3) as usize];
@@ -97,24 +97,24 @@ impl Program {
         let body = body.to_string();
         let answer = self.client.insist("POST", path, Some(&key), &body).await;
         assert!([200, 202].contains(&answer.status), "{key}: {answer:?}");
-        let run = answer.body["run"].as_str().expect("an answer names its run").to_owned();
-        // Nobody listens any more once there were enough kills.
+        let run = answer.body["run"].as_str().expect("the response names its run").to_owned();
+        // The receiver is gone once there were enough kills.
         let _ = self.accepted.send(());
         let waiting = self.outcome(&run);
-        let ended = tokio::time::timeout(PATIENCE, waiting).await.expect("an accepted request ends");
+        let ended = tokio::time::timeout(PATIENCE, waiting).await.expect("an accepted request finishes");
         let outcomes = ended["outcomes"].as_array().expect("outcomes").clone();
         assert_eq!(outcomes.len(), if charges == 2 { 3 } else { 1 }, "{key}: {ended}");
         assert!(outcomes.iter().all(|outcome| outcome.get("error").is_none_or(Value::is_null)), "{key}: {ended}");
-        // Asked again when all is over: the same run, and nothing is done.
+        // Repeating it afterwards returns the same run and does nothing.
         let again =
             self.client.insist("POST", if charges == 2 { "/v1/batches" } else { "/v1/calls" }, Some(&key), &body);
         let again = again.await;
         assert_eq!(again.body["run"], run.as_str(), "{key}: {again:?}");
-        self.books.insert(key, Asked { run, charges });
+        self.requests.insert(key, AcceptedRequest { run, charges });
     }
 
-    /// Waits for the end of a run. One that was in the middle of the same thing at three deaths in a row is held: somebody has
-    /// to look at it, and finds nothing wrong with it.
+    /// Waits for the outcome of a run. A run that was at the same operation when three processes died is held, and is resumed
+    /// here.
     async fn outcome(&mut self, run: &str) -> Value {
         for n in 0.. {
             let answer = self.client.insist("GET", &format!("/v1/runs/{run}/outcome?wait_ms=1000"), None, "").await;
@@ -123,7 +123,7 @@ impl Program {
                 202 if answer.body["state"] == "held" => {
                     let path = format!("/v1/runs/{run}/resume");
                     let resumed = self.client.insist("POST", &path, Some(&format!("resume/{run}/{n}")), "{}").await;
-                    // 409: somebody else went on with it meanwhile.
+                    // 409: another client has resumed it meanwhile.
                     assert!([200, 202, 409].contains(&resumed.status), "{run}: {resumed:?}");
                 }
                 202 => {}
@@ -134,18 +134,18 @@ impl Program {
     }
 }
 
-/// A world with a bank, and the programs that have to do with it.
+/// A server with a bank, under the load of the clients.
 struct Load {
     world: World,
     server: Server,
     address: String,
     accepted: UnboundedReceiver<()>,
-    over: Arc<AtomicBool>,
-    programs: Vec<tokio::task::JoinHandle<Books>>,
+    stop: Arc<AtomicBool>,
+    clients: Vec<tokio::task::JoinHandle<Requests>>,
 }
 
 impl Load {
-    /// Must be called within an executor.
+    /// Must be called within a Tokio runtime.
     fn start(seed: u64) -> Self {
         let world = World::empty();
         world.write("windlass.toml", CONFIG);
@@ -154,29 +154,29 @@ impl Load {
         let server = world.serve(&[]);
         let address = server.url.trim_start_matches("http://").to_owned();
         let (accepted, counted) = unbounded_channel();
-        let over: Arc<AtomicBool> = Arc::default();
-        let program = |number| Program {
+        let stop: Arc<AtomicBool> = Arc::default();
+        let client = |number| LoadClient {
             number,
             client: Client::new(&server.url),
             dice: Dice(seed.wrapping_mul(1_000).wrapping_add(number)),
-            over: over.clone(),
+            stop: stop.clone(),
             accepted: accepted.clone(),
-            books: Books::new(),
+            requests: Requests::new(),
         };
-        let programs = (0..CLIENTS).map(program).map(|program| tokio::spawn(program.work())).collect();
-        Self { world, server, address, accepted: counted, over, programs }
+        let clients = (0..CLIENTS).map(client).map(|client| tokio::spawn(client.work())).collect();
+        Self { world, server, address, accepted: counted, stop, clients }
     }
 
-    /// SIGKILL, and another one on the same file and port.
+    /// Kills the server, and starts another on the same file and port.
     fn kill(&mut self) {
         self.server.child.kill().unwrap();
         let ended: ExitStatus = self.server.child.wait().unwrap();
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "it ended by itself: {ended}");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "it exited by itself: {ended}");
         self.server = self.world.serve_at(&self.address, &[]);
     }
 
-    /// A second process on the file of a living server asks the server, or is told who has the file.
-    fn beside(&self, dice: &mut Dice) {
+    /// Runs a second process on the file, which uses the server or reports that the file is in use.
+    fn run_second_process(&self, dice: &mut Dice) {
         let (args, code): (&[&str], i32) = match dice.below(4) {
             0 => (&["serve", "--listen", "127.0.0.1:0"], 5),
             1 => (&["inbox"], 0),
@@ -187,8 +187,8 @@ impl Load {
         assert_eq!(done.code, code, "{args:?}: {done:?}");
     }
 
-    /// The server stands still for a while; it works on for a while, or is killed as it stands.
-    async fn stands_still(&mut self, time: Duration, dice: &mut Dice) {
+    /// Stops the server (SIGSTOP) for a while, and lets it continue or leaves it to be killed.
+    async fn pause(&mut self, time: Duration, dice: &mut Dice) {
         self.server.signal("STOP");
         tokio::time::sleep(time).await;
         if dice.below(2) == 0 {
@@ -197,26 +197,26 @@ impl Load {
         }
     }
 
-    /// Waits until so many more requests were accepted.
+    /// Waits until this many more requests are accepted.
     async fn accepts(&mut self, count: u64) {
         for _ in 0..count {
             let next = tokio::time::timeout(PATIENCE, self.accepted.recv()).await;
-            next.expect("requests are accepted").expect("programs go on until they are told");
+            next.expect("requests are accepted").expect("clients continue until they are stopped");
         }
     }
 
-    /// Lets the programs finish what they have begun, and looks at everything.
-    async fn judge(mut self) -> Found {
-        self.over.store(true, Ordering::Release);
-        let mut books = Books::new();
-        for program in self.programs.drain(..) {
-            books.extend(program.await.expect("a program ends well"));
+    /// Lets the clients finish, and checks the runs and effects.
+    async fn verify(mut self) -> LoadResult {
+        self.stop.store(true, Ordering::Release);
+        let mut requests = Requests::new();
+        for client in self.clients.drain(..) {
+            requests.extend(client.await.expect("the client succeeded"));
         }
         let runs = self.all_runs().await;
-        let told: BTreeSet<&str> = books.values().map(|asked| asked.run.as_str()).collect();
-        let kept: BTreeSet<&str> = runs.iter().map(|run| run["id"].as_str().unwrap()).collect();
-        assert_eq!(told.len(), books.len(), "two requests were told of one run");
-        assert_eq!(kept, told, "lost or doubled");
+        let assigned: BTreeSet<&str> = requests.values().map(|request| request.run.as_str()).collect();
+        let stored: BTreeSet<&str> = runs.iter().map(|run| run["id"].as_str().unwrap()).collect();
+        assert_eq!(assigned.len(), requests.len(), "two requests have the same run");
+        assert_eq!(stored, assigned, "lost or duplicated");
         let unfinished: Vec<&Value> = runs.iter().filter(|run| run["state"] != "finished").collect();
         assert!(unfinished.is_empty(), "{unfinished:?}");
         let ledger = self.world.read("bank/ledger");
@@ -226,20 +226,20 @@ impl Load {
             effects.entry(&key[..36]).or_default().push(key);
         }
         let mut charges = 0;
-        for (key, asked) in &books {
-            let found = effects.remove(asked.run.as_str()).unwrap_or_default();
+        for (key, request) in &requests {
+            let found = effects.remove(request.run.as_str()).unwrap_or_default();
             let distinct: BTreeSet<&&str> = found.iter().collect();
-            assert_eq!((found.len(), distinct.len()), (asked.charges, asked.charges), "{key}: {found:?}");
-            charges += asked.charges;
+            assert_eq!((found.len(), distinct.len()), (request.charges, request.charges), "{key}: {found:?}");
+            charges += request.charges;
         }
-        assert!(effects.is_empty(), "effects nobody asked for: {effects:?}");
-        let (mut taken_over, mut settled) = (0, 0);
+        assert!(effects.is_empty(), "effects without a request: {effects:?}");
+        let (mut recovered, mut settled) = (0, 0);
         for run in runs.iter().filter(|run| run["epoch"].as_u64() > Some(1)) {
-            taken_over += 1;
+            recovered += 1;
             settled += self.settlements(run["id"].as_str().unwrap()).await;
         }
-        assert_eq!(self.server.stop(), 0, "the last one stops in good order");
-        Found { requests: books.len(), charges, taken_over, settled }
+        assert_eq!(self.server.stop(), 0, "the last server shuts down cleanly");
+        LoadResult { requests: requests.len(), charges, recovered, settled }
     }
 
     async fn all_runs(&self) -> Vec<Value> {
@@ -255,29 +255,29 @@ impl Load {
         }
     }
 
-    /// How many doubts of a run the journal has as settled.
+    /// The number of settled doubts in the journal of a run.
     async fn settlements(&self, run: &str) -> usize {
         let journal = Client::new(&self.server.url).insist("GET", &format!("/v1/runs/{run}/journal"), None, "").await;
         journal.body.to_string().matches("\"settled\"").count()
     }
 }
 
-/// What was found in the end.
-struct Found {
+/// The totals of a test.
+struct LoadResult {
     requests: usize,
     charges: usize,
-    /// Runs that a later server went on with.
-    taken_over: usize,
-    /// Doubts that were settled by asking the bank.
+    /// Runs that a later server continued.
+    recovered: usize,
+    /// Doubts that the tool settled with the ledger.
     settled: usize,
 }
 
-impl Found {
+impl LoadResult {
     fn print(&self, kills: usize) {
-        let Self { requests, charges, taken_over, settled } = self;
+        let Self { requests, charges, recovered, settled } = self;
         println!(
-            "{kills} kills, {requests} requests, {charges} charges, {taken_over} runs taken over, {settled} doubts settled: \
-             nothing lost, nothing doubled"
+            "{kills} kills, {requests} requests, {charges} charges, {recovered} runs recovered, {settled} doubts settled: \
+             none lost, none made twice"
         );
     }
 }
@@ -290,34 +290,34 @@ async fn w01_l12_a_server_that_is_killed_under_load_loses_nothing_and_doubles_no
         load.kill();
     }
     load.accepts(CLIENTS).await;
-    let found = load.judge().await;
-    found.print(KILLS);
-    assert!(found.taken_over > 0 && found.settled > 0, "no kill hit anything: {} runs", found.requests);
+    let result = load.verify().await;
+    result.print(KILLS);
+    assert!(result.recovered > 0 && result.settled > 0, "no kill interrupted a run: {} runs", result.requests);
 }
 
-/// The same for as long as `cargo xtask soak` asks for, at moments that nobody chose; otherwise a few kills at once after one
-/// another. Between them other processes come to the file, and the server is stopped and goes on.
+/// The same at random times, for the time that `cargo xtask soak` sets; otherwise a few kills in quick succession. Between
+/// them, other processes use the file, and the server is stopped and continued.
 #[tokio::test(flavor = "multi_thread")]
 async fn w01_l12_kills_by_time_under_load() {
     let minutes: u64 = std::env::var("WINDLASS_SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let end = Instant::now() + Duration::from_secs(60 * minutes);
     let (mut load, mut dice, mut kills) = (Load::start(11), Dice(11), 0);
     while kills < 3 || Instant::now() < end {
-        // Any moment must do, also one in which it has only begun to recover.
+        // A kill must be survived at any time, also during recovery.
         match minutes {
             0 => load.accepts(dice.below(CLIENTS)).await,
             _ => tokio::time::sleep(Duration::from_millis(dice.below(1_500))).await,
         }
         match dice.below(3) {
-            0 => load.beside(&mut dice),
+            0 => load.run_second_process(&mut dice),
             1 => {
                 let most = if minutes == 0 { 1 } else { 500 };
-                load.stands_still(Duration::from_millis(dice.below(most)), &mut dice).await;
+                load.pause(Duration::from_millis(dice.below(most)), &mut dice).await;
             }
             _ => {}
         }
         load.kill();
         kills += 1;
     }
-    load.judge().await.print(kills);
+    load.verify().await.print(kills);
 }

@@ -1,13 +1,10 @@
-//! The binary as people and programs use it: real processes, on files and against servers.
+//! Tests of the binary: real processes, on files and with servers.
 
-// A test that cannot go on should stop right there, helpers included.
+// A failed helper should stop its test at once.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod apart;
 mod bad_input;
-mod beside;
 mod calls;
-mod care;
 mod demo;
 mod docs;
 mod full_disk;
@@ -15,8 +12,11 @@ mod hostile;
 mod http;
 mod inbox;
 mod killed;
+mod maintenance;
 mod openapi;
+mod protected_files;
 mod runs;
+mod second_process;
 mod serve;
 mod tools;
 mod watch;

@@ -1,14 +1,14 @@
-//! `[openapi.NAME]` with a document as large as the largest in use.
+//! `[openapi.NAME]` with a very large document.
 
 use serde_json::{Map, Value, json};
 
 use crate::world::{Server, World, has};
 
-/// As many as GitHub's description has.
+/// As many as in GitHub's document.
 const OPERATIONS: usize = 1_200;
 const SCHEMAS: usize = 960;
-/// What a server with such a document may take: a few times its text.
-const MOST: u64 = 100 << 20;
+/// The memory limit for a server with such a document: a few times the size of its text.
+const MAX_MEMORY: u64 = 100 << 20;
 
 fn schema(n: usize) -> Value {
     let text = |m: usize| json!({"type": "string", "description": format!("The property {m} of {n}, {}", "and so on. ".repeat(6))});
@@ -35,7 +35,7 @@ fn operation(n: usize) -> Value {
     })
 }
 
-/// With shared schemas that refer to one another, and two operations that cannot be tools.
+/// A document with schemas that refer to one another, and two operations that cannot be tools.
 fn large() -> String {
     let schemas: Map<String, Value> = (0..SCHEMAS).map(|n| (format!("s{n}"), schema(n))).collect();
     let mut paths: Map<String, Value> =
@@ -55,7 +55,7 @@ fn large() -> String {
     serde_json::to_string_pretty(&document).unwrap()
 }
 
-/// The most memory the server ever had, in bytes.
+/// The peak memory of the server in bytes.
 fn peak(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -70,14 +70,14 @@ fn e26_a_large_document_is_used_but_for_what_cannot_be_and_takes_little_memory()
     assert!(document.len() > 10 << 20, "{} bytes are not large", document.len());
     world.write("api.json", &document);
     world.write("windlass.toml", "[openapi.big]\nfile = \"api.json\"\n");
-    let left_out = ["2 operations left out, `POST /raw`, `POST /upload`", "a body in `text/plain` is not sent"];
+    let left_out = ["2 operations left out, `POST /raw`, `POST /upload`", "a body in `text/plain` is not supported"];
     let checked = world.ok(&["check"]);
     has(&checked, &left_out);
     has(&checked, &["1200 tools, 1 warning"]);
     let server = world.serve(&[]);
-    assert!(peak(&server) < MOST, "{} bytes at the start", peak(&server));
+    assert!(peak(&server) < MAX_MEMORY, "{} bytes at the start", peak(&server));
     assert_eq!(world.json(&["tools", "list"])["tools"].as_array().map(Vec::len), Some(OPERATIONS));
-    assert!(peak(&server) < MOST, "{} bytes once its tools were listed", peak(&server));
+    assert!(peak(&server) < MAX_MEMORY, "{} bytes once its tools were listed", peak(&server));
     let shown = world.json(&["tools", "show", "big_group_operation-959"]);
     let next = "/input_schema/properties/body/properties/next/properties/property_0/type";
     assert_eq!(shown.pointer(next), Some(&json!("string")), "{shown}");
@@ -85,7 +85,7 @@ fn e26_a_large_document_is_used_but_for_what_cannot_be_and_takes_little_memory()
 }
 
 #[test]
-fn e26_a_server_says_at_its_start_what_it_leaves_out() {
+fn e26_a_server_logs_the_operations_that_it_leaves_out() {
     let world = World::empty();
     let text = json!({"content": {"text/plain": {}}});
     let paths = json!({"/raw": {"post": {"requestBody": text}}, "/fine": {"get": {"operationId": "fine"}}});
@@ -94,9 +94,12 @@ fn e26_a_server_says_at_its_start_what_it_leaves_out() {
     world.write("windlass.toml", "[openapi.a]\nfile = \"api.json\"\n");
     let mut child = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     let mut child = child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let said = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
-    let told = said.map_while(Result::ok).find(|line| line.contains("POST /raw"));
+    let log = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let warning = log.map_while(Result::ok).find(|line| line.contains("POST /raw"));
     child.kill().unwrap();
     child.wait().unwrap();
-    has(&told.unwrap_or_default(), &["[openapi.a]: 1 operation left out", "a body in `text/plain` is not sent"]);
+    has(
+        &warning.unwrap_or_default(),
+        &["[openapi.a]: 1 operation left out", "a body in `text/plain` is not supported"],
+    );
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Way, World, both_ways, exists, has, until};
+use crate::world::{Backend, World, both_ways, exists, has, until};
 
 fn echo(world: &World, text: &str) -> String {
     let answer = world.json(&["call", "echo", "--args", &json!({"text": text}).to_string()]);
@@ -10,25 +10,25 @@ fn echo(world: &World, text: &str) -> String {
 }
 
 /// A run that waits for approval.
-fn asks(world: &World, cents: u64) -> String {
+fn waiting_run(world: &World, cents: u64) -> String {
     let args = json!({"to": "Ada", "cents": cents}).to_string();
     let run = world.ok(&["-q", "call", "pay", "--detach", "--args", &args]).trim().to_owned();
-    if way_of(world) == Way::File {
-        // A call drives the file, for as long as it takes.
+    if backend_of(world) == Backend::File {
+        // A call also drives the other runs of the file while it runs.
         let done = world.run(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
         assert_eq!(done.code, 0, "{}", done.err);
     }
-    until("the run asks", || {
+    until("the run waits for approval", || {
         let inbox = world.json(&["inbox", "--run", &run]);
         inbox["items"].as_array().is_some_and(|items| !items.is_empty()).then_some(())
     });
     run
 }
 
-/// Whether a server has the file.
-fn way_of(world: &World) -> Way {
-    let held = windlass::holder(world.path("windlass.db")).unwrap();
-    if held.is_some() { Way::Server } else { Way::File }
+/// Whether a server has the file open.
+fn backend_of(world: &World) -> Backend {
+    let owner = windlass::store::file_owner(world.path("windlass.db")).unwrap();
+    if owner.is_some() { Backend::Server } else { Backend::File }
 }
 
 #[test]
@@ -50,6 +50,54 @@ fn runs_are_listed_for_people_and_for_programs() {
 }
 
 #[test]
+fn every_state_that_is_printed_is_accepted_as_a_filter() {
+    both_ways(|world, backend| {
+        let (first, second) = (echo(world, "a"), echo(world, "b"));
+        for _ in 0..3 {
+            world.fails(1, &["call", "broken"]);
+        }
+        let cancelled = waiting_run(world, 500);
+        world.ok(&["runs", "cancel", &cancelled]);
+        if backend == Backend::File {
+            world.ok(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
+        }
+        let list = |args: &[&str]| world.json(&[&["runs", "list"], args].concat());
+        let ids = |listed: &Value| -> Vec<String> {
+            listed["runs"].as_array().unwrap().iter().map(|run| run["id"].as_str().unwrap().to_owned()).collect()
+        };
+        until("it is cancelled", || (ids(&list(&["--state", "cancelled"])) == [cancelled.clone()]).then_some(()));
+        let ok = ids(&list(&["--state", "ok"]));
+        assert!(ok.contains(&first) && ok.contains(&second) && !ok.contains(&cancelled), "{ok:?}");
+        let failed = list(&["--state", "failed"]);
+        assert_eq!((ids(&failed).len(), &failed["more"]), (3, &json!(false)), "{failed}");
+        assert!(failed["runs"].as_array().unwrap().iter().all(|run| run["ending"] == "failed"), "{failed}");
+        // The limit counts matching runs, not those that were read.
+        let oldest = list(&["--state", "failed", "--limit", "2", "--oldest"]);
+        assert_eq!((ids(&oldest).len(), &oldest["more"]), (2, &json!(true)), "{oldest}");
+        for state in ["queued", "running", "suspended", "held", "finished", "lost", "in doubt", "in-doubt", "inbox"] {
+            world.ok(&["runs", "list", "--state", state]);
+        }
+    });
+}
+
+#[test]
+fn a_run_is_found_by_the_key_it_was_started_under() {
+    both_ways(|world, _| {
+        let args = ["call", "echo", "--args", r#"{"text": "ahoy"}"#, "--key", "7/a"];
+        let run = world.json(&args)["run"].as_str().unwrap().to_owned();
+        echo(world, "another");
+        assert_eq!(world.ok(&["runs", "show", "--key", "7/a"]), world.ok(&["runs", "show", &run]));
+        let listed = world.json(&["runs", "list", "--key", "7/a"]);
+        assert_eq!(listed["runs"].as_array().unwrap().len(), 1);
+        assert_eq!(listed["runs"][0]["id"], run.as_str());
+        assert_eq!(world.json(&["runs", "list", "--key", "8/a"])["runs"], json!([]));
+        has(&world.fails(3, &["runs", "show", "--key", "8/a"]), &["no run was started under the key `8/a`"]);
+        has(&world.fails(2, &["runs", "show"]), &["RUN"]);
+        has(&world.fails(2, &["runs", "show", &run, "--key", "7/a"]), &["cannot be used with"]);
+    });
+}
+
+#[test]
 fn l19_l23_a_run_is_shown_as_a_timeline() {
     both_ways(|world, _| {
         let run = echo(world, "ahoy");
@@ -62,7 +110,7 @@ fn l19_l23_a_run_is_shown_as_a_timeline() {
             let text = String::from_utf8(output.stdout).unwrap();
             text.lines().find(|line| line.contains("echo text")).unwrap().chars().filter(|c| *c == '█').count()
         };
-        assert!(wide("160") > wide("70"), "the bars have what room there is");
+        assert!(wide("160") > wide("70"), "the bars use the available width");
         let journal = world.ok(&["runs", "show", &run, "--journal"]);
         has(&journal, &["    0  /", "finished"]);
         let document = world.json(&["runs", "show", &run, "--journal"]);
@@ -72,30 +120,33 @@ fn l19_l23_a_run_is_shown_as_a_timeline() {
 }
 
 #[test]
-fn ids_may_be_abbreviated_as_long_as_they_fit_one_run() {
+fn a_unique_prefix_of_an_id_names_a_run() {
     both_ways(|world, _| {
         let runs: Vec<String> = (0..3).map(|i| echo(world, &i.to_string())).collect();
         let shared = runs[0].bytes().zip(runs[1].bytes()).take_while(|(a, b)| a == b).count();
         let whole = world.ok(&["runs", "explain", &runs[0]]);
-        // The last digits are random: far enough in, a beginning fits one.
+        // The last digits are random, so a long prefix is unique.
         assert_eq!(world.ok(&["runs", "explain", &runs[0][..28]]), whole);
         assert_eq!(world.ok(&["runs", "explain", &runs[0][..28].replace('-', "").to_uppercase()]), whole);
         let text = world.fails(2, &["runs", "show", &runs[0][..shared.min(8)]]);
-        has(&text, &["is the beginning of", "type more of it", &runs[0], &runs[1]]);
-        has(&world.fails(3, &["runs", "show", "ffffffff"]), &["no run begins with `ffffffff`", "windlass runs list"]);
-        has(&world.fails(2, &["runs", "show", "it"]), &["`it` is no id of a run"]);
+        has(&text, &["matches several runs", "type more characters", &runs[0], &runs[1]]);
+        has(
+            &world.fails(3, &["runs", "show", "ffffffff"]),
+            &["no run has an id that begins with `ffffffff`", "windlass runs list"],
+        );
+        has(&world.fails(2, &["runs", "show", "it"]), &["`it` is not a valid run id"]);
         let unknown = "01890000-0000-7000-8000-000000000000";
         has(&world.fails(3, &["runs", "show", unknown]), &[unknown]);
     });
 }
 
 #[test]
-fn w12_a_run_says_why_it_does_not_go_on() {
+fn w12_explain_says_what_a_run_waits_for() {
     both_ways(|world, _| {
-        let run = asks(world, 500);
-        let said = world.ok(&["runs", "explain", &run]);
-        has(&said, &["waits", "pay"]);
-        assert_eq!(said.trim().lines().count(), 1, "one sentence: {said}");
+        let run = waiting_run(world, 500);
+        let text = world.ok(&["runs", "explain", &run]);
+        has(&text, &["has been waiting", "pay"]);
+        assert_eq!(text.trim().lines().count(), 1, "one sentence: {text}");
         assert_eq!(world.json(&["runs", "explain", &run])["run"], run.as_str());
         let shown = world.ok(&["runs", "show", &run]);
         has(&shown, &["waits for approval", "windlass inbox --run"]);
@@ -104,15 +155,15 @@ fn w12_a_run_says_why_it_does_not_go_on() {
 }
 
 #[test]
-fn a_run_is_cancelled_and_says_by_whom() {
-    both_ways(|world, way| {
-        let run = asks(world, 500);
+fn a_run_is_cancelled_and_shows_by_whom() {
+    both_ways(|world, backend| {
+        let run = waiting_run(world, 500);
         has(&world.ok(&["runs", "cancel", &run, "--reason", "changed my mind"]), &[&run, "cancelled"]);
-        if way == Way::File {
-            // It is told when somebody drives it.
+        if backend == Backend::File {
+            // The cancellation takes effect when the run is driven.
             world.ok(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
         }
-        let shown = until("it has ended", || {
+        let shown = until("it has finished", || {
             let shown = world.json(&["runs", "show", &run]);
             (shown["run"]["state"] == "finished").then_some(shown)
         });
@@ -124,16 +175,18 @@ fn a_run_is_cancelled_and_says_by_whom() {
 }
 
 #[test]
-fn w10_a_run_is_forked_with_something_changed_and_compared() {
-    both_ways(|world, way| {
+fn w10_a_run_is_forked_with_a_change_and_compared() {
+    both_ways(|world, backend| {
         let run = echo(world, "before");
         let forked = world.ok(&["-q", "runs", "fork", &run, "--at", "start", "--args", r#"{"text": "after"}"#]);
         let forked = forked.trim().to_owned();
         assert_ne!(forked, run);
-        if way == Way::File {
+        if backend == Backend::File {
             world.ok(&["call", "echo", "--args", r#"{"text": "drive"}"#]);
         }
-        until("the fork ends", || (world.json(&["runs", "show", &forked])["run"]["state"] == "finished").then_some(()));
+        until("the fork finishes", || {
+            (world.json(&["runs", "show", &forked])["run"]["state"] == "finished").then_some(())
+        });
         assert_eq!(world.json(&["runs", "show", &forked])["run"]["outcomes"][0]["value"]["text"], "after");
         let compared = world.ok(&["runs", "compare", &run, &forked]);
         has(&compared, &["before", "after"]);
@@ -142,7 +195,7 @@ fn w10_a_run_is_forked_with_something_changed_and_compared() {
 }
 
 #[test]
-fn a_run_is_exported_forgotten_and_imported() {
+fn a_run_is_exported_purged_and_imported() {
     both_ways(|world, _| {
         let run = echo(world, "keep me");
         world.ok(&["runs", "export", &run, "--to", "run.json"]);
@@ -155,19 +208,19 @@ fn a_run_is_exported_forgotten_and_imported() {
         world.fails(3, &["runs", "show", &run]);
         has(&world.ok(&["runs", "import", "run.json"]), &[&run]);
         assert_eq!(world.json(&["runs", "show", &run])["run"]["outcomes"][0]["value"]["text"], "keep me");
-        has(&world.fails(3, &["runs", "import", "nothing.json"]), &["there is no file nothing.json"]);
+        has(&world.fails(3, &["runs", "import", "nothing.json"]), &["the file nothing.json does not exist"]);
         world.write("bad.json", "{\"version\": 1");
         world.fails(2, &["runs", "import", "bad.json"]);
     });
 }
 
 #[test]
-fn w04_journals_are_checked_against_the_tools_of_today() {
-    both_ways(|world, way| {
-        let run = asks(world, 500);
+fn w04_journals_are_checked_against_the_current_tools() {
+    both_ways(|world, backend| {
+        let run = waiting_run(world, 500);
         has(&world.ok(&["runs", "replay-check", &run]), &["✓", &run]);
         assert_eq!(world.json(&["runs", "replay-check", "--all"])["fit"], 1);
-        if way == Way::File {
+        if backend == Backend::File {
             let config = world.read("windlass.toml").replace("[tool.pay]", "[tool.spend]");
             world.write("windlass.toml", &config);
             let text = world.fails(1, &["runs", "replay-check", &run]);
@@ -179,7 +232,7 @@ fn w04_journals_are_checked_against_the_tools_of_today() {
 #[test]
 fn w04_a_held_run_is_resumed_or_finished_by_hand() {
     let world = World::new();
-    let (first, second) = (asks(&world, 500), asks(&world, 600));
+    let (first, second) = (waiting_run(&world, 500), waiting_run(&world, 600));
     let config = world.read("windlass.toml");
     world.write("windlass.toml", &config.replace("[tool.pay]", "[tool.spend]"));
     for run in [&first, &second] {
@@ -197,7 +250,7 @@ fn w04_a_held_run_is_resumed_or_finished_by_hand() {
     server.signal("HUP");
     let ended = || (world.json(&["runs", "show", &second])["run"]["state"] == "finished").then_some(());
     until("the tool is back", || {
-        // It may have gone on by itself when the tool came back.
+        // The reload may have resumed it already.
         world.run(&["runs", "resume", &second]);
         ended()
     });
@@ -209,7 +262,7 @@ fn w01_a_doubt_is_settled_by_a_person_after_a_kill() {
     let world = World::new();
     let mut server = world.serve(&[]);
     let run = world.ok(&["-q", "call", "slow", "--detach"]).trim().to_owned();
-    until("the attempt is under way", || exists(&world.path("slow/started")));
+    until("the attempt is running", || exists(&world.path("slow/started")));
     server.child.kill().unwrap();
     server.wait();
     let server = world.serve(&[]);
@@ -218,10 +271,17 @@ fn w01_a_doubt_is_settled_by_a_person_after_a_kill() {
     assert_eq!(item["run"], run.as_str());
     let text = world.ok(&["inbox"]);
     has(&text, &["doubt", "slow", "--did-not-happen", "--give-up", "settle"]);
+    // The operator finds the attempt in the books of the other system by its key.
+    let key = format!("{run}.0");
+    assert_eq!(item["idempotency_key"], key.as_str());
+    for args in [&["inbox"][..], &["runs", "show", &run], &["runs", "explain", &run]] {
+        has(&world.ok(args), &["idempotency key", &key]);
+        assert!(world.json(args).to_string().contains(&format!("\"idempotency_key\":\"{key}\"")), "{args:?}");
+    }
     has(&world.fails(2, &["inbox", "settle", "--all", "--reason", "x"]), &["--happened"]);
     world.ok(&["inbox", "settle", "--run", &run, "--happened", "{\"seen\": true}", "--reason", "looked at it"]);
-    until("the run ends", || (world.json(&["runs", "show", &run])["run"]["state"] == "finished").then_some(()));
+    until("the run finishes", || (world.json(&["runs", "show", &run])["run"]["state"] == "finished").then_some(()));
     let shown = world.ok(&["runs", "show", &run]);
-    has(&shown, &["╎", "?", "the process that drove it died", "settled by local: looked at it", "\"seen\": true"]);
+    has(&shown, &["╎", "?", "the process that drove the run died", "settled by local: looked at it", "\"seen\": true"]);
     drop(server);
 }

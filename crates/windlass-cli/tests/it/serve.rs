@@ -9,14 +9,14 @@ use serde_json::Value;
 use crate::world::{World, exists, has, until};
 
 #[test]
-fn a_server_says_when_it_is_ready_and_where() {
+fn a_server_prints_its_address_when_it_is_ready() {
     let world = World::new();
     let mut server = world.serve(&[]);
     assert_eq!(server.ready["ready"], true);
     assert!(server.url.starts_with("http://127.0.0.1:"), "{}", server.url);
     assert_eq!(server.ready["pid"], server.child.id());
     assert!(server.child.try_wait().unwrap().is_none());
-    // Found by the file alone, and by its address alone.
+    // Commands find it by the file, and by its address.
     world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
     let elsewhere = World::empty();
     let listed = elsewhere.json(&["--server", &server.url, "runs", "list"]);
@@ -27,7 +27,7 @@ fn a_server_says_when_it_is_ready_and_where() {
 }
 
 #[test]
-fn people_are_told_in_one_line() {
+fn a_server_prints_one_line_for_people() {
     let world = World::new();
     let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -39,44 +39,44 @@ fn people_are_told_in_one_line() {
 }
 
 #[test]
-fn a_server_that_is_asked_to_stop_lets_go_in_good_order() {
+fn a_server_that_is_asked_to_stop_shuts_down_cleanly() {
     let world = World::new();
     let server = world.serve(&[]);
     let run = world.ok(&["-q", "call", "slow", "--detach"]).trim().to_owned();
-    until("the attempt is under way", || exists(&world.path("slow/started")));
+    until("the attempt is running", || exists(&world.path("slow/started")));
     server.signal("TERM");
-    // It waits for what is under way.
+    // It waits for the running attempt.
     world.write("slow/go", "");
     let mut server = server;
     assert_eq!(server.wait(), 0);
     let shown = world.json(&["runs", "show", &run]);
     assert_eq!(shown["run"]["state"], "finished", "{shown}");
-    assert_eq!(shown["run"]["epoch"], 1, "nobody had to take it over");
+    assert_eq!(shown["run"]["epoch"], 1, "no other process had to recover it");
 }
 
-/// What a server that was killed leaves for a moment: its lock, and where it answered.
-fn lock_of_a_killed_one(world: &World) -> std::fs::File {
+/// Imitates a server that was just killed: its lock is still held, and names its address.
+fn lock_of_killed_server(world: &World) -> std::fs::File {
     let lock = std::fs::File::create(world.path("windlass.db-lock")).unwrap();
     lock.lock().unwrap();
     world.write("windlass.db-lock", "1 2026-01-01T00:00:00Z windlass\naddress http://127.0.0.1:1\n");
     lock
 }
 
-/// Returns what it says next: it may not find nobody listening.
-fn says_that_it_waits(child: &mut Child) -> impl Iterator<Item = String> + use<> {
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let waits = said.find(|line| line.contains("does not answer"));
-    has(&waits.expect("it says that it waits"), &["gone in a moment"]);
-    said
+/// Waits for the note that the command waits. Returns the rest of standard error, which must stay open.
+fn expect_waiting_note(child: &mut Child) -> impl Iterator<Item = String> + use<> {
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let note = lines.find(|line| line.contains("does not respond"));
+    has(&note.expect("it prints that it waits"), &["waiting up to 3 s"]);
+    lines
 }
 
 #[test]
-fn a_server_that_is_not_gone_yet_is_waited_for() {
+fn a_new_server_waits_for_a_killed_one_to_be_gone() {
     let world = World::new();
-    let lock = lock_of_a_killed_one(&world);
+    let lock = lock_of_killed_server(&world);
     let mut command = world.command(&["serve", "--listen", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let _said = says_that_it_waits(&mut child);
+    let _stderr = expect_waiting_note(&mut child);
     drop(lock);
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -86,13 +86,13 @@ fn a_server_that_is_not_gone_yet_is_waited_for() {
 }
 
 #[test]
-fn commands_do_not_turn_to_a_server_that_is_dead_and_not_gone_yet() {
+fn commands_wait_for_a_killed_server_to_be_gone() {
     let world = World::new();
     world.ok(&["call", "echo", "--args", r#"{"text": "x"}"#]);
-    let lock = lock_of_a_killed_one(&world);
+    let lock = lock_of_killed_server(&world);
     let mut command = world.command(&["--json", "runs", "list"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let _said = says_that_it_waits(&mut child);
+    let _stderr = expect_waiting_note(&mut child);
     drop(lock);
     let listed = child.wait_with_output().unwrap();
     assert!(listed.status.success(), "{listed:?}");
@@ -101,15 +101,15 @@ fn commands_do_not_turn_to_a_server_that_is_dead_and_not_gone_yet() {
 }
 
 #[test]
-fn a_second_interrupt_does_not_wait() {
+fn a_second_interrupt_stops_a_server_at_once() {
     let world = World::new();
     let mut server = world.serve(&[]);
     world.ok(&["-q", "call", "slow", "--detach"]);
-    until("the attempt is under way", || exists(&world.path("slow/started")));
+    until("the attempt is running", || exists(&world.path("slow/started")));
     server.signal("INT");
-    // Until the first one was heard, a second one may count as the same.
+    // Until the first signal is handled, a second one may be merged with it.
     let began = Instant::now();
-    let code = until("the server ends", || {
+    let code = until("the server exits", || {
         if began.elapsed().as_millis() > 200 {
             server.signal("INT");
         }
@@ -119,7 +119,7 @@ fn a_second_interrupt_does_not_wait() {
 }
 
 #[test]
-fn a_changed_config_is_taken_up_by_signal_and_by_itself() {
+fn a_changed_config_is_reloaded_on_a_signal_and_automatically() {
     let world = World::new();
     let server = world.serve(&[]);
     let tools = || -> Vec<String> {
@@ -130,17 +130,17 @@ fn a_changed_config_is_taken_up_by_signal_and_by_itself() {
     world.write("windlass.toml", &config.replace("[tool.echo]", "[tool.parrot]"));
     server.signal("HUP");
     until("the new tool is there", || tools().contains(&"parrot".to_owned()).then_some(()));
-    // Without a signal it is seen within a moment.
+    // Without a signal, the change is noticed by itself.
     world.write("windlass.toml", &config);
     until("the old tool is back", || tools().contains(&"echo".to_owned()).then_some(()));
-    // A broken file changes nothing.
+    // An invalid file changes nothing.
     world.write("windlass.toml", "[tool.echo");
     server.signal("HUP");
     world.ok(&["--server", &server.url, "call", "echo", "--args", r#"{"text": "still here"}"#]);
 }
 
 #[test]
-fn w04_a_run_whose_tool_is_back_in_the_config_goes_on() {
+fn w04_a_run_continues_when_its_tool_is_back_in_the_config() {
     let world = World::new();
     let server = world.serve(&[]);
     let run =
@@ -148,16 +148,16 @@ fn w04_a_run_whose_tool_is_back_in_the_config_goes_on() {
     until("it waits for approval", || (world.json(&["inbox"])["items"] != serde_json::json!([])).then_some(()));
     let tools = || world.json(&["tools", "list"])["tools"].as_array().map_or(0, Vec::len);
     let state = || world.json(&["runs", "show", &run])["run"]["state"].clone();
-    until("it rests", || (state() == "suspended").then_some(()));
+    until("it is suspended", || (state() == "suspended").then_some(()));
     let config = world.read("windlass.toml");
     world.write("windlass.toml", "");
     server.signal("HUP");
-    until("the tool is gone", || (tools() == 0).then_some(()));
+    until("the tool is removed", || (tools() == 0).then_some(()));
     world.ok(&["inbox", "approve", "--run", &run]);
-    until("it misses its tool", || (state() == "held").then_some(()));
+    until("it is held", || (state() == "held").then_some(()));
     world.write("windlass.toml", &config);
     server.signal("HUP");
-    until("it has ended", || (state() == "finished").then_some(()));
+    until("it has finished", || (state() == "finished").then_some(()));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn e26_a_public_address_needs_tokens() {
 }
 
 #[test]
-fn a_server_with_a_supervisor_ends_with_it() {
+fn a_supervised_server_exits_with_its_supervisor() {
     let world = World::new();
     let mut server = world.serve_demo();
     drop(server.child.stdin.take());
@@ -181,7 +181,7 @@ fn a_server_with_a_supervisor_ends_with_it() {
 }
 
 #[test]
-fn the_log_goes_to_standard_error_and_says_what_it_is_asked_for() {
+fn the_log_goes_to_standard_error_at_the_chosen_level() {
     let world = World::new();
     let mut command = world.command(&["--json", "-v", "serve", "--listen", "127.0.0.1:0"]);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());

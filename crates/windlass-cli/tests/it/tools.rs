@@ -1,8 +1,11 @@
 //! `windlass tools`, `token`, `completions`
 
+use std::process::Stdio;
+use std::time::Duration;
+
 use serde_json::json;
 
-use crate::world::{World, both_ways, has};
+use crate::world::{World, both_ways, exists, has, until};
 
 #[test]
 fn tools_are_listed_shown_and_tried() {
@@ -25,7 +28,7 @@ fn tools_are_listed_shown_and_tried() {
 }
 
 #[test]
-fn looking_at_tools_needs_no_file_and_makes_none() {
+fn inspecting_tools_needs_no_file_and_creates_none() {
     let world = World::new();
     has(&world.ok(&["tools", "list"]), &["echo"]);
     has(&world.ok(&["tools", "try", "pay", "--args", r#"{"to": "Ada", "cents": 500}"#]), &["would wait for approval"]);
@@ -33,7 +36,7 @@ fn looking_at_tools_needs_no_file_and_makes_none() {
 }
 
 #[test]
-fn b02_a_layer_is_looked_at_before_a_file_is_made_and_shown_where_it_counts() {
+fn b02_a_layer_is_checked_before_a_file_is_created_and_shown_with_its_runs() {
     let world = World::empty();
     let config = r#"
         [tool]
@@ -50,7 +53,7 @@ fn b02_a_layer_is_looked_at_before_a_file_is_made_and_shown_where_it_counts() {
     assert!(!world.path("windlass.db").exists(), "nothing was opened");
 
     let run = world.ok(&["-q", "call", "lookup", "--detach", "--layer", "guest"]).trim().to_owned();
-    has(&world.ok(&["runs", "show", &run]), &["through guest"]);
+    has(&world.ok(&["runs", "show", &run]), &["through layer guest"]);
     has(&world.ok(&["runs", "explain", &run]), &["called through guest"]);
     world.ok(&["token", "create", "root", "--scope", "admin"]);
     world.ok(&["token", "create", "bot", "--scope", "read", "--layer", "guest"]);
@@ -58,7 +61,7 @@ fn b02_a_layer_is_looked_at_before_a_file_is_made_and_shown_where_it_counts() {
 }
 
 #[test]
-fn w07_a_try_says_what_would_become_of_a_call_and_runs_nothing() {
+fn w07_try_shows_what_a_call_would_do_without_making_it() {
     both_ways(|world, _| {
         let check = |args: serde_json::Value| world.run(&["tools", "try", "pay", "--args", &args.to_string()]);
         has(&check(json!({"to": "Ada", "cents": 5})).out, &["would run", "effect once"]);
@@ -69,20 +72,20 @@ fn w07_a_try_says_what_would_become_of_a_call_and_runs_nothing() {
         assert_eq!(wrong.code, 1);
         has(&wrong.out, &["would be refused", "/to"]);
         if world.path("windlass.db").exists() {
-            assert_eq!(world.json(&["runs", "list"])["runs"], json!([]), "nothing was run");
+            assert_eq!(world.json(&["runs", "list"])["runs"], json!([]), "no call was made");
         }
     });
 }
 
 #[test]
-fn tokens_are_made_listed_and_revoked_on_a_file() {
+fn tokens_are_created_and_listed_on_a_file() {
     let world = World::new();
     has(&world.fails(4, &["token", "create", "ada", "--scope", "read"]), &["the first token needs the scope `admin`"]);
     let created = world.run(&["token", "create", "root", "--scope", "admin,read"]);
     assert_eq!(created.code, 0, "{}", created.err);
-    has(&created.err, &["only time it is shown"]);
+    has(&created.err, &["the secret is shown only now"]);
     let secret = created.out.trim().to_owned();
-    // Whoever can open the file may do everything with it.
+    // A user that can open the file can do everything with it.
     world.ok(&["token", "create", "ada", "--scope", "read,call", "--expires", "7d"]);
     let list = world.ok(&["token", "list"]);
     has(&list, &["root", "ada", "read,call", "in 6 d", "never"]);
@@ -92,16 +95,16 @@ fn tokens_are_made_listed_and_revoked_on_a_file() {
 }
 
 #[test]
-fn e26_a_token_opens_what_its_scopes_say_until_it_is_revoked() {
+fn e26_a_token_allows_its_scopes_until_it_is_revoked() {
     let world = World::new();
     let admin = world.ok(&["-q", "token", "create", "root", "--scope", "admin,read"]).trim().to_owned();
     let server = world.serve(&[]);
     let token = world.ok(&["-q", "--token", &admin, "token", "create", "ada", "--scope", "read"]).trim().to_owned();
     let with = |token: &str, args: &[&str]| world.run(&[&["--token", token], args].concat()).code;
     assert_eq!(with(&token, &["runs", "list"]), 0);
-    assert_eq!(with(&token, &["call", "echo", "--args", r#"{"text": "x"}"#]), 4, "it may only look");
+    assert_eq!(with(&token, &["call", "echo", "--args", r#"{"text": "x"}"#]), 4, "it may only read");
     assert_eq!(with("nonsense", &["runs", "list"]), 4);
-    assert_eq!(world.run(&["runs", "list"]).code, 4, "with tokens nobody comes in without one");
+    assert_eq!(world.run(&["runs", "list"]).code, 4, "once there are tokens, one is required");
     let by_variable = world.command(&["runs", "list"]).env("WINDLASS_TOKEN", &token).output().unwrap();
     assert!(by_variable.status.success());
     let tokens = world.json(&["--token", &admin, "token", "list"]);
@@ -113,7 +116,28 @@ fn e26_a_token_opens_what_its_scopes_say_until_it_is_revoked() {
 }
 
 #[test]
-fn every_shell_has_its_completions() {
+fn e26_a_token_that_may_only_call_waits_for_its_call() {
+    let world = World::new();
+    let admin = world.ok(&["-q", "token", "create", "root", "--scope", "admin,read"]).trim().to_owned();
+    let server = world.serve(&[]);
+    let token = world.ok(&["-q", "--token", &admin, "token", "create", "bot", "--scope", "call"]).trim().to_owned();
+    let mut call = world.command(&["--json", "--token", &token, "call", "slow"]);
+    let call = call.stdout(Stdio::piped()).spawn().unwrap();
+    until("the call runs", || exists(&world.path("slow/started")));
+    // Longer than one request waits for the outcome.
+    std::thread::sleep(Duration::from_millis(2_500));
+    world.write("slow/go", "");
+    let output = call.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["outcome"]["path"], "/", "{answer}");
+    let run = answer["run"].as_str().unwrap();
+    has(&world.fails(4, &["--token", &token, "runs", "show", run]), &["lacks the scope `read`"]);
+    drop(server);
+}
+
+#[test]
+fn every_shell_has_a_completion_script() {
     let world = World::empty();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         has(&world.ok(&["completions", shell]), &["windlass", "replay-check"]);
@@ -122,7 +146,7 @@ fn every_shell_has_its_completions() {
 }
 
 #[test]
-fn help_says_what_exit_codes_mean() {
+fn help_lists_the_exit_codes() {
     let world = World::empty();
     has(&world.ok(&["--help"]), &["Exit codes", "demo", "serve", "130 interrupted"]);
     has(&world.ok(&["runs", "--help"]), &["replay-check", "compare"]);
@@ -150,7 +174,7 @@ fn e26_a_token_is_revoked_by_its_name() {
         let (id, is_named) = (token["id"].as_str().unwrap(), token["name"] != "root");
         assert_eq!(several.contains(id), is_named, "{several}");
     }
-    assert_eq!(names(), ["ada", "adam", "adele", "root"], "what is not clear is not done");
+    assert_eq!(names(), ["ada", "adam", "adele", "root"], "an ambiguous name revokes nothing");
     has(&world.ok(&["token", "revoke", "ada"]), &["ada  revoked"]);
     has(&world.ok(&["token", "revoke", "adel"]), &["adele  revoked"]);
     assert_eq!(names(), ["adam", "root"]);
@@ -158,7 +182,7 @@ fn e26_a_token_is_revoked_by_its_name() {
 }
 
 #[test]
-fn e26_an_empty_token_is_none() {
+fn e26_an_empty_token_counts_as_none() {
     let world = World::new();
     world.ok(&["token", "create", "root", "--scope", "admin"]);
     for (variable, args) in [("WINDLASS_TOKEN", &["runs", "list"][..]), ("WINDLASS_SERVER", &["runs", "list"])] {
@@ -167,12 +191,12 @@ fn e26_an_empty_token_is_none() {
     }
     world.ok(&["--token", "", "runs", "list"]);
     let server = world.serve(&[]);
-    has(&world.fails(4, &["--token", "", "runs", "list"]), &["this needs a token"]);
+    has(&world.fails(4, &["--token", "", "runs", "list"]), &["the request has no token"]);
     drop(server);
 }
 
 #[test]
-fn a_tool_that_is_not_there_leaves_no_file() {
+fn a_call_of_an_unknown_tool_creates_no_file() {
     let world = World::new();
     let files = || {
         let found = std::fs::read_dir(world.path("")).unwrap().map(|entry| entry.unwrap().file_name());
@@ -190,7 +214,7 @@ fn a_tool_that_is_not_there_leaves_no_file() {
     }
     world.ok(&["tools", "list"]);
     assert_eq!(files(), 0);
-    // A file that is there keeps what was asked for.
+    // In an existing file the failed call is recorded.
     world.ok(&["call", "echo", "--args", r#"{"text": "ahoy"}"#]);
     has(&world.fails(3, &["call", "ecoh"]), &["did you mean `echo`?"]);
     assert_eq!(world.json(&["runs", "list"])["runs"].as_array().map(Vec::len), Some(2));

@@ -1,4 +1,4 @@
-//! A folder of one's own, with a config, and processes that work in it.
+//! A temporary folder with a config, and processes that run in it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Nothing in these tests takes longer on a machine that is not stuck.
+/// A test fails if something takes longer than this.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = r#"
@@ -55,7 +55,7 @@ pub(crate) struct World {
     folder: tempfile::TempDir,
 }
 
-/// What a process said, and how it ended.
+/// The output of a process and its exit code.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -88,12 +88,12 @@ impl World {
         std::fs::write(self.path(name), text).unwrap();
     }
 
-    /// The binary in this folder, with nothing of the tester's own environment that it would heed.
+    /// The binary in this folder, without the environment variables that it reads.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         self.here(Command::new(env!("CARGO_BIN_EXE_windlass")), args)
     }
 
-    /// The same as a process that may have so many files open.
+    /// The same with a limit on open files.
     pub(crate) fn command_within(&self, files: usize, args: &[&str]) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_windlass")]);
@@ -118,12 +118,12 @@ impl World {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // One that ends without reading has said why.
+        // A command that exits without reading prints why.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         done(child.wait_with_output().unwrap())
     }
 
-    /// What a command that must work prints.
+    /// The output of a command that must succeed.
     #[track_caller]
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let done = self.run(args);
@@ -131,14 +131,14 @@ impl World {
         done.out
     }
 
-    /// The document a command that must work prints.
+    /// The JSON document of a command that must succeed.
     #[track_caller]
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         let out = self.ok(&[&["--json"], args].concat());
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("windlass {}: {error}: {out}", args.join(" ")))
     }
 
-    /// What a command says that must fail, and end with this number.
+    /// The output of a command that must fail with this exit code.
     #[track_caller]
     pub(crate) fn fails(&self, code: i32, args: &[&str]) -> String {
         let done = self.run(args);
@@ -152,12 +152,12 @@ impl World {
         self.serve_at("127.0.0.1:0", args)
     }
 
-    /// The same, elsewhere.
+    /// The same on another address.
     pub(crate) fn serve_at(&self, address: &str, args: &[&str]) -> Server {
         Self::serving(self.command(&["--json", "serve", "--listen", address]), args)
     }
 
-    /// The same, with so many files to open.
+    /// The same with a limit on open files.
     pub(crate) fn serve_within(&self, files: usize) -> Server {
         Self::serving(self.command_within(files, &["--json", "serve", "--listen", "127.0.0.1:0"]), &[])
     }
@@ -173,7 +173,7 @@ impl World {
     }
 }
 
-/// Nobody who made a mistake is shown the inside of the program.
+/// Asserts that an error message shows no internals of the program.
 #[track_caller]
 pub(crate) fn no_trace(done: &Done) {
     for word in ["panicked", "RUST_BACKTRACE", "src/", "Error {", "Os {"] {
@@ -191,7 +191,7 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) url: String,
     pub(crate) ready: Value,
-    /// Says so when it has closed its standard output, which it does when it ends.
+    /// Notified when the server closes its standard output, which it does when it exits.
     ended: Receiver<()>,
 }
 
@@ -205,12 +205,12 @@ impl Server {
             let output = child.wait_with_output().unwrap();
             panic!("no server: {line}{}", String::from_utf8_lossy(&output.stderr));
         };
-        // Whoever closes the pipe of a process that prints may end it.
-        let (say, ended) = channel();
+        // Keep reading: a closed pipe could end a process that prints.
+        let (sender, ended) = channel();
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut lines, &mut std::io::sink());
-            // Whoever started it may be gone before it is.
-            let _ = say.send(());
+            // The test may be over already.
+            let _ = sender.send(());
         });
         let mut errors = child.stderr.take().unwrap();
         std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::stderr()));
@@ -223,32 +223,32 @@ impl Server {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Stops the server cleanly, and returns its exit code.
     pub(crate) fn stop(mut self) -> i32 {
         self.signal("TERM");
         self.wait()
     }
 
     pub(crate) fn wait(&mut self) -> i32 {
-        assert_ne!(self.ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout), "the server does not end");
+        assert_ne!(self.ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Timeout), "the server does not exit");
         self.child.wait().unwrap().code().unwrap_or(-1)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Looks until there is something. A process in another folder gives no other sign.
+/// Polls until there is a result. Other processes send no notification.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
         assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
@@ -263,19 +263,19 @@ pub(crate) fn has(text: &str, words: &[&str]) {
     }
 }
 
-/// Runs a test on a file that nobody has open, and again with a server on it.
-pub(crate) fn both_ways(test: impl Fn(&World, Way)) {
+/// Runs a test on a file alone, and again with a server on it.
+pub(crate) fn both_ways(test: impl Fn(&World, Backend)) {
     let world = World::new();
-    test(&world, Way::File);
+    test(&world, Backend::File);
     let world = World::new();
     let server = world.serve(&[]);
-    test(&world, Way::Server);
+    test(&world, Backend::Server);
     drop(server);
 }
 
-/// Who answers.
+/// What a command talks to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Backend {
     File,
     Server,
 }

@@ -1,7 +1,7 @@
-//! What people and programs see of a run while it goes on. Everything durable about it is derived from the journal, so a
-//! reader that comes late sees the same as one that was there, and nothing is ever said twice.
+//! What people and programs can observe of a run while it goes on. All durable activities are derived from the journal,
+//! so a reader that starts late sees the same ones as a reader from the beginning, and each only once.
 
-pub(crate) mod story;
+pub(crate) mod derive;
 pub(crate) mod trace;
 mod watch;
 pub(crate) mod watchers;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub(crate) use story::{Open, Story, Telling};
+pub(crate) use derive::{ActivityContext, OpenOperation, OpenOperations};
 pub use trace::Trace;
 pub use watch::Watch;
 
@@ -22,242 +22,275 @@ use crate::run::state::{Blocked, Ending, Hold};
 use crate::time::{Times, Timestamp};
 pub use crate::tool::view::Failure;
 
-/// One thing that happened in a run.
+/// One observable event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Activity {
-    /// Which run.
+    /// The run.
     pub run: RunId,
-    /// Its place in the run.
+    /// Its position among the activities of the run.
     pub position: Position,
-    /// Which call or operation; `/` for the root call and for the run itself.
+    /// The call or operation it belongs to; `/` for the root call and for the run itself.
     pub path: Path,
-    /// When. Of a call whose first record is its last: when it was asked for, also if others happened meanwhile.
+    /// When it happened. For a call with only one record: when it was requested, even if other activities happened
+    /// since.
     pub at: Timestamp,
-    /// The run that spawned this one, and where: there this belongs in the parent's trace.
+    /// The run that spawned this one, and the path of the operation that did; the activity belongs there in the
+    /// parent's trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Box<(RunId, Path)>>,
-    /// What.
+    /// What happened.
     #[serde(flatten)]
     pub what: Happening,
 }
 
-/// Where an activity stands among those of its run.
+/// The position of an activity among those of its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Position {
-    /// Derived from the journal: the same for every reader, for ever.
+    /// Derived from the journal: the same for every reader, at any time.
     Recorded(Cursor),
-    /// Said to whoever watches at that moment, and kept nowhere: it may run ahead of what is durable, and what does not
-    /// reach a watcher is lost. It comes after what the store had when it was said, and before the end of whoever said it.
+    /// Sent once to the current watchers and not stored. It may be ahead of what is durable, and a watcher that misses
+    /// it does not get it again. It comes after everything the store had when it was sent, and before the end of the
+    /// operation that sent it.
     Live,
 }
 
-/// A place in a stream of activities. A reader that goes on here misses nothing and sees nothing twice.
+/// A position in a stream of activities. A reader that continues here misses nothing and sees nothing twice.
 ///
-/// In the stream of a run, `record` is the sequence in its journal; in that of a session, the position among all records of
-/// the store. `index` counts the activities of one record.
+/// In the stream of a run, `record` is the sequence number in its journal. In the stream of a session, it is the
+/// position among all records of the store. `index` counts the activities of one record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cursor {
-    /// Which record.
+    /// The record.
     pub record: u64,
-    /// Which of its activities, counting from zero.
+    /// Which activity of the record, counted from zero.
     pub index: u32,
 }
 
 impl Cursor {
-    /// Where everything begins.
+    /// The beginning of a stream.
     pub const START: Self = Self { record: 0, index: 0 };
 
-    /// Where a reader goes on that has seen the activity at this place.
+    /// The cursor for a reader that has seen the activity at this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self { index: self.index.saturating_add(1), ..self }
     }
 }
 
-/// What happened. Arguments are shown without their secrets, errors as anyone outside the process may see them; what
-/// calls return is not shown, but can be read ([`read_output`](crate::Runtime::read_output)).
+/// What happened. Arguments are shown without their secrets, and errors as clients may see them.
+/// Values are cut to the output budget of their tool, and a [`Trace`] leaves some out if there are many; the rest can be
+/// read with [`read_output`](crate::Runtime::read_output).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Happening {
-    /// The run is in the store.
+    /// The run was stored.
     RunStarted {
-        /// What it runs.
+        /// Its tool, or what kind of run it is.
         what: String,
     },
-    /// A process that drove it died; it goes on in another.
+    /// The process that drove the run died; another one continues it.
     RunRecovered,
-    /// Somebody took it up again on purpose.
+    /// The run was resumed by request.
     RunResumed,
-    /// It comes from a backup of its store: what it did after that is not in its journal.
+    /// The run was restored from a backup. Its journal lacks what it did after the backup.
     RunRestored,
-    /// The run was forked from another one; what came before is a copy.
+    /// The run was forked from another one; its earlier records are copies.
     RunForked {
-        /// Which run.
+        /// The run it was forked from.
         from: RunId,
-        /// The place of the first operation that is not copied.
+        /// The position of the first operation that was not copied.
         cut: String,
     },
-    /// It goes on with a fresh journal; paths begin anew.
+    /// The run continues with a new journal; paths start again.
     RunContinued {
-        /// Counts from zero.
+        /// The generation, counted from zero.
         generation: u32,
     },
-    /// Somebody cancelled it.
+    /// The run was cancelled.
     RunCancelled {
-        /// Who.
+        /// Who cancelled it.
         by: String,
-        /// Why.
+        /// The reason that was given.
         reason: String,
     },
-    /// It is held until the cause is gone. No record: shown where a reader meets it.
+    /// The run is held until the cause is removed. Not recorded: reported when a reader finds the run held.
     RunHeld {
-        /// The cause, and what would move it.
+        /// The cause, and what to do.
         hold: Hold,
-        /// The same in a sentence.
+        /// The same as a sentence.
         sentence: String,
     },
-    /// Its reply keys are void.
+    /// The reply keys of the run were invalidated.
     KeysRevoked {
-        /// Why.
+        /// The reason that was given.
         reason: String,
     },
-    /// It has its outcome.
+    /// The run has ended.
     RunFinished {
         /// How it ended.
         ending: Ending,
-        /// With what error.
+        /// The value that it returned. One beyond the output budget is cut to a text that says how to read on.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
+        value: Option<Value>,
+        /// Whether the value was cut or left out.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shortened: bool,
+        /// The error, if it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<Failure>,
     },
-    /// A call was asked for.
+    /// A call was requested.
     CallStarted {
         /// The tool's id.
         tool: Arc<str>,
-        /// Its arguments without their secrets; nothing where the tool is not known here.
+        /// Its arguments without their secrets; `None` if the tool is not registered here.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         args: Option<Value>,
-        /// The id a model gave the call.
+        /// The id that a model gave the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call_id: Option<Arc<str>>,
-        /// For people, in their language, where the tool has such a line.
+        /// A line for people in the runtime's language, if the tool has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<String>,
+        /// The idempotency key of its attempts, if they may change something outside.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency_key: Option<String>,
     },
-    /// Middleware or the tool itself settled what the call is to do.
+    /// Middleware or the tool itself decided what the call will do.
     CallPrepared {
-        /// The arguments differ from what was asked.
+        /// Whether the arguments differ from those that were requested.
         rewritten: bool,
     },
-    /// A call has its outcome.
+    /// A call has ended.
     CallFinished {
         /// The tool's id.
         tool: Arc<str>,
-        /// The error, as it may be seen; nothing if it went well.
+        /// The value that it returned. One beyond the output budget is cut to a text that says how to read on.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
+        value: Option<Value>,
+        /// Whether the value was cut or left out.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        shortened: bool,
+        /// The error; `None` if it succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<Failure>,
-        /// How many attempts it took.
+        /// The number of attempts.
         attempts: u32,
         /// How long it took.
         times: Times,
-        /// For people, in their language, where the tool has such a line.
+        /// A line for people in the runtime's language, if the tool has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<String>,
     },
-    /// A step, a wait or a group was begun.
+    /// A step, a wait or a group has started.
     OperationStarted {
-        /// Which kind.
+        /// The kind of operation.
         operation: OpKind,
         /// Its name.
         name: Arc<str>,
+        /// The idempotency key of its attempts, if they may change something outside.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency_key: Option<String>,
     },
     /// A step, a wait or a group has ended.
     OperationFinished {
-        /// Which kind.
+        /// The kind of operation.
         operation: OpKind,
         /// Its name.
         name: Arc<str>,
-        /// The error, as it may be seen; nothing if it went well.
+        /// The error; `None` if it succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<Failure>,
-        /// How many attempts it took.
+        /// The number of attempts.
         attempts: u32,
         /// How long it took.
         times: Times,
     },
-    /// An attempt is about to be made. Those that change nothing outside are not announced.
+    /// An attempt starts. Attempts of readonly operations are not reported.
     AttemptStarted {
-        /// Counts from one.
+        /// The number of the attempt, counted from one.
         attempt: u32,
+        /// The idempotency key under which it is made, if it may change something outside.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency_key: Option<String>,
     },
-    /// An attempt failed and another will follow.
+    /// An attempt failed, and another one follows.
     AttemptFailed {
-        /// Counts from one.
+        /// The number of the attempt, counted from one.
         attempt: u32,
-        /// The error, as it may be seen.
+        /// The error.
         failure: Failure,
-        /// When the next one may start.
+        /// When the next attempt may start.
         retry_at: Timestamp,
     },
-    /// Whether an attempt happened is not known.
+    /// It is unknown whether an attempt took effect.
     InDoubt {
-        /// Which attempt.
+        /// The number of the attempt.
         attempt: u32,
-        /// Why it is not known.
+        /// Why it is unknown.
         cause: DoubtCause,
-        /// What the attempt itself said of that.
+        /// What the attempt itself reported about the doubt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         said: Option<Arc<str>>,
+        /// The idempotency key under which the attempt was made: what the outside system may know it by.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        idempotency_key: Option<String>,
     },
     /// A doubt was settled.
     Settled {
-        /// Which attempt.
+        /// The number of the attempt.
         attempt: u32,
-        /// By whom.
+        /// Who settled it.
         by: Settler,
-        /// Why.
+        /// The reason that was given.
         reason: String,
     },
-    /// It waits.
+    /// The operation waits.
     Parked {
-        /// For what.
+        /// What it waits for.
         on: Blocked,
-        /// When it stops waiting, whatever happens.
+        /// When the wait times out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
-    /// A person agreed to the call.
+    /// A person approved the call.
     Granted {
-        /// Who.
+        /// Who approved it.
         by: String,
-        /// Why.
+        /// The reason that was given.
         reason: String,
-        /// The grant is void from then on.
+        /// When the approval expires.
         until: Timestamp,
     },
-    /// The run emitted an event its tool declared.
+    /// The run emitted an event that its tool declares.
     Emitted {
-        /// Which.
+        /// The name of the event.
         name: Arc<str>,
         /// Its value.
         value: Value,
     },
-    /// Another run was started. Its activities name this run and this path as their parent.
+    /// The run started another one. The activities of that run name this run and this path as their parent.
     Spawned {
-        /// Which run.
+        /// The new run.
         child: RunId,
-        /// What it runs.
+        /// The id of its tool.
         tool: Arc<str>,
     },
-    /// How far an attempt or a body is, in its own words. Live only.
+    /// Progress that an attempt or a body reports. Live only.
     Progress {
-        /// The words.
+        /// The message.
         message: String,
     },
-    /// What a body has to say. Live only.
+    /// A log message of a body. Live only.
     Logged {
-        /// The words.
+        /// The message.
         message: String,
     },
+}
+
+/// Reads a `null` as a value, which is not the same as no value.
+fn null_too<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }

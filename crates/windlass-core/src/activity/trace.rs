@@ -1,71 +1,75 @@
-//! A run and the runs it started, as a tree.
+//! The activities of a run and of the runs it started, as a tree.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-use super::{Activity, Story, Telling};
+use super::{Activity, ActivityContext, Happening, OpenOperations};
 use crate::error::Result;
 use crate::id::RunId;
 use crate::kernel::Kernel;
-use crate::limits::{CALL_DEPTH, TRACE_ACTIVITIES, WATCH_PAGE};
+use crate::limits::{CALL_DEPTH, TRACE_ACTIVITIES, TRACE_VALUE_BYTES, WATCH_PAGE};
 use crate::path::Path;
 use crate::run::state::RunInfo;
 use crate::store::{Filter, StoreError};
+use crate::value::size;
 
-/// Everything recorded about a run, and below it about the runs it started.
+/// All recorded activities of a run and, as children, of the runs it started.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Trace {
-    /// Which run.
+    /// The run.
     pub run: RunId,
-    /// What it runs.
+    /// The id of its tool, or `batch`.
     pub tool: Arc<str>,
-    /// The run that started it, and at which path of that.
+    /// The run that started it, and the path of the operation that did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Box<(RunId, Path)>>,
-    /// What happened, in order.
+    /// Its activities, in order.
     pub activities: Vec<Activity>,
     /// The runs it started, oldest first.
     pub children: Vec<Trace>,
-    /// There is more than is shown: see [`limits::TRACE_ACTIVITIES`](crate::limits::TRACE_ACTIVITIES). Watch the runs one by
-    /// one to see all of it.
+    /// Whether activities were left out; see [`limits::TRACE_ACTIVITIES`](crate::limits::TRACE_ACTIVITIES). Watch the
+    /// runs one by one to see all of them.
     pub cut: bool,
 }
 
 impl Trace {
-    /// Every activity of the tree; those of a run come where the activity that started it stands.
+    /// All activities of the tree. Those of a child follow the activity that started it.
     pub fn flat(&self) -> Vec<&Activity> {
         let mut flat: Vec<&Activity> = self.activities.iter().collect();
-        // From the last one on, so that each finds its place among this run's own.
+        // Backwards, so that the index of each child refers to this run's own activities.
         for child in self.children.iter().rev() {
-            let place = self.place_of(child, &flat);
-            flat.splice(place..place, child.flat());
+            let index = self.index_after_start_of(child, &flat);
+            flat.splice(index..index, child.flat());
         }
         flat
     }
 
-    /// Behind what was last said where the child was started; of one that an outcome started, behind that outcome.
-    fn place_of(&self, child: &Self, flat: &[&Activity]) -> usize {
+    /// The index after the last activity at the path that started the child, or at the nearest path above it that has
+    /// one.
+    fn index_after_start_of(&self, child: &Self, flat: &[&Activity]) -> usize {
         let at = child.parent.as_ref().map_or(&[][..], |parent| parent.1.positions());
-        let said = |positions: &[u32]| {
-            let there = |activity: &&Activity| activity.run == self.run && activity.path.positions() == positions;
-            flat.iter().rposition(there)
+        let last_at = |positions: &[u32]| {
+            let is_there = |activity: &&Activity| activity.run == self.run && activity.path.positions() == positions;
+            flat.iter().rposition(is_there)
         };
-        let nearest = (0..=at.len()).rev().find_map(|depth| said(&at[..depth]));
-        nearest.map_or(flat.len(), |place| place + 1)
+        let nearest = (0..=at.len()).rev().find_map(|depth| last_at(&at[..depth]));
+        nearest.map_or(flat.len(), |index| index + 1)
     }
 }
 
-/// Collects the tree, within a budget.
+/// Collects the tree, up to a number of activities.
 pub(crate) struct Tracer<'a> {
     pub(crate) kernel: &'a Kernel,
     left: usize,
+    /// Bytes of values that may still be shown.
+    value_bytes: usize,
 }
 
 impl<'a> Tracer<'a> {
     pub(crate) fn new(kernel: &'a Kernel) -> Self {
-        Self { kernel, left: TRACE_ACTIVITIES }
+        Self { kernel, left: TRACE_ACTIVITIES, value_bytes: TRACE_VALUE_BYTES }
     }
 
     pub(crate) async fn trace(&mut self, run: RunId) -> Result<Trace> {
@@ -80,7 +84,7 @@ impl<'a> Tracer<'a> {
             let mut children = Vec::new();
             let mut after = None;
             while depth < CALL_DEPTH && self.left > 0 {
-                let page = self.kernel.store.list(Filter::Children(run), after, WATCH_PAGE).await?;
+                let page = self.kernel.store.list(Filter::children(run), after, WATCH_PAGE).await?;
                 let full = page.len() == WATCH_PAGE;
                 after = page.last().map(|info| info.run);
                 for child in page {
@@ -96,29 +100,44 @@ impl<'a> Tracer<'a> {
     }
 
     async fn activities(&mut self, info: &RunInfo) -> Result<(Vec<Activity>, bool)> {
-        let mut story = Story::default();
-        let telling = Telling {
+        let mut operations = OpenOperations::default();
+        let context = ActivityContext {
             run: info.run,
             parent: info.parent.as_deref(),
             toolbox: &self.kernel.env.toolbox,
             locale: &self.kernel.env.locale,
+            policy: &self.kernel.env.policy,
         };
         let (mut all, mut seq) = (Vec::new(), 0);
         loop {
             let page = self.kernel.store.page(info.run, seq, WATCH_PAGE).await?;
             for record in &page {
-                let said = story.activities(seq, record, &telling);
+                let mut said = operations.activities(seq, record, &context);
                 seq += 1;
                 if said.len() > self.left {
                     self.left = 0;
                     return Ok((all, true));
                 }
                 self.left -= said.len();
+                said.iter_mut().for_each(|activity| self.bound_value(&mut activity.what));
                 all.extend(said);
             }
             if page.len() < WATCH_PAGE {
                 return Ok((all, false));
             }
+        }
+    }
+    /// Leaves out a value for which there is no room.
+    fn bound_value(&mut self, what: &mut Happening) {
+        let (Happening::CallFinished { value, shortened, .. } | Happening::RunFinished { value, shortened, .. }) = what
+        else {
+            return;
+        };
+        let bytes = value.as_ref().map_or(0, size::of);
+        if bytes > self.value_bytes {
+            (*value, *shortened) = (None, true);
+        } else {
+            self.value_bytes -= bytes;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Who watches which run or session in this process, and is told that there is something new. What is new they read in the
-//! store: nobody waits for them, and where nobody watches it costs one load of a counter.
+//! The watchers of runs and sessions in this process, which are notified of changes. They read the changes from the
+//! store, so no writer waits for them. Without watchers a notification costs one atomic load.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use rustc_hash::FxHashMap;
 
 use super::Happening;
 use crate::id::RunId;
-use crate::limits::LIVE_KEPT;
+use crate::limits::LIVE_ACTIVITIES;
 use crate::path::Path;
 use crate::time::{Clock, Timestamp};
 
-/// What somebody watches.
+/// What a watcher watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Whom {
+pub(crate) enum WatchTarget {
     Run(RunId),
     Session(Arc<str>),
 }
 
-/// Something that is said once, to whoever listens.
+/// An activity that is sent once, to the current watchers.
 #[derive(Clone, Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveActivity {
     pub(crate) run: RunId,
     pub(crate) path: Path,
     pub(crate) at: Timestamp,
     pub(crate) what: Happening,
 }
 
-/// Everybody who watches.
+/// All watchers of this process.
 pub(crate) struct Watchers {
     count: AtomicUsize,
-    slots: Mutex<FxHashMap<Whom, Vec<Arc<Slot>>>>,
+    watchers_by_target: Mutex<FxHashMap<WatchTarget, Vec<Arc<Watcher>>>>,
     clock: Arc<dyn Clock>,
 }
 
-/// One who watches.
+/// One watcher.
 #[derive(Default)]
-struct Slot {
+struct Watcher {
     changed: AtomicBool,
     waker: Mutex<Option<Waker>>,
-    live: Mutex<VecDeque<Live>>,
+    live: Mutex<VecDeque<LiveActivity>>,
 }
 
-impl Slot {
+impl Watcher {
     fn wake(&self) {
         self.changed.store(true, Ordering::Release);
         let waker = self.waker.lock().take();
@@ -58,100 +58,106 @@ impl Slot {
 
 impl Watchers {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { count: AtomicUsize::new(0), slots: Mutex::default(), clock }
+        Self { count: AtomicUsize::new(0), watchers_by_target: Mutex::default(), clock }
     }
 
-    /// From now on whatever happens there is noticed.
-    pub(crate) fn listen(self: &Arc<Self>, whom: Whom) -> Ear {
-        let slot = Arc::new(Slot::default());
-        self.slots.lock().entry(whom.clone()).or_default().push(slot.clone());
+    /// Registers a watcher; it is notified of every later change.
+    pub(crate) fn subscribe(self: &Arc<Self>, target: WatchTarget) -> Subscription {
+        let watcher = Arc::new(Watcher::default());
+        self.watchers_by_target.lock().entry(target.clone()).or_default().push(watcher.clone());
         self.count.fetch_add(1, Ordering::SeqCst);
-        Ear { watchers: self.clone(), whom, slot }
+        Subscription { watchers: self.clone(), target, watcher }
     }
 
-    /// The store has something new of this run.
+    /// Notifies the watchers of a run and of its session that the store has something new.
     pub(crate) fn changed(&self, run: RunId, session: Option<&Arc<str>>) {
-        // Whoever listens began to before it looked into the store, so it is counted by the time a commit it did not see
-        // is answered.
+        // A watcher subscribes before it reads the store. So it is counted by the time a commit that it did not see is
+        // answered.
         if self.count.load(Ordering::Relaxed) > 0 {
-            self.who(run, session).iter().for_each(|slot| slot.wake());
+            self.watchers_of(run, session).iter().for_each(|watcher| watcher.wake());
         }
     }
 
-    /// Says something to whoever listens at this moment. The oldest is forgotten where somebody does not keep up.
-    pub(crate) fn say(&self, run: RunId, session: Option<&Arc<str>>, path: &Path, what: impl FnOnce() -> Happening) {
+    /// Sends a live activity to the current watchers. A watcher that does not keep up loses the oldest ones.
+    pub(crate) fn send_live(
+        &self,
+        run: RunId,
+        session: Option<&Arc<str>>,
+        path: &Path,
+        what: impl FnOnce() -> Happening,
+    ) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let slots = self.who(run, session);
-        if slots.is_empty() {
+        let watchers_by_target = self.watchers_of(run, session);
+        if watchers_by_target.is_empty() {
             return;
         }
-        let live = Live { run, path: path.clone(), at: self.clock.now(), what: what() };
-        for slot in slots {
-            let mut kept = slot.live.lock();
-            if kept.len() >= LIVE_KEPT {
+        let live = LiveActivity { run, path: path.clone(), at: self.clock.now(), what: what() };
+        for watcher in watchers_by_target {
+            let mut kept = watcher.live.lock();
+            if kept.len() >= LIVE_ACTIVITIES {
                 kept.pop_front();
             }
             kept.push_back(live.clone());
             drop(kept);
-            slot.wake();
+            watcher.wake();
         }
     }
 
-    /// Everybody looks for themselves: nothing will come of this runtime any more.
-    pub(crate) fn over(&self) {
-        let all: Vec<Arc<Slot>> = self.slots.lock().values().flatten().cloned().collect();
-        all.iter().for_each(|slot| slot.wake());
+    /// Wakes all watchers because the runtime is shut down.
+    pub(crate) fn wake_all(&self) {
+        let all: Vec<Arc<Watcher>> = self.watchers_by_target.lock().values().flatten().cloned().collect();
+        all.iter().for_each(|watcher| watcher.wake());
     }
 
-    fn who(&self, run: RunId, session: Option<&Arc<str>>) -> Vec<Arc<Slot>> {
-        let slots = self.slots.lock();
-        let of_session = session.and_then(|session| slots.get(&Whom::Session(session.clone())));
-        slots.get(&Whom::Run(run)).into_iter().chain(of_session).flatten().cloned().collect()
+    fn watchers_of(&self, run: RunId, session: Option<&Arc<str>>) -> Vec<Arc<Watcher>> {
+        let watchers_by_target = self.watchers_by_target.lock();
+        let of_session = session.and_then(|session| watchers_by_target.get(&WatchTarget::Session(session.clone())));
+        watchers_by_target.get(&WatchTarget::Run(run)).into_iter().chain(of_session).flatten().cloned().collect()
     }
 }
 
-/// Hears that there is something new. Dropping it stops listening.
-pub(crate) struct Ear {
+/// The subscription of one watcher. Dropping it unsubscribes.
+pub(crate) struct Subscription {
     watchers: Arc<Watchers>,
-    whom: Whom,
-    slot: Arc<Slot>,
+    target: WatchTarget,
+    watcher: Arc<Watcher>,
 }
 
-impl Ear {
-    /// What happened so far is about to be looked at.
+impl Subscription {
+    /// Resets the change flag, before the store is read.
     pub(crate) fn clear(&self) {
-        self.slot.changed.store(false, Ordering::Release);
+        self.watcher.changed.store(false, Ordering::Release);
     }
 
-    /// Ready once something happened since it was last cleared.
+    /// Ready once something has changed since the last [`clear`](Self::clear).
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
-        *self.slot.waker.lock() = Some(cx.waker().clone());
-        if self.slot.changed.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        *self.watcher.waker.lock() = Some(cx.waker().clone());
+        if self.watcher.changed.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// What was said, oldest first: all of it, or what was said at or below one place.
-    pub(crate) fn take(&self, below: Option<(RunId, &Path)>) -> Vec<Live> {
-        let mut kept = self.slot.live.lock();
+    /// Takes the live activities, oldest first: all of them, or those at or below one path.
+    pub(crate) fn take(&self, below: Option<(RunId, &Path)>) -> Vec<LiveActivity> {
+        let mut kept = self.watcher.live.lock();
         let Some((run, path)) = below else { return kept.drain(..).collect() };
-        let wanted = |live: &Live| live.run == run && live.path.positions().starts_with(path.positions());
-        let (taken, left): (VecDeque<Live>, _) = kept.drain(..).partition(wanted);
+        let wanted = |live: &LiveActivity| live.run == run && live.path.positions().starts_with(path.positions());
+        let (taken, left): (VecDeque<LiveActivity>, _) = kept.drain(..).partition(wanted);
         *kept = left;
         taken.into()
     }
 }
 
-impl Drop for Ear {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut slots = self.watchers.slots.lock();
-        if let Some(of_this) = slots.get_mut(&self.whom) {
-            of_this.retain(|slot| !Arc::ptr_eq(slot, &self.slot));
+        let mut watchers_by_target = self.watchers.watchers_by_target.lock();
+        if let Some(of_this) = watchers_by_target.get_mut(&self.target) {
+            of_this.retain(|watcher| !Arc::ptr_eq(watcher, &self.watcher));
             if of_this.is_empty() {
-                slots.remove(&self.whom);
+                watchers_by_target.remove(&self.target);
             }
         }
-        drop(slots);
+        drop(watchers_by_target);
         self.watchers.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
@@ -168,44 +174,44 @@ mod tests {
     }
 
     #[test]
-    fn l23_who_does_not_keep_up_loses_the_oldest_and_who_stopped_costs_nothing() {
+    fn l23_a_slow_watcher_loses_the_oldest_live_activities_and_an_ended_one_costs_nothing() {
         let watchers = Arc::new(Watchers::new(Arc::new(Sim::new(1))));
         let (run, path) = (RunId::from_bytes([1; 16]), Path::root());
-        watchers.say(run, None, &path, || panic!("nobody listens"));
-        let ear = watchers.listen(Whom::Run(run));
-        watchers.say(RunId::from_bytes([2; 16]), None, &path, || panic!("to another run"));
-        (0..LIVE_KEPT + 2).for_each(|n| watchers.say(run, None, &path, || progress(n)));
-        let heard = ear.take(None);
-        assert_eq!((heard.len(), &heard[0].what), (LIVE_KEPT, &progress(2)));
-        drop(ear);
-        assert!(watchers.slots.lock().is_empty());
+        watchers.send_live(run, None, &path, || panic!("there is no watcher"));
+        let subscription = watchers.subscribe(WatchTarget::Run(run));
+        watchers.send_live(RunId::from_bytes([2; 16]), None, &path, || panic!("it is for another run"));
+        (0..LIVE_ACTIVITIES + 2).for_each(|n| watchers.send_live(run, None, &path, || progress(n)));
+        let heard = subscription.take(None);
+        assert_eq!((heard.len(), &heard[0].what), (LIVE_ACTIVITIES, &progress(2)));
+        drop(subscription);
+        assert!(watchers.watchers_by_target.lock().is_empty());
         assert_eq!(watchers.count.load(Ordering::SeqCst), 0);
     }
 
     #[test]
-    fn l23_nothing_that_happens_after_looking_is_missed() {
+    fn l23_a_change_after_reading_is_not_missed() {
         let watchers = Arc::new(Watchers::new(Arc::new(Sim::new(1))));
         let (run, session) = (RunId::from_bytes([1; 16]), Arc::from("s"));
         let cx = Context::from_waker(noop_waker_ref());
-        for whom in [Whom::Run(run), Whom::Session(Arc::from("s"))] {
-            let ear = watchers.listen(whom);
-            ear.clear();
-            assert!(ear.poll(&cx).is_pending());
+        for target in [WatchTarget::Run(run), WatchTarget::Session(Arc::from("s"))] {
+            let subscription = watchers.subscribe(target);
+            subscription.clear();
+            assert!(subscription.poll(&cx).is_pending());
             watchers.changed(run, Some(&session));
-            assert!(ear.poll(&cx).is_ready());
+            assert!(subscription.poll(&cx).is_ready());
         }
     }
 
     #[test]
-    fn l23_what_was_said_below_a_place_is_told_before_its_end() {
+    fn l23_live_activities_below_a_path_come_before_its_end() {
         let watchers = Arc::new(Watchers::new(Arc::new(Sim::new(1))));
         let run = RunId::from_bytes([1; 16]);
-        let ear = watchers.listen(Whom::Run(run));
+        let subscription = watchers.subscribe(WatchTarget::Run(run));
         for path in ["0", "1/0", "1"] {
-            watchers.say(run, None, &path.parse().unwrap(), || progress(0));
+            watchers.send_live(run, None, &path.parse().unwrap(), || progress(0));
         }
-        let below = ear.take(Some((run, &"1".parse().unwrap())));
+        let below = subscription.take(Some((run, &"1".parse().unwrap())));
         assert_eq!(below.iter().map(|live| live.path.to_string()).collect::<Vec<_>>(), ["1/0", "1"]);
-        assert_eq!(ear.take(None).len(), 1);
+        assert_eq!(subscription.take(None).len(), 1);
     }
 }

@@ -6,49 +6,49 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-/// Everything a session's exclusivity has to give: a parallel attempt takes one unit, an exclusive one all of them.
+/// The units of a session's queue: a parallel attempt takes one unit, an exclusive one takes all.
 const SESSION_UNITS: u32 = 1 << 20;
 
 pub(crate) struct Fifo {
     capacity: u32,
-    state: Mutex<State>,
+    state: Mutex<FifoState>,
 }
 
-struct State {
+struct FifoState {
     free: u32,
-    queue: VecDeque<Arc<Waiting>>,
+    queue: VecDeque<Arc<Waiter>>,
 }
 
-/// Somebody in a queue.
-pub(super) struct Waiting {
+/// A waiter in a queue.
+pub(super) struct Waiter {
     want: u32,
-    place: Mutex<Place>,
+    state: Mutex<WaiterState>,
 }
 
-enum Place {
+enum WaiterState {
     Queued(Option<Waker>),
     Granted,
 }
 
-impl Waiting {
+impl Waiter {
     pub(super) fn new(want: u32) -> Arc<Self> {
-        Arc::new(Self { want, place: Mutex::new(Place::Queued(None)) })
+        Arc::new(Self { want, state: Mutex::new(WaiterState::Queued(None)) })
     }
 
     pub(super) fn grant(&self) {
-        if let Place::Queued(Some(waker)) = std::mem::replace(&mut *self.place.lock(), Place::Granted) {
+        if let WaiterState::Queued(Some(waker)) = std::mem::replace(&mut *self.state.lock(), WaiterState::Granted) {
             waker.wake();
         }
     }
 
     pub(super) fn is_granted(&self) -> bool {
-        matches!(*self.place.lock(), Place::Granted)
+        matches!(*self.state.lock(), WaiterState::Granted)
     }
 
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
-        match &mut *self.place.lock() {
-            Place::Granted => Poll::Ready(()),
-            Place::Queued(waker) => {
+        match &mut *self.state.lock() {
+            WaiterState::Granted => Poll::Ready(()),
+            WaiterState::Queued(waker) => {
                 *waker = Some(cx.waker().clone());
                 Poll::Pending
             }
@@ -58,35 +58,35 @@ impl Waiting {
 
 impl Fifo {
     pub(crate) fn new(capacity: u32) -> Arc<Self> {
-        Arc::new(Self { capacity, state: Mutex::new(State { free: capacity, queue: VecDeque::new() }) })
+        Arc::new(Self { capacity, state: Mutex::new(FifoState { free: capacity, queue: VecDeque::new() }) })
     }
 
     pub(crate) fn session() -> Arc<Self> {
         Self::new(SESSION_UNITS)
     }
 
-    /// One unit.
+    /// Requests one unit.
     pub(crate) fn shared(self: &Arc<Self>) -> Turn {
         self.request(1)
     }
 
-    /// All units.
+    /// Requests all units.
     pub(crate) fn exclusive(self: &Arc<Self>) -> Turn {
         self.request(self.capacity)
     }
 
     fn request(self: &Arc<Self>, want: u32) -> Turn {
         let mut state = self.state.lock();
-        let waiting = if state.queue.is_empty() && state.free >= want {
+        let waiter = if state.queue.is_empty() && state.free >= want {
             state.free -= want;
             None
         } else {
-            let waiting = Waiting::new(want);
-            state.queue.push_back(waiting.clone());
-            Some(waiting)
+            let waiter = Waiter::new(want);
+            state.queue.push_back(waiter.clone());
+            Some(waiter)
         };
         drop(state);
-        Turn { fifo: self.clone(), want, waiting }
+        Turn { fifo: self.clone(), want, waiter }
     }
 
     #[cfg(test)]
@@ -101,7 +101,7 @@ impl Fifo {
         Self::serve(&mut state);
     }
 
-    fn serve(state: &mut State) {
+    fn serve(state: &mut FifoState) {
         while let Some(first) = state.queue.front()
             && first.want <= state.free
         {
@@ -112,30 +112,30 @@ impl Fifo {
     }
 }
 
-/// A place in the queue, and then what was waited for. Dropping it gives up either.
+/// A request for units: first queued, then granted. Dropping it withdraws the request or returns the units.
 pub(crate) struct Turn {
     fifo: Arc<Fifo>,
     want: u32,
-    waiting: Option<Arc<Waiting>>,
+    waiter: Option<Arc<Waiter>>,
 }
 
 impl Turn {
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
-        let Some(waiting) = &self.waiting else { return Poll::Ready(()) };
-        std::task::ready!(waiting.poll(cx));
-        self.waiting = None;
+        let Some(waiter) = &self.waiter else { return Poll::Ready(()) };
+        std::task::ready!(waiter.poll(cx));
+        self.waiter = None;
         Poll::Ready(())
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some(waiting) = &self.waiting else { return self.fifo.give_back(self.want) };
+        let Some(waiter) = &self.waiter else { return self.fifo.give_back(self.want) };
         let mut state = self.fifo.state.lock();
-        if waiting.is_granted() {
+        if waiter.is_granted() {
             state.free += self.want;
         } else {
-            state.queue.retain(|other| !Arc::ptr_eq(other, waiting));
+            state.queue.retain(|other| !Arc::ptr_eq(other, waiter));
         }
         Fifo::serve(&mut state);
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn giving_up_a_place_lets_the_next_one_in() {
+    fn dropping_a_request_serves_the_next_one() {
         let fifo = Fifo::new(1);
         let first = fifo.shared();
         let second = fifo.shared();

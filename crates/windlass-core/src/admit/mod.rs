@@ -1,20 +1,25 @@
-//! Admission: what stands between a call and its attempt when others are at work too. Permits, turns and limits are held by
-//! an attempt and let go when it is dropped. Keys belong to operations and outlast the futures that wait for them.
+//! Admission: what a call waits for before its attempt when others are running too. Permits, turns and limits belong to
+//! an attempt and are released when it is dropped. Keys belong to operations and outlive the futures that wait for
+//! them.
 //!
-//! The order in which an attempt takes what it needs is fixed (key, turn in the session, the tool's own limits, permit),
-//! so that whoever holds a later thing never waits for an earlier one.
+//! An attempt takes what it needs in a fixed order (key, turn in the session, the tool's own limits, permit), so that
+//! the holder of a later one never waits for an earlier one.
 
 mod fifo;
 mod gate;
 mod keys;
 mod permits;
+pub(crate) mod queues;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use fifo::{Fifo, Turn};
 pub(crate) use gate::Gate;
-pub(crate) use keys::{Held, KeyTurn, Keys};
+pub(crate) use keys::{HeldKey, KeyTurn, Keys};
 pub(crate) use permits::{Permit, Permits};
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use crate::session::Sessions;
 
@@ -24,11 +29,22 @@ pub(crate) struct Admission {
     pub(crate) keys: Keys,
     /// Exclusivity among the attempts of a session's runs.
     pub(crate) sessions: Sessions,
+    /// Whether the store holds keys, exclusivity and tool limits for all workers that share it. Permits count the
+    /// attempts of this process either way.
+    pub(crate) is_shared: bool,
+    /// Numbers the slots requested from the store.
+    pub(crate) slots: AtomicU64,
 }
 
 impl Admission {
-    /// For so many attempts at once.
-    pub(crate) fn new(in_flight: usize) -> Self {
-        Self { permits: Permits::new(in_flight.max(1)), keys: Keys::default(), sessions: Sessions::default() }
+    /// Admission for this many attempts at once.
+    pub(crate) fn new(in_flight: usize, is_shared: bool) -> Self {
+        Self {
+            permits: Permits::new(in_flight.max(1)),
+            keys: Keys::default(),
+            sessions: Sessions::default(),
+            is_shared,
+            slots: AtomicU64::new(0),
+        }
     }
 }

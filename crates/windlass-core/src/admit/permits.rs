@@ -7,23 +7,23 @@ use std::task::{Context, Poll};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::fifo::Waiting;
+use super::fifo::Waiter;
 use crate::id::RunId;
 
-/// So many attempts at once. Runs that wait are served in turn, one attempt each, so that a batch of thousands does not
-/// hold up a single call; within a run, first come first served.
-pub(crate) struct Permits(Mutex<State>);
+/// Limits the attempts at once. Waiting runs are served round-robin, one attempt each, so that a batch of thousands
+/// does not delay a single call. Within a run, attempts are served in order of arrival.
+pub(crate) struct Permits(Mutex<PermitState>);
 
-struct State {
+struct PermitState {
     capacity: usize,
     free: usize,
-    lanes: FxHashMap<RunId, VecDeque<Arc<Waiting>>>,
+    lanes: FxHashMap<RunId, VecDeque<Arc<Waiter>>>,
     order: VecDeque<RunId>,
 }
 
 impl Permits {
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
+        Arc::new(Self(Mutex::new(PermitState {
             capacity,
             free: capacity,
             lanes: FxHashMap::default(),
@@ -37,32 +37,32 @@ impl Permits {
         state.capacity - state.free
     }
 
-    /// Whether there can be no further attempt now.
+    /// Whether no further attempt can start now.
     pub(crate) fn is_full(&self) -> bool {
         self.0.lock().free == 0
     }
 
     pub(crate) fn request(self: &Arc<Self>, run: RunId) -> Permit {
         let mut state = self.0.lock();
-        let waiting = if state.free > 0 {
+        let waiter = if state.free > 0 {
             state.free -= 1;
             None
         } else {
-            let waiting = Waiting::new(1);
+            let waiter = Waiter::new(1);
             let lane = state.lanes.entry(run).or_default();
             let first = lane.is_empty();
-            lane.push_back(waiting.clone());
+            lane.push_back(waiter.clone());
             if first {
                 state.order.push_back(run);
             }
-            Some(waiting)
+            Some(waiter)
         };
         drop(state);
-        Permit { permits: self.clone(), run, waiting }
+        Permit { permits: self.clone(), run, waiter }
     }
 }
 
-impl State {
+impl PermitState {
     /// Hands a freed permit to the next run in turn.
     fn give_back(&mut self) {
         let Some(run) = self.order.pop_front() else {
@@ -80,9 +80,9 @@ impl State {
         }
     }
 
-    fn forget(&mut self, run: RunId, waiting: &Arc<Waiting>) {
+    fn forget(&mut self, run: RunId, waiter: &Arc<Waiter>) {
         let Some(lane) = self.lanes.get_mut(&run) else { return };
-        lane.retain(|other| !Arc::ptr_eq(other, waiting));
+        lane.retain(|other| !Arc::ptr_eq(other, waiter));
         if lane.is_empty() {
             self.lanes.remove(&run);
             self.order.retain(|other| *other != run);
@@ -90,18 +90,18 @@ impl State {
     }
 }
 
-/// A place in the queue, and then the permit. Dropping it gives up either.
+/// A request for a permit: first queued, then granted. Dropping it withdraws the request or returns the permit.
 pub(crate) struct Permit {
     permits: Arc<Permits>,
     run: RunId,
-    waiting: Option<Arc<Waiting>>,
+    waiter: Option<Arc<Waiter>>,
 }
 
 impl Permit {
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
-        let Some(waiting) = &self.waiting else { return Poll::Ready(()) };
-        std::task::ready!(waiting.poll(cx));
-        self.waiting = None;
+        let Some(waiter) = &self.waiter else { return Poll::Ready(()) };
+        std::task::ready!(waiter.poll(cx));
+        self.waiter = None;
         Poll::Ready(())
     }
 }
@@ -109,8 +109,8 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut state = self.permits.0.lock();
-        match &self.waiting {
-            Some(waiting) if !waiting.is_granted() => state.forget(self.run, waiting),
+        match &self.waiter {
+            Some(waiter) if !waiter.is_granted() => state.forget(self.run, waiter),
             _ => state.give_back(),
         }
     }

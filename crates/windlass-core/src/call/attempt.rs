@@ -1,4 +1,4 @@
-//! What a body knows about the attempt it makes.
+//! What a body can see of the attempt it makes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,52 +19,52 @@ use crate::run::reply::Signer;
 use crate::store::ArtifactId;
 use crate::tool::Effect;
 
-/// One attempt of a call or step. Cloning shares it.
+/// One attempt of a call or step. Clones share it.
 #[derive(Clone)]
-pub struct Attempt(Arc<Inner>);
+pub struct Attempt(Arc<AttemptInner>);
 
-/// Which run an attempt is made in.
+/// The run that an attempt is made in.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) reach: Arc<Reach>,
-    /// The run itself: an attempt that outlives it does not keep it.
+    /// The run itself. Weak, so that an attempt that outlives its run does not keep it alive.
     pub(crate) home: Weak<Run>,
     /// How long the attempt may take.
     pub(crate) lasts: Duration,
-    /// What repeating it means.
+    /// The effect class of the attempt.
     pub(crate) effect: Effect,
 }
 
-/// What an attempt reaches the outside by, beside what its body does.
+/// How an attempt reaches the outside, apart from what its body does.
 pub(crate) struct Reach {
     /// Signs reply keys.
     pub(crate) signer: Arc<Signer>,
-    /// Who is told when there is something new to see.
+    /// The watchers that are notified of changes.
     pub(crate) watchers: Arc<Watchers>,
 }
 
-struct Inner {
+struct AttemptInner {
     origin: Origin,
     path: Path,
     name: Arc<str>,
     number: u32,
     of: u32,
     token: Token,
-    /// Nobody waits for the attempt any more.
+    /// Fires when no future waits for the attempt any more.
     dropped: Token,
     beats: AtomicU64,
-    /// A thread that cannot be interrupted is still at it.
+    /// Whether a CPU thread, which cannot be interrupted, still executes it.
     on_thread: AtomicBool,
-    /// Artifacts it stored or opened; most attempts have nothing to do with any.
+    /// Artifacts that it stored or opened. Most attempts use none.
     artifacts: OnceLock<Mutex<Vec<ArtifactId>>>,
 }
 
 impl Attempt {
     pub(crate) fn new(origin: Origin, path: Path, name: Arc<str>, number: u32, of: u32) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(AttemptInner {
             origin,
             path,
             name,
@@ -83,7 +83,7 @@ impl Attempt {
         self.0.origin.run
     }
 
-    /// Where in the run it stands.
+    /// The path of the operation in the run.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -103,25 +103,25 @@ impl Attempt {
         self.0.of
     }
 
-    /// What repeating it means: the stricter of what the tool says now and what was recorded when the call was asked for.
-    /// Whether a failure may be called retryable depends on it.
+    /// The effect class: the stricter of the tool's current class and the one recorded when the call was asked for.
+    /// Whether a failure may be declared retryable depends on it.
     pub fn effect(&self) -> Effect {
         self.0.origin.effect
     }
 
-    /// The idempotency key: the same for every attempt of this call, in this process and after a crash; different for
-    /// every other call. Hand it to the outside system that must not do the thing twice.
+    /// The idempotency key. It is the same for every attempt of this call, in this process and after a crash, and
+    /// differs from that of every other call. Pass it to the outside system that must not do the work twice.
     pub fn key(&self) -> String {
         idempotency_key(self.0.origin.run, self.0.origin.generation, &self.0.path)
     }
 
     /// The key by which the outside answers this call, if the attempt ends with [`Reply::Later`](crate::tool::Reply).
-    /// The same for every attempt. Hand it out before the attempt ends; an answer that comes early is kept.
+    /// It is the same for every attempt. Hand it out before the attempt ends; an early answer is kept.
     pub fn reply_key(&self) -> String {
         self.0.origin.reach.signer.sign(self.0.origin.run, self.0.origin.generation, &self.0.path)
     }
 
-    /// Whether the attempt was asked to stop. It is dropped after a short grace.
+    /// Whether the attempt was asked to stop. It is dropped after a short grace period.
     pub fn is_cancelled(&self) -> bool {
         self.0.token.fired.load(Ordering::Acquire)
     }
@@ -131,23 +131,23 @@ impl Attempt {
         Cancelled { attempt: self.clone(), token: |inner| &inner.token }
     }
 
-    /// Resolves when nobody waits for the attempt any more.
+    /// Resolves when no future waits for the attempt any more.
     pub(crate) fn dropped(&self) -> Cancelled {
         Cancelled { attempt: self.clone(), token: |inner| &inner.dropped }
     }
 
-    /// Says that the attempt is alive; needed where the tool has a heartbeat limit.
+    /// Reports that the attempt is alive. Needed where the tool has a heartbeat limit.
     pub fn heartbeat(&self) {
         self.0.beats.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says how far it is, to whoever [watches](crate::Runtime::watch) the run at this moment, and to the log. Kept
-    /// nowhere. Counts as a heartbeat.
+    /// Reports progress to the clients that [watch](crate::Runtime::watch) the run now, and to the log. Not stored.
+    /// Counts as a heartbeat.
     pub fn progress(&self, message: &str) {
         self.heartbeat();
         let Origin { run, session, reach, .. } = &self.0.origin;
         let what = || Happening::Progress { message: message.to_owned() };
-        reach.watchers.say(*run, session.as_ref(), &self.0.path, what);
+        reach.watchers.send_live(*run, session.as_ref(), &self.0.path, what);
         tracing::info!(run = %self.0.origin.run, path = %self.0.path, name = %self.0.name, "{message}");
     }
 
@@ -163,12 +163,12 @@ impl Attempt {
         self.0.origin.lasts
     }
 
-    /// Its outcome may refer to this artifact.
+    /// Allows its outcome to refer to this artifact.
     pub(crate) fn vouch(&self, artifact: ArtifactId) {
         self.0.artifacts.get_or_init(Mutex::default).lock().push(artifact);
     }
 
-    /// What its outcome may refer to.
+    /// The artifacts that its outcome may refer to.
     pub(crate) fn vouched(&self) -> Vec<ArtifactId> {
         self.0.artifacts.get().map_or_else(Vec::new, |artifacts| artifacts.lock().clone())
     }
@@ -185,13 +185,13 @@ impl Attempt {
         self.0.token.fire();
     }
 
-    /// Whoever waited for the attempt does so no longer.
-    pub(crate) fn let_go(&self) {
+    /// Reports that no future waits for the attempt any more.
+    pub(crate) fn abandon(&self) {
         self.0.dropped.fire();
     }
 }
 
-/// Fires once.
+/// A signal that fires once.
 #[derive(Default)]
 struct Token {
     fired: AtomicBool,
@@ -217,8 +217,9 @@ impl Token {
     }
 }
 
-/// The key of the operation at `path`. Readable, so that a person who finds it at a payment provider finds the call.
-pub(crate) fn idempotency_key(run: RunId, generation: u32, path: &Path) -> String {
+/// The idempotency key of the operation at `path`, which all of its attempts share. It is readable, so that a person who
+/// finds it at a payment provider can find the call.
+pub fn idempotency_key(run: RunId, generation: u32, path: &Path) -> String {
     let mut key = format!("{run}.{generation}");
     for position in path.positions() {
         key.push('.');
@@ -230,7 +231,7 @@ pub(crate) fn idempotency_key(run: RunId, generation: u32, path: &Path) -> Strin
 /// Resolves when an attempt is asked to stop. See [`Attempt::cancelled`].
 pub struct Cancelled {
     attempt: Attempt,
-    token: fn(&Inner) -> &Token,
+    token: fn(&AttemptInner) -> &Token,
 }
 
 impl Future for Cancelled {
@@ -271,12 +272,14 @@ impl Call {
         &self.args
     }
 
-    /// What the tool's `prepare` froze for this call: the same for every attempt of it, in this process and after a crash.
+    /// What the tool's `prepare` froze for this call. It is the same for every attempt, in this process and after a
+    /// crash.
     pub fn prepared(&self) -> Option<&Value> {
         self.prepared.as_deref()
     }
 
-    /// The id the model gave this call, if it did. Models mint new ones: use [`Call::idempotency_key`] for effects.
+    /// The id that the model gave this call, if any. Models make up new ones, so use [`Call::idempotency_key`] for
+    /// effects.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
@@ -306,7 +309,7 @@ mod tests {
         let origin = |generation| Origin::for_test(run, generation, Arc::new(Signer::new([0; 32])));
         let attempt = |n| Attempt::new(origin(0), path.clone(), "t".into(), n, 3);
         let next = Attempt::new(origin(1), path.clone(), "t".into(), 1, 3);
-        assert_ne!(next.key(), attempt(1).key(), "another generation does things anew");
+        assert_ne!(next.key(), attempt(1).key(), "another generation has other keys");
         assert_eq!(attempt(1).key(), attempt(3).key());
         assert_eq!(attempt(1).key(), "07070707-0707-0707-0707-070707070707.0.2.0");
         assert_eq!((attempt(2).number(), attempt(2).of()), (2, 3));

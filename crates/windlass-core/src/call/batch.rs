@@ -1,5 +1,5 @@
-//! Several calls at once, in an order that keeps its promises: parallel calls overlap, an exclusive call waits for the
-//! ones before it and holds back the ones after it.
+//! Several calls at once. Parallel calls overlap. An exclusive call waits for the calls before it and holds back the
+//! calls after it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,33 +9,33 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use super::child::CallFuture;
-use super::operation::{Operation, Written};
-use super::plan::{Place, Scope, asked, plan, plan_in, tool_at};
+use super::operation::{Operation, RecordState};
+use super::plan::{CallSite, Scope, asked, plan, plan_in, tool_at};
 use super::request::ToolCall;
-use super::rules::{Session, session_of};
+use super::rules::{SessionMode, session_of};
 use crate::path::Path;
-use crate::run::record::{Event, Told};
-use crate::run::spent::{Earlier, Spent};
+use crate::run::record::{Event, OpOutcome};
+use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::{Awake, Polling, Registration, Run};
-use crate::tool::projection::Lens;
+use crate::tool::projection::ModelView;
 use crate::tool::{Effect, Tool, ToolError};
 
 /// What the batch and its calls share.
 #[derive(Default)]
-struct Shared {
-    /// Calls that ended, in the order they did. The run is not asleep while one of them is not collected.
-    ended: Vec<(usize, Told, Awake)>,
-    /// Calls in doubt, or waiting for an answer: those behind them go on.
-    aside: Vec<usize>,
+struct BatchShared {
+    /// Calls that ended, in that order. The guard keeps the run from being suspended until the batch collects them.
+    ended: Vec<(usize, OpOutcome, Awake)>,
+    /// Calls in doubt, or waiting for an answer, that no longer hold back the calls after them.
+    released: Vec<usize>,
     waker: Option<Waker>,
-    /// The body dropped the batch: its calls come to a halt.
+    /// The body dropped the batch, so its calls stop.
     dropped: bool,
 }
 
-/// A call's way to tell its batch that it holds nobody back.
+/// Lets a call tell its batch that it no longer holds back the calls after it.
 #[derive(Clone)]
 pub(crate) struct Barrier {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<BatchShared>>,
     index: usize,
 }
 
@@ -44,11 +44,11 @@ impl Barrier {
         self.shared.lock().dropped
     }
 
-    /// Its attempt is over, though its outcome is not there: those behind it go on.
-    pub(crate) fn stands_aside(&self) {
+    /// Lets the calls after this one start: its attempt is over, though it has no outcome yet.
+    pub(crate) fn release_later_calls(&self) {
         let waker = {
             let mut shared = self.shared.lock();
-            shared.aside.push(self.index);
+            shared.released.push(self.index);
             shared.waker.take()
         };
         if let Some(waker) = waker {
@@ -57,16 +57,16 @@ impl Barrier {
     }
 }
 
-struct Slot {
+struct CallSlot {
     call: Option<ToolCall>,
-    /// The scope of a call that adds layers; all others have the batch's own.
+    /// The scope of a call that adds layers. All others use the scope of the batch.
     scope: Option<Box<Scope>>,
     tool: Option<Arc<Tool>>,
     exclusive: bool,
     open: bool,
-    told: Option<Told>,
-    written: Written,
-    /// Why the call is not made; boxed, for hardly any call has it and every call has a slot.
+    outcome: Option<OpOutcome>,
+    written: RecordState,
+    /// Why the call is not made. Boxed, because it is rare and every call has a slot.
     refused: Option<Box<ToolError>>,
 }
 
@@ -74,23 +74,23 @@ pub(crate) struct Batch {
     run: Arc<Run>,
     path: Path,
     scope: Scope,
-    slots: Vec<Slot>,
-    shared: Arc<Mutex<Shared>>,
+    slots: Vec<CallSlot>,
+    shared: Arc<Mutex<BatchShared>>,
     stop_on_failure: bool,
-    /// Asked for before any operation was told of a cancellation; see [`Run::heeds_cancel`].
+    /// Whether it was asked for before any operation received a cancellation; see [`Run::heeds_cancel`].
     heeds_cancel: bool,
-    /// The ticks when it was asked for, or taken up again, and what had passed by then.
+    /// The ticks when it was asked for, or taken up again. `earlier` is the time that had passed by then.
     asked: u64,
-    earlier: Earlier,
-    /// Calls that have not begun by now wait for others.
+    earlier: EarlierTime,
+    /// Whether the calls that have not begun by now wait for others.
     holds_back: bool,
-    progress: Progress,
-    /// The journal is kept back until it says what all the calls are: none of them has left the process.
+    progress: BatchProgress,
+    /// Whether the journal is held back until it names all calls. None of them has left the process.
     corked: bool,
 }
 
 #[derive(Default)]
-struct Progress {
+struct BatchProgress {
     next: usize,
     settled: usize,
     open: usize,
@@ -99,11 +99,11 @@ struct Progress {
 }
 
 impl Batch {
-    /// `root` batches must be able to come back from the journal alone, so they record every call before anything can
-    /// be lost; the calls of other batches are asked for again by their body.
+    /// Builds a batch. A root batch is restored from the journal alone, so it records every call before anything can be
+    /// lost. The calls of other batches are asked for again by their body.
     pub(crate) fn new(run: Arc<Run>, path: Path, scope: Scope, calls: Vec<ToolCall>, stop_on_failure: bool) -> Self {
         let snapshot = scope.toolbox.snapshot();
-        let written = if path.is_root() { Written::WhenPending } else { Written::No };
+        let written = if path.is_root() { RecordState::WhenPending } else { RecordState::No };
         let slots = (0u32..)
             .zip(calls)
             .map(|(index, call)| {
@@ -115,20 +115,29 @@ impl Batch {
                         let tool = tool_at(&run, &path, &own.toolbox.snapshot(), &call).cloned();
                         (Some(Box::new(own)), tool)
                     }
-                    // It is refused, or held, when its turn comes.
+                    // The call is refused, or held, when its turn comes.
                     Err(_) => (None, None),
                 };
-                let exclusive = tool.as_ref().is_some_and(|tool| session_of(tool) == Session::Exclusive);
-                Slot { call: Some(call), scope: own, tool, exclusive, open: false, told: None, written, refused: None }
+                let exclusive = tool.as_ref().is_some_and(|tool| session_of(tool) == SessionMode::Exclusive);
+                CallSlot {
+                    call: Some(call),
+                    scope: own,
+                    tool,
+                    exclusive,
+                    open: false,
+                    outcome: None,
+                    written,
+                    refused: None,
+                }
             })
             .collect();
         Self {
             heeds_cancel: run.heeds_cancel(),
             asked: run.kernel.env.clock.ticks(),
-            earlier: Earlier::default(),
+            earlier: EarlierTime::default(),
             holds_back: false,
             shared: Arc::default(),
-            progress: Progress::default(),
+            progress: BatchProgress::default(),
             corked: false,
             run,
             path,
@@ -138,26 +147,26 @@ impl Batch {
         }
     }
 
-    /// An earlier owner had begun it.
-    pub(crate) fn again(mut self, spent: &Spent) -> Self {
+    /// Continues a batch that an earlier owner began.
+    pub(crate) fn again(mut self, spent: &SpentTime) -> Self {
         self.earlier = spent.by(self.run.at(self.asked));
         self
     }
 
-    /// Nanoseconds from being asked for to having these outcomes.
-    pub(crate) fn total(&self, told: &[Told]) -> u64 {
-        let longest = told.iter().map(|told| told.times.total).max().unwrap_or(0);
+    /// Nanoseconds from the request for the batch to these outcomes.
+    pub(crate) fn total(&self, outcomes: &[OpOutcome]) -> u64 {
+        let longest = outcomes.iter().map(|outcome| outcome.times.total).max().unwrap_or(0);
         let passed = self.run.kernel.env.clock.ticks().saturating_sub(self.asked);
         self.earlier.total.saturating_add(passed).max(longest)
     }
 
-    /// For a fresh root batch: makes sure the journal names every call before it can be lost.
+    /// For a new root batch: makes sure that the journal names every call before it can be lost.
     pub(crate) fn accept(&mut self) {
-        let readonly = |slot: &Slot| {
+        let readonly = |slot: &CallSlot| {
             slot.tool.as_ref().is_none_or(|tool| !tool.is_durable() && tool.spec().effect == Effect::Readonly)
         };
         if self.slots.iter().all(readonly) {
-            // Such attempts do not wait for the store; if none is pending, one commit at the end says it all.
+            // Readonly attempts do not wait for the store. If none becomes pending, one commit at the end is enough.
             self.corked = true;
             self.run.with(|machine| machine.outbox().cork(true));
         } else {
@@ -166,12 +175,12 @@ impl Batch {
     }
 
     fn record_calls(&mut self) {
-        // When they were asked for: an attempt that is made at once counts from there, and is not before its call.
+        // The time of the request: an attempt made at once counts from there, and must not precede its call.
         let (at, layers) = (self.run.at(self.asked), self.scope.toolbox.layers());
         // Calls that were started record themselves when they have to wait.
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(call) = &slot.call else { continue };
-            slot.written = Written::Accepted;
+            slot.written = RecordState::Accepted;
             let asked = asked(call, slot.tool.as_ref(), &layers.and(&call.layers));
             self.run.append(&self.path.child(index as u32), at, Some(asked), Event::Accepted);
         }
@@ -183,8 +192,8 @@ impl Batch {
         }
     }
 
-    /// Results in the order of the calls, once all have one.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Told>> {
+    /// Ready with the outcomes in the order of the calls, once all have one.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<OpOutcome>> {
         loop {
             self.collect();
             while self.progress.next < self.slots.len() && self.may_start() {
@@ -196,7 +205,7 @@ impl Batch {
             self.holds_back = true;
             if self.progress.settled == self.slots.len() {
                 self.uncork();
-                return Poll::Ready(self.slots.iter_mut().filter_map(|slot| slot.told.take()).collect());
+                return Poll::Ready(self.slots.iter_mut().filter_map(|slot| slot.outcome.take()).collect());
             }
             if self.corked {
                 self.record_calls();
@@ -204,7 +213,7 @@ impl Batch {
                 self.run.pump();
             }
             let mut shared = self.shared.lock();
-            if shared.ended.is_empty() && shared.aside.is_empty() {
+            if shared.ended.is_empty() && shared.released.is_empty() {
                 shared.waker = Some(cx.waker().clone());
                 return Poll::Pending;
             }
@@ -219,7 +228,7 @@ impl Batch {
         }
     }
 
-    /// Starts the next call: polled once here, and given a task of its own only if it has to wait.
+    /// Starts the next call. It is polled once here, and gets a task of its own only if it has to wait.
     fn start(&mut self, cx: &mut Context<'_>) {
         let index = self.progress.next;
         self.progress.next += 1;
@@ -236,35 +245,36 @@ impl Batch {
                 CallFuture::refused(self.run.clone(), Operation::new(path, asked, written), error)
             }
             None => {
-                let (slot, place) = (&self.slots[index], Place { path, written, barrier });
+                let (slot, site) = (&self.slots[index], CallSite { path, written, barrier });
                 match &slot.scope {
                     None if !call.layers.is_empty() => {
-                        plan_in(&self.run, &self.scope, &self.scope.toolbox.snapshot(), place, call)
+                        plan_in(&self.run, &self.scope, &self.scope.toolbox.snapshot(), site, call)
                     }
-                    own => plan(&self.run, own.as_deref().unwrap_or(&self.scope), place, call, slot.tool.as_ref()),
+                    own => plan(&self.run, own.as_deref().unwrap_or(&self.scope), site, call, slot.tool.as_ref()),
                 }
             }
         };
         if self.holds_back {
             let waited = self.run.kernel.env.clock.ticks().saturating_sub(self.asked);
-            future = future.after(Earlier::default().waited(waited));
+            future = future.after(EarlierTime::default().waited(waited));
         }
         self.progress.open += 1;
         self.progress.open_exclusive += usize::from(exclusive);
         self.slots[index].open = true;
         match future.poll(cx) {
-            Poll::Ready(told) => self.settle(index, told),
+            Poll::Ready(outcome) => self.settle(index, outcome),
             Poll::Pending if self.run.is_stopped() => {}
             Poll::Pending => {
                 let shared = self.shared.clone();
-                let task = Task { run: self.run.clone(), future, shared, index, registration: Registration::default() };
+                let task =
+                    CallTask { run: self.run.clone(), future, shared, index, registration: Registration::default() };
                 self.run.kernel.env.spawn.spawn(Box::pin(task));
             }
         }
     }
 
-    /// Why the call at `path`, which has not begun, will not: the batch was cancelled, or stopped by a failure, or the call
-    /// is refused.
+    /// Why the call at `path`, which has not begun, is not made: the batch was cancelled, or stopped by a failure, or
+    /// the call is refused.
     fn refusal(&mut self, index: usize, path: &Path) -> Option<ToolError> {
         let refused = self.slots[index].refused.take();
         let culprit = self.progress.failed.filter(|_| self.stop_on_failure);
@@ -277,24 +287,24 @@ impl Batch {
     }
 
     fn collect(&mut self) {
-        let (ended, aside) = {
+        let (ended, released) = {
             let mut shared = self.shared.lock();
-            (std::mem::take(&mut shared.ended), std::mem::take(&mut shared.aside))
+            (std::mem::take(&mut shared.ended), std::mem::take(&mut shared.released))
         };
-        ended.into_iter().for_each(|(index, told, _awake)| self.settle(index, told));
-        aside.into_iter().for_each(|index| self.close(index));
+        ended.into_iter().for_each(|(index, outcome, _awake)| self.settle(index, outcome));
+        released.into_iter().for_each(|index| self.close(index));
     }
 
-    fn settle(&mut self, index: usize, told: Told) {
-        if told.result.is_err() {
+    fn settle(&mut self, index: usize, outcome: OpOutcome) {
+        if outcome.result.is_err() {
             self.progress.failed.get_or_insert(index);
         }
         self.close(index);
         self.progress.settled += 1;
-        self.slots[index].told = Some(told);
+        self.slots[index].outcome = Some(outcome);
     }
 
-    /// The call no longer holds anyone back.
+    /// The call no longer holds back others.
     fn close(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         if std::mem::take(&mut slot.open) {
@@ -303,28 +313,31 @@ impl Batch {
         }
     }
 
-    /// The batch is over before its calls are: those without a result end with `told`, and a doubt among them stays one.
-    pub(crate) fn cut_off(mut self, told: &Told) -> Vec<Told> {
+    /// Ends the batch before its calls have ended. Calls without a result end with `outcome`, and doubts among them stay
+    /// open.
+    pub(crate) fn cut_off(mut self, outcome: &OpOutcome) -> Vec<OpOutcome> {
         self.collect();
         let results = std::mem::take(&mut self.slots).into_iter().enumerate().map(|(index, slot)| {
-            slot.told.unwrap_or_else(|| {
-                self.run.with(|machine| machine.end_around(&self.path.child(index as u32), told));
-                told.clone()
+            slot.outcome.unwrap_or_else(|| {
+                self.run.with(|machine| machine.end_around(&self.path.child(index as u32), outcome));
+                outcome.clone()
             })
         });
         results.collect()
     }
 
     /// How the outcomes of a batch that has not begun are shown to a model.
-    pub(crate) fn lenses(&self) -> Vec<Lens> {
+    pub(crate) fn model_views(&self) -> Vec<ModelView> {
         let policy = &self.run.kernel.env.policy;
-        let lens = |slot: &Slot| {
-            slot.call.as_ref().map(|call| Lens::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy)))
+        let model_view = |slot: &CallSlot| {
+            slot.call
+                .as_ref()
+                .map(|call| ModelView::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy)))
         };
-        self.slots.iter().map(|slot| lens(slot).unwrap_or_default()).collect()
+        self.slots.iter().map(|slot| model_view(slot).unwrap_or_default()).collect()
     }
 
-    /// The call at `index`, which has not begun, is not made, unless an earlier owner began it.
+    /// Refuses the call at `index`, which has not begun, unless an earlier owner began it.
     pub(crate) fn refuse(&mut self, index: usize, error: ToolError) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.refused = Some(Box::new(error));
@@ -335,7 +348,7 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         self.uncork();
-        // Calls in doubt hold nobody back, and yet they are there.
+        // Calls in doubt hold back no others, but they still exist.
         if self.progress.settled < self.progress.next {
             self.shared.lock().dropped = true;
             self.run.wake();
@@ -343,9 +356,9 @@ impl Drop for Batch {
     }
 }
 
-/// Whether an earlier owner did anything about the call at `path`.
+/// Whether an earlier owner did anything about the call at `path` beyond accepting it.
 pub(crate) fn has_begun(run: &Run, path: &Path) -> bool {
-    run.standing(path, |standing| standing.has_begun()).unwrap_or(false)
+    run.recorded_op(path, |op| op.has_begun()).unwrap_or(false)
 }
 
 fn skipped(culprit: usize, tool: Option<&Tool>) -> ToolError {
@@ -355,16 +368,16 @@ fn skipped(culprit: usize, tool: Option<&Tool>) -> ToolError {
     }
 }
 
-/// A pending call as a task of its own.
-struct Task {
+/// A pending call in a task of its own.
+struct CallTask {
     run: Arc<Run>,
     future: CallFuture,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<BatchShared>>,
     index: usize,
     registration: Registration,
 }
 
-impl Future for Task {
+impl Future for CallTask {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -374,14 +387,14 @@ impl Future for Task {
             return Poll::Ready(());
         }
         let _polling = Polling::new(&this.run);
-        let Poll::Ready(told) = this.future.poll(cx) else {
+        let Poll::Ready(outcome) = this.future.poll(cx) else {
             return if this.run.is_stopped() { Poll::Ready(()) } else { Poll::Pending };
         };
         let waker = {
             let mut shared = this.shared.lock();
             let mut awake = Awake::default();
             awake.set(&this.run, true);
-            shared.ended.push((this.index, told, awake));
+            shared.ended.push((this.index, outcome, awake));
             shared.waker.take()
         };
         if let Some(waker) = waker {

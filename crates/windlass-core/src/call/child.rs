@@ -6,37 +6,37 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::approve::Guarded;
+use super::approve::GuardedCall;
 use super::attempt::{Attempt, Call};
-use super::commands::{self, Ready};
-use super::durable::Entry;
-use super::execute::{Execution, Source};
-use super::middleware::Passing;
+use super::commands::{self, ReadyCommand};
+use super::durable::DurableCall;
+use super::execute::{AttemptSource, Execution};
+use super::middleware::MiddlewareCall;
 use super::operation::Operation;
 use super::prepare::Preparing;
-use super::queue::Queue;
+use super::queue::AttemptQueue;
 use super::rules::Rules;
 use super::running::on_cpu_thread;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Settled, Told};
-use crate::run::spent::Earlier;
+use crate::run::record::{OpOutcome, Settled};
+use crate::run::spent::EarlierTime;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
 use crate::tool::{Body, Effect, Output, Reconciled, Tool, ToolError, ToolResult, Toolbox};
 
 pub(crate) enum CallFuture {
-    /// Refused before its first attempt; the refusal is recorded like any outcome.
+    /// Refused before its first attempt. The refusal is recorded like any outcome.
     Refused(Box<Execution<'static, Refusal>>),
     /// Answered before its first attempt, by middleware or by the tool's `prepare`.
-    Answered(Box<Execution<'static, Answer>>),
-    /// On its way through middleware and `prepare`.
+    Answered(Box<Execution<'static, ReadyAnswer>>),
+    /// In middleware or `prepare`.
     Preparing(Box<Preparing>),
-    /// It must be connected or approved first.
-    Guarded(Box<Guarded>),
+    /// It needs a connection or an approval first.
+    Guarded(Box<GuardedCall>),
     Atomic(Execution<'static, ToolSource>),
-    Durable(Box<Entry>),
-    /// The run is held on account of it.
+    Durable(Box<DurableCall>),
+    /// The run is held because of it.
     Held,
 }
 
@@ -45,22 +45,22 @@ impl CallFuture {
         Self::refuse(run, operation, Refusal { error: Some(error), by: None })
     }
 
-    /// The same by a person, which is recorded with it.
+    /// Like [`refused`](Self::refused), but by a person, who is recorded with it.
     pub(crate) fn refused_by(run: Arc<Run>, operation: Operation, by: Settled, error: ToolError) -> Self {
         Self::refuse(run, operation, Refusal { error: Some(error), by: Some(by) })
     }
 
     fn refuse(run: Arc<Run>, operation: Operation, refusal: Refusal) -> Self {
-        Self::Refused(Box::new(Execution::new(run, operation, passive(), refusal, Queue::default())))
+        Self::Refused(Box::new(Execution::new(run, operation, passive(), refusal, AttemptQueue::default())))
     }
 
     /// Ends with this output as if the tool had returned it.
     pub(crate) fn answered(run: Arc<Run>, operation: Operation, output: Output, source: ToolSource) -> Self {
-        let answer = Answer { output: Some(output), source };
-        Self::Answered(Box::new(Execution::new(run, operation, passive(), answer, Queue::default())))
+        let answer = ReadyAnswer { output: Some(output), source };
+        Self::Answered(Box::new(Execution::new(run, operation, passive(), answer, AttemptQueue::default())))
     }
 
-    /// It was asked for then, and may have waited since.
+    /// Sets when it was asked for, and whether it has waited since.
     pub(crate) fn asked_at(mut self, ticks: u64, waited: bool) -> Self {
         match &mut self {
             Self::Refused(execution) => execution.asked_at(ticks, waited),
@@ -73,8 +73,8 @@ impl CallFuture {
         self
     }
 
-    /// So much of its time had passed before it was asked for here.
-    pub(crate) fn after(mut self, earlier: Earlier) -> Self {
+    /// Adds time that had passed before it was asked for here.
+    pub(crate) fn after(mut self, earlier: EarlierTime) -> Self {
         match &mut self {
             Self::Refused(execution) => execution.after(earlier),
             Self::Answered(execution) => execution.after(earlier),
@@ -100,7 +100,7 @@ impl CallFuture {
         }
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<OpOutcome> {
         match self {
             Self::Refused(execution) => execution.poll(cx),
             Self::Answered(execution) => execution.poll(cx),
@@ -113,7 +113,7 @@ impl CallFuture {
     }
 }
 
-/// The rules of what touches nothing outside.
+/// The rules of calls that have no effect outside.
 fn passive() -> Rules {
     Rules { effect: Effect::Readonly, never_retry: true, ..Rules::default() }
 }
@@ -124,7 +124,7 @@ pub(crate) struct Refusal {
     by: Option<Settled>,
 }
 
-impl Source<'static> for Refusal {
+impl AttemptSource<'static> for Refusal {
     fn attempt(&mut self, _: &Run, _: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
         let error = self.error.take().unwrap_or_else(|| ToolError::unavailable("refused"));
         Box::pin(std::future::ready(Err(error)))
@@ -142,12 +142,12 @@ impl Source<'static> for Refusal {
 }
 
 /// An attempt that returns at once, with an output known beforehand.
-pub(crate) struct Answer {
+pub(crate) struct ReadyAnswer {
     output: Option<Output>,
     source: ToolSource,
 }
 
-impl Source<'static> for Answer {
+impl AttemptSource<'static> for ReadyAnswer {
     fn attempt(&mut self, _: &Run, _: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
         let output = self.output.take().ok_or_else(|| ToolError::unavailable("answered before"));
         Box::pin(std::future::ready(output))
@@ -157,11 +157,11 @@ impl Source<'static> for Answer {
         None
     }
 
-    fn told(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
-        self.source.told(run, path, result)
+    fn replacement(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+        self.source.replacement(run, path, result)
     }
 
-    fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<Ready>, ToolError> {
+    fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {
         self.source.commands(run, path, output, at)
     }
 
@@ -179,7 +179,7 @@ pub(crate) struct ToolSource {
     pub(crate) id: Option<Arc<str>>,
     /// What the tool's `prepare` froze.
     pub(crate) payload: Option<Arc<Value>>,
-    /// What the call's own scope resolves names in, where that is a layer.
+    /// The toolbox of the call's scope, if that has layers.
     pub(crate) layered: Option<Toolbox>,
 }
 
@@ -190,9 +190,9 @@ impl ToolSource {
     }
 }
 
-impl Source<'static> for ToolSource {
+impl AttemptSource<'static> for ToolSource {
     fn attempt(&mut self, run: &Run, attempt: Attempt) -> BoxFuture<'static, ToolResult<Output>> {
-        // An attempt after the first is news to nobody.
+        // Later attempts are not announced.
         if attempt.number() == 1 {
             narrate(&self.tool, run, attempt.path(), Phase::Start, &self.args);
         }
@@ -202,7 +202,7 @@ impl Source<'static> for ToolSource {
         if !self.tool.spec().hints.cpu_bound {
             return body.attempt(self.call(attempt));
         }
-        // Starting the body is its first computation: that too happens on the other thread.
+        // Starting the body is its first computation, so that too happens on the CPU thread.
         let (body, call) = (body.clone(), self.call(attempt.clone()));
         on_cpu_thread(&run.kernel, Box::pin(async move { body.attempt(call).await }), attempt)
     }
@@ -211,25 +211,25 @@ impl Source<'static> for ToolSource {
         self.tool.reconciler().map(|reconciler| reconciler.reconcile(self.call(attempt)))
     }
 
-    fn told(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
-        let passing = Passing { run, path, tool: &self.tool, args: &self.args, id: self.id.as_deref() };
-        passing.after(result, broken_promise(&self.tool, result))
+    fn replacement(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+        let middleware_call = MiddlewareCall { run, path, tool: &self.tool, args: &self.args, id: self.id.as_deref() };
+        middleware_call.after(result, broken_promise(&self.tool, result))
     }
 
     fn toolbox<'t>(&'t self, run: &'t Run) -> &'t Toolbox {
         self.layered.as_ref().unwrap_or(&run.kernel.env.toolbox)
     }
 
-    fn ended(&self, run: &Run, path: &Path, well: bool) {
-        narrate(&self.tool, run, path, if well { Phase::End } else { Phase::Failure }, &self.args);
+    fn ended(&self, run: &Run, path: &Path, succeeded: bool) {
+        narrate(&self.tool, run, path, if succeeded { Phase::End } else { Phase::Failure }, &self.args);
     }
 
-    fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<Ready>, ToolError> {
+    fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {
         commands::ready(run, self.toolbox(run), &self.tool, path, output, at)
     }
 }
 
-/// Tells people what happens, where somebody listens.
+/// Logs the tool's narration, if it has one and the log level includes it.
 pub(crate) fn narrate(tool: &Tool, run: &Run, path: &Path, phase: Phase, args: &Value) {
     if tool.spec().about.narration.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
         return;
@@ -239,7 +239,7 @@ pub(crate) fn narrate(tool: &Tool, run: &Run, path: &Path, phase: Phase, args: &
     }
 }
 
-/// An output that breaks the tool's own promise is hidden from the body like any internal error; the record keeps it.
+/// Hides an output that does not fit the tool's own schema behind an internal error; the record keeps the output.
 pub(crate) fn broken_promise(tool: &Tool, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
     check_output(tool, result.as_ref().ok()?).err().map(Err)
 }

@@ -1,5 +1,5 @@
-//! Work caused by an atomic call: committed together with its outcome, so that it happens if and only if the outcome was
-//! recorded.
+//! Commands: work caused by an atomic call. They are committed together with its outcome, so they happen if and only if
+//! the outcome is recorded.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::policy::Policy;
 use crate::run::Run;
 use crate::run::machine::Machine;
 use crate::run::outbox::Started;
-use crate::run::record::{Asked, OpKind, Record, Told};
+use crate::run::record::{Asked, OpKind, OpOutcome, Record};
 use crate::run::secrets::Places;
 use crate::store::Message;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError, Toolbox};
 
-/// Something that happens with the outcome of a call, or not at all.
+/// Something that happens together with the outcome of a call, or not at all.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -36,16 +36,16 @@ pub enum Command {
         by_id: bool,
         /// Its arguments.
         args: Arc<Value>,
-        /// Layers it adds on top of those of the call that starts it.
+        /// Layers that it adds to those of the call that starts it.
         #[serde(default, skip_serializing_if = "Layers::is_empty")]
         layers: Layers,
         /// The call's own policy.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         policy: Option<Box<Policy>>,
-        /// Why the arguments could not be taken; such a run is not started.
+        /// Why the arguments could not be accepted. Such a run is not started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         broken: Option<Arc<str>>,
-        /// Where in the arguments secrets stand. Filled in when it is recorded.
+        /// Where the arguments contain secrets. Filled in when it is recorded.
         #[serde(default, skip_serializing_if = "Places::is_empty")]
         secrets: Places,
     },
@@ -88,7 +88,7 @@ impl Output {
         self
     }
 
-    /// Signals a run together with this outcome. A run that is finished by then takes nothing.
+    /// Signals a run together with this outcome. A run that has finished by then ignores it.
     #[must_use]
     pub fn signal(mut self, run: RunId, name: impl Into<Arc<str>>, value: impl Into<Arc<Value>>) -> Self {
         self.commands.push(Command::Signal { run, name: name.into(), value: value.into() });
@@ -110,14 +110,14 @@ impl Output {
     }
 }
 
-/// A command, checked and ready to be committed.
-pub(crate) enum Ready {
+/// A command that was checked and is ready to be committed.
+pub(crate) enum ReadyCommand {
     Start(Started),
     Mail(RunId, Message),
     Event(Record),
 }
 
-/// Says of an output that is about to be recorded what in its commands is secret.
+/// Lists the secrets in the commands of an output that is about to be recorded.
 pub(crate) fn mark_secrets(toolbox: &Toolbox, output: &mut Output) {
     for command in &mut output.commands {
         if let Command::Start { tool, by_id, args, layers, secrets, .. } = command {
@@ -129,7 +129,7 @@ pub(crate) fn mark_secrets(toolbox: &Toolbox, output: &mut Output) {
     }
 }
 
-/// Checks the commands of an output; one that cannot be done makes none of them happen.
+/// Checks the commands of an output. If one of them is invalid, none of them happens.
 pub(crate) fn ready(
     run: &Run,
     toolbox: &Toolbox,
@@ -137,7 +137,7 @@ pub(crate) fn ready(
     path: &Path,
     output: &Output,
     at: Timestamp,
-) -> Result<Vec<Ready>, ToolError> {
+) -> Result<Vec<ReadyCommand>, ToolError> {
     let numbered = output.commands.iter().zip(0u32..);
     numbered.map(|(command, index)| one(run, toolbox, tool, &path.child(index), command, at)).collect()
 }
@@ -149,13 +149,13 @@ fn one(
     path: &Path,
     command: &Command,
     at: Timestamp,
-) -> Result<Ready, ToolError> {
+) -> Result<ReadyCommand, ToolError> {
     Ok(match command {
         Command::Start { tool: name, by_id, args, layers, policy, broken, .. } => {
             let tool = if *by_id { ToolRef::Id((**name).into()) } else { ToolRef::Name(name.clone()) };
             let mut call = ToolCall::<Value>::to(tool, args.clone());
             (call.limits, call.broken) = (policy.clone(), broken.clone());
-            // Not the caller's mistake, so not the caller's error.
+            // An internal error, because the caller did not cause it.
             let refuse = |why: String| ToolError::internal(format!("the outcome starts `{name}`: {why}"));
             let toolbox = toolbox.with_layers(layers).map_err(|missing| refuse(missing.to_string()))?;
             let found = resolve(&toolbox.snapshot(), &call.tool).cloned();
@@ -163,37 +163,37 @@ fn one(
                 return Err(refuse(error.to_string()));
             }
             let id = child_id(run, path, at);
-            Ready::Start(started(run, path, asked(&call, found.as_ref(), &toolbox.layers()), id, at))
+            ReadyCommand::Start(started(run, path, asked(&call, found.as_ref(), &toolbox.layers()), id, at))
         }
         Command::Signal { run, name, value } => {
-            Ready::Mail(*run, Message::Signal { name: name.clone(), value: value.clone() })
+            ReadyCommand::Mail(*run, Message::Signal { name: name.clone(), value: value.clone() })
         }
         Command::Cancel { run: other, reason } => {
-            Ready::Mail(*other, Message::Cancel { by: format!("run {}", run.id), reason: reason.clone() })
+            ReadyCommand::Mail(*other, Message::Cancel { by: format!("run {}", run.id), reason: reason.clone() })
         }
         Command::Emit { name, value } => {
             tool.channels().check_event(&tool.spec().name, name, value)?;
             let asked = Asked::operation(OpKind::Emit, name.clone(), Some(value.clone()), Effect::Readonly);
-            let told = Told { result: Ok(Arc::new(Output::value(json!(null)))), at, times: Times::default() };
-            Ready::Event(Record { asked: Some(asked), ..finished(path, &told) })
+            let outcome = OpOutcome { result: Ok(Arc::new(Output::value(json!(null)))), at, times: Times::default() };
+            ReadyCommand::Event(Record { asked: Some(asked), ..finished(path, &outcome) })
         }
     })
 }
 
-/// Commits them with the record that was appended just before, under the same lock.
-pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<Ready>, key: &str) {
+/// Commits them together with the record that was appended just before, under the same lock.
+pub(crate) fn commit(machine: &mut Machine, path: &Path, commands: Vec<ReadyCommand>, key: &str) {
     for (index, command) in commands.into_iter().enumerate() {
         match command {
-            Ready::Start(mut started) => {
+            ReadyCommand::Start(mut started) => {
                 machine.mark_started(path, &mut started);
                 let Started { run, creation, records } = started;
                 machine.outbox().start(run, creation, records);
             }
-            Ready::Mail(run, message) => {
+            ReadyCommand::Mail(run, message) => {
                 let dedupe = format!("{key} {index}").into();
                 machine.outbox().mail(run, message, Some(dedupe));
             }
-            Ready::Event(record) => {
+            ReadyCommand::Event(record) => {
                 machine.append(record);
             }
         }

@@ -1,5 +1,5 @@
-//! In doubt: an attempt may have happened and nobody recorded its result. Settled by an answer in the mailbox, by the
-//! tool itself, by policy, or by a person, in this order; never by guessing.
+//! Attempts in doubt: an attempt may have happened, and its result was not recorded. It is settled by an answer in the
+//! mailbox, by the tool itself, by policy, or by a person, in this order, and never by guessing.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::attempt::Attempt;
-use super::execute::{Execution, Flow, Phase, Source};
-use super::queue::Stage;
+use super::execute::{AttemptSource, Execution, ExecutionPhase, Flow};
+use super::queue::AdmissionGoal;
 use crate::limits;
 use crate::run::machine::SettleMail;
-use crate::run::parks::{Answer, Looks};
+use crate::run::parks::{ParkAnswer, ParkQuery};
 use crate::run::record::{DoubtCause, Event, Settled, Settler};
 use crate::run::state::{Blocked, Doubt};
 use crate::store::Settlement;
@@ -22,34 +22,34 @@ use crate::time::Timestamp;
 use crate::tool::spec::OnDoubt;
 use crate::tool::{Output, Reconciled, ToolError, ToolResult};
 
-/// How often an uninterruptible thread is asked whether it has ended.
+/// How often an uninterruptible thread is checked for its end.
 const THREAD_POLL: Duration = Duration::from_millis(100);
 
 pub(crate) struct Doubting<'a> {
     cause: DoubtCause,
-    /// From then on the attempt cannot still be running.
+    /// After this time the attempt cannot still be running.
     over_by: Timestamp,
-    /// What the attempt itself said.
+    /// What the attempt itself reported.
     said: Option<Arc<str>>,
-    /// Since when it waits, if the journal says so already.
+    /// Since when it is in doubt, if the journal records that already.
     recorded: Option<Timestamp>,
     opened: bool,
-    step: Step<'a>,
+    step: DoubtStep<'a>,
 }
 
-enum Step<'a> {
+enum DoubtStep<'a> {
     /// Look for an answer, then ask the tool.
     Open,
     Reconcile(BoxFuture<'a, ToolResult<Reconciled<Output>>>, BoxFuture<'static, ()>),
-    /// Nobody but a person can settle it.
+    /// Only a person can settle it.
     Ask,
-    /// "It did not happen" was said; it is believed once the attempt cannot still be running.
-    Quiet(BoxFuture<'static, ()>, Then),
+    /// It was settled as "did not happen". That takes effect once the attempt cannot still be running.
+    Quiet(BoxFuture<'static, ()>, AfterQuiet),
 }
 
 /// What follows once the old attempt is certainly over.
-enum Then {
-    /// Ask the tool again: it may have happened meanwhile.
+enum AfterQuiet {
+    /// Ask the tool again, because it may have happened meanwhile.
     Reconcile,
     /// Attempt again.
     Again(Settled),
@@ -57,40 +57,41 @@ enum Then {
 
 impl Doubting<'_> {
     pub(crate) fn new(cause: DoubtCause, over_by: Timestamp) -> Self {
-        Self { cause, over_by, said: None, recorded: None, opened: false, step: Step::Open }
+        Self { cause, over_by, said: None, recorded: None, opened: false, step: DoubtStep::Open }
     }
 
-    /// What the attempt itself said of it.
+    /// Sets what the attempt itself reported.
     pub(crate) fn said(mut self, said: Option<Arc<str>>) -> Self {
         self.said = said;
         self
     }
 
-    /// The journal has it since then.
+    /// Sets since when the journal records it.
     pub(crate) fn recorded(mut self, since: Option<Timestamp>) -> Self {
         self.recorded = since;
         self
     }
 
-    /// Why it is not known.
+    /// Why it is not known whether the attempt happened.
     fn why(&self) -> String {
         self.cause.with(self.said.as_deref())
     }
 
-    /// Whether nobody but a person can move it.
+    /// Whether only a person can settle it.
     pub(crate) fn is_asking(&self) -> bool {
-        matches!(self.step, Step::Ask)
+        matches!(self.step, DoubtStep::Ask)
     }
 }
 
-impl<'a, S: Source<'a>> Execution<'a, S> {
+impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
     pub(crate) fn doubting(&mut self, cx: &mut Context<'_>, mut doubting: Box<Doubting<'a>>) -> Flow {
         if !doubting.opened {
             self.open_doubt(&mut doubting);
         }
-        // After a crash the key is queued for again: whoever shares it must not touch what is in doubt. Settling it needs
-        // no key, so nothing waits for it here, and a cycle of keys does not end what may have happened.
-        if let Err(cycle) = self.queue.poll(cx, Stage::Key, (&self.run, &self.op.path), &self.rules.lane) {
+        // After a crash the operation queues for its key again, because other calls with that key must not run before
+        // the doubt is settled. Settling needs no key, so the result is not awaited here, and a cycle of keys does not
+        // end an operation that may have happened.
+        if let Err(cycle) = self.queue.poll(cx, AdmissionGoal::Key, (&self.run, &self.op.path), &self.rules.lane) {
             tracing::debug!(run = %self.run.id, path = %self.op.path, "in doubt without its key: {cycle}");
         }
         self.registration.register(&self.run, cx);
@@ -98,39 +99,39 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if let Some(mail) = self.run.with(|machine| machine.take_settlement(path, attempt)) {
             return self.settle_by_mail(doubting, mail);
         }
-        // The attempt may have handed out its reply key before it was lost: then the outside knows.
+        // The attempt may have handed out its reply key before it was lost. Then the outside knows the result.
         let on = Blocked::Input { name: self.op.name.clone(), at: None };
-        let answer = self.run.with(|machine| machine.take_answer(&Looks { path: &self.op.path, on: &on }));
-        if let Some(Answer::Result(result)) = answer {
+        let answer = self.run.with(|machine| machine.take_answer(&ParkQuery { path: &self.op.path, on: &on }));
+        if let Some(ParkAnswer::Result(result)) = answer {
             let settled = Settled { by: Settler::Reply, reason: "it was answered by its reply key".to_owned() };
             let ticks = self.run.kernel.env.clock.ticks();
             let result = result.map(Arc::unwrap_or_clone).map_err(Arc::unwrap_or_clone);
             return self.finish_at(ticks, result, Some(settled));
         }
-        match std::mem::replace(&mut doubting.step, Step::Ask) {
-            Step::Open => self.ask_the_tool(doubting),
-            Step::Reconcile(reconcile, timeout) => self.reconciling(cx, doubting, reconcile, timeout),
-            Step::Ask => self.stay(Phase::Doubt(doubting)),
-            Step::Quiet(mut timer, then) => {
+        match std::mem::replace(&mut doubting.step, DoubtStep::Ask) {
+            DoubtStep::Open => self.ask_the_tool(doubting),
+            DoubtStep::Reconcile(reconcile, timeout) => self.reconciling(cx, doubting, reconcile, timeout),
+            DoubtStep::Ask => self.stay(ExecutionPhase::Doubt(doubting)),
+            DoubtStep::Quiet(mut timer, then) => {
                 if timer.poll_unpin(cx).is_ready() {
                     return self.quiet(doubting, then);
                 }
-                doubting.step = Step::Quiet(timer, then);
-                self.stay(Phase::Doubt(doubting))
+                doubting.step = DoubtStep::Quiet(timer, then);
+                self.stay(ExecutionPhase::Doubt(doubting))
             }
         }
     }
 
-    /// Records the doubt and makes it visible; the session and the calls behind it go on.
+    /// Records the doubt and lists it. The session and the calls behind it continue.
     fn open_doubt(&mut self, doubting: &mut Doubting<'a>) {
         doubting.opened = true;
         let (path, operation) = (self.op.path.clone(), self.op.describe());
         let (cause, over_by, said) = (doubting.cause, doubting.over_by, doubting.said.clone());
         let since = doubting.recorded.unwrap_or_else(|| self.run.now());
         let doubt = Doubt { path, attempt: self.attempt, operation, cause, over_by, since, said };
-        // On the list first: a record of it that is durable before the list says so could not be settled yet.
+        // Listed before it is recorded: once the record is durable, the doubt must be ready to be settled.
         self.run.with(|machine| machine.open_doubt(doubt.clone()));
-        // Whoever takes the run up again has nothing new to say of it, and it may be settled by then.
+        // A new owner does not record it again, and it may be settled by then.
         if doubting.recorded.replace(since).is_none() {
             self.append_at(since, doubt.event());
             let (path, operation) = (&doubt.path, &doubt.operation);
@@ -140,7 +141,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.run.pump();
         self.queue.release_but_key();
         if let Some(barrier) = &self.queue.barrier {
-            barrier.stands_aside();
+            barrier.release_later_calls();
         }
     }
 
@@ -161,8 +162,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         });
         let reconcile = Box::pin(reconcile);
         let timeout = self.run.kernel.env.clock.sleep(self.rules.timeout);
-        doubting.step = Step::Reconcile(reconcile, timeout);
-        self.go(Phase::Doubt(doubting))
+        doubting.step = DoubtStep::Reconcile(reconcile, timeout);
+        self.go(ExecutionPhase::Doubt(doubting))
     }
 
     fn reconciling(
@@ -174,8 +175,8 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     ) -> Flow {
         let found = match std::panic::catch_unwind(AssertUnwindSafe(|| reconcile.poll_unpin(cx))) {
             Ok(Poll::Pending) if timeout.poll_unpin(cx).is_pending() => {
-                doubting.step = Step::Reconcile(reconcile, timeout);
-                return self.stay(Phase::Doubt(doubting));
+                doubting.step = DoubtStep::Reconcile(reconcile, timeout);
+                return self.stay(ExecutionPhase::Doubt(doubting));
             }
             Ok(Poll::Ready(Ok(found))) => found,
             Ok(Poll::Ready(Err(error))) => {
@@ -194,19 +195,19 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             }
             Reconciled::DidNotHappen if self.tried_enough() => self.ask_a_person(doubting),
             Reconciled::DidNotHappen if self.is_over(&doubting) => self.again(by_tool()),
-            Reconciled::DidNotHappen => self.wait_quiet(doubting, Then::Reconcile),
+            Reconciled::DidNotHappen => self.wait_quiet(doubting, AfterQuiet::Reconcile),
             Reconciled::Unknown => self.apply_policy(doubting),
         }
     }
 
-    /// Whether repeating it once more would only go on with a loop.
+    /// Whether another attempt would only continue a loop.
     fn tried_enough(&self) -> bool {
         self.attempt >= self.rules.attempts().max(limits::ATTEMPTS_IN_DOUBT)
     }
 
     fn ask_a_person(&mut self, mut doubting: Box<Doubting<'a>>) -> Flow {
-        doubting.step = Step::Ask;
-        self.stay(Phase::Doubt(doubting))
+        doubting.step = DoubtStep::Ask;
+        self.stay(ExecutionPhase::Doubt(doubting))
     }
 
     fn apply_policy(&mut self, doubting: Box<Doubting<'a>>) -> Flow {
@@ -219,7 +220,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 let ticks = self.run.kernel.env.clock.ticks();
                 self.finish_at(ticks, Err(error), Some(by_policy("on_doubt = fail")))
             }
-            OnDoubt::Rerun => self.wait_quiet(doubting, Then::Again(by_policy("on_doubt = rerun"))),
+            OnDoubt::Rerun => self.wait_quiet(doubting, AfterQuiet::Again(by_policy("on_doubt = rerun"))),
         }
     }
 
@@ -229,7 +230,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         match mail.settlement {
             Settlement::Happened(Ok(output)) => self.finish_at(ticks, Ok(Arc::unwrap_or_clone(output)), Some(settled)),
             Settlement::Happened(Err(error)) => self.finish_at(ticks, Err(Arc::unwrap_or_clone(error)), Some(settled)),
-            Settlement::DidNotHappen => self.wait_quiet(doubting, Then::Again(settled)),
+            Settlement::DidNotHappen => self.wait_quiet(doubting, AfterQuiet::Again(settled)),
             Settlement::GiveUp => {
                 let reason = format!("{}; given up by {}: {}", doubting.why(), settled.by, settled.reason);
                 self.finish_at(ticks, Err(ToolError::InDoubt { reason }), Some(settled))
@@ -241,35 +242,35 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.run.now() >= doubting.over_by && !self.run.kernel.is_on_thread(self.run.id, &self.op.path)
     }
 
-    /// No zombie doubles: whatever comes next waits until the old attempt cannot still be running.
-    fn wait_quiet(&mut self, mut doubting: Box<Doubting<'a>>, then: Then) -> Flow {
+    /// Waits until the old attempt cannot still be running, so that it never runs beside its successor.
+    fn wait_quiet(&mut self, mut doubting: Box<Doubting<'a>>, then: AfterQuiet) -> Flow {
         let mut wait = doubting.over_by.since(self.run.now());
         if wait.is_zero() && !self.is_over(&doubting) {
             wait = THREAD_POLL;
         }
-        doubting.step = Step::Quiet(self.run.kernel.env.clock.sleep(wait), then);
-        self.go(Phase::Doubt(doubting))
+        doubting.step = DoubtStep::Quiet(self.run.kernel.env.clock.sleep(wait), then);
+        self.go(ExecutionPhase::Doubt(doubting))
     }
 
-    fn quiet(&mut self, mut doubting: Box<Doubting<'a>>, then: Then) -> Flow {
+    fn quiet(&mut self, mut doubting: Box<Doubting<'a>>, then: AfterQuiet) -> Flow {
         if !self.is_over(&doubting) {
             return self.wait_quiet(doubting, then);
         }
         match then {
-            Then::Reconcile => {
-                doubting.step = Step::Open;
-                self.go(Phase::Doubt(doubting))
+            AfterQuiet::Reconcile => {
+                doubting.step = DoubtStep::Open;
+                self.go(ExecutionPhase::Doubt(doubting))
             }
-            Then::Again(settled) => self.again(settled),
+            AfterQuiet::Again(settled) => self.again(settled),
         }
     }
 
-    /// It did not happen, or may be repeated all the same.
+    /// Attempts again: it did not happen, or may be repeated anyway.
     fn again(&mut self, settled: Settled) -> Flow {
         let attempt = self.attempt;
         self.append(Event::Settled { attempt, by: settled.by, reason: settled.reason });
         self.queue.release();
         self.attempt += 1;
-        self.go(Phase::Admit(Stage::first()))
+        self.go(ExecutionPhase::Admit(AdmissionGoal::Attempt))
     }
 }

@@ -14,9 +14,10 @@ use serde_json::Value;
 use super::attempt::Attempt;
 use super::child::{broken_promise, narrate};
 use super::execute::seal;
-use super::key::{Key, waits_for_key};
+use super::hidden;
+use super::key::{KeyClaim, waits_for_key};
 use super::loops::Loops;
-use super::middleware::Passing;
+use super::middleware::MiddlewareCall;
 use super::operation::Operation;
 use super::plan::Scope;
 use super::request::ToolCall;
@@ -26,25 +27,25 @@ use crate::ctx::Ctx;
 use crate::ctx::undo::{Undo, compensate};
 use crate::limits;
 use crate::path::Path;
-use crate::run::record::{Event, Finished, Told};
+use crate::run::record::{Event, Finished, OpOutcome};
 use crate::run::replay::Decision;
-use crate::run::spent::{Earlier, nanos};
+use crate::run::spent::{EarlierTime, nanos};
 use crate::run::state::Hold;
 use crate::run::{Registration, Run};
 use crate::time::{Times, Timestamp};
-use crate::tool::narrate::Phase as Phrase;
+use crate::tool::narrate::Phase as NarrationPhase;
 use crate::tool::{Body, Output, Tool, ToolError, ToolResult};
 
-/// What a body's context, its operations and its entry share.
+/// What a body's context, its operations and its execution share.
 pub(crate) struct Frame {
     pub(crate) run: Arc<Run>,
-    /// Where the body stands.
+    /// The path of the body.
     pub(crate) path: Path,
-    /// The next operation's position.
+    /// The position of the next operation.
     pub(crate) next: AtomicU32,
-    /// The body is gone: operations dropped with it were not abandoned by it.
+    /// The body has ended. It did not abandon the operations that are dropped with it.
     ended: AtomicBool,
-    /// The body stands in an operation.
+    /// The body waits in an operation.
     busy: AtomicBool,
     /// How to undo what the body did, in the order it was done.
     pub(crate) undos: Mutex<Vec<Undo>>,
@@ -80,27 +81,27 @@ impl Frame {
     }
 }
 
-pub(crate) struct Entry {
+pub(crate) struct DurableCall {
     run: Arc<Run>,
     op: Operation,
     tool: Arc<Tool>,
     call: ToolCall,
     scope: Scope,
     frame: Arc<Frame>,
-    phase: Phase,
-    timing: Timing,
+    phase: BodyPhase,
+    timing: BodyTiming,
     heeds_cancel: bool,
     registration: Registration,
     /// Whether a batch may have held it back before it began.
     in_batch: bool,
 }
 
-struct Timing {
+struct BodyTiming {
     asked: u64,
-    /// What had passed of its time by then.
-    earlier: Earlier,
+    /// The time that had passed before it was asked for here.
+    earlier: EarlierTime,
     entered: Option<u64>,
-    /// When the body was first entered, as the journal has it.
+    /// When the body was first entered, according to the journal.
     began: Option<Timestamp>,
     deadline: Option<Deadline>,
 }
@@ -109,26 +110,26 @@ struct Timing {
 struct Deadline {
     at: Timestamp,
     timer: BoxFuture<'static, ()>,
-    /// When to look next whether the wall clock has jumped beyond it.
+    /// When to check again whether the wall clock has jumped past the deadline.
     look: BoxFuture<'static, ()>,
 }
 
-enum Phase {
+enum BodyPhase {
     Ask,
     /// Waits for its declared key.
     Key {
-        key: Key,
+        key: KeyClaim,
         again: bool,
     },
     Body {
         body: BoxFuture<'static, ToolResult<Output>>,
         label: Attempt,
-        key: Option<Key>,
+        key: Option<KeyClaim>,
     },
     Over,
 }
 
-impl Entry {
+impl DurableCall {
     pub(crate) fn new(
         run: Arc<Run>,
         op: Operation,
@@ -147,27 +148,27 @@ impl Entry {
             call,
             scope,
             frame,
-            phase: Phase::Ask,
-            timing: Timing { asked, earlier: Earlier::default(), entered: None, began: None, deadline: None },
+            phase: BodyPhase::Ask,
+            timing: BodyTiming { asked, earlier: EarlierTime::default(), entered: None, began: None, deadline: None },
             heeds_cancel,
             registration: Registration::default(),
             in_batch: false,
         }
     }
 
-    /// It stands in a batch: its time begins when it does, not when the batch was accepted.
+    /// Marks a call in a batch: its time begins when it does, not when the batch was accepted.
     pub(crate) fn in_batch(mut self, in_batch: bool) -> Self {
         self.in_batch = in_batch;
         self
     }
 
-    /// It was asked for then; its time and its deadline count from there.
+    /// Sets when it was asked for. Its time and its deadline count from there.
     pub(crate) fn asked_at(&mut self, ticks: u64) {
         self.timing.asked = ticks;
     }
 
-    /// So much of its time had passed before it was asked for here. Its deadline knows nothing of that.
-    pub(crate) fn after(&mut self, earlier: Earlier) {
+    /// Adds time that had passed before it was asked for here. The deadline ignores it.
+    pub(crate) fn after(&mut self, earlier: EarlierTime) {
         self.timing.earlier = earlier;
     }
 
@@ -175,37 +176,39 @@ impl Entry {
         self.op.accept(&self.run);
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<OpOutcome> {
         loop {
             if self.run.is_stopped() {
                 return Poll::Pending;
             }
-            match std::mem::replace(&mut self.phase, Phase::Over) {
-                Phase::Ask => {
-                    if let Some(told) = self.ask() {
-                        return Poll::Ready(told);
+            match std::mem::replace(&mut self.phase, BodyPhase::Over) {
+                BodyPhase::Ask => {
+                    if let Some(outcome) = self.ask() {
+                        return Poll::Ready(outcome);
                     }
                 }
-                Phase::Key { mut key, again } => {
-                    if key.poll(cx).is_pending() {
-                        return self.queued(cx, key, again);
+                BodyPhase::Key { mut key, again } => {
+                    match key.poll(cx) {
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Ready(Err(cycle)) => return Poll::Ready(self.leave(ToolError::unavailable(cycle))),
+                        Poll::Pending => return self.queued(cx, key, again),
                     }
                     self.run.with(|machine| machine.unpark(&self.op.path));
                     self.enter(Some(key), again);
                 }
-                Phase::Body { body, label, key } => return self.poll_body(cx, body, label, key),
-                Phase::Over => return Poll::Pending,
+                BodyPhase::Body { body, label, key } => return self.poll_body(cx, body, label, key),
+                BodyPhase::Over => return Poll::Pending,
             }
         }
     }
 
-    /// Waits for its key, within the deadline, and unless it is cancelled.
-    fn queued(&mut self, cx: &mut Context<'_>, key: Key, again: bool) -> Poll<Told> {
+    /// Waits for its key until the deadline, unless it is cancelled.
+    fn queued(&mut self, cx: &mut Context<'_>, key: KeyClaim, again: bool) -> Poll<OpOutcome> {
         self.registration.register(&self.run, cx);
         if self.deadline_passed(cx) {
             return Poll::Ready(self.leave(deadline_passed()));
         }
-        // One that was entered before is told by its operations, once it has its key.
+        // A body that was entered before receives the cancellation in its operations, once it has its key.
         if let Some(error) = self.run.cancellation(self.heeds_cancel && !again) {
             self.run.with(|machine| machine.unpark(&self.op.path));
             return Poll::Ready(self.finish(Err(error)));
@@ -215,7 +218,7 @@ impl Entry {
             self.run.with(|machine| machine.park(park));
             self.run.note_wait();
         }
-        self.phase = Phase::Key { key, again };
+        self.phase = BodyPhase::Key { key, again };
         if let Some(asked) = self.op.take_asked_when_pending() {
             self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
         }
@@ -223,21 +226,21 @@ impl Entry {
         Poll::Pending
     }
 
-    /// An answer, or the next phase.
-    fn ask(&mut self) -> Option<Told> {
+    /// Returns the recorded outcome, or sets the next phase.
+    fn ask(&mut self) -> Option<OpOutcome> {
         let (path, asked) = (&self.op.path, self.op.asked()?);
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
         let again = match decision {
-            Decision::Answer { result, at } => return Some(Told { result, at, times: Times::default() }),
+            Decision::Answer { result, at } => return Some(OpOutcome { result, at, times: Times::default() }),
             Decision::Enter => {
                 self.timing.began = past.as_ref().map(|past| past.at);
                 true
             }
-            // Whatever else stands here was recorded for an atomic body of the same tool: entering a durable one is the
-            // first thing it does.
+            // Any other record was written for an atomic body of the same tool, because a durable body is entered
+            // before anything else.
             Decision::Perform { .. } => false,
-            Decision::Checked(left) if matches!(*left, Decision::Perform { .. }) => return None,
-            Decision::InDoubt { .. } | Decision::Park { .. } | Decision::Granted(_) | Decision::Checked(_) => {
+            Decision::Skipped(left) if matches!(*left, Decision::Perform { .. }) => return None,
+            Decision::InDoubt { .. } | Decision::Park { .. } | Decision::Granted(_) | Decision::Skipped(_) => {
                 let recorded = "an attempt of an atomic body that may have happened";
                 self.run.hold(Hold::changed_body(path, recorded, "a durable one"));
                 return None;
@@ -254,11 +257,11 @@ impl Entry {
         }
         let began = past.and_then(|past| if self.in_batch { past.begun } else { Some(past.since) });
         let from = began.unwrap_or_else(|| self.run.at(self.timing.asked));
-        let policy = self.run.kernel.env.governs(&self.tool, self.call.limits.as_deref());
+        let policy = self.run.kernel.env.policy_for(&self.tool, self.call.limits.as_deref());
         if let Some(deadline) = policy.as_deref().unwrap_or_else(|| self.tool.resolved()).deadline {
             let at = from + deadline;
             let timer = self.run.kernel.env.clock.sleep(at.since(self.run.now()));
-            let look = self.run.kernel.env.clock.sleep(limits::ALARM_LOOK);
+            let look = self.run.kernel.env.clock.sleep(limits::CLOCK_CHECK);
             self.timing.deadline = Some(Deadline { at, timer, look });
             self.run.with(|machine| machine.deadline(&self.op.path, Some(at)));
         }
@@ -266,24 +269,24 @@ impl Entry {
             self.enter(None, again);
             return None;
         };
-        match Key::request(&self.run, &self.op.path, key, self.scope.held.as_ref()) {
+        match KeyClaim::request(&self.run, &self.op.path, key, self.scope.held.as_ref()) {
             Ok(key) => {
                 self.scope.held = Some(key.hold(self.scope.held.take()));
-                self.phase = Phase::Key { key, again };
+                self.phase = BodyPhase::Key { key, again };
                 None
             }
             Err(cycle) => Some(self.leave(ToolError::unavailable(cycle))),
         }
     }
 
-    fn enter(&mut self, key: Option<Key>, again: bool) {
+    fn enter(&mut self, key: Option<KeyClaim>, again: bool) {
         let ticks = self.run.kernel.env.clock.ticks();
         self.timing.entered = Some(ticks);
         let began = self.timing.began.unwrap_or_else(|| self.run.at(ticks));
         if !again {
             let asked = self.op.take_asked();
             self.run.append(&self.op.path, began, asked, Event::Entered);
-            narrate(&self.tool, &self.run, &self.op.path, Phrase::Start, &self.call.args);
+            narrate(&self.tool, &self.run, &self.op.path, NarrationPhase::Start, &self.call.args);
         }
         let label = Attempt::new(self.run.origin(), self.op.path.clone(), self.op.name.clone(), 1, 1);
         let Body::Durable(durable) = self.tool.body() else { return };
@@ -292,7 +295,7 @@ impl Entry {
         let durable = durable.clone();
         // Entered inside the first poll, where a panic is caught.
         let body = Box::pin(async move { durable.enter(ctx, args).await });
-        self.phase = Phase::Body { body, label, key };
+        self.phase = BodyPhase::Body { body, label, key };
     }
 
     fn ctx(&self, began: Timestamp) -> Ctx {
@@ -300,7 +303,7 @@ impl Entry {
         Ctx::new(self.run.clone(), self.op.path.clone(), self.scope.clone(), inside, began)
     }
 
-    /// The body failed: what it did is undone before it ends. Nothing if there is nothing to undo.
+    /// The compensation of a body that failed, which runs before the body ends; `None` if there is nothing to undo.
     fn compensation(&self, error: &ToolError) -> Option<BoxFuture<'static, ToolResult<Output>>> {
         let undos = std::mem::take(&mut *self.frame.undos.lock());
         if undos.is_empty() {
@@ -314,13 +317,14 @@ impl Entry {
         cx: &mut Context<'_>,
         mut body: BoxFuture<'static, ToolResult<Output>>,
         label: Attempt,
-        key: Option<Key>,
-    ) -> Poll<Told> {
+        key: Option<KeyClaim>,
+    ) -> Poll<OpOutcome> {
         let polled = {
             let _watched = self.run.kernel.watchdog.enter(&label);
             let _span =
                 tracing::debug_span!("body", run = %self.run.id, path = %self.op.path, name = %self.op.name).entered();
-            let plain = |result: ToolResult<Output>| result.and_then(|output| output.plain("a durable body"));
+            let plain =
+                |result: ToolResult<Output>| result.and_then(|output| output.refuse_atomic_only("a durable body"));
             std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx).map(plain)))
         };
 
@@ -344,7 +348,7 @@ impl Entry {
         if !matches!(polled, Ok(Poll::Pending)) {
             let next = self.op.path.child(self.frame.next.load(Ordering::Acquire));
             self.run.with(|machine| machine.returned(&next));
-            // What it returned is nobody's concern if its journal is only checked.
+            // A check ignores what the body returned.
             if self.run.is_stopped() || self.run.only_checks {
                 return Poll::Pending;
             }
@@ -362,24 +366,24 @@ impl Entry {
                     self.run.hold(Hold::Outside { path: self.op.path.clone() });
                     return Poll::Pending;
                 }
-                self.phase = Phase::Body { body, label, key };
+                self.phase = BodyPhase::Body { body, label, key };
                 return Poll::Pending;
             }
             Err(panic) => Err(self.panicked(&panic_message(&*panic))),
         };
-        let told = self.finish(result);
-        // After its end is said, which the key waits for.
+        let outcome = self.finish(result);
+        // Dropped after its end is recorded: the key is released once that record is durable.
         drop(key);
-        Poll::Ready(told)
+        Poll::Ready(outcome)
     }
 
-    /// Ends without the body having returned: what of it may have happened stays visible.
-    fn leave(&mut self, error: ToolError) -> Told {
+    /// Ends before the body has returned. Its attempts that may have happened stay visible.
+    fn leave(&mut self, error: ToolError) -> OpOutcome {
         let (path, now) = (self.op.path.clone(), self.run.now());
         self.run.with(|machine| machine.abandon_below(&path, now));
-        let told = self.finish(Err(error));
+        let outcome = self.finish(Err(error));
         self.run.leave_queues_below(&path);
-        told
+        outcome
     }
 
     fn deadline_passed(&mut self, cx: &mut Context<'_>) -> bool {
@@ -392,7 +396,7 @@ impl Entry {
             if *at <= self.run.now() {
                 return true;
             }
-            *look = self.run.kernel.env.clock.sleep(limits::ALARM_LOOK);
+            *look = self.run.kernel.env.clock.sleep(limits::CLOCK_CHECK);
         }
         false
     }
@@ -403,23 +407,25 @@ impl Entry {
 
     fn panicked(&self, message: &str) -> ToolError {
         let correlation = self.correlation();
-        tracing::error!(correlation, name = %self.op.name, "the durable body panicked: {message}");
+        hidden::log(&correlation, &self.op.name, format_args!("the durable body panicked: {message}"));
         ToolError::Panicked { correlation }
     }
 
-    fn finish(&mut self, result: ToolResult<Output>) -> Told {
+    fn finish(&mut self, result: ToolResult<Output>) -> OpOutcome {
         self.frame.ended.store(true, Ordering::Release);
         if self.timing.deadline.is_some() {
             self.run.with(|machine| machine.deadline(&self.op.path, None));
         }
-        let result = match result.as_ref().map(|output| output.shallow(&self.op.name)) {
+        let result = match result.as_ref().map(|output| output.check_depth(&self.op.name)) {
             Ok(Err(error)) => Err(error),
             _ => result,
         };
         let result = result.map_err(|error| self.seal(error));
-        let phrase = if result.is_ok() { Phrase::End } else { Phrase::Failure };
+        let phrase = if result.is_ok() { NarrationPhase::End } else { NarrationPhase::Failure };
         narrate(&self.tool, &self.run, &self.op.path, phrase, &self.call.args);
-        let told = self.told(&result).map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
+        let told = self
+            .replacement(&result)
+            .map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let ticks = self.run.kernel.env.clock.ticks();
         let times = self.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);
@@ -427,22 +433,23 @@ impl Entry {
         let (answer, at) = (finished.answer(), self.run.at(ticks));
         let asked = self.op.take_asked();
         self.run.append(&self.op.path, at, asked, Event::Finished(finished));
-        Told { result: answer, at, times }
+        OpOutcome { result: answer, at, times }
     }
 
-    /// A body runs from being entered to its end, whatever its operations wait for: they have times of their own.
+    /// A body runs from its entry to its end, whatever its operations wait for. They have times of their own.
     fn times(&self, ticks: u64) -> Times {
-        let Timing { asked, earlier, entered, began, .. } = &self.timing;
+        let BodyTiming { asked, earlier, entered, began, .. } = &self.timing;
         let since = |entered: u64| ticks.saturating_sub(entered);
         let before = |entered: u64| began.map_or(0, |began| nanos(self.run.at(entered).since(began)));
         let running = entered.map_or(0, |entered| since(entered).saturating_add(before(entered)));
         earlier.and(since(*asked), running)
     }
 
-    fn told(&self, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+    fn replacement(&self, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
         let Self { run, tool, call, .. } = self;
-        let passing = Passing { run, path: &self.op.path, tool, args: &call.args, id: call.id.as_deref() };
-        passing.after(result, broken_promise(tool, result))
+        let middleware_call =
+            MiddlewareCall { run, path: &self.op.path, tool, args: &call.args, id: call.id.as_deref() };
+        middleware_call.after(result, broken_promise(tool, result))
     }
 
     fn seal(&self, error: ToolError) -> ToolError {
@@ -454,7 +461,7 @@ fn deadline_passed() -> ToolError {
     ToolError::TimedOut { message: "the call's deadline passed".to_owned() }
 }
 
-impl Drop for Entry {
+impl Drop for DurableCall {
     fn drop(&mut self) {
         self.frame.ended.store(true, Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! The life of one operation that makes attempts: an atomic call or a step. A state machine that is polled; it is boxed
-//! and spawned only if it has to wait.
+//! The life of one operation that makes attempts: an atomic call or a step. It is a state machine that is polled, and
+//! it is boxed and spawned only if it has to wait.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,20 +9,20 @@ use futures_util::future::BoxFuture;
 
 use super::attempt::{Attempt, Origin, idempotency_key};
 use super::batch::Barrier;
-use super::commands::{self, Ready};
+use super::commands::{self, ReadyCommand};
 use super::doubt::Doubting;
-use super::key::waits_for_key;
+use super::hidden;
 use super::operation::Operation;
-use super::queue::{Queue, Stage};
+use super::queue::{AdmissionGoal, AttemptQueue};
 use super::rules::Rules;
-use super::running::{Ended, Running, panic_message};
+use super::running::{AttemptEnd, RunningAttempt, panic_message};
 use super::stopwatch::Stopwatch;
-use super::wait::Wait;
+use super::wait::ParkWait;
 use crate::path::Path;
-use crate::run::machine::Past;
-use crate::run::record::{DoubtCause, Event, Finished, Record, Settled, Settler, Told};
+use crate::run::machine::OpPast;
+use crate::run::record::{DoubtCause, Event, Finished, OpOutcome, Record, Settled, Settler};
 use crate::run::replay::Decision;
-use crate::run::spent::{Earlier, Spent};
+use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
@@ -30,37 +30,43 @@ use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, Toolbox};
 use crate::value::digest::Encoder;
 
 /// Makes the attempts of an operation.
-pub(crate) trait Source<'a>: Send {
+pub(crate) trait AttemptSource<'a>: Send {
     /// Starts an attempt.
     fn attempt(&mut self, run: &Run, attempt: Attempt) -> BoxFuture<'a, ToolResult<Output>>;
 
-    /// Asks whether attempts under this key happened; `None` if nobody knows how to find out.
+    /// Finds out whether attempts under this key happened; `None` if that cannot be found out.
     fn reconcile(&mut self, attempt: Attempt) -> Option<BoxFuture<'a, ToolResult<Reconciled<Output>>>>;
 
-    /// What the body is told instead of the result, where a check or middleware has something else to say.
-    fn told(&self, _run: &Run, _path: &Path, _result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
+    /// What the body is told instead of the result, if a check or middleware replaces it.
+    fn replacement(&self, _run: &Run, _path: &Path, _result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
         None
     }
 
-    /// The last attempt returned, with an output or without.
-    fn ended(&self, _run: &Run, _path: &Path, _well: bool) {}
+    /// Called when the last attempt returned, with whether it succeeded.
+    fn ended(&self, _run: &Run, _path: &Path, _succeeded: bool) {}
 
-    /// What is to happen together with the outcome.
-    fn commands(&self, _run: &Run, _path: &Path, _output: &Output, _at: Timestamp) -> Result<Vec<Ready>, ToolError> {
+    /// The commands that are committed together with the outcome.
+    fn commands(
+        &self,
+        _run: &Run,
+        _path: &Path,
+        _output: &Output,
+        _at: Timestamp,
+    ) -> Result<Vec<ReadyCommand>, ToolError> {
         Ok(Vec::new())
     }
 
-    /// What the names in its commands are resolved in.
+    /// The toolbox in which the names in its commands are resolved.
     fn toolbox<'t>(&'t self, run: &'t Run) -> &'t Toolbox {
         &run.kernel.env.toolbox
     }
 
-    /// Who ended it instead of an attempt.
+    /// Who ended it, if that was not an attempt.
     fn settled(&mut self) -> Option<Settled> {
         None
     }
 
-    /// Whether it touches the outside at all. If not, nothing of it can be in doubt, whatever class it was asked under.
+    /// Whether it has effects outside. If not, it can never be in doubt, whatever effect class it was asked for with.
     const ACTS: bool = true;
 }
 
@@ -69,27 +75,27 @@ pub(crate) struct Execution<'a, S> {
     pub(crate) op: Operation,
     pub(crate) rules: Rules,
     pub(crate) source: S,
-    pub(crate) queue: Queue,
+    pub(crate) queue: AttemptQueue,
     pub(crate) attempt: u32,
     pub(crate) registration: Registration,
-    /// Asked for before any operation was told of a cancellation; what is asked for later cleans up.
+    /// Whether it was asked for before any operation received a cancellation. Later operations are part of cleaning up.
     pub(super) heeds_cancel: bool,
-    pub(super) phase: Phase<'a>,
+    pub(super) phase: ExecutionPhase<'a>,
     pub(super) clock: Stopwatch,
     awake: Awake,
 }
 
-/// Moved at every turn, so what few operations come to is out of line.
-pub(crate) enum Phase<'a> {
+/// Moved at every step, so the data of rare phases is boxed.
+pub(crate) enum ExecutionPhase<'a> {
     Ask,
     /// A retry is due later.
-    Delay(Box<Wait>),
+    Delay(Box<ParkWait>),
     /// It waits for an answer from outside.
-    Parked(Box<Wait>),
-    Admit(Stage),
-    /// Everything the attempt depends on is on its way to the store.
+    Parked(Box<ParkWait>),
+    Admit(AdmissionGoal),
+    /// What the attempt depends on is being written to the store.
     Durable(u64),
-    Running(Running<'a>),
+    Running(RunningAttempt<'a>),
     Doubt(Box<Doubting<'a>>),
     Over,
 }
@@ -97,14 +103,14 @@ pub(crate) enum Phase<'a> {
 pub(crate) enum Flow {
     Next,
     Pending,
-    Done(Told),
+    Done(OpOutcome),
 }
 
-// Nothing in it is pinned in place: the futures it holds are boxed.
+// Nothing in it is pinned: the futures it holds are boxed.
 impl<S> Unpin for Execution<'_, S> {}
 
-impl<'a, S: Source<'a>> Execution<'a, S> {
-    pub(crate) fn new(run: Arc<Run>, op: Operation, rules: Rules, source: S, queue: Queue) -> Self {
+impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
+    pub(crate) fn new(run: Arc<Run>, op: Operation, rules: Rules, source: S, queue: AttemptQueue) -> Self {
         let asked = run.kernel.env.clock.ticks();
         let heeds_cancel = !rules.compensates && run.heeds_cancel();
         Self {
@@ -116,13 +122,13 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             attempt: 1,
             registration: Registration::default(),
             heeds_cancel,
-            phase: Phase::Ask,
+            phase: ExecutionPhase::Ask,
             clock: Stopwatch::new(asked),
             awake: Awake::default(),
         }
     }
 
-    /// It was asked for then, and may have waited since; its time and its deadline count from there.
+    /// Sets when it was asked for, and whether it has waited since. Its time and its deadline count from there.
     pub(crate) fn asked_at(&mut self, ticks: u64, waited: bool) {
         self.clock.asked = ticks;
         if waited {
@@ -130,18 +136,18 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    /// So much of its time had passed before it was asked for here. Its deadline knows nothing of that.
-    pub(crate) fn after(&mut self, earlier: Earlier) {
+    /// Adds time that had passed before it was asked for here. The deadline ignores it.
+    pub(crate) fn after(&mut self, earlier: EarlierTime) {
         self.clock.earlier = earlier;
     }
 
-    /// Records that it was asked for. It begins later, and what it records then is not earlier than this.
+    /// Records that it was asked for. It begins later, and what it records then must not be earlier than this.
     pub(crate) fn accept(&mut self) {
         self.op.accept(&self.run);
         self.queue.note_wait();
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<OpOutcome> {
         loop {
             if self.run.is_stopped() {
                 return Poll::Pending;
@@ -149,7 +155,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             match self.advance(cx) {
                 Flow::Next => {}
                 Flow::Pending => {
-                    // Standing still: what is buffered goes to the store meanwhile, so that the run can be seen.
+                    // While it is pending, the buffered records go to the store, so that the run can be seen.
                     if let Some(asked) = self.op.take_asked_when_pending() {
                         self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
                     }
@@ -157,46 +163,46 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                     self.awake.set(&self.run, !self.is_parked());
                     return Poll::Pending;
                 }
-                Flow::Done(told) => return Poll::Ready(told),
+                Flow::Done(outcome) => return Poll::Ready(outcome),
             }
         }
     }
 
     fn advance(&mut self, cx: &mut Context<'_>) -> Flow {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Ask => self.ask(),
-            Phase::Delay(wait) => self.delay(cx, wait),
-            Phase::Parked(wait) => self.parked(cx, wait),
-            Phase::Admit(stage) => self.admit(cx, stage),
-            Phase::Durable(mark) => self.durable(cx, mark),
-            Phase::Running(running) => self.running(cx, running),
-            Phase::Doubt(doubting) => self.doubting(cx, doubting),
-            Phase::Over => Flow::Pending,
+        match std::mem::replace(&mut self.phase, ExecutionPhase::Over) {
+            ExecutionPhase::Ask => self.ask(),
+            ExecutionPhase::Delay(wait) => self.delay(cx, wait),
+            ExecutionPhase::Parked(wait) => self.parked(cx, wait),
+            ExecutionPhase::Admit(goal) => self.admit(cx, goal),
+            ExecutionPhase::Durable(mark) => self.durable(cx, mark),
+            ExecutionPhase::Running(running) => self.running(cx, running),
+            ExecutionPhase::Doubt(doubting) => self.doubting(cx, doubting),
+            ExecutionPhase::Over => Flow::Pending,
         }
     }
 
-    pub(crate) fn go(&mut self, phase: Phase<'a>) -> Flow {
+    pub(crate) fn go(&mut self, phase: ExecutionPhase<'a>) -> Flow {
         self.phase = phase;
         Flow::Next
     }
 
-    pub(crate) fn stay(&mut self, phase: Phase<'a>) -> Flow {
+    pub(crate) fn stay(&mut self, phase: ExecutionPhase<'a>) -> Flow {
         self.phase = phase;
         Flow::Pending
     }
 
-    /// The journal decides where to go on.
+    /// Asks the journal where to continue.
     fn ask(&mut self) -> Flow {
         let Some(asked) = &self.op.asked else { return Flow::Pending };
         let path = &self.op.path;
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, asked));
         self.op.settle_asked(past.is_some());
         let latest = past.as_ref().map(|past| past.at);
-        if let Some(Past { since, begun, effect, spent, .. }) = past {
-            // The deadline of a call that its batch held back does not count yet.
+        if let Some(OpPast { since, begun, effect, spent, .. }) = past {
+            // The deadline of a call that its batch held back has not started yet.
             let from = begun.or_else(|| self.queue.barrier.is_none().then_some(since));
             self.go_back_to(from, &spent);
-            // Loosening a tool does not loosen what was begun when it was strict.
+            // Loosening a tool's effect class does not loosen attempts that were begun under the strict one.
             if S::ACTS {
                 self.rules.effect = self.rules.effect.max(effect);
             }
@@ -204,37 +210,37 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             self.set_deadline(self.run.at(self.clock.asked));
         }
         match decision {
-            Decision::Answer { result, at } => Flow::Done(Told { result, at, times: Times::default() }),
+            Decision::Answer { result, at } => Flow::Done(OpOutcome { result, at, times: Times::default() }),
             Decision::Perform { attempt, not_before } => {
                 self.attempt = attempt;
                 match not_before {
                     Some(until) => self.wait_until(until),
-                    None => self.go(Phase::Admit(Stage::first())),
+                    None => self.go(ExecutionPhase::Admit(AdmissionGoal::Attempt)),
                 }
             }
             Decision::InDoubt { attempt, cause, over_by, said, recorded } => {
                 self.attempt = attempt;
                 let doubting = Doubting::new(cause, over_by).said(said).recorded(latest.filter(|_| recorded));
-                self.go(Phase::Doubt(Box::new(doubting)))
+                self.go(ExecutionPhase::Doubt(Box::new(doubting)))
             }
             Decision::Park { on, until, attempt } => {
                 self.attempt = attempt;
                 let since = latest.unwrap_or_else(|| self.run.now());
-                self.go(Phase::Parked(Box::new(Wait::new(on, until, since))))
+                self.go(ExecutionPhase::Parked(Box::new(ParkWait::new(on, until, since))))
             }
-            Decision::Granted(_) => self.go(Phase::Admit(Stage::first())),
+            Decision::Granted(_) => self.go(ExecutionPhase::Admit(AdmissionGoal::Attempt)),
             Decision::Enter => {
                 self.run.hold(Hold::changed_body(&self.op.path, "a durable body that was entered", "an atomic one"));
                 Flow::Pending
             }
-            // Held by the machine, or left alone by it; nobody polls this again.
-            Decision::Diverged(_) | Decision::Checked(_) => Flow::Pending,
+            // Held or skipped by the machine, and not polled again.
+            Decision::Diverged(_) | Decision::Skipped(_) => Flow::Pending,
         }
     }
 
-    /// The deadline counts from when it began, and its time from when it was asked for, whatever happened to the process or
-    /// the run meanwhile.
-    fn go_back_to(&mut self, began: Option<Timestamp>, spent: &Spent) {
+    /// Restores the deadline, which counts from when the operation began, and its time, which counts from when it was
+    /// asked for, whatever happened to the process or the run meanwhile.
+    fn go_back_to(&mut self, began: Option<Timestamp>, spent: &SpentTime) {
         let now = self.run.at(self.clock.asked);
         self.set_deadline(began.unwrap_or(now));
         self.clock.earlier = spent.by(now);
@@ -246,22 +252,22 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
     }
 
     pub(super) fn wait_until(&mut self, until: Timestamp) -> Flow {
-        let wait = Wait::new(Blocked::Retry, Some(until), self.run.now());
-        self.go(Phase::Delay(Box::new(wait)))
+        let wait = ParkWait::new(Blocked::Retry, Some(until), self.run.now());
+        self.go(ExecutionPhase::Delay(Box::new(wait)))
     }
 
-    /// Key, turn, the tool's own limits, permit: in this order.
-    fn admit(&mut self, cx: &mut Context<'_>, stage: Stage) -> Flow {
+    /// Queues for key, turn, the tool's own limits and permit, in this order.
+    fn admit(&mut self, cx: &mut Context<'_>, goal: AdmissionGoal) -> Flow {
         let lane = &self.rules.lane;
-        match self.queue.poll(cx, stage, (&self.run, &self.op.path), lane) {
+        match self.queue.poll(cx, goal, (&self.run, &self.op.path), lane) {
             Ok(Poll::Ready(())) => self.stop_waiting_for_key(),
             Err(cycle) => return self.finish(Err(ToolError::unavailable(cycle))),
             Ok(Poll::Pending) => return self.queued(cx),
         }
         if self.run.kernel.closed.load(std::sync::atomic::Ordering::Acquire) {
-            // Shutting down: whoever opens the store next makes the attempt.
+            // The runtime shuts down. The next process that opens the store makes the attempt.
             self.queue.release();
-            return self.stay(Phase::Over);
+            return self.stay(ExecutionPhase::Over);
         }
         if let Some(error) = self.run.cancellation(self.heeds_cancel) {
             return self.finish(Err(error));
@@ -272,50 +278,23 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.prepare()
     }
 
-    /// Waits for its turn, within the deadline.
-    fn queued(&mut self, cx: &mut Context<'_>) -> Flow {
-        if let Some(left) = self.left()
-            && self.queue.is_overdue(cx, &*self.run.kernel.env.clock, left)
-        {
-            self.stop_waiting_for_key();
-            return self.finish(Err(self.deadline_passed()));
-        }
-        self.registration.register(&self.run, cx);
-        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
-            self.stop_waiting_for_key();
-            return self.finish(Err(error));
-        }
-        if let Some(key) = self.queue.awaited_key() {
-            let park = waits_for_key(&self.run, &self.op, key, self.clock.deadline);
-            self.run.with(|machine| machine.park(park));
-            self.run.note_wait();
-        }
-        self.stay(Phase::Admit(Stage::first()))
-    }
-
-    fn stop_waiting_for_key(&self) {
-        if self.rules.lane.key.is_some() {
-            self.run.with(|machine| machine.unpark(&self.op.path));
-        }
-    }
-
-    fn deadline_passed(&self) -> ToolError {
+    pub(super) fn deadline_passed(&self) -> ToolError {
         let deadline = self.rules.deadline.unwrap_or_default();
         ToolError::TimedOut { message: format!("the call's deadline of {deadline:?} passed before it could start") }
     }
 
-    /// Makes durable what must be before the attempt leaves the process.
+    /// Records what must be durable before the attempt leaves the process.
     fn prepare(&mut self) -> Flow {
-        // Before anything says that it may have happened: an attempt that is not begun leaves no doubt.
+        // Checked before the intent is recorded: an attempt that does not begin must leave no doubt.
         if self.has_lost_its_lease() {
-            return self.stay(Phase::Over);
+            return self.stay(ExecutionPhase::Over);
         }
-        let suspect = self.run.suspect();
+        let suspect = self.run.must_announce_attempt();
         let attempt = self.attempt;
         let event = match self.rules.effect {
             Effect::Once if S::ACTS && self.run.with(|machine| machine.must_ask_about(&self.op.path)) => {
                 let over_by = self.run.now();
-                return self.go(Phase::Doubt(Box::new(Doubting::new(DoubtCause::Restored, over_by))));
+                return self.go(ExecutionPhase::Doubt(Box::new(Doubting::new(DoubtCause::Restored, over_by))));
             }
             Effect::Once => {
                 let now = self.run.at(self.ticks());
@@ -323,19 +302,20 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.clock.stop_by = Some(stop_by);
                 let event = Event::Intended { attempt, over_by: stop_by + self.rules.grace };
                 let mark = self.append_at(now, event);
-                return self.go(Phase::Durable(mark));
+                return self.go(ExecutionPhase::Durable(mark));
             }
-            // What does not act kills nobody; announced, a refusal would look like an attempt that was let through.
+            // An operation without effects cannot kill the process. If a refusal were announced, it would look like an
+            // attempt that was allowed.
             _ if suspect && S::ACTS => Event::Attempting { attempt },
             Effect::Readonly => return self.start(self.ticks()),
             Effect::Idempotent if self.run.with(|machine| machine.outbox().exists()) => {
                 let mark = self.run.with(|machine| machine.outbox().written());
-                return self.go(Phase::Durable(mark));
+                return self.go(ExecutionPhase::Durable(mark));
             }
             Effect::Idempotent => Event::Attempting { attempt },
         };
         let mark = self.append(event);
-        self.go(Phase::Durable(mark))
+        self.go(ExecutionPhase::Durable(mark))
     }
 
     fn durable(&mut self, cx: &mut Context<'_>, mark: u64) -> Flow {
@@ -343,10 +323,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             self.queue.note_wait();
             self.registration.register(&self.run, cx);
             if !self.run.has_durable(mark) {
-                return self.stay(Phase::Durable(mark));
+                return self.stay(ExecutionPhase::Durable(mark));
             }
         }
-        // Cancelled while it waited: it did not begin, and need not.
+        // Cancelled while it waited, so it does not begin.
         if let Some(error) = self.run.cancellation(self.heeds_cancel) {
             return self.finish(Err(error));
         }
@@ -354,34 +334,36 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         if self.is_overdue(ticks) { self.intend_again() } else { self.start(ticks) }
     }
 
-    /// A reading of the ticks. Nothing pending so far: the one made when the call was asked for still holds.
+    /// A tick reading. If nothing was pending so far, the reading from when the call was asked for is still exact.
     fn ticks(&self) -> u64 {
         if self.queue.waited() { self.run.kernel.env.clock.ticks() } else { self.clock.asked }
     }
 
-    /// Whether others may take the attempt for over: this process stood still for so long. No zombie doubles.
+    /// Whether this process stood still so long that others may consider the attempt over. It must not run beside its
+    /// successor.
     fn is_overdue(&self, ticks: u64) -> bool {
-        // One that has not waited for anything was begun, or goes on, where it was intended.
+        // An attempt that has waited for nothing starts at the time of its intent.
         let is_over = |stop_by| self.run.at(ticks) >= stop_by + self.rules.grace;
         self.queue.waited() && self.clock.stop_by.is_some_and(is_over)
     }
 
-    /// It did not begin in its time; whether it still may is for the store to say, which knows whose run it is.
+    /// Records a new intent: the attempt did not begin in its time. The store decides whether it still may, because it
+    /// knows the run's owner.
     fn intend_again(&mut self) -> Flow {
         let (attempt, by) = (self.attempt, Settler::Tool);
-        self.append(Event::Settled { attempt, by, reason: "it was not begun in its time".to_owned() });
+        self.append(Event::Settled { attempt, by, reason: "it did not begin in its time".to_owned() });
         self.attempt += 1;
         self.prepare()
     }
 
     fn start(&mut self, started: u64) -> Flow {
-        // The last moment at which nothing has left the process.
+        // The last check before anything leaves the process.
         if self.has_lost_its_lease() {
-            return self.stay(Phase::Over);
+            return self.stay(ExecutionPhase::Over);
         }
-        // The body around it may have been dropped while this was polled on another thread.
+        // The body around it may have been dropped while another thread polled this.
         if self.queue.barrier.as_ref().is_some_and(Barrier::is_dropped) {
-            return self.stay(Phase::Over);
+            return self.stay(ExecutionPhase::Over);
         }
         let (path, name) = (self.op.path.clone(), self.op.name.clone());
         let origin = Origin { lasts: self.rules.timeout, effect: self.rules.effect, ..self.run.origin() };
@@ -390,12 +372,12 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         let (source, run) = (&mut self.source, &self.run);
         let body = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| source.attempt(run, attempt.clone())));
         match body {
-            Ok(body) => self.go(Phase::Running(Running::new(body, attempt, started, heeds_cancel))),
-            Err(panic) => self.conclude(started, Ended::Panicked(panic_message(&*panic))),
+            Ok(body) => self.go(ExecutionPhase::Running(RunningAttempt::new(body, attempt, started, heeds_cancel))),
+            Err(panic) => self.conclude(started, AttemptEnd::Panicked(panic_message(&*panic))),
         }
     }
 
-    /// Whether others may take this worker for dead; if so it has no part in the run any more.
+    /// Whether the lease expired, so that others may consider this worker dead. If so, it stops driving the run.
     fn has_lost_its_lease(&self) -> bool {
         let is_over = self.run.kernel.lease.is_over(&*self.run.kernel.env.clock);
         if is_over {
@@ -404,19 +386,22 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         is_over
     }
 
-    fn running(&mut self, cx: &mut Context<'_>, mut running: Running<'a>) -> Flow {
-        // One that starts now was looked at a moment ago.
+    fn running(&mut self, cx: &mut Context<'_>, mut running: RunningAttempt<'a>) -> Flow {
+        // An attempt that starts now was checked a moment ago.
         if running.is_pending && self.clock.stop_by.is_some() && self.is_overdue(self.ticks()) {
             let started = running.started;
             drop(running);
-            return self.conclude(started, Ended::TimedOut("the process stood still beyond its time".to_owned()));
+            return self.conclude(
+                started,
+                AttemptEnd::TimedOut("the process stood still for longer than the attempt may take".to_owned()),
+            );
         }
         let cancelled = self.run.is_cancelled();
         match running.poll(cx, &self.run.kernel, &self.rules, || self.left(), cancelled) {
             Poll::Ready(ended) => {
                 let started = running.started;
-                // An answer that comes later is not the attempt's to vouch for.
-                if matches!(&ended, Ended::Returned(Ok(output)) if output.later.is_none()) {
+                // If the answer comes later, this attempt cannot vouch for its artifacts.
+                if matches!(&ended, AttemptEnd::Returned(Ok(output)) if output.later.is_none()) {
                     self.run.vouch(&self.op.path, running.vouched());
                 }
                 drop(running);
@@ -427,50 +412,52 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
                 self.queue.note_wait();
                 self.registration.register(&self.run, cx);
                 if self.run.is_cancelled() != cancelled {
-                    return self.go(Phase::Running(running));
+                    return self.go(ExecutionPhase::Running(running));
                 }
-                self.stay(Phase::Running(running))
+                self.stay(ExecutionPhase::Running(running))
             }
         }
     }
 
-    /// Time until the deadline, or until the attempt must be over to keep what its intent says.
-    fn left(&self) -> Option<Duration> {
+    /// The time until the deadline, or until the attempt must be over to keep the promise of its intent.
+    pub(super) fn left(&self) -> Option<Duration> {
         let end = self.clock.deadline.into_iter().chain(self.clock.stop_by).min()?;
         Some(end.since(self.run.now()))
     }
 
-    fn conclude(&mut self, started: u64, ended: Ended) -> Flow {
+    fn conclude(&mut self, started: u64, ended: AttemptEnd) -> Flow {
         let now = self.run.kernel.env.clock.ticks();
         self.clock.ran(started, now);
-        // When all it set off is over, as its intent says, even if the body has returned before.
+        // When everything the attempt started is over according to its intent, even if the body has returned before.
         let set_off = self.clock.stop_by.take().map_or(self.run.at(now), |stop_by| stop_by + self.rules.grace);
-        let doubt = |cause| Phase::Doubt(Box::new(Doubting::new(cause, self.run.at(now))));
+        let doubt = |cause| ExecutionPhase::Doubt(Box::new(Doubting::new(cause, self.run.at(now))));
         let error = match ended {
-            Ended::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
-            Ended::Returned(Ok(output)) => {
+            AttemptEnd::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
+            AttemptEnd::Returned(Ok(output)) => {
                 self.source.ended(&self.run, &self.op.path, true);
                 return self.finish_at(now, Ok(output), None);
             }
-            // What it set off may still go on elsewhere: that it did not happen is believed when its time is over.
-            Ended::Returned(Err(ToolError::InDoubt { reason })) if S::ACTS && self.rules.effect == Effect::Once => {
+            // Work it started may still go on elsewhere, so "did not happen" is accepted only after its time is over.
+            AttemptEnd::Returned(Err(ToolError::InDoubt { reason }))
+                if S::ACTS && self.rules.effect == Effect::Once =>
+            {
                 let said: Arc<str> = crate::tool::view::bounded(reason.into()).into();
                 let doubting = Doubting::new(DoubtCause::Unclear, set_off).said(Some(said));
-                return self.go(Phase::Doubt(Box::new(doubting)));
+                return self.go(ExecutionPhase::Doubt(Box::new(doubting)));
             }
-            Ended::Returned(Err(error)) => error,
-            Ended::Panicked(message) => self.panicked(&message),
-            Ended::TimedOut(_) if self.rules.effect == Effect::Once => {
+            AttemptEnd::Returned(Err(error)) => error,
+            AttemptEnd::Panicked(message) => self.panicked(&message),
+            AttemptEnd::TimedOut(_) if self.rules.effect == Effect::Once => {
                 let phase = doubt(DoubtCause::TimedOut);
                 return self.go(phase);
             }
-            // The body is told by its next operation: this one may have happened.
-            Ended::Cancelled if self.rules.effect == Effect::Once => {
+            // The body receives the cancellation in its next operation, because this one may have happened.
+            AttemptEnd::Cancelled if self.rules.effect == Effect::Once => {
                 let phase = doubt(DoubtCause::Cancelled);
                 return self.go(phase);
             }
-            Ended::TimedOut(message) => ToolError::TimedOut { message },
-            Ended::Cancelled => self.run.with(|machine| machine.cancellation()),
+            AttemptEnd::TimedOut(message) => ToolError::TimedOut { message },
+            AttemptEnd::Cancelled => self.run.with(|machine| machine.cancellation()),
         };
         let error = self.seal(error);
         match self.rules.retry_after(&error, self.attempt, self.jitter()) {
@@ -483,7 +470,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         }
     }
 
-    /// Records the failure and when the next attempt is due; nothing but the key is held meanwhile.
+    /// Records the failure and the time of the next attempt. Only the key is held meanwhile.
     fn retry(&mut self, now: u64, error: ToolError, delay: Duration) -> Flow {
         let retry_at = self.run.at(now) + delay;
         if self.clock.deadline.is_some_and(|deadline| retry_at > deadline) {
@@ -498,7 +485,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
 
     fn panicked(&self, message: &str) -> ToolError {
         let correlation = self.correlation();
-        tracing::error!(correlation, name = %self.op.name, "the body panicked: {message}");
+        hidden::log(&correlation, &self.op.name, format_args!("the body panicked: {message}"));
         ToolError::Panicked { correlation }
     }
 
@@ -510,7 +497,7 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         format!("{}:{}:{}", self.run.id, self.op.path, self.attempt)
     }
 
-    /// Between 0 and 1, the same whenever this attempt of this run fails.
+    /// Between 0 and 1, and always the same for this attempt of this run.
     fn jitter(&self) -> f64 {
         let mut encoder = Encoder::new();
         encoder.text(&self.correlation());
@@ -531,10 +518,10 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         self.finish_at(now, result, None)
     }
 
-    /// Records the raw outcome and what the body is told, together.
+    /// Records the raw outcome and what the body is told, in one record.
     pub(crate) fn finish_at(&mut self, ticks: u64, mut result: ToolResult<Output>, settled: Option<Settled>) -> Flow {
         self.queue.release_but_key();
-        if let Ok(Err(error)) = result.as_ref().map(|output| output.shallow(&self.op.name)) {
+        if let Ok(Err(error)) = result.as_ref().map(|output| output.check_depth(&self.op.name)) {
             result = Err(error);
         }
         if let Ok(output) = &mut result
@@ -542,20 +529,21 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
         {
             commands::mark_secrets(self.source.toolbox(&self.run), output);
         }
-        let mut told = self.source.told(&self.run, &self.op.path, &result);
+        let mut replacement = self.source.replacement(&self.run, &self.op.path, &result);
         let commands = match &result {
-            // Also if the body is told something else: what is recorded is that it happened.
+            // The commands are carried out even if the body is told something else, because the record says that the
+            // effect happened.
             Ok(output) if !output.commands.is_empty() => {
                 let at = self.run.at(ticks);
                 let ready = self.source.commands(&self.run, &self.op.path, output, at);
                 ready.unwrap_or_else(|error| {
-                    told = Some(Err(error));
+                    replacement = Some(Err(error));
                     Vec::new()
                 })
             }
             _ => Vec::new(),
         };
-        let told = told.map(|told| told.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
+        let told = replacement.map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let times = self.clock.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);
         let finished = Finished { result, told, attempts: self.attempt, times, settled: settled.map(Box::new) };
@@ -573,18 +561,18 @@ impl<'a, S: Source<'a>> Execution<'a, S> {
             });
         }
         self.queue.release();
-        Flow::Done(Told { result: answer, at, times })
+        Flow::Done(OpOutcome { result: answer, at, times })
     }
 }
 
-/// Gives a hidden failure its correlation id and logs its whole chain; bounds the text of the others.
+/// Gives an internal error its correlation id and logs its whole chain. Bounds the text of other errors.
 pub(crate) fn seal(mut error: ToolError, name: &str, correlation: impl FnOnce() -> String) -> ToolError {
     match &mut error {
-        // One that came up from a child keeps the child's id.
+        // An error that came up from a child keeps the child's id.
         ToolError::Internal(internal) if internal.correlation.is_empty() => {
             internal.correlation = correlation();
             let chain = internal.chain().join(": ");
-            tracing::error!(correlation = internal.correlation, name, "internal error: {chain}");
+            hidden::log(&internal.correlation, name, format_args!("internal error: {chain}"));
         }
         ToolError::Failed { message, .. } | ToolError::Unavailable { message } => {
             if let std::borrow::Cow::Owned(cut) = crate::tool::view::bounded(message.as_str().into()) {

@@ -1,14 +1,15 @@
-//! Loops: the same call with the same result, over and over, with nothing new in between. Looks at the call **and** the
-//! result, so polling a job that changes is no loop.
+//! Loop detection: the same call with the same result, over and over, with nothing new in between. It considers the
+//! call **and** the result, so polling a job that changes is not a loop.
 //!
-//! Counted within one body, over the calls it makes by name, as a model makes them; a typed call (`charge::call(…)`) is a
-//! program's own, and its loops its author's business. Calls that are handed in from outside count by their session, see
-//! [`sessions`]. Everything here follows from recorded outcomes, taken in the order
-//! in which the body was told: entered again after a crash, a body meets the same refusals. The calls of a batch are
-//! judged by what was told before the batch, and counted in its order once it is over, whichever of them ended first.
+//! Loops are counted within one body, over the calls that it makes by name, as a model makes them. A typed call
+//! (`charge::call(…)`) is written by a programmer and is not counted. Calls that are submitted from outside are counted
+//! by session, see [`sessions`]. Everything here follows from recorded outcomes, in the order in which the body
+//! received them, so a body that is entered again after a crash meets the same refusals. The calls of a batch are
+//! judged by the outcomes before the batch, and counted in its order once it is over, whichever of them ended first.
 //!
-//! What it costs: two digests for a call by name inside a durable body, which are little beside the record that is written
-//! for it, or for a call that is handed in with a session. Other root calls and typed calls pay one branch. A body keeps [`WINDOW`] entries of fixed size.
+//! The cost is two digests for a call by name inside a durable body, which is little compared with its record, or for a
+//! call that is submitted with a session. Other root calls and typed calls pay one branch. A body keeps at most
+//! [`WINDOW`] entries of fixed size.
 
 pub(crate) mod sessions;
 
@@ -22,26 +23,26 @@ use crate::tool::{Snapshot, ToolError};
 use crate::value::Digest;
 use crate::value::digest::Encoder;
 
-/// Different calls among which a repetition is noticed: models go round in circles of two or three calls, hardly of more.
+/// Number of different calls among which a repetition is noticed. Models usually repeat cycles of two or three calls.
 const WINDOW: usize = 8;
 
-/// Which call.
+/// Identifies a call for loop detection.
 #[derive(Clone)]
-pub(crate) struct Key {
+pub(crate) struct LoopKey {
     tool: Arc<str>,
     args: Digest,
-    /// The call's own word on how often is too often.
+    /// The call's own limit for repetitions.
     limit: Option<u32>,
 }
 
-impl PartialEq for Key {
+impl PartialEq for LoopKey {
     fn eq(&self, other: &Self) -> bool {
         self.tool == other.tool && self.args == other.args
     }
 }
 
-impl Key {
-    /// `None` for a call that is not looked at.
+impl LoopKey {
+    /// `None` for a call that is not counted.
     pub(crate) fn of(call: &ToolCall) -> Option<Self> {
         match &call.tool {
             ToolRef::Name(name) => {
@@ -53,27 +54,27 @@ impl Key {
     }
 }
 
-/// How often a tool may be called in vain, where the call itself does not say.
+/// How often a tool may be called with the same result, if the call itself sets no limit.
 pub(crate) fn limit(runtime: &Policy, snapshot: &Snapshot, tool: &str) -> u32 {
     let own = snapshot.by_name(tool).and_then(|tool| tool.spec().limits.loop_limit);
     own.or(runtime.loop_limit).unwrap_or(limits::LOOP_LIMIT)
 }
 
-struct Seen {
-    key: Key,
+struct SeenCall {
+    key: LoopKey,
     result: Digest,
-    /// How often, since anything new happened.
+    /// How often, since the last new result.
     times: u32,
 }
 
-/// What a body was told lately, the latest last.
+/// The latest outcomes of a body, the newest last.
 #[derive(Default)]
-pub(crate) struct Loops(Vec<Seen>);
+pub(crate) struct Loops(Vec<SeenCall>);
 
 impl Loops {
-    /// Why this call is not made, if it would only go on with a loop.
-    /// `limit` says how often a tool may be called in vain, where the call itself does not.
-    pub(crate) fn refusal(&self, key: &Key, limit: impl FnOnce(&str) -> u32) -> Option<ToolError> {
+    /// Why this call is refused, if it would only continue a loop. `limit` returns how often a tool may be called with
+    /// the same result, if the call itself sets no limit.
+    pub(crate) fn refusal(&self, key: &LoopKey, limit: impl FnOnce(&str) -> u32) -> Option<ToolError> {
         let seen = self.0.iter().find(|seen| seen.key == *key)?;
         if seen.times < key.limit.unwrap_or_else(|| limit(&key.tool)) {
             return None;
@@ -85,28 +86,28 @@ impl Loops {
         )))
     }
 
-    /// The body is told an outcome. A refusal of ours is no outcome: it must not make the next call look new.
-    pub(crate) fn note(&mut self, key: Key, result: &Recorded) {
+    /// Adds an outcome. Refusals by loop detection must not be added: they would make the next call look new.
+    pub(crate) fn note(&mut self, key: LoopKey, result: &Recorded) {
         let result = digest(result);
         let known = self.0.iter().position(|seen| seen.key == key);
         match known.map(|index| self.0.remove(index)) {
             Some(seen) if seen.result == result => {
                 let times = seen.times.saturating_add(1);
-                self.0.push(Seen { times, ..seen });
+                self.0.push(SeenCall { times, ..seen });
             }
             _ => {
-                // Something new: whatever went round before has led somewhere.
+                // Something new: the cycle before it made progress.
                 self.0.iter_mut().for_each(|seen| seen.times = 0);
                 if self.0.len() == WINDOW {
                     self.0.remove(0);
                 }
-                self.0.push(Seen { key, result, times: 1 });
+                self.0.push(SeenCall { key, result, times: 1 });
             }
         }
     }
 }
 
-/// The same for results that say the same. Correlation ids differ from call to call, and say nothing.
+/// The same digest for results with the same content. Correlation ids differ from call to call and are ignored.
 fn digest(result: &Recorded) -> Digest {
     let mut encoder = Encoder::new();
     match result {
@@ -133,14 +134,14 @@ mod tests {
     use super::*;
     use crate::tool::Output;
 
-    fn key(tool: &str, n: u32) -> Key {
-        Key::of(&ToolCall::new(tool, json!({"n": n}))).unwrap()
+    fn key(tool: &str, n: u32) -> LoopKey {
+        LoopKey::of(&ToolCall::new(tool, json!({"n": n}))).unwrap()
     }
 
     /// Whether the next call `a` is refused after these outcomes of `(tool, result)`.
-    fn refused(told: impl IntoIterator<Item = (&'static str, u32)>) -> bool {
+    fn refused(outcomes: impl IntoIterator<Item = (&'static str, u32)>) -> bool {
         let mut loops = Loops::default();
-        for (tool, result) in told {
+        for (tool, result) in outcomes {
             loops.note(key(tool, 0), &Ok(Arc::new(Output::value(json!(result)))));
         }
         loops.refusal(&key("a", 0), |_| limits::LOOP_LIMIT).is_some()
@@ -151,7 +152,7 @@ mod tests {
         let times = |n: u32| (0..n).map(|_| ("a", 7));
         assert!(!refused(times(limits::LOOP_LIMIT - 1)));
         assert!(refused(times(limits::LOOP_LIMIT)));
-        assert!(refused(times(limits::LOOP_LIMIT + 9)), "and stays one");
+        assert!(refused(times(limits::LOOP_LIMIT + 9)), "it stays a loop");
     }
 
     #[test]
@@ -161,12 +162,12 @@ mod tests {
     }
 
     #[test]
-    fn e13_going_round_in_a_circle_of_several_calls_is_a_loop() {
+    fn e13_a_cycle_of_several_calls_is_a_loop() {
         assert!(refused((0..20).map(|n| (["a", "b", "c"][n % 3], 1))));
     }
 
     #[test]
-    fn e13_something_new_in_between_ends_a_loop() {
+    fn e13_a_new_result_in_between_ends_a_loop() {
         assert!(!refused((0..100).map(|n| if n % 2 == 0 { ("a", 1) } else { ("b", n) })), "edit, test, edit, test");
         let many = (0..100).map(|n| if n % 4 == 3 { ("b", n) } else { ("a", 1) });
         assert!(!refused(many));

@@ -1,4 +1,5 @@
-//! Middleware: what a program does to every call, before its arguments are checked and before its outcome is told.
+//! Middleware: what a program does with every call, before its arguments are checked and before its outcome is
+//! returned.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,27 +15,27 @@ use crate::tool::{Output, Tool, ToolError, ToolResult, ToolSpec};
 
 /// Sees every call of a runtime. Registered in order: `before` runs in that order, `after` in reverse.
 ///
-/// Both are plain functions: they decide, they do not wait. Work that has to wait belongs into a tool's `prepare` or its
-/// body. Neither runs again for a call the journal knows: what they said is in the record.
+/// Both are plain functions: they decide and do not wait. Work that has to wait belongs in a tool's `prepare` or its
+/// body. Neither runs again for a call that the journal records: their result is in the record.
 pub trait Middleware: Send + Sync + 'static {
-    /// Before the arguments are checked against the schema. May rewrite them, or answer the call without an attempt; an
-    /// error refuses the call. Changes nothing outside: after a crash it may be asked again about a call that did not
-    /// get any further.
+    /// Runs before the arguments are checked against the schema. It may rewrite them, or answer the call without an
+    /// attempt; an error refuses the call. It must not change anything outside: after a crash it may be called again
+    /// for a call that did not get any further.
     fn before(&self, _call: &mut Incoming<'_>) -> ToolResult<()> {
         Ok(())
     }
 
-    /// After the call has its outcome, and before anybody is told. May tell the body something else; the record keeps the
-    /// outcome itself beside it. If this fails or panics, the body gets an internal error, and the record still says what
-    /// happened. A call that was refused before its attempt does not come here.
+    /// Runs after the call has its outcome, and before the body receives it. It may tell the body something else; the
+    /// record keeps the outcome itself beside it. If this fails or panics, the body gets an internal error, and the
+    /// record still says what happened. It is not called for a call that was refused before its attempt.
     fn after(&self, _call: &mut Outgoing<'_>) -> ToolResult<()> {
         Ok(())
     }
 }
 
-/// Which call middleware looks at.
+/// The call that middleware looks at.
 #[derive(Clone, Copy)]
-struct About<'a> {
+struct CallInfo<'a> {
     tool: &'a Tool,
     run: RunId,
     path: &'a Path,
@@ -43,7 +44,7 @@ struct About<'a> {
 
 /// A call on its way in; see [`Middleware::before`].
 pub struct Incoming<'a> {
-    about: About<'a>,
+    info: CallInfo<'a>,
     args: Arc<Value>,
     answer: Option<Output>,
 }
@@ -51,36 +52,36 @@ pub struct Incoming<'a> {
 impl Incoming<'_> {
     /// The tool's spec.
     pub fn tool(&self) -> &ToolSpec {
-        self.about.tool.spec()
+        self.info.tool.spec()
     }
 
     /// The run it belongs to.
     pub fn run(&self) -> RunId {
-        self.about.run
+        self.info.run
     }
 
-    /// Where in the run it stands.
+    /// The path of the call in the run.
     pub fn path(&self) -> &Path {
-        self.about.path
+        self.info.path
     }
 
-    /// The id the model gave the call, if it did.
+    /// The id that the model gave the call, if any.
     pub fn id(&self) -> Option<&str> {
-        self.about.id
+        self.info.id
     }
 
-    /// The arguments, not checked yet, as earlier middleware left them.
+    /// The arguments as earlier middleware left them. They are not checked yet.
     pub fn args(&self) -> &Value {
         &self.args
     }
 
-    /// Rewrites the arguments. What was asked stays in the record; replay compares that.
+    /// Rewrites the arguments. The record keeps the original arguments, and replay compares those.
     pub fn set_args(&mut self, args: Value) {
         self.args = Arc::new(args);
     }
 
-    /// Answers the call: later middleware, the checks and the body are passed over. The answer must fit the tool's output
-    /// schema, as if the body had given it.
+    /// Answers the call. Later middleware, the checks and the body are skipped. The answer must fit the tool's output
+    /// schema, as if the body had returned it.
     pub fn answer(&mut self, output: impl Into<Output>) {
         self.answer = Some(output.into());
     }
@@ -88,31 +89,31 @@ impl Incoming<'_> {
 
 /// A call on its way out; see [`Middleware::after`].
 pub struct Outgoing<'a> {
-    about: About<'a>,
+    info: CallInfo<'a>,
     args: &'a Value,
     result: &'a ToolResult<Output>,
-    told: Option<ToolResult<Output>>,
+    replacement: Option<ToolResult<Output>>,
 }
 
 impl Outgoing<'_> {
     /// The tool's spec.
     pub fn tool(&self) -> &ToolSpec {
-        self.about.tool.spec()
+        self.info.tool.spec()
     }
 
     /// The run it belongs to.
     pub fn run(&self) -> RunId {
-        self.about.run
+        self.info.run
     }
 
-    /// Where in the run it stands.
+    /// The path of the call in the run.
     pub fn path(&self) -> &Path {
-        self.about.path
+        self.info.path
     }
 
-    /// The id the model gave the call, if it did.
+    /// The id that the model gave the call, if any.
     pub fn id(&self) -> Option<&str> {
-        self.about.id
+        self.info.id
     }
 
     /// The arguments it was executed with.
@@ -120,26 +121,26 @@ impl Outgoing<'_> {
         self.args
     }
 
-    /// What the body will be told, as things stand.
+    /// What the body will be told, after the middleware so far.
     pub fn result(&self) -> Result<&Output, &ToolError> {
-        self.told.as_ref().unwrap_or(self.result).as_ref()
+        self.replacement.as_ref().unwrap_or(self.result).as_ref()
     }
 
     /// Tells the body this instead.
     pub fn tell(&mut self, result: ToolResult<Output>) {
-        self.told = Some(result);
+        self.replacement = Some(result);
     }
 }
 
-/// What `before` made of a call.
-pub(crate) enum Entrance {
-    /// It goes on, with these arguments.
+/// The result of `before`.
+pub(crate) enum BeforeOutcome {
+    /// The call continues, with these arguments.
     Open(Arc<Value>),
     Answered(Output),
 }
 
 /// A call as both directions see it.
-pub(crate) struct Passing<'a> {
+pub(crate) struct MiddlewareCall<'a> {
     pub(crate) run: &'a Run,
     pub(crate) path: &'a Path,
     pub(crate) tool: &'a Tool,
@@ -147,55 +148,55 @@ pub(crate) struct Passing<'a> {
     pub(crate) id: Option<&'a str>,
 }
 
-impl<'a> Passing<'a> {
-    fn about(&self) -> About<'a> {
-        About { tool: self.tool, run: self.run.id, path: self.path, id: self.id }
+impl<'a> MiddlewareCall<'a> {
+    fn info(&self) -> CallInfo<'a> {
+        CallInfo { tool: self.tool, run: self.run.id, path: self.path, id: self.id }
     }
 
-    pub(crate) fn before(&self) -> ToolResult<Entrance> {
-        let mut call = Incoming { about: self.about(), args: self.args.clone(), answer: None };
+    pub(crate) fn before(&self) -> ToolResult<BeforeOutcome> {
+        let mut call = Incoming { info: self.info(), args: self.args.clone(), answer: None };
         for middleware in &self.run.kernel.env.middleware {
-            let said = std::panic::catch_unwind(AssertUnwindSafe(|| middleware.before(&mut call)));
-            said.unwrap_or_else(|panic| Err(self.panicked(&panic_message(&*panic))))?;
+            let result = std::panic::catch_unwind(AssertUnwindSafe(|| middleware.before(&mut call)));
+            result.unwrap_or_else(|panic| Err(self.panicked(&panic_message(&*panic))))?;
             if let Some(answer) = call.answer {
-                return Ok(Entrance::Answered(answer));
+                return Ok(BeforeOutcome::Answered(answer));
             }
         }
-        Ok(Entrance::Open(call.args))
+        Ok(BeforeOutcome::Open(call.args))
     }
 
-    /// What the body is told instead of `result`, if anything: `told` is what the output check says.
+    /// What the body is told instead of `result`, if anything. `replacement` is the result of the output check.
     pub(crate) fn after(
         &self,
         result: &ToolResult<Output>,
-        told: Option<ToolResult<Output>>,
+        replacement: Option<ToolResult<Output>>,
     ) -> Option<ToolResult<Output>> {
         let middleware = &self.run.kernel.env.middleware;
         if middleware.is_empty() {
-            return told;
+            return replacement;
         }
-        let mut call = Outgoing { about: self.about(), args: self.args, result, told };
+        let mut call = Outgoing { info: self.info(), args: self.args, result, replacement };
         for middleware in middleware.iter().rev() {
-            let said = std::panic::catch_unwind(AssertUnwindSafe(|| middleware.after(&mut call)));
-            let problem = match said {
+            let result = std::panic::catch_unwind(AssertUnwindSafe(|| middleware.after(&mut call)));
+            let problem = match result {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => format!("middleware failed after the call: {error}"),
                 Err(panic) => format!("middleware panicked after the call: {}", panic_message(&*panic)),
             };
-            call.told = Some(Err(ToolError::internal(problem)));
+            call.replacement = Some(Err(ToolError::internal(problem)));
         }
-        match call.told {
-            // The body decodes what it is told: that must keep the tool's promise too.
+        match call.replacement {
+            // The body decodes what it is told, so that must fit the tool's schema too.
             Some(Ok(output)) => {
                 let caused = result.as_ref().map_or(&[][..], |output| &output.commands);
                 if !output.commands.is_empty() && output.commands != caused {
-                    let problem = "middleware cannot cause work after the call: return it from the tool";
+                    let problem = "middleware cannot add commands after the call; return them from the tool";
                     return Some(Err(ToolError::internal(problem)));
                 }
-                let told = Ok(output);
-                Some(broken_promise(self.tool, &told).unwrap_or(told))
+                let replacement = Ok(output);
+                Some(broken_promise(self.tool, &replacement).unwrap_or(replacement))
             }
-            told => told,
+            replacement => replacement,
         }
     }
 

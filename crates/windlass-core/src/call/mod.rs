@@ -1,13 +1,15 @@
-//! Calls: from being asked for to having an outcome. One file a stage.
+//! Calls: from the request to the outcome. One file per stage.
 
 pub(crate) mod approve;
 mod attempt;
+pub(crate) mod await_end;
 pub(crate) mod batch;
 pub(crate) mod child;
 pub(crate) mod commands;
 mod doubt;
 pub(crate) mod durable;
 pub(crate) mod execute;
+mod hidden;
 mod key;
 pub(crate) mod loops;
 mod middleware;
@@ -20,6 +22,7 @@ pub(crate) mod queue;
 mod request;
 pub(crate) mod rules;
 pub(crate) mod running;
+pub(crate) mod shared;
 mod stopwatch;
 pub(crate) mod wait;
 
@@ -28,8 +31,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use attempt::{Attempt, Call, Cancelled};
-pub(crate) use attempt::{Origin, Reach, idempotency_key};
+pub use attempt::{Attempt, Call, Cancelled, idempotency_key};
+pub(crate) use attempt::{Origin, Reach};
 pub use commands::Command;
 pub use middleware::{Incoming, Middleware, Outgoing};
 pub use prepare::Preparation;
@@ -38,46 +41,46 @@ pub use request::{ToolCall, ToolRef, batch_identity};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::time::Times;
-use crate::tool::projection::{Lens, Place};
+use crate::tool::projection::{ModelView, OutputUri};
 use crate::tool::view::{self, Projection};
 use crate::tool::{Output, ToolError};
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The run it belongs to.
     pub run: RunId,
-    /// Where in the run it stands.
+    /// The path of the call in the run.
     pub path: Path,
-    /// The id the model gave the call.
+    /// The id that the model gave the call.
     pub id: Option<Arc<str>>,
     /// What it returned.
     pub result: Result<Arc<Output>, Arc<ToolError>>,
-    /// Where its time went.
+    /// How its time was spent.
     pub times: Times,
-    pub(crate) lens: Lens,
+    pub(crate) model_view: ModelView,
 }
 
 impl Outcome {
-    /// What the model is shown: the value, or what the tool's projector makes of it, or the error as JSON. Text beyond the
-    /// tool's output budget is cut, and says how to read on ([`Runtime::read_output`](crate::Runtime::read_output)); `result`
-    /// has all of it.
+    /// What the model is shown: the value, or what the tool's projector makes of it, or the error as JSON. Text beyond
+    /// the tool's output budget is cut, with a note how to read on
+    /// ([`Runtime::read_output`](crate::Runtime::read_output)); `result` has all of it.
     pub fn for_model(&self) -> Value {
         self.shown().into_owned()
     }
 
-    /// The same without copying what the call returned, where that is what the model is shown.
+    /// Like [`for_model`](Self::for_model), without copying the output if it is shown as it is.
     pub fn shown(&self) -> Cow<'_, Value> {
-        view::shown(self.result.as_deref().map_err(|error| &**error), &self.lens, &self.place())
+        view::shown(self.result.as_deref().map_err(|error| &**error), &self.model_view, &self.uri())
     }
 
-    /// The same as native content blocks.
+    /// Like [`for_model`](Self::for_model), as native content blocks.
     pub fn projection(&self) -> Projection {
-        view::projection(self.result.as_deref().map_err(|error| &**error), &self.lens, &self.place())
+        view::projection(self.result.as_deref().map_err(|error| &**error), &self.model_view, &self.uri())
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { run: self.run, path: &self.path }
+    fn uri(&self) -> OutputUri<'_> {
+        OutputUri { run: self.run, path: &self.path }
     }
 
     /// The output value, or `None` if the call failed.

@@ -1,15 +1,16 @@
-//! Operations that are parks and nothing else: waits, sleeps, receives, joins.
+//! Operations that only park: waits, sleeps, receives, joins.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::wait::{Sleeper, Wait, Woken, revoked};
+use super::await_end::EndWait;
+use super::wait::{ParkWait, ParkedOp, WakeCause, revoked};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::machine::Machine;
-use crate::run::parks::Answer;
-use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded, Settled, Told};
+use crate::run::parks::ParkAnswer;
+use crate::run::record::{Asked, Event, Finished, OpKind, OpOutcome, Record, Recorded, Settled};
 use crate::run::replay::Decision;
 use crate::run::state::{Blocked, Hold, Park};
 use crate::run::{Registration, Run};
@@ -23,23 +24,27 @@ pub(crate) struct ParkPlan {
     pub(crate) name: Arc<str>,
     pub(crate) on: Blocked,
     pub(crate) within: Option<Duration>,
-    /// Of which run's handle it was made.
-    pub(crate) child: Option<Child>,
-    /// Whether the body can take an answer from outside, which nobody checked before.
-    pub(crate) fits: Option<Fits>,
+    /// The run whose handle it was made from.
+    pub(crate) child: Option<ChildRef>,
+    /// The queues of the keys that the bodies around it hold, if only the end of that run can end it.
+    pub(crate) held: Option<Vec<Arc<str>>>,
+    /// Checks whether the body can decode an answer from outside, which was not checked before.
+    pub(crate) fits: Option<AnswerCheck>,
+    /// Why the answer can never come, if that is known.
+    pub(crate) never: Option<ToolError>,
 }
 
-/// What a handle says of the run it stands for.
+/// What a handle says about its run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Child {
+pub(crate) struct ChildRef {
     pub(crate) run: RunId,
     pub(crate) parent: RunId,
     /// Whether it is a turn of the session both belong to.
     pub(crate) turn: bool,
 }
 
-/// Says why a body cannot take an answer.
-pub(crate) type Fits = fn(&Output) -> Result<(), String>;
+/// Returns why a body cannot decode an answer.
+pub(crate) type AnswerCheck = fn(&Output) -> Result<(), String>;
 
 impl ParkPlan {
     /// The open wait whose answer it waits for.
@@ -55,80 +60,103 @@ impl ParkPlan {
     }
 }
 
-/// A park at its place in a run.
+/// A park at its path in a run.
 pub(crate) struct Parking {
     run: Arc<Run>,
     pub(crate) path: Path,
     plan: ParkPlan,
     heeds_cancel: bool,
     registration: Registration,
-    phase: Phase,
+    phase: ParkPhase,
+    /// Its registration among the waits that are searched for cycles.
+    awaits: Option<EndWait>,
 }
 
-enum Phase {
+enum ParkPhase {
     Ask,
-    Waiting(Wait),
-    /// Nobody will ever answer.
-    Refused(Asked),
+    /// Asks whether it may wait. The record that it waits is not written yet, if there is one.
+    MayWait(Option<Asked>, Timestamp),
+    Waiting(ParkWait),
+    /// It will never be answered. Its first record is still to be written, if there is one.
+    Refused(Option<Asked>, ToolError),
     Over,
 }
 
 impl Parking {
     pub(crate) fn new(run: Arc<Run>, path: Path, plan: ParkPlan) -> Self {
         let heeds_cancel = run.heeds_cancel();
-        Self { run, path, plan, heeds_cancel, registration: Registration::default(), phase: Phase::Ask }
+        Self {
+            run,
+            path,
+            plan,
+            heeds_cancel,
+            registration: Registration::default(),
+            phase: ParkPhase::Ask,
+            awaits: None,
+        }
     }
 
-    /// `also` may add records to the one that ends the park; they are durable together or not at all.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, also: impl FnOnce(&mut Machine, &Told)) -> Poll<Told> {
+    /// `also` may add records to the one that ends the park. They become durable together or not at all.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        also: impl FnOnce(&mut Machine, &OpOutcome),
+    ) -> Poll<OpOutcome> {
         if self.run.is_stopped() {
             return Poll::Pending;
         }
-        if let Phase::Ask = self.phase
-            && let Some(told) = self.ask()
+        if let ParkPhase::Ask = self.phase
+            && let Some(outcome) = self.ask()
         {
-            return Poll::Ready(told);
+            return Poll::Ready(outcome);
         }
-        if let Phase::Refused(asked) = &self.phase {
-            let told = self.refusal();
-            let record = Record { asked: Some(asked.clone()), ..finished(&self.path, &told) };
+        if let ParkPhase::MayWait(..) = self.phase
+            && self.poll_may_wait(cx).is_pending()
+        {
+            self.run.pump();
+            return Poll::Pending;
+        }
+        if let ParkPhase::Refused(asked, error) = &self.phase {
+            let outcome =
+                OpOutcome { result: Err(Arc::new(error.clone())), at: self.run.now(), times: Times::default() };
+            let record = Record { asked: asked.clone(), ..finished(&self.path, &outcome) };
             self.run.with(|machine| {
                 machine.append(record);
-                also(machine, &told);
+                also(machine, &outcome);
             });
-            self.phase = Phase::Over;
-            return Poll::Ready(told);
+            self.phase = ParkPhase::Over;
+            return Poll::Ready(outcome);
         }
         if let Some(result) = self.answered_before() {
-            let told = Told { result, at: self.run.now(), times: Times::default() };
+            let outcome = OpOutcome { result, at: self.run.now(), times: Times::default() };
             self.run.with(|machine| {
-                machine.append(finished(&self.path, &told));
-                also(machine, &told);
+                machine.append(finished(&self.path, &outcome));
+                also(machine, &outcome);
             });
-            self.phase = Phase::Over;
-            return Poll::Ready(told);
+            self.phase = ParkPhase::Over;
+            return Poll::Ready(outcome);
         }
-        let Phase::Waiting(wait) = &mut self.phase else { return Poll::Pending };
+        let ParkPhase::Waiting(wait) = &mut self.phase else { return Poll::Pending };
         let (run, path, plan) = (&self.run, &self.path, &self.plan);
         let operation = || plan.asked().to_string();
-        let who = Sleeper { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
-        let ended = wait.poll(cx, &mut self.registration, &who, |machine, woken| {
-            let expired = matches!(woken, Woken::Expired);
-            let (result, settled) = outcome(plan, woken);
-            let told = Told { result, at: run.now(), times: Times::default() };
-            machine.append(settled_by(settled.clone(), finished(path, &told)));
-            // The open wait ends with the operation that took its answer, unless that merely ran out of patience.
+        let parked = ParkedOp { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
+        let ended = wait.poll(cx, &mut self.registration, &parked, |machine, cause| {
+            let expired = matches!(cause, WakeCause::Expired);
+            let (result, settled) = park_result(plan, cause);
+            let outcome = OpOutcome { result, at: run.now(), times: Times::default() };
+            machine.append(settled_by(settled.clone(), finished(path, &outcome)));
+            // The open wait ends with the operation that took its answer, unless that operation only timed out.
             if let (Some(open), false) = (plan.open(), expired) {
-                machine.append(settled_by(settled, finished(open, &told)));
-                machine.answered_open(open.clone(), told.result.clone());
+                machine.append(settled_by(settled, finished(open, &outcome)));
+                machine.answered_open(open.clone(), outcome.result.clone());
             }
-            also(machine, &told);
-            told
+            also(machine, &outcome);
+            outcome
         });
         match ended {
-            Poll::Ready(told) => {
-                self.phase = Phase::Over;
-                Poll::Ready(told)
+            Poll::Ready(outcome) => {
+                self.phase = ParkPhase::Over;
+                Poll::Ready(outcome)
             }
             Poll::Pending => {
                 self.run.pump();
@@ -137,52 +165,52 @@ impl Parking {
         }
     }
 
-    /// What the open wait it waits for came to, by another operation of this body.
+    /// The answer to the open wait, if another operation of this body got it.
     fn answered_before(&self) -> Option<Recorded> {
-        let (Phase::Waiting(_), Some(open)) = (&self.phase, self.plan.open()) else { return None };
+        let (ParkPhase::Waiting(_), Some(open)) = (&self.phase, self.plan.open()) else { return None };
         self.run.with(|machine| machine.open_answer(open).cloned())
     }
 
-    /// What the journal says it came to.
-    pub(crate) fn recorded(&mut self) -> Option<Told> {
+    /// The outcome according to the journal.
+    pub(crate) fn recorded(&mut self) -> Option<OpOutcome> {
         self.ask()
     }
 
-    /// The record of a park that lost and whose key is void from now on.
+    /// The record of a park that lost a race and whose key is void from now on.
     pub(crate) fn revoked(&self, at: Timestamp) -> Option<Record> {
         let (error, settled) = revoked("another branch of `first` came first");
-        let told = Told { result: Err(Arc::new(error)), at, times: Times::default() };
-        (self.plan.kind == OpKind::Wait).then(|| settled_by(Some(settled), finished(&self.path, &told)))
+        let outcome = OpOutcome { result: Err(Arc::new(error)), at, times: Times::default() };
+        (self.plan.kind == OpKind::Wait).then(|| settled_by(Some(settled), finished(&self.path, &outcome)))
     }
 
-    /// An answer, or the next phase.
-    fn ask(&mut self) -> Option<Told> {
-        self.phase = Phase::Over;
+    /// Returns the recorded outcome, or sets the next phase.
+    fn ask(&mut self) -> Option<OpOutcome> {
+        self.phase = ParkPhase::Over;
         let (path, asked) = (&self.path, self.plan.asked());
         let (past, decision) = self.run.with(|machine| machine.ask_past(path, &asked));
         let now = self.run.now();
         let (on, until, since) = match decision {
             Decision::Answer { result, at } => {
-                return Some(Told { result, at, times: Times::default() });
+                return Some(OpOutcome { result, at, times: Times::default() });
             }
             Decision::Perform { .. } if self.is_of_original() => {
-                self.phase = Phase::Refused(asked);
+                self.phase = ParkPhase::Refused(Some(asked), self.refusal());
+                return None;
+            }
+            Decision::Perform { .. } if self.plan.never.is_some() => {
+                let never = self.plan.never.take().map(|error| ParkPhase::Refused(Some(asked), error));
+                self.phase = never.unwrap_or(ParkPhase::Over);
                 return None;
             }
             Decision::Perform { .. } => {
-                let until = self.plan.within.map(|within| now + within);
-                let on = self.plan.on.clone();
-                let event = Event::Parked { on: on.clone(), until, attempt: 0 };
-                let park = Park { path: path.clone(), operation: asked.to_string(), on, since: now, until };
-                let wait = Wait::begin(&self.run, park);
-                self.run.append(path, now, Some(asked), event);
-                self.phase = Phase::Waiting(wait);
+                self.awaits = EndWait::of(&self.run, path, &self.plan);
+                self.phase = ParkPhase::MayWait(Some(asked), now);
                 return None;
             }
             Decision::Park { on, until, .. } => (on, until, past.map_or(now, |past| past.since)),
-            // Held by the machine, or left alone by it.
+            // Held or skipped by the machine.
             Decision::Diverged(_) => return None,
-            Decision::Checked(left) if matches!(*left, Decision::Perform { .. } | Decision::Park { .. }) => {
+            Decision::Skipped(left) if matches!(*left, Decision::Perform { .. } | Decision::Park { .. }) => {
                 return None;
             }
             _ => {
@@ -191,31 +219,66 @@ impl Parking {
                 return None;
             }
         };
-        self.phase = Phase::Waiting(Wait::new(on, until, since));
+        self.awaits = if until.is_none() { EndWait::of(&self.run, path, &self.plan) } else { None };
+        self.phase = match self.awaits {
+            Some(_) => ParkPhase::MayWait(None, since),
+            None => ParkPhase::Waiting(ParkWait::new(on, until, since)),
+        };
         None
     }
 
-    /// Whether it waits for a run that tells only this one's original how it ends.
+    /// Begins to wait, once that is allowed.
+    fn poll_may_wait(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let allowed = match &mut self.awaits {
+            Some(awaits) => std::task::ready!(awaits.poll(cx)),
+            None => Ok(()),
+        };
+        let ParkPhase::MayWait(asked, since) = std::mem::replace(&mut self.phase, ParkPhase::Over) else {
+            return Poll::Ready(());
+        };
+        if let Err(cycle) = allowed {
+            self.phase = ParkPhase::Refused(asked, ToolError::unavailable(cycle));
+            return Poll::Ready(());
+        }
+        let path = &self.path;
+        let until = self.plan.within.map(|within| since + within);
+        let on = self.plan.on.clone();
+        let wait = match asked {
+            Some(asked) => {
+                let event = Event::Parked { on: on.clone(), until, attempt: 0 };
+                let park = Park { path: path.clone(), operation: asked.to_string(), on, since, until };
+                let wait = ParkWait::begin(&self.run, park);
+                self.run.append(path, since, Some(asked), event);
+                wait
+            }
+            // Only a wait without a deadline asks again.
+            None => ParkWait::new(on, None, since),
+        };
+        self.phase = ParkPhase::Waiting(wait);
+        Poll::Ready(())
+    }
+
+    /// Whether it waits for a run that reports its end only to this run's original.
     fn is_of_original(&self) -> bool {
         matches!(self.plan.on, Blocked::Child { run } if self.run.origins.have_child(run))
     }
 
-    fn refusal(&self) -> Told {
+    fn refusal(&self) -> ToolError {
         let reason = format!(
             "run {} was spawned before this run was forked, and only its parent can wait for it; fork before the spawn",
             self.plan.name
         );
-        Told { result: Err(Arc::new(ToolError::failed(reason))), at: self.run.now(), times: Times::default() }
+        ToolError::failed(reason)
     }
 }
 
-pub(crate) fn finished(path: &Path, told: &Told) -> Record {
-    let result = told.result.clone();
-    let finished = Finished { result, told: None, attempts: 1, times: told.times, settled: None };
-    Record { path: path.clone(), at: told.at, asked: None, event: Event::Finished(finished) }
+pub(crate) fn finished(path: &Path, outcome: &OpOutcome) -> Record {
+    let result = outcome.result.clone();
+    let finished = Finished { result, told: None, attempts: 1, times: outcome.times, settled: None };
+    Record { path: path.clone(), at: outcome.at, asked: None, event: Event::Finished(finished) }
 }
 
-/// The same, where the record names what ended it instead of an answer.
+/// The same record, with what ended the park instead of an answer.
 fn settled_by(by: Option<Settled>, mut record: Record) -> Record {
     if let Event::Finished(finished) = &mut record.event {
         finished.settled = by.map(Box::new);
@@ -223,27 +286,27 @@ fn settled_by(by: Option<Settled>, mut record: Record) -> Record {
     record
 }
 
-fn outcome(plan: &ParkPlan, woken: Woken) -> (Recorded, Option<Settled>) {
-    let result = match woken {
-        Woken::Answer(Answer::Result(Ok(output))) => match plan.fits.map_or(Ok(()), |fits| fits(&output)) {
+fn park_result(plan: &ParkPlan, cause: WakeCause) -> (Recorded, Option<Settled>) {
+    let result = match cause {
+        WakeCause::Answer(ParkAnswer::Result(Ok(output))) => match plan.fits.map_or(Ok(()), |fits| fits(&output)) {
             Ok(()) => Ok(output),
-            // Not a reason to hold the run: whoever answers does not know what the body can take.
+            // Not a reason to hold the run: the answerer does not know which type the body expects.
             Err(problem) => {
-                let message = format!("the answer to {} is not what was asked for: {problem}", plan.asked());
+                let message = format!("the answer to {} does not have the expected type: {problem}", plan.asked());
                 Err(Arc::new(ToolError::rejected("bad_answer", message)))
             }
         },
-        Woken::Answer(Answer::Result(Err(error))) => Err(error),
-        Woken::Answer(_) => Err(Arc::new(ToolError::internal("a park got an answer of another kind"))),
-        Woken::Stopped(error) => Err(Arc::new(error)),
-        Woken::Revoked(reason) => {
+        WakeCause::Answer(ParkAnswer::Result(Err(error))) => Err(error),
+        WakeCause::Answer(_) => Err(Arc::new(ToolError::internal("a park got an answer of another kind"))),
+        WakeCause::Stopped(error) => Err(Arc::new(error)),
+        WakeCause::Revoked(reason) => {
             let (error, settled) = revoked(&reason);
             return (Err(Arc::new(error)), Some(settled));
         }
-        Woken::Expired if plan.kind == OpKind::Sleep => Ok(Arc::new(Output::default())),
-        Woken::Expired => {
+        WakeCause::Expired if plan.kind == OpKind::Sleep => Ok(Arc::new(Output::default())),
+        WakeCause::Expired => {
             let within = plan.within.unwrap_or_default();
-            let message = format!("{}: nothing came within {within:?}", plan.asked());
+            let message = format!("{}: nothing arrived within {within:?}", plan.asked());
             Err(Arc::new(ToolError::TimedOut { message }))
         }
     };

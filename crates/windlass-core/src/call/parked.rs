@@ -1,76 +1,105 @@
-//! What of a call's life is spent waiting: for the next attempt, or for an answer from outside.
+//! The waiting phases of a call: for its turn, for the next attempt, or for an answer from outside.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::execute::{Execution, Flow, Phase, Source};
-use super::queue::Stage;
-use super::wait::{Sleeper, Wait, Woken, revoked};
-use crate::run::parks::Answer;
+use super::execute::{AttemptSource, Execution, ExecutionPhase, Flow};
+use super::key::waits_for_key;
+use super::queue::AdmissionGoal;
+use super::wait::{ParkWait, ParkedOp, WakeCause, revoked};
+use crate::run::parks::ParkAnswer;
 use crate::run::record::Event;
 use crate::run::state::{Blocked, Park};
-use crate::tool::{Later, ToolError};
+use crate::tool::{LaterReply, ToolError};
 
-impl<'a, S: Source<'a>> Execution<'a, S> {
-    /// Whether all it does is wait for time, for the mailbox or for a key.
+impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
+    /// Whether it only waits for a time, for the mailbox or for a key.
     pub(super) fn is_parked(&self) -> bool {
         match &self.phase {
-            Phase::Delay(_) | Phase::Parked(_) => true,
-            Phase::Doubt(doubting) => doubting.is_asking(),
-            Phase::Admit(_) => self.queue.awaited_key().is_some(),
+            ExecutionPhase::Delay(_) | ExecutionPhase::Parked(_) => true,
+            ExecutionPhase::Doubt(doubting) => doubting.is_asking(),
+            ExecutionPhase::Admit(_) => self.queue.awaited_key().is_some(),
             _ => false,
         }
     }
 
-    pub(super) fn delay(&mut self, cx: &mut Context<'_>, mut wait: Box<Wait>) -> Flow {
-        match self.poll_wait(cx, &mut wait) {
-            Poll::Pending => self.stay(Phase::Delay(wait)),
-            Poll::Ready(Woken::Stopped(error)) => self.finish(Err(error)),
-            Poll::Ready(_) => self.go(Phase::Admit(Stage::first())),
+    /// Waits for its turn until the deadline.
+    pub(super) fn queued(&mut self, cx: &mut Context<'_>) -> Flow {
+        if let Some(left) = self.left()
+            && self.queue.is_overdue(cx, &*self.run.kernel.env.clock, left)
+        {
+            self.stop_waiting_for_key();
+            return self.finish(Err(self.deadline_passed()));
+        }
+        self.registration.register(&self.run, cx);
+        if let Some(error) = self.run.cancellation(self.heeds_cancel) {
+            self.stop_waiting_for_key();
+            return self.finish(Err(error));
+        }
+        if let Some(key) = self.queue.awaited_key() {
+            let park = waits_for_key(&self.run, &self.op, key, self.clock.deadline);
+            self.run.with(|machine| machine.park(park));
+            self.run.note_wait();
+        }
+        self.stay(ExecutionPhase::Admit(AdmissionGoal::Attempt))
+    }
+
+    pub(super) fn stop_waiting_for_key(&self) {
+        if self.rules.lane.key.is_some() {
+            self.run.with(|machine| machine.unpark(&self.op.path));
         }
     }
 
-    pub(crate) fn poll_wait(&mut self, cx: &mut Context<'_>, wait: &mut Wait) -> Poll<Woken> {
-        let (run, path, op) = (&self.run, &self.op.path, &self.op);
-        let operation = || op.describe();
-        let who = Sleeper { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
-        wait.poll(cx, &mut self.registration, &who, |_, woken| woken)
+    pub(super) fn delay(&mut self, cx: &mut Context<'_>, mut wait: Box<ParkWait>) -> Flow {
+        match self.poll_wait(cx, &mut wait) {
+            Poll::Pending => self.stay(ExecutionPhase::Delay(wait)),
+            Poll::Ready(WakeCause::Stopped(error)) => self.finish(Err(error)),
+            Poll::Ready(_) => self.go(ExecutionPhase::Admit(AdmissionGoal::Attempt)),
+        }
     }
 
-    /// The attempt said that its outcome comes later.
-    pub(super) fn park(&mut self, later: Later) -> Flow {
+    pub(crate) fn poll_wait(&mut self, cx: &mut Context<'_>, wait: &mut ParkWait) -> Poll<WakeCause> {
+        let (run, path, op) = (&self.run, &self.op.path, &self.op);
+        let operation = || op.describe();
+        let parked = ParkedOp { run, path, operation: &operation, heeds_cancel: self.heeds_cancel };
+        wait.poll(cx, &mut self.registration, &parked, |_, cause| cause)
+    }
+
+    /// Parks the call: the attempt returned that its outcome comes later.
+    pub(super) fn park(&mut self, later: LaterReply) -> Flow {
         let now = self.run.now();
         let asked_for = later.within.map(|within| now + within);
         let until = asked_for.into_iter().chain(self.clock.deadline).min();
         let on = Blocked::Input { name: self.op.name.clone(), at: None };
         let event = Event::Parked { on: on.clone(), until, attempt: self.attempt };
         let (path, operation) = (self.op.path.clone(), self.op.describe());
-        let wait = Wait::begin(&self.run, Park { path, operation, on, since: now, until });
+        let wait = ParkWait::begin(&self.run, Park { path, operation, on, since: now, until });
         self.append(event);
-        // What was begun under the key is not over: it ends with the answer.
+        // What was begun under the key is not finished, so the key is kept until the answer.
         self.queue.release_but_key();
         if let Some(barrier) = &self.queue.barrier {
-            barrier.stands_aside();
+            barrier.release_later_calls();
         }
-        self.go(Phase::Parked(Box::new(wait)))
+        self.go(ExecutionPhase::Parked(Box::new(wait)))
     }
 
-    pub(super) fn parked(&mut self, cx: &mut Context<'_>, mut wait: Box<Wait>) -> Flow {
-        // After a crash the place that was kept for it is taken up. Its answer needs no key, so nothing waits for it here.
-        if let Err(cycle) = self.queue.poll(cx, Stage::Key, (&self.run, &self.op.path), &self.rules.lane) {
+    pub(super) fn parked(&mut self, cx: &mut Context<'_>, mut wait: Box<ParkWait>) -> Flow {
+        // After a crash it takes up the place that was kept for it. Its answer needs no key, so the key is not awaited
+        // here.
+        if let Err(cycle) = self.queue.poll(cx, AdmissionGoal::Key, (&self.run, &self.op.path), &self.rules.lane) {
             tracing::debug!(run = %self.run.id, path = %self.op.path, "pending without its key: {cycle}");
         }
         let result = match self.poll_wait(cx, &mut wait) {
-            Poll::Pending => return self.stay(Phase::Parked(wait)),
-            Poll::Ready(Woken::Answer(Answer::Result(result))) => result,
-            Poll::Ready(Woken::Answer(_)) => return self.go(Phase::Parked(wait)),
-            Poll::Ready(Woken::Stopped(error)) => return self.finish(Err(error)),
-            Poll::Ready(Woken::Revoked(reason)) => {
+            Poll::Pending => return self.stay(ExecutionPhase::Parked(wait)),
+            Poll::Ready(WakeCause::Answer(ParkAnswer::Result(result))) => result,
+            Poll::Ready(WakeCause::Answer(_)) => return self.go(ExecutionPhase::Parked(wait)),
+            Poll::Ready(WakeCause::Stopped(error)) => return self.finish(Err(error)),
+            Poll::Ready(WakeCause::Revoked(reason)) => {
                 let (error, settled) = revoked(&reason);
                 return self.finish_at(self.run.kernel.env.clock.ticks(), Err(error), Some(settled));
             }
-            Poll::Ready(Woken::Expired) => {
-                let message = "whoever was to answer the call did not do so in time".to_owned();
+            Poll::Ready(WakeCause::Expired) => {
+                let message = "no answer to the call came in time".to_owned();
                 return self.finish(Err(ToolError::TimedOut { message }));
             }
         };

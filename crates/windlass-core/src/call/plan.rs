@@ -1,42 +1,45 @@
 //! The stages before a call's first attempt, in their fixed order: resolve, `before` middleware, validate, prepare,
-//! connection, approval. Each passes the call on or ends it with an error. They are skipped for a call the journal knows:
-//! it passed them before. Middleware and `prepare`, which most calls do not have, are in `prepare.rs`.
+//! connection, approval. Each passes the call on or ends it with an error. They are skipped for a call that the journal
+//! records, because it passed them before. Middleware and `prepare`, which most calls lack, are in `prepare.rs`.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::approve::{Guarded, is_guarded};
+use super::approve::{GuardedCall, is_guarded};
 use super::batch::Barrier;
 use super::child::{CallFuture, ToolSource};
-use super::durable::Entry;
+use super::durable::DurableCall;
 use super::execute::Execution;
-use super::operation::{Operation, Written};
+use super::operation::{Operation, RecordState};
 use super::prepare::Preparing;
-use super::queue::Queue;
+use super::queue::AttemptQueue;
 use super::request::{ToolCall, ToolRef};
 use super::rules::Rules;
-use crate::admit::Held;
+use crate::admit::HeldKey;
 use crate::path::Path;
-use crate::policy::Resolved;
+use crate::policy::EffectivePolicy;
 use crate::run::Run;
-use crate::run::history::{Standing, State};
+use crate::run::history::RecordedOp;
 use crate::run::record::{Asked, OpKind, Prepared};
+use crate::run::replay::{CallProgress, call_progress};
 use crate::run::secrets::Places;
-use crate::run::state::{Blocked, Hold};
+use crate::run::state::Hold;
 use crate::tool::{Effect, Layers, NoLayer, Snapshot, Tool, ToolError, Toolbox, nearest};
 
 /// What a call inherits from the body around it.
 #[derive(Clone)]
 pub(crate) struct Scope {
     pub(crate) toolbox: Toolbox,
-    pub(crate) held: Option<Arc<Held>>,
+    pub(crate) held: Option<Arc<HeldKey>>,
+    /// The tool of the run's root body, inside of it: only the signals that this tool declares reach the run.
+    pub(crate) root: Option<Arc<Tool>>,
 }
 
 impl Scope {
     /// A scope outside of every body.
     pub(crate) fn of(toolbox: Toolbox) -> Self {
-        Self { toolbox, held: None }
+        Self { toolbox, held: None, root: None }
     }
 
     /// Its toolbox, if that is not the runtime's own.
@@ -44,57 +47,72 @@ impl Scope {
         self.toolbox.is_layered().then(|| self.toolbox.clone())
     }
 
-    /// The scope of a call made in this one, where that differs: the call adds layers.
+    /// The scope of a call made in this one, if it differs because the call adds layers.
     pub(crate) fn of_call(&self, call: &ToolCall) -> Result<Option<Self>, NoLayer> {
         if call.layers.is_empty() {
             return Ok(None);
         }
         let toolbox = self.toolbox.with_layers(&call.layers)?;
-        Ok(Some(Self { toolbox, held: self.held.clone() }))
+        Ok(Some(Self { toolbox, ..self.clone() }))
     }
 }
 
-/// Where a call is to be made.
-pub(crate) struct Place {
+/// The position of a call: its path, its record state and its batch.
+pub(crate) struct CallSite {
     pub(crate) path: Path,
-    pub(crate) written: Written,
+    pub(crate) written: RecordState,
     pub(crate) barrier: Option<Barrier>,
 }
 
-impl Place {
-    /// The root of a run: nobody but the journal would ask for it again.
+impl CallSite {
+    /// The root of a run. Only the journal would ask for it again.
     pub(crate) fn root() -> Self {
-        Self { path: Path::root(), written: Written::WhenPending, barrier: None }
+        Self { path: Path::root(), written: RecordState::WhenPending, barrier: None }
     }
 
-    /// Inside a body, which asks again when it is entered again.
+    /// A position inside a body, which asks again when it is entered again.
     pub(crate) fn inside(path: Path) -> Self {
-        Self { path, written: Written::No, barrier: None }
+        Self { path, written: RecordState::No, barrier: None }
     }
 }
 
-/// Turns a call into something that can be polled: finds its scope and its tool, and plans it there.
-pub(crate) fn plan_in(run: &Arc<Run>, scope: &Scope, snapshot: &Snapshot, place: Place, call: ToolCall) -> CallFuture {
+/// Why a call inside of a run cannot have a key or a session of its own.
+pub(crate) const NOT_A_ROOT_CALL: &str = "a key, a session or a turn belongs to a whole run: set it on the call or batch that \
+    starts the run, not on a call inside of it";
+
+/// Turns a call into a future: finds its scope and its tool, and plans it there.
+pub(crate) fn plan_in(
+    run: &Arc<Run>,
+    scope: &Scope,
+    snapshot: &Snapshot,
+    site: CallSite,
+    call: ToolCall,
+) -> CallFuture {
+    if call.start.is_some() {
+        let asked = asked(&call, resolve(snapshot, &call.tool), &scope.toolbox.layers());
+        let operation = Operation::new(site.path, asked, site.written);
+        return CallFuture::refused(run.clone(), operation, ToolError::failed(NOT_A_ROOT_CALL));
+    }
     match scope.of_call(&call) {
         Ok(None) => {
-            let tool = tool_at(run, &place.path, snapshot, &call);
-            plan(run, scope, place, call, tool)
+            let tool = tool_at(run, &site.path, snapshot, &call);
+            plan(run, scope, site, call, tool)
         }
         Ok(Some(scope)) => {
             let snapshot = scope.toolbox.snapshot();
-            let tool = tool_at(run, &place.path, &snapshot, &call);
-            plan(run, &scope, place, call, tool)
+            let tool = tool_at(run, &site.path, &snapshot, &call);
+            plan(run, &scope, site, call, tool)
         }
-        Err(missing) => without_layer(run, scope, place, &call, &missing),
+        Err(missing) => without_layer(run, scope, site, &call, &missing),
     }
 }
 
-/// The tool a call uses: what its name means now, or what it meant when the call was recorded.
+/// The tool of a call: what its name means now, or what it meant when the call was recorded.
 pub(crate) fn tool_at<'s>(run: &Run, path: &Path, snapshot: &'s Snapshot, call: &ToolCall) -> Option<&'s Arc<Tool>> {
     let now = resolve(snapshot, &call.tool);
-    let recorded = run.standing(path, |Standing { asked, .. }| {
+    let recorded = run.recorded_op(path, |RecordedOp { asked, .. }| {
         let is_call = asked.kind == OpKind::Call && !asked.unresolved;
-        // Another name at this path is another operation, and its own tool shows where the code differs.
+        // Another name at this path is another operation. Its own tool is used to show where the code differs.
         (is_call && **asked.as_asked() == *call.tool.as_str()).then(|| asked.name.clone())
     });
     match recorded.flatten() {
@@ -103,137 +121,129 @@ pub(crate) fn tool_at<'s>(run: &Run, path: &Path, snapshot: &'s Snapshot, call: 
     }
 }
 
-/// A call through a layer that is not registered: refused if it is new, held if the journal knows it and has no outcome.
+/// A call through a layer that is not registered. It is refused if it is new, and held if the journal records it
+/// without an outcome.
 pub(crate) fn without_layer(
     run: &Arc<Run>,
     scope: &Scope,
-    place: Place,
+    site: CallSite,
     call: &ToolCall,
     missing: &NoLayer,
 ) -> CallFuture {
     let layers = scope.toolbox.layers().and(&call.layers);
     let mut asked = asked(call, None, &layers);
-    let known = run.standing(&place.path, |standing| {
-        let finished = matches!(standing.state, State::Finished { .. });
-        (standing.asked.clone(), finished || standing.asked.unresolved)
+    let recorded = run.recorded_op(&site.path, |op| {
+        let is_finished = matches!(call_progress(op).0, CallProgress::Finished(_));
+        (op.asked.clone(), is_finished || op.asked.unresolved)
     });
-    match known {
+    match recorded {
         Some((_, false)) => {
-            run.hold(Hold::LayerMissing { path: place.path, layer: missing.0.to_string() });
+            run.hold(Hold::LayerMissing { path: site.path, layer: missing.0.to_string() });
             return CallFuture::Held;
         }
-        // The machine answers it from its record, or says where the code differs.
+        // The machine answers it from its record, or reports the divergence.
         Some((recorded, true)) if recorded.same(&asked) => asked.name = recorded.name,
         _ => {}
     }
-    let operation = Operation::new(place.path, asked, place.written);
+    let operation = Operation::new(site.path, asked, site.written);
     CallFuture::refused(run.clone(), operation, ToolError::unavailable(missing.to_string()))
 }
 
-/// How far the journal says a call got.
-enum Known {
-    Nothing,
-    /// It was asked for, and may not have been checked yet; by this id, if it named a tool.
-    Accepted(Option<Arc<str>>),
-    /// What it is to do is settled; whether it may is not.
-    Prepared(Arc<str>),
-    /// It waits for a connection or an approval, or has just got it.
-    Asking(Arc<str>),
-    UnderWay(Arc<str>),
-    Finished(Arc<str>),
-    /// Something else stands there: asking for the call will tell.
-    Else,
-}
-
-/// Turns a call into something that can be polled.
+/// Turns a call into a future.
 pub(crate) fn plan(
     run: &Arc<Run>,
     scope: &Scope,
-    mut place: Place,
+    mut site: CallSite,
     mut call: ToolCall,
     tool: Option<&Arc<Tool>>,
 ) -> CallFuture {
     let mut asked = asked_so_far(&call, tool, &scope.toolbox.layers());
-    let (known, prepared) = known(run, &place.path, &mut asked, tool);
-    if let Known::Accepted(_) = known {
-        place.written = Written::Accepted;
+    let (progress, prepared) = progress(run, &site.path, &mut asked, tool);
+    if let Some(CallProgress::Accepted(_)) = progress {
+        site.written = RecordState::Accepted;
     }
-    let refuse = |asked, error| {
-        CallFuture::refused(run.clone(), Operation::new(place.path.clone(), asked, place.written), error)
-    };
-    if run.only_checks && matches!(known, Known::Nothing | Known::Accepted(_)) {
-        // Neither middleware nor the tool is asked about a call that is not made.
-        run.with(|machine| machine.ask(&place.path, &asked));
+    let is_unchecked = matches!(progress, None | Some(CallProgress::Accepted(_)));
+    let refuse =
+        |asked, error| CallFuture::refused(run.clone(), Operation::new(site.path.clone(), asked, site.written), error);
+    if run.only_checks && is_unchecked {
+        // A check asks neither middleware nor the tool about a call that is not made.
+        run.with(|machine| machine.ask(&site.path, &asked));
         return CallFuture::Held;
     }
-    let (tool, policy, is_open) = match (tool, known) {
-        (Some(tool), Known::Nothing | Known::Accepted(_))
-            if !run.kernel.env.middleware.is_empty() || tool.preparer().is_some() =>
-        {
+    let (tool, policy, is_open) = match (tool, progress) {
+        (Some(tool), _) if is_unchecked && (!run.kernel.env.middleware.is_empty() || tool.preparer().is_some()) => {
             if !asked.secrets.is_empty() {
                 asked.secrets = tool.secret_places(&call.args);
             }
-            let operation = Operation::new(place.path, asked, place.written);
+            let operation = Operation::new(site.path, asked, site.written);
             let (run, scope) = (run.clone(), scope.clone());
-            let preparing = Preparing::new(run, scope, place.barrier, operation, tool.clone(), call);
+            let preparing = Preparing::new(run, scope, site.barrier, operation, tool.clone(), call);
             return CallFuture::Preparing(Box::new(preparing));
         }
-        (Some(tool), known) => {
-            let policy = run.kernel.env.governs(tool, call.limits.as_deref());
-            if matches!(known, Known::Nothing | Known::Accepted(_)) {
-                let checked = check(tool, &call, &place.path, policy.as_deref().unwrap_or_else(|| tool.resolved()));
+        (Some(tool), progress) => {
+            let policy = run.kernel.env.policy_for(tool, call.limits.as_deref());
+            if is_unchecked {
+                let checked = check(tool, &call, &site.path, policy.as_deref().unwrap_or_else(|| tool.resolved()));
                 if !asked.secrets.is_empty() {
-                    // Whoever checked has asked for the schema. If it could not be had, it is not asked for again.
-                    asked.secrets = tool.known_secret_places(&call.args);
+                    // The check has compiled the schema. If that failed, it is not compiled again here.
+                    asked.secrets = tool.secret_places_if_compiled(&call.args);
                 }
                 if let Err(error) = checked {
                     return refuse(asked, error);
                 }
             }
-            let is_open = matches!(known, Known::Nothing | Known::Accepted(_) | Known::Prepared(_) | Known::Asking(_));
+            let is_open = is_unchecked || matches!(progress, Some(CallProgress::Prepared(_) | CallProgress::Asking(_)));
             (tool, policy, is_open)
         }
-        (None, Known::Accepted(Some(name)) | Known::Prepared(name) | Known::Asking(name) | Known::UnderWay(name)) => {
-            run.hold(Hold::ToolMissing { path: place.path, tool: name.to_string() });
+        (
+            None,
+            Some(
+                CallProgress::Accepted(Some(name))
+                | CallProgress::Prepared(name)
+                | CallProgress::Asking(name)
+                | CallProgress::UnderWay(name),
+            ),
+        ) => {
+            run.hold(Hold::ToolMissing { path: site.path, tool: name.to_string() });
             return CallFuture::Held;
         }
-        (None, known) => {
-            if let Known::Finished(name) = known {
+        (None, progress) => {
+            if let Some(CallProgress::Finished(name)) = progress {
                 asked.name = name;
             }
             return refuse(asked, unknown(&scope.toolbox, &call.tool));
         }
     };
-    let operation = Operation::new(place.path, asked, place.written);
+    let operation = Operation::new(site.path, asked, site.written);
     let mut payload = None;
     if let Some(prepared) = prepared {
         call.args = prepared.args.unwrap_or(call.args);
         payload = prepared.payload;
     }
-    let ready = Ready { tool: tool.clone(), call, payload, barrier: place.barrier, policy };
+    let ready = ReadyCall { tool: tool.clone(), call, payload, barrier: site.barrier, policy };
     if is_open { ready.guarded(run, scope, operation) } else { ready.future(run, scope, operation) }
 }
 
 /// A call that passed its stages, with the arguments it is executed with.
-pub(crate) struct Ready {
+pub(crate) struct ReadyCall {
     pub(crate) tool: Arc<Tool>,
     pub(crate) call: ToolCall,
     pub(crate) payload: Option<Arc<Value>>,
     pub(crate) barrier: Option<Barrier>,
-    /// What governs it, unless that is what its tool says by itself.
-    pub(crate) policy: Option<Box<Resolved>>,
+    /// Its policy, unless that is the tool's own.
+    pub(crate) policy: Option<Box<EffectivePolicy>>,
 }
 
-impl Ready {
-    pub(crate) fn policy(&self) -> &Resolved {
+impl ReadyCall {
+    pub(crate) fn policy(&self) -> &EffectivePolicy {
         self.policy.as_deref().unwrap_or_else(|| self.tool.resolved())
     }
 
-    /// The call with connection and approval before it, where it needs them.
+    /// The call with connection and approval before it, if it needs them.
     pub(crate) fn guarded(self, run: &Arc<Run>, scope: &Scope, operation: Operation) -> CallFuture {
-        let asking = run.standing(&operation.path, |standing| standing.is_asking()).unwrap_or(false);
+        let asking = run.recorded_op(&operation.path, |op| op.is_asking()).unwrap_or(false);
         if asking || is_guarded(run, &self) {
-            return CallFuture::Guarded(Box::new(Guarded::new(run.clone(), scope.clone(), operation, self)));
+            return CallFuture::Guarded(Box::new(GuardedCall::new(run.clone(), scope.clone(), operation, self)));
         }
         self.future(run, scope, operation)
     }
@@ -242,38 +252,33 @@ impl Ready {
         let rules = (!self.tool.is_durable()).then(|| Rules::of_tool(&self.tool, &self.call.args, self.policy()));
         let Self { tool, call, payload, barrier, .. } = self;
         let Some(rules) = rules else {
-            let entry = Entry::new(run.clone(), operation, tool, call, scope.clone(), payload);
+            let entry = DurableCall::new(run.clone(), operation, tool, call, scope.clone(), payload);
             return CallFuture::Durable(Box::new(entry.in_batch(barrier.is_some())));
         };
         let source = ToolSource { tool, args: call.args, id: call.id, payload, layered: scope.layered() };
-        let queue = Queue::new(scope.held.clone(), barrier);
+        let queue = AttemptQueue::new(scope.held.clone(), barrier);
         CallFuture::Atomic(Execution::new(run.clone(), operation, rules, source, queue))
     }
 }
 
-/// Looks a call up in the journal. A tool that took over another's id asks under the name that was recorded.
-fn known(run: &Run, path: &Path, asked: &mut Asked, tool: Option<&Arc<Tool>>) -> (Known, Option<Prepared>) {
-    let found = run.standing(path, |standing| {
-        let name = &standing.asked.name;
+/// Looks up a call in the journal. A tool that took over another tool's id asks under the recorded name.
+fn progress(
+    run: &Run,
+    path: &Path,
+    asked: &mut Asked,
+    tool: Option<&Arc<Tool>>,
+) -> (Option<CallProgress>, Option<Prepared>) {
+    let found = run.recorded_op(path, |op| {
+        let name = &op.asked.name;
         if tool.is_some_and(|tool| tool.spec().aliases.iter().any(|alias| alias.as_str() == &**name)) {
             asked.name = name.clone();
         }
-        let known = match &standing.state {
-            _ if standing.asked.kind != OpKind::Call => Known::Else,
-            State::Accepted => Known::Accepted((!standing.asked.unresolved).then(|| name.clone())),
-            State::Prepared => Known::Prepared(name.clone()),
-            State::Granted(_) | State::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. } => {
-                Known::Asking(name.clone())
-            }
-            State::Finished { .. } => Known::Finished(name.clone()),
-            _ => Known::UnderWay(name.clone()),
-        };
-        (known, standing.prepared.clone())
+        call_progress(op)
     });
-    found.unwrap_or((Known::Nothing, None))
+    found.map_or((None, None), |(progress, prepared)| (Some(progress), prepared))
 }
 
-/// The tool a call names.
+/// The tool that a call names.
 pub(crate) fn resolve<'s>(snapshot: &'s Snapshot, tool: &ToolRef) -> Option<&'s Arc<Tool>> {
     match tool {
         ToolRef::Name(name) => snapshot.by_name(name),
@@ -281,7 +286,8 @@ pub(crate) fn resolve<'s>(snapshot: &'s Snapshot, tool: &ToolRef) -> Option<&'s 
     }
 }
 
-/// The call as it is recorded: by the tool's id where there is a tool, by what was asked for where there is none.
+/// The call in its recorded form: with the tool's id if there is a tool, and with the name that was asked for
+/// otherwise.
 pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> Asked {
     let mut asked = asked_so_far(call, tool, layers);
     if !asked.secrets.is_empty() {
@@ -290,10 +296,10 @@ pub(crate) fn asked(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) 
     asked
 }
 
-/// The same, with everything secret if the tool's schema was not needed yet.
+/// Like [`asked`], but without loading the tool's schema: if that is not loaded yet, the whole input counts as secret.
 fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> Asked {
     let (name, effect) = match tool {
-        // A durable body's own operations have effects; entering it has none.
+        // The operations of a durable body have effects; entering it has none.
         Some(tool) if tool.is_durable() => (tool.spec().id.shared(), Effect::Readonly),
         Some(tool) => (tool.spec().id.shared(), tool.spec().effect),
         None => (call.tool.as_str().into(), Effect::Once),
@@ -315,23 +321,28 @@ fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> A
         version,
         limits: call.limits.clone(),
         broken: call.broken.clone(),
-        secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.known_secret_places(&call.args)),
+        secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.secret_places_if_compiled(&call.args)),
     }
 }
 
-/// Where secrets stand in the arguments of a call. Where nobody can tell, all of them are one.
+/// Where the arguments of a call contain secrets. If that cannot be determined, all of them count as one.
 pub(crate) fn secret_places(tool: Option<&Arc<Tool>>, args: &Value) -> Places {
     tool.map_or_else(|| Places::whole(args), |tool| tool.secret_places(args))
 }
 
-/// Refuses what a look at the call and its tool is enough to refuse.
-pub(crate) fn check(tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
+/// Refuses a call that is invalid by itself or for its tool.
+pub(crate) fn check(tool: &Tool, call: &ToolCall, path: &Path, policy: &EffectivePolicy) -> Result<(), ToolError> {
     check_asked(tool, call, path, policy)?;
     tool.contract()?.check_arguments(&call.args)
 }
 
-/// Refuses what no arguments could make right.
-pub(crate) fn check_asked(tool: &Tool, call: &ToolCall, path: &Path, policy: &Resolved) -> Result<(), ToolError> {
+/// Refuses a call that is invalid whatever its arguments are.
+pub(crate) fn check_asked(
+    tool: &Tool,
+    call: &ToolCall,
+    path: &Path,
+    policy: &EffectivePolicy,
+) -> Result<(), ToolError> {
     let most = policy.max_depth;
     if path.depth() > most {
         return Err(ToolError::failed(format!("calls are nested more than {most} deep; a tool may be calling itself")));
@@ -341,13 +352,13 @@ pub(crate) fn check_asked(tool: &Tool, call: &ToolCall, path: &Path, policy: &Re
     }
     match call.limits.as_ref().map(|policy| policy.check()) {
         Some(Err(problem)) => {
-            Err(ToolError::failed(format!("this call of `{}` has a bad {problem}", tool.spec().name)))
+            Err(ToolError::failed(format!("this call of `{}` has an invalid {problem}", tool.spec().name)))
         }
         _ => Ok(()),
     }
 }
 
-/// Names the near miss, where there is one.
+/// The error for an unknown tool, with a similar name if there is one.
 pub(crate) fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();

@@ -1,6 +1,6 @@
-//! The stages between asking for a call and its first attempt, where a program has any of its own: `before` middleware,
-//! the check of the arguments, the tool's `prepare`. What they made of the call is recorded before anything is attempted,
-//! so that an attempt after a crash sees the same bytes. A call without such stages never comes here.
+//! The stages between the request for a call and its first attempt that a program adds: `before` middleware, the check
+//! of the arguments, the tool's `prepare`. Their result is recorded before anything is attempted, so that an attempt
+//! after a crash sees the same bytes. A call without such stages skips this module.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use serde_json::Value;
 use super::attempt::{Attempt, Call};
 use super::batch::Barrier;
 use super::child::{CallFuture, ToolSource};
-use super::middleware::{Entrance, Passing};
+use super::middleware::{BeforeOutcome, MiddlewareCall};
 use super::operation::Operation;
 use super::plan::{self, Scope};
 use super::request::ToolCall;
 use super::running::panic_message;
 use crate::limits;
-use crate::policy::Resolved;
-use crate::run::record::{Event, Prepared, Told};
-use crate::run::spent::Earlier;
+use crate::policy::EffectivePolicy;
+use crate::run::record::{Event, OpOutcome, Prepared};
+use crate::run::spent::EarlierTime;
 use crate::run::{Awake, Registration, Run};
 use crate::tool::{Output, Tool, ToolError, ToolResult};
 use crate::value::size;
 
-/// What a tool's `prepare` says about a call: go on, perhaps with other arguments or with a payload that is frozen for
-/// the attempts, or nothing more to do.
+/// The answer of a tool's `prepare` about a call: continue, perhaps with other arguments or with a payload that is
+/// frozen for the attempts, or finish with an output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preparation {
     args: Option<Value>,
@@ -37,30 +37,30 @@ pub struct Preparation {
 }
 
 impl Preparation {
-    /// Goes on as asked.
+    /// Continues as asked.
     pub fn go() -> Self {
         Self::default()
     }
 
-    /// Goes on with a payload that every attempt sees as [`Call::prepared`], also after a crash.
+    /// Continues with a payload that every attempt sees as [`Call::prepared`], even after a crash.
     pub fn freeze(payload: impl Into<Value>) -> Self {
         Self { payload: Some(payload.into()), ..Self::default() }
     }
 
-    /// Goes on with other arguments, which are checked again.
+    /// Continues with other arguments, which are checked again.
     #[must_use]
     pub fn with_args(mut self, args: impl Into<Value>) -> Self {
         self.args = Some(args.into());
         self
     }
 
-    /// Nothing to execute: this is the outcome.
+    /// Executes nothing: this is the outcome.
     pub fn answer(output: impl Into<Output>) -> Self {
         Self { answer: Some(output.into()), ..Self::default() }
     }
 }
 
-/// A call that is being prepared, and then is what it became.
+/// A call that is being prepared, and afterwards the call it became.
 // Many fields: what the stages before the first attempt hand to one another.
 pub(crate) struct Preparing {
     run: Arc<Run>,
@@ -68,30 +68,30 @@ pub(crate) struct Preparing {
     barrier: Option<Barrier>,
     tool: Arc<Tool>,
     call: ToolCall,
-    policy: Resolved,
+    policy: EffectivePolicy,
     since: u64,
-    /// What had passed of its time by then.
-    earlier: Earlier,
+    /// The time that had passed before `since`.
+    earlier: EarlierTime,
     heeds_cancel: bool,
     waited: bool,
     registration: Registration,
     awake: Awake,
-    stage: Stage,
+    stage: PrepareStage,
 }
 
-enum Stage {
+enum PrepareStage {
     Before(Operation),
-    Prepare(Operation, Box<Work>),
+    Prepare(Operation, Box<PrepareWork>),
     Ready(CallFuture),
     Over,
 }
 
 /// The tool's `prepare` in progress.
-struct Work {
+struct PrepareWork {
     body: BoxFuture<'static, ToolResult<Preparation>>,
     attempt: Attempt,
     limit: Duration,
-    /// Only one that is pending has a timer.
+    /// Set only if `prepare` is pending.
     timer: Option<BoxFuture<'static, ()>>,
 }
 
@@ -105,8 +105,8 @@ impl Preparing {
         call: ToolCall,
     ) -> Self {
         let (since, heeds_cancel) = (run.kernel.env.clock.ticks(), run.heeds_cancel());
-        let (registration, awake, stage) = (Registration::default(), Awake::default(), Stage::Before(operation));
-        let policy = Resolved::of(&run.kernel.env.policy, tool.spec(), call.limits.as_deref());
+        let (registration, awake, stage) = (Registration::default(), Awake::default(), PrepareStage::Before(operation));
+        let policy = EffectivePolicy::of(&run.kernel.env.policy, tool.spec(), call.limits.as_deref());
         Self {
             run,
             scope,
@@ -115,7 +115,7 @@ impl Preparing {
             call,
             policy,
             since,
-            earlier: Earlier::default(),
+            earlier: EarlierTime::default(),
             heeds_cancel,
             waited: false,
             registration,
@@ -124,76 +124,77 @@ impl Preparing {
         }
     }
 
-    pub(crate) fn after(&mut self, earlier: Earlier) {
+    pub(crate) fn after(&mut self, earlier: EarlierTime) {
         self.earlier = earlier;
     }
 
     pub(crate) fn accept(&mut self) {
         self.waited = true;
         match &mut self.stage {
-            Stage::Before(operation) | Stage::Prepare(operation, _) => operation.accept(&self.run),
-            Stage::Ready(call) => call.accept(),
-            Stage::Over => {}
+            PrepareStage::Before(operation) | PrepareStage::Prepare(operation, _) => operation.accept(&self.run),
+            PrepareStage::Ready(call) => call.accept(),
+            PrepareStage::Over => {}
         }
     }
 
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<OpOutcome> {
         loop {
             if self.run.is_stopped() {
                 return Poll::Pending;
             }
-            self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Before(operation) => self.before(operation),
-                Stage::Prepare(mut operation, mut work) => match self.prepare(cx, &mut work) {
-                    Poll::Ready(said) => self.prepared(operation, said),
+            self.stage = match std::mem::replace(&mut self.stage, PrepareStage::Over) {
+                PrepareStage::Before(operation) => self.before(operation),
+                PrepareStage::Prepare(mut operation, mut work) => match self.prepare(cx, &mut work) {
+                    Poll::Ready(preparation) => self.prepared(operation, preparation),
                     Poll::Pending => {
                         self.waited = true;
                         operation.accept(&self.run);
-                        self.stage = Stage::Prepare(operation, work);
+                        self.stage = PrepareStage::Prepare(operation, work);
                         self.run.pump();
-                        // What the tool does meanwhile must not be dropped because another branch only waits.
+                        // The tool is working, so the run must not be suspended because another branch only waits.
                         self.awake.set(&self.run, true);
                         return Poll::Pending;
                     }
                 },
-                Stage::Ready(mut call) => {
+                PrepareStage::Ready(mut call) => {
                     let polled = call.poll(cx);
-                    // Whatever it became says for itself whether it only waits.
+                    // The prepared call itself tracks whether it only waits.
                     self.awake.set(&self.run, false);
-                    self.stage = Stage::Ready(call);
+                    self.stage = PrepareStage::Ready(call);
                     return polled;
                 }
-                Stage::Over => return Poll::Pending,
+                PrepareStage::Over => return Poll::Pending,
             };
         }
     }
 
-    /// What it became counts its time from when the call was asked for.
-    fn ready(&self, future: CallFuture) -> Stage {
-        Stage::Ready(future.asked_at(self.since, self.waited).after(self.earlier))
+    /// The prepared call, whose time counts from when it was asked for.
+    fn ready(&self, future: CallFuture) -> PrepareStage {
+        PrepareStage::Ready(future.asked_at(self.since, self.waited).after(self.earlier))
     }
 
-    fn refuse(&self, operation: Operation, error: ToolError) -> Stage {
+    fn refuse(&self, operation: Operation, error: ToolError) -> PrepareStage {
         self.ready(CallFuture::refused(self.run.clone(), operation, error))
     }
 
-    fn answer(&self, operation: Operation, output: Output) -> Stage {
+    fn answer(&self, operation: Operation, output: Output) -> PrepareStage {
         let (tool, args, id) = (self.tool.clone(), self.call.args.clone(), self.call.id.clone());
         let source = ToolSource { tool, args, id, payload: None, layered: self.scope.layered() };
         self.ready(CallFuture::answered(self.run.clone(), operation, output, source))
     }
 
-    /// Middleware, then the check of whatever arguments it left.
-    fn before(&mut self, operation: Operation) -> Stage {
+    /// Runs middleware, then checks the arguments it left.
+    fn before(&mut self, operation: Operation) -> PrepareStage {
         if let Some(error) = self.run.cancellation(self.heeds_cancel) {
             return self.refuse(operation, error);
         }
         let Self { run, tool, call, policy, .. } = &*self;
-        let passing = Passing { run, path: &operation.path, tool, args: &call.args, id: call.id.as_deref() };
-        let entrance = plan::check_asked(tool, call, &operation.path, policy).and_then(|()| passing.before());
+        let middleware_call =
+            MiddlewareCall { run, path: &operation.path, tool, args: &call.args, id: call.id.as_deref() };
+        let entrance = plan::check_asked(tool, call, &operation.path, policy).and_then(|()| middleware_call.before());
         let args = match entrance {
-            Ok(Entrance::Open(args)) => args,
-            Ok(Entrance::Answered(output)) => return self.answer(operation, output),
+            Ok(BeforeOutcome::Open(args)) => args,
+            Ok(BeforeOutcome::Answered(output)) => return self.answer(operation, output),
             Err(error) => return self.refuse(operation, error),
         };
         let checked =
@@ -211,10 +212,10 @@ impl Preparing {
         let body = Box::pin(async move { prepare.prepare(call).await });
         let (timeout, deadline) = (self.policy.timeout, self.policy.deadline);
         let limit = deadline.map_or(timeout, |deadline| deadline.min(timeout));
-        Stage::Prepare(operation, Box::new(Work { body, attempt, limit, timer: None }))
+        PrepareStage::Prepare(operation, Box::new(PrepareWork { body, attempt, limit, timer: None }))
     }
 
-    /// Takes over rewritten arguments, within the bounds that those asked for have.
+    /// Takes over rewritten arguments, within the same size limits as the original ones.
     fn rewrite(&mut self, operation: &Operation, args: Arc<Value>) -> ToolResult<()> {
         if Arc::ptr_eq(&args, &self.call.args) {
             return Ok(());
@@ -226,14 +227,14 @@ impl Preparing {
         Ok(())
     }
 
-    fn prepare(&mut self, cx: &mut Context<'_>, work: &mut Work) -> Poll<ToolResult<Preparation>> {
+    fn prepare(&mut self, cx: &mut Context<'_>, work: &mut PrepareWork) -> Poll<ToolResult<Preparation>> {
         let polled = {
             let _watched = self.run.kernel.watchdog.enter(&work.attempt);
             let body = &mut work.body;
             std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx)))
         };
         match polled {
-            Ok(Poll::Ready(said)) => return Poll::Ready(said),
+            Ok(Poll::Ready(preparation)) => return Poll::Ready(preparation),
             Err(panic) => return Poll::Ready(Err(self.panicked(&work.attempt, &panic_message(&*panic)))),
             Ok(Poll::Pending) => {}
         }
@@ -253,9 +254,9 @@ impl Preparing {
         ToolError::Panicked { correlation }
     }
 
-    fn prepared(&mut self, operation: Operation, said: ToolResult<Preparation>) -> Stage {
-        let Preparation { args, payload, answer } = match said {
-            Ok(said) => said,
+    fn prepared(&mut self, operation: Operation, preparation: ToolResult<Preparation>) -> PrepareStage {
+        let Preparation { args, payload, answer } = match preparation {
+            Ok(preparation) => preparation,
             Err(error) => return self.refuse(operation, error),
         };
         if let Some(output) = answer {
@@ -267,7 +268,7 @@ impl Preparing {
         }
     }
 
-    /// Takes over what `prepare` changed; rewritten arguments are checked again.
+    /// Takes over what `prepare` changed. Rewritten arguments are checked again.
     fn take_over(
         &mut self,
         operation: &Operation,
@@ -288,9 +289,9 @@ impl Preparing {
         Ok(Some(Arc::new(payload)))
     }
 
-    /// Records what the call became, then lets it go on. What a tool's `prepare` said is always recorded, also that it
-    /// changed nothing: it is not asked again, lest an attempt be repeated with other bytes.
-    fn go(&mut self, mut operation: Operation, payload: Option<Arc<Value>>, asked_the_tool: bool) -> Stage {
+    /// Records what the call became, then lets it continue. The answer of a tool's `prepare` is always recorded, even
+    /// if it changed nothing: it must not be asked again, or an attempt might be repeated with other bytes.
+    fn go(&mut self, mut operation: Operation, payload: Option<Arc<Value>>, asked_the_tool: bool) -> PrepareStage {
         let rewritten = operation.asked().and_then(|asked| asked.input.as_ref()) != Some(&self.call.args);
         if rewritten || asked_the_tool {
             let args = rewritten.then(|| self.call.args.clone());
@@ -298,7 +299,7 @@ impl Preparing {
             operation.record(&self.run, Event::Prepared(prepared));
         }
         let (tool, call, policy) = (self.tool.clone(), self.call.clone(), Some(Box::new(self.policy.clone())));
-        let ready = plan::Ready { tool, call, payload, barrier: self.barrier.take(), policy };
+        let ready = plan::ReadyCall { tool, call, payload, barrier: self.barrier.take(), policy };
         self.ready(ready.guarded(&self.run, &self.scope, operation))
     }
 }

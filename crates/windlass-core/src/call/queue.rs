@@ -1,6 +1,7 @@
 //! What an attempt holds, and how it gets it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -8,47 +9,44 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::batch::Barrier;
-use super::key::Key;
-use super::rules::{Lane, Session};
-use crate::admit::{Held, Permit, Turn};
+use super::key::KeyClaim;
+use super::rules::{Lane, SessionMode};
+use super::shared::SharedSlot;
+use crate::admit::{HeldKey, Permit, Turn};
 use crate::path::Path;
 use crate::run::Run;
+use crate::store::SlotRequest;
 use crate::time::Clock;
 
-/// Where in the queue an attempt stands; always begins at the front, what it has it keeps.
+/// What an attempt queues for. Queueing always starts at the front; what the attempt has got, it keeps.
 #[derive(Clone, Copy)]
-pub(crate) enum Stage {
+pub(crate) enum AdmissionGoal {
     /// Everything an attempt needs.
     Attempt,
-    /// The key alone: a doubt and a pending call keep it.
+    /// The key alone: an attempt in doubt and a pending call keep it.
     Key,
-}
-
-impl Stage {
-    pub(crate) fn first() -> Self {
-        Self::Attempt
-    }
 }
 
 /// What an operation holds while an attempt of it runs.
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(crate) struct AttemptQueue {
     /// Keys held by the bodies around it.
-    held: Option<Arc<Held>>,
-    /// The batch it stands in, told when a doubt lets the calls after it go on.
+    held: Option<Arc<HeldKey>>,
+    /// The batch it is part of. It is told when the calls after this one may start.
     pub(crate) barrier: Option<Barrier>,
     turn: Option<Turn>,
     permit: Option<Permit>,
-    /// What few attempts queue for; out of line, because every call has a queue.
-    seldom: Option<Box<Seldom>>,
+    /// What few attempts queue for. Boxed, because every call has a queue.
+    rare: Option<Box<RareParts>>,
     waited: bool,
 }
 
 #[derive(Default)]
-struct Seldom {
-    key: Option<Key>,
+struct RareParts {
+    key: Option<KeyClaim>,
     gate: Option<Option<Turn>>,
     pace: Option<Pace>,
+    slot: Option<SharedSlot>,
     deadline: Option<BoxFuture<'static, ()>>,
 }
 
@@ -58,8 +56,8 @@ enum Pace {
     Go,
 }
 
-impl Queue {
-    pub(crate) fn new(held: Option<Arc<Held>>, barrier: Option<Barrier>) -> Self {
+impl AttemptQueue {
+    pub(crate) fn new(held: Option<Arc<HeldKey>>, barrier: Option<Barrier>) -> Self {
         Self { held, barrier, ..Self::default() }
     }
 
@@ -72,21 +70,22 @@ impl Queue {
         self.waited = true;
     }
 
-    /// Whether the call's deadline passed while it queued; it was so far away when it began to.
+    /// Whether the call's deadline passed while it queued. `left` is the time until the deadline when it is first
+    /// asked.
     pub(crate) fn is_overdue(&mut self, cx: &mut Context<'_>, clock: &dyn Clock, left: Duration) -> bool {
-        let seldom = self.seldom.get_or_insert_default();
-        seldom.deadline.get_or_insert_with(|| clock.sleep(left)).poll_unpin(cx).is_ready()
+        let rare = self.rare.get_or_insert_default();
+        rare.deadline.get_or_insert_with(|| clock.sleep(left)).poll_unpin(cx).is_ready()
     }
 
-    /// Goes on queueing; an error names a cycle of keys.
+    /// Continues queueing. An error names a cycle of keys.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        stage: Stage,
+        goal: AdmissionGoal,
         place: (&Arc<Run>, &Path),
         lane: &Lane,
     ) -> Result<Poll<()>, String> {
-        let all = self.try_all(cx, stage, place, lane)?;
+        let all = self.try_all(cx, goal, place, lane)?;
         if all.is_pending() {
             self.waited = true;
         }
@@ -96,27 +95,36 @@ impl Queue {
     fn try_all(
         &mut self,
         cx: &mut Context<'_>,
-        stage: Stage,
+        goal: AdmissionGoal,
         (run, path): (&Arc<Run>, &Path),
         lane: &Lane,
     ) -> Result<Poll<()>, String> {
         if let Some(key) = &lane.key {
-            let seldom = self.seldom.get_or_insert_default();
-            let place = match seldom.key.take() {
+            let rare = self.rare.get_or_insert_default();
+            let place = match rare.key.take() {
                 Some(place) => place,
-                None => Key::request(run, path, key.clone(), self.held.as_ref())?,
+                None => KeyClaim::request(run, path, key.clone(), self.held.as_ref())?,
             };
-            if seldom.key.insert(place).poll(cx).is_pending() {
-                return Ok(Poll::Pending);
+            match rare.key.insert(place).poll(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(cycle)) => return Err(cycle),
+                Poll::Pending => return Ok(Poll::Pending),
             }
         }
-        if matches!(stage, Stage::Key) {
+        if matches!(goal, AdmissionGoal::Key) {
             return Ok(Poll::Ready(()));
         }
+        if run.kernel.admission.is_shared && (lane.gate.is_some() || run.session.is_some()) {
+            if self.poll_slot(cx, run, lane).is_pending() {
+                return Ok(Poll::Pending);
+            }
+            let permit = self.permit.get_or_insert_with(|| run.kernel.admission.permits.request(run.id));
+            return Ok(permit.poll(cx));
+        }
         let turn = match lane.session {
-            Session::Apart => None,
-            Session::Parallel => Some(self.turn.get_or_insert_with(|| run.turns.shared())),
-            Session::Exclusive => Some(self.turn.get_or_insert_with(|| run.turns.exclusive())),
+            SessionMode::Apart => None,
+            SessionMode::Parallel => Some(self.turn.get_or_insert_with(|| run.turns.shared())),
+            SessionMode::Exclusive => Some(self.turn.get_or_insert_with(|| run.turns.exclusive())),
         };
         if turn.is_some_and(|turn| turn.poll(cx).is_pending()) || self.poll_gate(cx, run, lane).is_pending() {
             return Ok(Poll::Pending);
@@ -125,14 +133,32 @@ impl Queue {
         Ok(permit.poll(cx))
     }
 
+    /// Exclusivity in the session and the limits of the tool, where the store holds them for all workers.
+    fn poll_slot(&mut self, cx: &mut Context<'_>, run: &Arc<Run>, lane: &Lane) -> Poll<()> {
+        let session = match lane.session {
+            SessionMode::Apart => None,
+            SessionMode::Parallel => run.session.clone().map(|session| (session, false)),
+            SessionMode::Exclusive => run.session.clone().map(|session| (session, true)),
+        };
+        let tool = lane.gate.as_ref().map(|gate| gate.shared());
+        if session.is_none() && tool.is_none() {
+            return Poll::Ready(());
+        }
+        let slot = self.rare.get_or_insert_default().slot.get_or_insert_with(|| {
+            let slot = run.kernel.admission.slots.fetch_add(1, Ordering::Relaxed);
+            SharedSlot::new(run, SlotRequest { worker: run.kernel.lease.worker, slot, run: run.id, session, tool })
+        });
+        slot.poll(cx)
+    }
+
     fn poll_gate(&mut self, cx: &mut Context<'_>, run: &Run, lane: &Lane) -> Poll<()> {
         let Some(gate) = &lane.gate else { return Poll::Ready(()) };
-        let seldom = self.seldom.get_or_insert_default();
-        if let Some(turn) = seldom.gate.get_or_insert_with(|| gate.enter()) {
+        let rare = self.rare.get_or_insert_default();
+        if let Some(turn) = rare.gate.get_or_insert_with(|| gate.enter()) {
             std::task::ready!(turn.poll(cx));
         }
         let clock = &run.kernel.env.clock;
-        let pace = seldom.pace.get_or_insert_with(|| {
+        let pace = rare.pace.get_or_insert_with(|| {
             let delay = gate.reserve(clock.ticks());
             if delay.is_zero() { Pace::Go } else { Pace::Wait(clock.sleep(delay)) }
         });
@@ -143,23 +169,23 @@ impl Queue {
         Poll::Ready(())
     }
 
-    /// The key it waits for, if it waits for one: a run that does nothing else is suspended.
+    /// The key it waits for, if any. A run that does nothing else is suspended.
     pub(crate) fn awaited_key(&self) -> Option<&Arc<str>> {
-        self.seldom.as_ref()?.key.as_ref()?.awaited()
+        self.rare.as_ref()?.key.as_ref()?.awaited()
     }
 
-    /// Lets go of everything: the operation is over.
+    /// Releases everything: the operation is over.
     pub(crate) fn release(&mut self) {
         self.release_but_key();
-        self.seldom = None;
+        self.rare = None;
     }
 
-    /// The key belongs to the operation, and all else to an attempt: a doubt, a pending call and a delay before the next
-    /// attempt keep the key alone.
+    /// Releases everything but the key. The key belongs to the operation, and everything else to an attempt, so an
+    /// operation in doubt, a pending call and a delay before the next attempt keep only the key.
     pub(crate) fn release_but_key(&mut self) {
         self.permit = None;
-        if let Some(seldom) = &mut self.seldom {
-            **seldom = Seldom { key: seldom.key.take(), ..Seldom::default() };
+        if let Some(rare) = &mut self.rare {
+            **rare = RareParts { key: rare.key.take(), ..RareParts::default() };
         }
         self.turn = None;
         self.waited = true;

@@ -9,23 +9,28 @@ use serde_json::Value;
 use crate::id::ToolId;
 use crate::limits;
 use crate::policy::Policy;
+use crate::runtime::Start;
+use crate::store::Turn;
 use crate::tool::Layers;
 use crate::value::Digest;
 use crate::value::digest::Encoder;
 use crate::value::size::{self, TooBig};
 
-/// A call to be made: which tool, with what arguments. `T` is what its output decodes to; `Value` when nobody knows.
+/// A call to be made: a tool and its arguments. `T` is the type its output decodes to, or `Value` if that is not known.
 ///
 /// `#[tool]` generates a typed constructor (`charge::call("c1", 500)`); [`ToolCall::new`] is what a model's call becomes.
+#[must_use = "a call is made by `ctx.call(…).await?`, or `windlass.call(…).await?` outside of a body"]
 pub struct ToolCall<T = Value> {
     pub(crate) tool: ToolRef,
     pub(crate) id: Option<Arc<str>>,
     pub(crate) args: Arc<Value>,
-    /// Layers it adds on top of its caller's; most add none.
+    /// Layers that it adds to those of its caller. Most add none.
     pub(crate) layers: Layers,
-    /// The call's own policy; most have none.
+    /// The call's own policy. Most have none.
     pub(crate) limits: Option<Box<Policy>>,
-    /// Why the arguments could not be written down; such a call is refused.
+    /// How its run is started, for a call that is made from outside of a body. Most do not say.
+    pub(crate) start: Option<Box<Start>>,
+    /// Why the arguments could not be serialized. Such a call is refused.
     pub(crate) broken: Option<Arc<str>>,
     output: PhantomData<fn() -> T>,
 }
@@ -33,7 +38,7 @@ pub struct ToolCall<T = Value> {
 /// How a call names its tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolRef {
-    /// By what models call it.
+    /// By the name that models use.
     Name(Arc<str>),
     /// By its stable id.
     Id(ToolId),
@@ -64,47 +69,73 @@ impl<T> ToolCall<T> {
     /// A call whose output decodes to `T`; what `#[tool]` generates.
     pub fn to(tool: ToolRef, args: impl Into<Arc<Value>>) -> Self {
         let (args, layers) = (args.into(), Layers::default());
-        Self { tool, id: None, args, layers, limits: None, broken: None, output: PhantomData }
+        Self { tool, id: None, args, layers, limits: None, start: None, broken: None, output: PhantomData }
     }
 
-    /// A call whose arguments cannot be written down as JSON: it ends `invalid_arguments` with this message.
+    /// A call whose arguments cannot be serialized as JSON. It ends with `invalid_arguments` and this message.
     pub fn broken(tool: ToolRef, message: impl Into<Arc<str>>) -> Self {
         Self { broken: Some(message.into()), ..Self::to(tool, Value::Null) }
     }
 
-    /// Keeps the id the model gave the call, to match the answer with. Never used to derive keys: models mint new ones.
-    #[must_use]
+    /// Sets the id that the model gave the call, to match the answer with. It is never used to derive keys, because
+    /// models make up new ones.
     pub fn with_id(mut self, id: impl Into<Arc<str>>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// Makes the call, and everything below it, through this layer on top of its caller's; see
+    /// Makes the call, and everything below it, through this layer, in addition to its caller's; see
     /// [`Toolbox::layer`](crate::tool::Toolbox::layer). The call is refused if there is no such layer.
-    #[must_use]
     pub fn in_layer(mut self, name: impl Into<Arc<str>>) -> Self {
         self.layers = self.layers.with(&name.into());
         self
     }
 
-    /// What governs this call, beside what its tool and its runtime say; see [`Policy`]. Kept with the call: it outlives a
-    /// crash.
-    #[must_use]
+    /// Makes the call idempotent: the same key always names the same run, also after a restart. Other work under a key that
+    /// is taken is refused ([`Error::KeyReused`](crate::Error::KeyReused)). For calls from outside of a body.
+    pub fn key(mut self, key: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().key = Some(key.into());
+        self
+    }
+
+    /// The session its run belongs to. For calls from outside of a body: calls inside of one are in its session.
+    pub fn session(mut self, session: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().session = Some(session.into());
+        self
+    }
+
+    /// Makes its run a turn of its session: it waits for the turns before it.
+    pub fn as_turn(mut self) -> Self {
+        self.start.get_or_insert_default().turn = Turn::Queue;
+        self
+    }
+
+    /// The same, but the call is refused while the session has a turn that is not over.
+    pub fn as_turn_or_refuse(mut self) -> Self {
+        self.start.get_or_insert_default().turn = Turn::Refuse;
+        self
+    }
+
+    /// How its run is to be started; the call itself says nothing about it any more.
+    pub(crate) fn take_start(&mut self) -> Start {
+        self.start.take().map_or_else(Start::default, |start| *start)
+    }
+
+    /// Sets a policy for this call, in addition to those of its tool and its runtime; see [`Policy`]. It is recorded
+    /// with the call, so it survives a crash.
     pub fn policy(mut self, policy: Policy) -> Self {
         let policy = policy.over(self.limits.as_deref().unwrap_or(&Policy::default()));
         self.limits = (policy != Policy::default()).then(|| Box::new(policy));
         self
     }
 
-    /// How long one attempt of this call may take, instead of what the tool says.
-    #[must_use]
+    /// Sets how long one attempt of this call may take, instead of the tool's timeout.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.get_or_insert_default().timeout = Some(timeout);
         self
     }
 
-    /// How long this call may take in all, instead of what the tool says.
-    #[must_use]
+    /// Sets how long this call may take in all, instead of the tool's deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.limits.get_or_insert_default().deadline = Some(deadline);
         self
@@ -112,12 +143,11 @@ impl<T> ToolCall<T> {
 
     /// The same call without its type.
     pub fn untyped(self) -> ToolCall {
-        let Self { tool, id, args, layers, limits, broken, .. } = self;
-        ToolCall { tool, id, args, layers, limits, broken, output: PhantomData }
+        let Self { tool, id, args, layers, limits, start, broken, .. } = self;
+        ToolCall { tool, id, args, layers, limits, start, broken, output: PhantomData }
     }
 
-    /// The call as it may be kept: arguments beyond the limits are not, and it is refused on their account.
-    #[must_use]
+    /// Drops arguments beyond the size limits; such a call is refused.
     pub(crate) fn bounded(mut self) -> Self {
         let problem = match size::check(&self.args, limits::ARGUMENT_BYTES) {
             Ok(()) => return self,
@@ -131,7 +161,7 @@ impl<T> ToolCall<T> {
         self
     }
 
-    /// Which tool it names.
+    /// The tool it names.
     pub fn tool(&self) -> &str {
         self.tool.as_str()
     }
@@ -150,6 +180,7 @@ impl<T> Clone for ToolCall<T> {
             args: self.args.clone(),
             layers: self.layers.clone(),
             limits: self.limits.clone(),
+            start: self.start.clone(),
             broken: self.broken.clone(),
             output: PhantomData,
         }
@@ -165,7 +196,7 @@ impl<T> std::fmt::Debug for ToolCall<T> {
     }
 }
 
-/// The identity of a batch: the same calls in the same order, and only those, have the same one.
+/// The identity of a batch: equal for the same calls in the same order, and only for those.
 pub fn batch_identity<'a>(calls: impl IntoIterator<Item = &'a ToolCall>) -> Digest {
     let mut encoder = Encoder::new();
     for call in calls {

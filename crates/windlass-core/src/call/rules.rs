@@ -1,4 +1,4 @@
-//! What governs one operation's attempts, from the spec and the policy that applies.
+//! The rules for the attempts of one operation, derived from the spec and the policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::admit::Gate;
 use crate::limits;
-use crate::policy::Resolved;
+use crate::policy::EffectivePolicy;
 use crate::tool::spec::{Concurrency, OnDoubt, Retry};
 use crate::tool::{Effect, Retryable, Tool, ToolError};
 
@@ -21,7 +21,7 @@ pub(crate) struct Rules {
     pub(crate) never_retry: bool,
     pub(crate) on_doubt: OnDoubt,
     pub(crate) lane: Lane,
-    /// It undoes something: a cancellation does not stop it.
+    /// It is a compensation, which a cancellation does not stop.
     pub(crate) compensates: bool,
 }
 
@@ -29,14 +29,14 @@ pub(crate) struct Rules {
 #[derive(Clone, Default)]
 pub(crate) struct Lane {
     pub(crate) key: Option<Arc<str>>,
-    pub(crate) session: Session,
+    pub(crate) session: SessionMode,
     pub(crate) gate: Option<Arc<Gate>>,
 }
 
-/// How an attempt stands to the others of its session.
+/// How an attempt relates to the others of its session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Session {
-    /// A step: its body's own business.
+pub(crate) enum SessionMode {
+    /// A step: it does not queue in the session.
     #[default]
     Apart,
     Parallel,
@@ -44,8 +44,8 @@ pub(crate) enum Session {
 }
 
 impl Rules {
-    /// The rules of an atomic tool's call.
-    pub(crate) fn of_tool(tool: &Tool, args: &Value, policy: &Resolved) -> Self {
+    /// The rules for a call of an atomic tool.
+    pub(crate) fn of_tool(tool: &Tool, args: &Value, policy: &EffectivePolicy) -> Self {
         let spec = tool.spec();
         Self {
             effect: spec.effect,
@@ -61,15 +61,15 @@ impl Rules {
         }
     }
 
-    /// Attempts there may be in all, as far as is known beforehand.
+    /// The number of attempts there may be, as far as known beforehand.
     pub(crate) fn attempts(&self) -> u32 {
         self.retry.map_or(1, |retry| retry.attempts)
     }
 
     /// The delay before the next attempt, or `None` if the failure is final.
     ///
-    /// A failure that says it is safe to repeat is repeated, within the tool's limit or a modest default. One that does
-    /// not say so is repeated only if the tool asks for retries and its attempts may be repeated anyway.
+    /// A failure that is declared safe to repeat is repeated, within the tool's limit or a modest default. Any other
+    /// failure is repeated only if the tool asks for retries and its effect class allows repeated attempts.
     pub(crate) fn retry_after(&self, error: &ToolError, attempt: u32, jitter: f64) -> Option<Duration> {
         if self.never_retry {
             return None;
@@ -79,7 +79,7 @@ impl Rules {
             ToolError::Failed { retry: Retryable::After(delay), .. } => {
                 (self.retry.unwrap_or(Retry::attempts(3)), Some(*delay))
             }
-            // Whether it happened is not known, and does not matter to what may be repeated.
+            // It is not known whether it happened, but attempts of this class may be repeated anyway.
             ToolError::InDoubt { .. } if self.effect != Effect::Once => {
                 (self.retry.unwrap_or(Retry::attempts(3)), None)
             }
@@ -97,13 +97,13 @@ impl Rules {
     }
 }
 
-/// base·2ⁿ⁻¹ capped, spread over its upper half so that many clients that failed together do not return together.
+/// base·2ⁿ⁻¹, capped, and spread over its upper half so that clients that failed together do not return together.
 fn backoff(policy: Retry, attempt: u32, jitter: f64) -> Duration {
     let doubled = policy.base.saturating_mul(1u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(u32::MAX));
     doubled.min(policy.cap).mul_f64(0.5 + jitter / 2.0)
 }
 
-/// The key a call of this tool queues under.
+/// The key that a call of this tool queues under.
 pub(crate) fn key_of(tool: &Tool, args: &Value) -> Option<Arc<str>> {
     match &tool.spec().guards.concurrency {
         Concurrency::Keyed(expression) => Some(expression.evaluate(args).into()),
@@ -111,18 +111,18 @@ pub(crate) fn key_of(tool: &Tool, args: &Value) -> Option<Arc<str>> {
     }
 }
 
-/// How a call of this tool stands to the others of its session and batch.
-pub(crate) fn session_of(tool: &Tool) -> Session {
+/// How a call of this tool relates to the others of its session and batch.
+pub(crate) fn session_of(tool: &Tool) -> SessionMode {
     match &tool.spec().guards.concurrency {
-        Concurrency::Exclusive => Session::Exclusive,
-        Concurrency::Parallel | Concurrency::Keyed(_) => Session::Parallel,
-        Concurrency::Auto if tool.is_durable() || tool.spec().effect == Effect::Readonly => Session::Parallel,
-        Concurrency::Auto => Session::Exclusive,
+        Concurrency::Exclusive => SessionMode::Exclusive,
+        Concurrency::Parallel | Concurrency::Keyed(_) => SessionMode::Parallel,
+        Concurrency::Auto if tool.is_durable() || tool.spec().effect == Effect::Readonly => SessionMode::Parallel,
+        Concurrency::Auto => SessionMode::Exclusive,
     }
 }
 
 impl Default for Rules {
-    /// A step's rules unless it says otherwise.
+    /// The rules of a step, unless it sets others.
     fn default() -> Self {
         Self {
             effect: Effect::Once,

@@ -15,27 +15,27 @@ use crate::time::Clock;
 use crate::tool::{Output, ToolResult};
 
 /// How an attempt ended.
-pub(crate) enum Ended {
+pub(crate) enum AttemptEnd {
     /// It returned.
     Returned(ToolResult<Output>),
     /// It panicked with this message.
     Panicked(String),
-    /// It ran out of time and was dropped; which limit is in the message.
+    /// It ran out of time and was dropped. The message names the limit.
     TimedOut(String),
     /// It was cancelled and dropped.
     Cancelled,
 }
 
-pub(crate) struct Running<'a> {
+pub(crate) struct RunningAttempt<'a> {
     body: BoxFuture<'a, ToolResult<Output>>,
     attempt: Attempt,
     pub(crate) started: u64,
-    /// Whether it was polled and had to wait.
+    /// Whether it was polled and is pending.
     pub(crate) is_pending: bool,
-    /// Only attempts that are pending have timers.
+    /// Set only for attempts that are pending.
     timers: Option<Box<Timers>>,
     stopping: Option<Box<Stopping>>,
-    /// An attempt that began after the run was cancelled is part of cleaning up.
+    /// False for an attempt that began after the run was cancelled, as part of cleaning up.
     heeds_cancel: bool,
     span: tracing::Span,
 }
@@ -52,13 +52,13 @@ struct Heartbeat {
     seen: u64,
 }
 
-/// The token has fired; the grace runs.
+/// The attempt was asked to stop, and its grace period runs.
 struct Stopping {
     grace: BoxFuture<'static, ()>,
     timed_out: Option<String>,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningAttempt<'a> {
     pub(crate) fn new(
         body: BoxFuture<'a, ToolResult<Output>>,
         attempt: Attempt,
@@ -80,7 +80,7 @@ impl<'a> Running<'a> {
         self.attempt.vouched()
     }
 
-    /// Polls the body and whatever limits it. `left` is the time until the call's deadline.
+    /// Polls the body and its limits. `left` is the time until the call's deadline.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl<'a> Running<'a> {
         rules: &Rules,
         left: impl FnOnce() -> Option<Duration>,
         cancelled: bool,
-    ) -> Poll<Ended> {
+    ) -> Poll<AttemptEnd> {
         if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
             return Poll::Ready(ended);
         }
@@ -98,7 +98,7 @@ impl<'a> Running<'a> {
                 self.attempt.cancel();
                 let grace = kernel.env.clock.sleep(rules.grace);
                 self.stopping = Some(Box::new(Stopping { grace, timed_out: overdue }));
-                // The token may be all the body waits for.
+                // The body may wait for nothing but the cancellation.
                 if let Poll::Ready(ended) = self.poll_body(cx, kernel) {
                     return Poll::Ready(ended);
                 }
@@ -107,23 +107,23 @@ impl<'a> Running<'a> {
         let Some(stopping) = &mut self.stopping else { return Poll::Pending };
         std::task::ready!(stopping.grace.poll_unpin(cx));
         Poll::Ready(match stopping.timed_out.take() {
-            Some(message) => Ended::TimedOut(message),
-            None => Ended::Cancelled,
+            Some(message) => AttemptEnd::TimedOut(message),
+            None => AttemptEnd::Cancelled,
         })
     }
 
-    fn poll_body(&mut self, cx: &mut Context<'_>, kernel: &Kernel) -> Poll<Ended> {
+    fn poll_body(&mut self, cx: &mut Context<'_>, kernel: &Kernel) -> Poll<AttemptEnd> {
         let _watched = kernel.watchdog.enter(&self.attempt);
         let _span = self.span.enter();
         let body = &mut self.body;
         match std::panic::catch_unwind(AssertUnwindSafe(|| body.poll_unpin(cx))) {
-            Ok(Poll::Ready(result)) => Poll::Ready(Ended::Returned(result)),
+            Ok(Poll::Ready(result)) => Poll::Ready(AttemptEnd::Returned(result)),
             Ok(Poll::Pending) => Poll::Pending,
-            Err(panic) => Poll::Ready(Ended::Panicked(panic_message(&*panic))),
+            Err(panic) => Poll::Ready(AttemptEnd::Panicked(panic_message(&*panic))),
         }
     }
 
-    /// The message of the limit that ran out.
+    /// The message of the limit that was exceeded, if one was.
     fn poll_timers(
         &mut self,
         cx: &mut Context<'_>,
@@ -177,8 +177,8 @@ pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
-/// Runs an attempt on the threads kept for bodies that compute. Dropping the future does not stop a body that never
-/// yields; [`Attempt::is_on_thread`] tells whether it is still at it.
+/// Runs an attempt on the threads for CPU-bound bodies. Dropping the future does not stop a body that never yields;
+/// [`Attempt::is_on_thread`] tells whether it is still running.
 pub(crate) fn on_cpu_thread(
     kernel: &Kernel,
     body: BoxFuture<'static, ToolResult<Output>>,
@@ -186,7 +186,7 @@ pub(crate) fn on_cpu_thread(
 ) -> BoxFuture<'static, ToolResult<Output>> {
     let (promise, ticket) = crate::store::Promise::pair();
     let watchdog = kernel.watchdog.clone();
-    let (leash, alive) = (Leash(attempt.clone()), attempt.clone());
+    let (abandon_on_drop, alive) = (AbandonOnDrop(attempt.clone()), attempt.clone());
     alive.set_on_thread(true);
     {
         let mut attempts = kernel.on_threads.lock();
@@ -197,7 +197,7 @@ pub(crate) fn on_cpu_thread(
         let mut body = body;
         let mut dropped = attempt.dropped();
         let ended = std::future::poll_fn(move |cx| {
-            // Also before its first poll: it may have waited for a thread longer than anybody waited for it.
+            // Also checked before the first poll, because its caller may be gone by the time it gets a thread.
             if dropped.poll_unpin(cx).is_ready() {
                 return Poll::Ready(None);
             }
@@ -215,22 +215,22 @@ pub(crate) fn on_cpu_thread(
         }
     }));
     Box::pin(async move {
-        let _leash = leash;
+        let _leash = abandon_on_drop;
         match ticket.await {
             Ok(Ok(result)) => result,
-            // Caught again where every other body's panic is.
+            // Caught again in the same place as the panics of all other bodies.
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            // The executor dropped it. How far it came nobody knows: not an outcome, it runs out of time.
+            // The executor dropped it. It is not known how far it got, so it has no outcome and runs into its timeout.
             Err(_) => std::future::pending().await,
         }
     })
 }
 
-/// Held where an attempt is waited for: its end is the end of the body on the other thread, once that yields.
-struct Leash(Attempt);
+/// Held by the future that waits for an attempt. Dropping it ends the body on the CPU thread once that yields.
+struct AbandonOnDrop(Attempt);
 
-impl Drop for Leash {
+impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.abandon();
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for time or for the mailbox: what every park does, whatever waits.
+//! Waiting for a time or for the mailbox, as every park does.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,15 +9,15 @@ use futures_util::future::BoxFuture;
 use crate::limits;
 use crate::path::Path;
 use crate::run::machine::Machine;
-use crate::run::parks::{Answer, Looks};
+use crate::run::parks::{ParkAnswer, ParkQuery};
 use crate::run::record::{Settled, Settler};
 use crate::run::state::{Blocked, Park};
 use crate::run::{Registration, Run};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 
-/// A park of one operation.
-pub(crate) struct Wait {
+/// The wait of one parked operation.
+pub(crate) struct ParkWait {
     pub(crate) on: Blocked,
     pub(crate) until: Option<Timestamp>,
     since: Timestamp,
@@ -26,8 +26,8 @@ pub(crate) struct Wait {
 }
 
 /// What ended a park.
-pub(crate) enum Woken {
-    Answer(Answer),
+pub(crate) enum WakeCause {
+    Answer(ParkAnswer),
     /// Cancelled.
     Stopped(ToolError),
     /// Its key is void, for this reason.
@@ -35,27 +35,27 @@ pub(crate) enum Woken {
     Expired,
 }
 
-/// What is told to an operation whose key is void.
+/// The error of an operation whose key is void, and its record.
 pub(crate) fn revoked(reason: &str) -> (ToolError, Settled) {
     let settled = Settled { by: Settler::Revocation, reason: reason.to_owned() };
     (ToolError::Cancelled { reason: format!("revoked: {reason}") }, settled)
 }
 
-/// Whose park it is.
-pub(crate) struct Sleeper<'a> {
+/// The operation that is parked.
+pub(crate) struct ParkedOp<'a> {
     pub(crate) run: &'a Arc<Run>,
     pub(crate) path: &'a Path,
     pub(crate) operation: &'a dyn Fn() -> String,
     pub(crate) heeds_cancel: bool,
 }
 
-impl Wait {
+impl ParkWait {
     pub(crate) fn new(on: Blocked, until: Option<Timestamp>, since: Timestamp) -> Self {
         Self { on, until, since, timer: None, shown: false }
     }
 
-    /// A park that begins. It is on the list before its record is written, so that a client that is told of the record finds it
-    /// there.
+    /// Begins a park. It is listed before its record is written, so that a client that sees the record finds it in the
+    /// list.
     pub(crate) fn begin(run: &Run, park: Park) -> Self {
         let wait = Self { on: park.on.clone(), until: park.until, since: park.since, timer: None, shown: true };
         run.note_wait();
@@ -68,20 +68,20 @@ impl Wait {
         &mut self,
         cx: &mut Context<'_>,
         registration: &mut Registration,
-        who: &Sleeper<'_>,
-        finish: impl FnOnce(&mut Machine, Woken) -> R,
+        parked: &ParkedOp<'_>,
+        finish: impl FnOnce(&mut Machine, WakeCause) -> R,
     ) -> Poll<R> {
-        let run = who.run;
-        // First, so that whatever comes from now on wakes it.
+        let run = parked.run;
+        // Registered first, so that every later event wakes it.
         registration.register(run, cx);
         let expired = self.is_over(cx, run);
         let ended = run.with(|machine| {
-            let Some(woken) = self.woken(machine, who, expired) else {
-                self.show(machine, who);
+            let Some(cause) = self.cause(machine, parked, expired) else {
+                self.show(machine, parked);
                 return None;
             };
-            machine.unpark(who.path);
-            Some(finish(machine, woken))
+            machine.unpark(parked.path);
+            Some(finish(machine, cause))
         });
         match ended {
             Some(ended) => {
@@ -92,28 +92,28 @@ impl Wait {
         }
     }
 
-    fn woken(&self, machine: &mut Machine, who: &Sleeper<'_>, expired: bool) -> Option<Woken> {
-        if let Some(answer) = machine.take_answer(&Looks { path: who.path, on: &self.on }) {
-            return Some(Woken::Answer(answer));
+    fn cause(&self, machine: &mut Machine, parked: &ParkedOp<'_>, expired: bool) -> Option<WakeCause> {
+        if let Some(answer) = machine.take_answer(&ParkQuery { path: parked.path, on: &self.on }) {
+            return Some(WakeCause::Answer(answer));
         }
-        if who.heeds_cancel && machine.is_cancelled() {
-            return Some(Woken::Stopped(machine.cancellation()));
+        if parked.heeds_cancel && machine.is_cancelled() {
+            return Some(WakeCause::Stopped(machine.cancellation()));
         }
         match (&self.on, machine.revocation()) {
-            (Blocked::Input { .. }, Some(reason)) => Some(Woken::Revoked(reason.to_owned())),
-            _ => expired.then_some(Woken::Expired),
+            (Blocked::Input { .. }, Some(reason)) => Some(WakeCause::Revoked(reason.to_owned())),
+            _ => expired.then_some(WakeCause::Expired),
         }
     }
 
     fn is_over(&mut self, cx: &mut Context<'_>, run: &Run) -> bool {
         let Some(until) = self.until else { return false };
-        // The wall clock decides, and may jump meanwhile: it is looked at now and then.
+        // The wall clock decides, and may jump, so it is checked at intervals.
         loop {
             let left = until.since(run.now());
             if left.is_zero() {
                 return true;
             }
-            let timer = self.timer.get_or_insert_with(|| run.kernel.env.clock.sleep(left.min(limits::ALARM_LOOK)));
+            let timer = self.timer.get_or_insert_with(|| run.kernel.env.clock.sleep(left.min(limits::CLOCK_CHECK)));
             if timer.poll_unpin(cx).is_pending() {
                 return false;
             }
@@ -122,12 +122,12 @@ impl Wait {
         }
     }
 
-    fn show(&mut self, machine: &mut Machine, who: &Sleeper<'_>) {
+    fn show(&mut self, machine: &mut Machine, parked: &ParkedOp<'_>) {
         if !std::mem::replace(&mut self.shown, true) {
-            who.run.note_wait();
+            parked.run.note_wait();
             machine.park(Park {
-                path: who.path.clone(),
-                operation: (who.operation)(),
+                path: parked.path.clone(),
+                operation: (parked.operation)(),
                 on: self.on.clone(),
                 since: self.since,
                 until: self.until,

@@ -8,32 +8,32 @@ use std::task::{Context, Poll};
 use serde::de::DeserializeOwned;
 
 use super::undo::UndoPlan;
-use super::{Ctx, Guard, decode};
+use super::{Ctx, OpGuard, decode};
 use crate::call::ToolCall;
 use crate::call::batch::{Batch, has_begun};
 use crate::call::child::CallFuture;
-use crate::call::loops::{Key, limit};
-use crate::call::operation::{Operation, Written};
-use crate::call::plan::{Place, asked, plan_in, resolve};
+use crate::call::loops::{LoopKey, limit};
+use crate::call::operation::{Operation, RecordState};
+use crate::call::plan::{CallSite, asked, plan_in, resolve};
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind, Told};
+use crate::run::record::{Asked, Event, OpKind, OpOutcome};
 use crate::run::replay::Decision;
 use crate::tool::{Effect, ToolError, ToolResult};
 
 /// One child call; see [`Ctx::call`].
-#[must_use = "a call does nothing until it is awaited"]
+#[must_use = "a call does nothing until it is awaited: write `ctx.call(…).await?`"]
 pub struct CallOne<'c, T> {
     ctx: &'c mut Ctx,
     state: OneState,
-    /// Where the call counts towards a loop.
-    key: Option<Key>,
+    /// Identifies the call for loop detection.
+    key: Option<LoopKey>,
     output: PhantomData<fn() -> T>,
 }
 
 enum OneState {
     Built(ToolCall),
-    Started(CallFuture, Path, Guard),
+    Started(CallFuture, Path, OpGuard),
     Over,
 }
 
@@ -55,7 +55,7 @@ impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
         {
             let (path, guard) = this.ctx.next(OpKind::Call, call.tool.as_str().into());
             let scope = &this.ctx.scope;
-            this.key = Key::of(&call);
+            this.key = LoopKey::of(&call);
             let refusal = this.ctx.refusal(&mut this.key);
             let future = match refusal {
                 Some(error) if !has_begun(&this.ctx.run, &path) => {
@@ -63,22 +63,26 @@ impl<T: DeserializeOwned + 'static> Future for CallOne<'_, T> {
                     let tool = scope.toolbox.with_layers(&call.layers).ok();
                     let tool = tool.and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
                     let asked = asked(&call, tool.as_ref(), &layers);
-                    CallFuture::refused(this.ctx.run.clone(), Operation::new(path.clone(), asked, Written::No), error)
+                    CallFuture::refused(
+                        this.ctx.run.clone(),
+                        Operation::new(path.clone(), asked, RecordState::No),
+                        error,
+                    )
                 }
                 _ => {
-                    let place = Place::inside(path.clone());
-                    plan_in(&this.ctx.run, scope, &scope.toolbox.snapshot(), place, call)
+                    let site = CallSite::inside(path.clone());
+                    plan_in(&this.ctx.run, scope, &scope.toolbox.snapshot(), site, call)
                 }
             };
             this.state = OneState::Started(future, path, guard);
         }
         let OneState::Started(future, path, guard) = &mut this.state else { return Poll::Pending };
-        let told = std::task::ready!(future.poll(cx));
+        let outcome = std::task::ready!(future.poll(cx));
         guard.over();
         let path = path.clone();
         this.state = OneState::Over;
-        this.ctx.note_call(this.key.take(), &told);
-        match this.ctx.answer_at(&path, &told) {
+        this.ctx.note_call(this.key.take(), &outcome);
+        match this.ctx.answer_at(&path, &outcome) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }
@@ -106,18 +110,18 @@ pub trait CallSet {
 pub struct Decoder<'r> {
     pub(super) run: &'r Run,
     pub(super) path: &'r Path,
-    pub(super) told: std::iter::Enumerate<std::vec::IntoIter<Told>>,
+    pub(super) outcomes: std::iter::Enumerate<std::vec::IntoIter<OpOutcome>>,
 }
 
 impl Decoder<'_> {
     pub(super) fn next<T: DeserializeOwned + 'static>(&mut self) -> Option<ToolResult<T>> {
-        let (index, told) = self.told.next()?;
-        decode(self.run, &self.path.child(index as u32), &told.result)
+        let (index, outcome) = self.outcomes.next()?;
+        decode(self.run, &self.path.child(index as u32), &outcome.result)
     }
 
     pub(super) fn rest<T: DeserializeOwned + 'static>(&mut self) -> Option<Vec<ToolResult<T>>> {
-        let mut results = Vec::with_capacity(self.told.len());
-        while self.told.len() > 0 {
+        let mut results = Vec::with_capacity(self.outcomes.len());
+        while self.outcomes.len() > 0 {
             results.push(self.next()?);
         }
         Some(results)
@@ -193,7 +197,7 @@ macro_rules! call_tuples {
 call_tuples! { (A) (A, B) (A, B, C) (A, B, C, D) (A, B, C, D, E) (A, B, C, D, E, F) }
 
 /// Several child calls; see [`Ctx::call_all`].
-#[must_use = "calls do nothing until they are awaited"]
+#[must_use = "calls do nothing until they are awaited: write `ctx.call_all(…).await?`"]
 pub struct CallAll<'c, S> {
     ctx: &'c mut Ctx,
     calls: S,
@@ -229,14 +233,14 @@ where
 pub struct CallsSettled<'c, S> {
     ctx: &'c mut Ctx,
     state: AllState,
-    /// Where the calls count towards a loop.
-    keys: Vec<Option<Key>>,
+    /// Identify the calls for loop detection.
+    keys: Vec<Option<LoopKey>>,
     set: PhantomData<fn() -> S>,
 }
 
 enum AllState {
     Built(Vec<ToolCall>),
-    Started(Batch, Path, Guard),
+    Started(Batch, Path, OpGuard),
     Over,
 }
 
@@ -251,7 +255,7 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
             && let AllState::Built(calls) = std::mem::replace(&mut this.state, AllState::Over)
         {
             let Some((path, guard)) = enter_group(this.ctx, OpKind::Batch, calls.len()) else { return Poll::Pending };
-            this.keys = calls.iter().map(Key::of).collect();
+            this.keys = calls.iter().map(LoopKey::of).collect();
             let mut batch = Batch::new(this.ctx.run.clone(), path.clone(), this.ctx.scope.clone(), calls, false);
             for (index, key) in this.keys.iter_mut().enumerate() {
                 if let Some(error) = this.ctx.refusal(key) {
@@ -264,13 +268,13 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
         if this.ctx.run.is_stopped() {
             return Poll::Pending;
         }
-        let told = std::task::ready!(batch.poll(cx));
+        let outcomes = std::task::ready!(batch.poll(cx));
         guard.over();
         let path = path.clone();
         this.state = AllState::Over;
-        this.ctx.note_answers(&told);
-        this.keys.drain(..).zip(&told).for_each(|(key, told)| this.ctx.note_call(key, told));
-        let decoder = Decoder { run: &this.ctx.run, path: &path, told: told.into_iter().enumerate() };
+        this.ctx.note_answers(&outcomes);
+        this.keys.drain(..).zip(&outcomes).for_each(|(key, outcome)| this.ctx.note_call(key, outcome));
+        let decoder = Decoder { run: &this.ctx.run, path: &path, outcomes: outcomes.into_iter().enumerate() };
         match S::decode(decoder) {
             Some(results) => Poll::Ready(results),
             None => Poll::Pending,
@@ -278,8 +282,8 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
     }
 }
 
-/// Records, or finds recorded, that a group of `count` parallel operations stands at the next path.
-pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(Path, Guard)> {
+/// Records a group of `count` parallel operations at the next path, or finds it in the journal.
+pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(Path, OpGuard)> {
     let name: std::sync::Arc<str> = count.to_string().into();
     let (path, mut guard) = ctx.next(kind, name.clone());
     let asked = Asked::operation(kind, name, None, Effect::Readonly);
@@ -298,35 +302,35 @@ pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(
 }
 
 impl Ctx {
-    /// What was done can be undone from now on.
-    pub(super) fn remember_undo(&mut self, undo: Option<(std::sync::Arc<str>, UndoPlan)>, told: &Told) {
-        if let (Some((name, plan)), Ok(output)) = (undo, &told.result) {
+    /// Remembers how to undo what a step did.
+    pub(super) fn remember_undo(&mut self, undo: Option<(std::sync::Arc<str>, UndoPlan)>, outcome: &OpOutcome) {
+        if let (Some((name, plan)), Ok(output)) = (undo, &outcome.result) {
             self.frame.undos.lock().push(plan.of(&name, output));
         }
     }
 
-    /// Why a call is not made that would only go on with a loop; it does not count then. One that the journal knows is
-    /// answered, or gone on with, all the same.
-    fn refusal(&self, key: &mut Option<Key>) -> Option<ToolError> {
+    /// Why a call is refused that would only continue a loop; then it is not counted. A call that the journal records
+    /// is answered or continued all the same.
+    fn refusal(&self, key: &mut Option<LoopKey>) -> Option<ToolError> {
         let limit = |tool: &str| limit(&self.run.kernel.env.policy, &self.scope.toolbox.snapshot(), tool);
         let error = self.frame.loops.lock().refusal(key.as_ref()?, limit)?;
         *key = None;
         Some(error)
     }
 
-    fn note_call(&self, key: Option<Key>, told: &Told) {
+    fn note_call(&self, key: Option<LoopKey>, outcome: &OpOutcome) {
         if let Some(key) = key {
-            self.frame.loops.lock().note(key, &told.result);
+            self.frame.loops.lock().note(key, &outcome.result);
         }
     }
 
-    /// What the tool's `prepare` froze for this call: the same when the body is entered again.
+    /// What the tool's `prepare` froze for this call. It is the same when the body is entered again.
     pub fn prepared(&self) -> Option<&serde_json::Value> {
         self.frame.prepared.as_deref()
     }
 
-    pub(super) fn note_answers(&mut self, told: &[Told]) {
-        if let Some(latest) = told.iter().map(|told| told.at).max() {
+    pub(super) fn note_answers(&mut self, outcomes: &[OpOutcome]) {
+        if let Some(latest) = outcomes.iter().map(|outcome| outcome.at).max() {
             self.passed(latest);
         }
     }

@@ -1,4 +1,4 @@
-//! Races, spelled out: the first of several parks. Which one it was is journaled.
+//! Races: the first of several parks. The journal records which one it was.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -9,54 +9,54 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::park::Park;
-use super::{Ctx, Guard, decode};
+use super::{Ctx, OpGuard, decode};
 use crate::call::park::{ParkPlan, Parking, finished};
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind, Told};
+use crate::run::record::{Asked, Event, OpKind, OpOutcome};
 use crate::run::replay::Decision;
 use crate::run::state::Hold;
 use crate::time::Times;
 use crate::tool::{Effect, Output, ToolError, ToolResult};
 
-/// Several parks of which the first counts: a tuple for several types, a vector for one.
+/// Several parks, of which the first to end counts: a tuple for several types, a vector for one.
 pub trait FirstSet {
-    /// What came first.
+    /// The result of the first.
     type Output;
 
     #[doc(hidden)]
-    fn plans(self) -> Plans;
+    fn plans(self) -> RacePlans;
 
     #[doc(hidden)]
-    fn decode(came: Came<'_>) -> Option<ToolResult<Self::Output>>;
+    fn decode(first_ended: FirstEnded<'_>) -> Option<ToolResult<Self::Output>>;
 }
 
 /// What a set of parks waits for.
-pub struct Plans(Vec<ParkPlan>);
+pub struct RacePlans(Vec<ParkPlan>);
 
-/// Which park came first, and with what.
-pub struct Came<'r> {
+/// Which park ended first, and its outcome.
+pub struct FirstEnded<'r> {
     run: &'r Run,
     path: &'r Path,
     index: usize,
-    told: &'r Told,
+    outcome: &'r OpOutcome,
 }
 
-impl Came<'_> {
+impl FirstEnded<'_> {
     fn value<T: DeserializeOwned + 'static>(&self) -> Option<ToolResult<T>> {
-        decode(self.run, &self.path.child(self.index as u32), &self.told.result)
+        decode(self.run, &self.path.child(self.index as u32), &self.outcome.result)
     }
 }
 
 impl<T: DeserializeOwned + 'static> FirstSet for Vec<Park<T>> {
     type Output = (usize, T);
 
-    fn plans(self) -> Plans {
-        Plans(self.into_iter().map(Park::plan).collect())
+    fn plans(self) -> RacePlans {
+        RacePlans(self.into_iter().map(Park::plan).collect())
     }
 
-    fn decode(came: Came<'_>) -> Option<ToolResult<Self::Output>> {
-        Some(came.value()?.map(|value| (came.index, value)))
+    fn decode(first_ended: FirstEnded<'_>) -> Option<ToolResult<Self::Output>> {
+        Some(first_ended.value()?.map(|value| (first_ended.index, value)))
     }
 }
 
@@ -75,14 +75,14 @@ macro_rules! first_sets {
             type Output = $either<$($name),+>;
 
             #[allow(non_snake_case)]
-            fn plans(self) -> Plans {
+            fn plans(self) -> RacePlans {
                 let ($($name,)+) = self;
-                Plans(vec![$($name.plan()),+])
+                RacePlans(vec![$($name.plan()),+])
             }
 
-            fn decode(came: Came<'_>) -> Option<ToolResult<Self::Output>> {
-                match came.index {
-                    $($index => Some(came.value()?.map($either::$name)),)+
+            fn decode(first_ended: FirstEnded<'_>) -> Option<ToolResult<Self::Output>> {
+                match first_ended.index {
+                    $($index => Some(first_ended.value()?.map($either::$name)),)+
                     _ => None,
                 }
             }
@@ -97,7 +97,7 @@ first_sets! {
 }
 
 /// Several parks of a context; see [`Ctx::first`].
-#[must_use = "parks do nothing until they are awaited"]
+#[must_use = "this waits for nothing until it is awaited: write `ctx.first(…).await?`"]
 pub struct First<'c, S> {
     ctx: &'c mut Ctx,
     set: S,
@@ -108,29 +108,29 @@ impl<'c, S: FirstSet + Send + 'c> IntoFuture for First<'c, S> {
     type IntoFuture = FirstFuture<'c, S>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Plans(plans) = self.set.plans();
-        FirstFuture { ctx: self.ctx, state: State::Built(plans), set: std::marker::PhantomData }
+        let RacePlans(plans) = self.set.plans();
+        FirstFuture { ctx: self.ctx, state: RaceState::Built(plans), set: std::marker::PhantomData }
     }
 }
 
 /// A race that is awaited.
 pub struct FirstFuture<'c, S> {
     ctx: &'c mut Ctx,
-    state: State,
+    state: RaceState,
     set: std::marker::PhantomData<fn() -> S>,
 }
 
-enum State {
+enum RaceState {
     Built(Vec<ParkPlan>),
-    Racing(Vec<Parking>, Path, Guard),
+    Racing(Vec<Parking>, Path, OpGuard),
     Over,
 }
 
 impl<S> Unpin for FirstFuture<'_, S> {}
 
 impl Ctx {
-    /// Waits for several things at once and goes on with the first; the choice is journaled. A losing wait is revoked, a
-    /// losing receive consumes nothing, a losing child goes on.
+    /// Waits for several things at once and continues with the first; the journal records the choice. A losing wait is
+    /// revoked, a losing receive consumes nothing, and a losing child run continues.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -138,7 +138,7 @@ impl Ctx {
     /// # async fn body(ctx: &mut Ctx) -> ToolResult<String> {
     /// match ctx.first((park::wait::<String>("manager"), park::sleep(Duration::from_secs(86_400)))).await? {
     ///     First2::A(word) => Ok(word),
-    ///     First2::B(()) => Ok("nobody said anything for a day".to_owned()),
+    ///     First2::B(()) => Ok("no answer came for a day".to_owned()),
     /// }
     /// # }
     /// ```
@@ -152,45 +152,45 @@ impl<S: FirstSet> Future for FirstFuture<'_, S> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let State::Built(_) = this.state
-            && let State::Built(plans) = std::mem::replace(&mut this.state, State::Over)
+        if let RaceState::Built(_) = this.state
+            && let RaceState::Built(plans) = std::mem::replace(&mut this.state, RaceState::Over)
         {
-            if let Some(error) = plans.iter().find_map(|plan| this.ctx.deaf_to(plan)) {
+            if let Some(error) = plans.iter().find_map(|plan| this.ctx.refuse_join(plan)) {
                 return Poll::Ready(Err(error));
             }
             if plans.is_empty() {
                 return Poll::Ready(Err(ToolError::failed(
-                    "`first` was given nothing to wait for, and nothing ever comes",
+                    "`first` was given nothing to wait for; pass at least one park",
                 )));
             }
             match enter(this.ctx, plans) {
-                Entered::Racing(parkings, path, guard) => this.state = State::Racing(parkings, path, guard),
-                Entered::Known(path, index, told) => return this.came(&path, index, &told),
-                Entered::Held => return Poll::Pending,
+                RaceEntry::Racing(parkings, path, guard) => this.state = RaceState::Racing(parkings, path, guard),
+                RaceEntry::Decided(path, index, outcome) => return this.first_ended(&path, index, &outcome),
+                RaceEntry::Held => return Poll::Pending,
             }
         }
-        let State::Racing(parkings, path, guard) = &mut this.state else { return Poll::Pending };
+        let RaceState::Racing(parkings, path, guard) = &mut this.state else { return Poll::Pending };
         for index in 0..parkings.len() {
             let losers = revocations(parkings, index);
             let group = path.clone();
-            let polled = parkings[index].poll(cx, |machine, told| {
+            let polled = parkings[index].poll(cx, |machine, outcome| {
                 for mut record in losers {
-                    record.at = told.at;
+                    record.at = outcome.at;
                     machine.unpark(&record.path);
                     machine.append(record);
                 }
                 let choice = Output::value(json!({ "first": index }));
-                let chosen = Told { result: Ok(Arc::new(choice)), at: told.at, times: Times::default() };
+                let chosen = OpOutcome { result: Ok(Arc::new(choice)), at: outcome.at, times: Times::default() };
                 machine.append(finished(&group, &chosen));
             });
-            if let Poll::Ready(told) = polled {
+            if let Poll::Ready(outcome) = polled {
                 guard.over();
                 let path = path.clone();
                 for loser in parkings.iter() {
                     this.ctx.run.with(|machine| machine.unpark(&loser.path));
                 }
-                this.state = State::Over;
-                return this.came(&path, index, &told);
+                this.state = RaceState::Over;
+                return this.first_ended(&path, index, &outcome);
             }
         }
         Poll::Pending
@@ -198,9 +198,9 @@ impl<S: FirstSet> Future for FirstFuture<'_, S> {
 }
 
 impl<S: FirstSet> FirstFuture<'_, S> {
-    fn came(&mut self, path: &Path, index: usize, told: &Told) -> Poll<ToolResult<S::Output>> {
-        self.ctx.note_answers(std::slice::from_ref(told));
-        match S::decode(Came { run: &self.ctx.run, path, index, told }) {
+    fn first_ended(&mut self, path: &Path, index: usize, outcome: &OpOutcome) -> Poll<ToolResult<S::Output>> {
+        self.ctx.note_answers(std::slice::from_ref(outcome));
+        match S::decode(FirstEnded { run: &self.ctx.run, path, index, outcome }) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }
@@ -212,14 +212,14 @@ fn revocations(parkings: &[Parking], winner: usize) -> Vec<crate::run::record::R
     losers.filter_map(|(_, parking)| parking.revoked(crate::time::Timestamp::default())).collect()
 }
 
-enum Entered {
-    Racing(Vec<Parking>, Path, Guard),
-    Known(Path, usize, Told),
+enum RaceEntry {
+    Racing(Vec<Parking>, Path, OpGuard),
+    Decided(Path, usize, OpOutcome),
     Held,
 }
 
-/// Records, or finds recorded, the race at the next path.
-fn enter(ctx: &mut Ctx, plans: Vec<ParkPlan>) -> Entered {
+/// Records the race at the next path, or finds it in the journal.
+fn enter(ctx: &mut Ctx, plans: Vec<ParkPlan>) -> RaceEntry {
     let name: Arc<str> = plans.len().to_string().into();
     let (path, mut guard) = ctx.next(OpKind::First, name.clone());
     let asked = Asked::operation(OpKind::First, name, None, Effect::Readonly);
@@ -231,34 +231,33 @@ fn enter(ctx: &mut Ctx, plans: Vec<ParkPlan>) -> Entered {
         Decision::Answer { result, .. } => {
             guard.over();
             let index = result.ok().and_then(|output| output.value["first"].as_u64());
-            return known(ctx, path, plans, index);
+            return recorded_race(ctx, path, plans, index);
         }
         // Held by the machine.
         _ => {
             guard.over();
-            return Entered::Held;
+            return RaceEntry::Held;
         }
     }
-    let run = &ctx.run;
-    let place = |(index, plan)| Parking::new(run.clone(), path.child(index as u32), plan);
+    let place = |(index, plan)| Parking::new(ctx.run.clone(), path.child(index as u32), ctx.checked(plan));
     let parkings = plans.into_iter().enumerate().map(place).collect();
-    Entered::Racing(parkings, path, guard)
+    RaceEntry::Racing(parkings, path, guard)
 }
 
-/// The race was decided before: the winner answers from its record.
-fn known(ctx: &mut Ctx, path: Path, plans: Vec<ParkPlan>, index: Option<u64>) -> Entered {
+/// The race was decided before, and the winner answers from its record.
+fn recorded_race(ctx: &mut Ctx, path: Path, plans: Vec<ParkPlan>, index: Option<u64>) -> RaceEntry {
     let index = index.and_then(|index| usize::try_from(index).ok());
     let winner = index.and_then(|index| Some((index, plans.into_iter().nth(index)?)));
-    let told = winner.and_then(|(index, plan)| {
+    let outcome = winner.and_then(|(index, plan)| {
         let mut parking = Parking::new(ctx.run.clone(), path.child(index as u32), plan);
-        parking.recorded().map(|told| (index, told))
+        parking.recorded().map(|outcome| (index, outcome))
     });
-    match told {
-        Some((index, told)) => Entered::Known(path, index, told),
+    match outcome {
+        Some((index, outcome)) => RaceEntry::Decided(path, index, outcome),
         None => {
             let problem = "the journal does not say which branch of `first` came first".to_owned();
             ctx.run.hold(Hold::Undecodable { path, problem });
-            Entered::Held
+            RaceEntry::Held
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The context of a durable body: its operations, each journaled, each answered from the journal after a crash.
+//! The context of a durable body: its operations, each recorded in the journal and answered from it after a crash.
 
 mod calls;
 mod emit;
@@ -19,7 +19,7 @@ pub use calls::{CallAll, CallOne, CallSet, CallsSettled};
 pub use first::{First, First2, First3, First4, FirstFuture, FirstSet};
 pub use park::OpenWait;
 pub use runs::{Handle, Spawn};
-pub use step::{CtxStep, Step, step};
+pub use step::{CtxStep, Step, StepOutput, step};
 pub use steps::{StepSet, StepsAll, StepsSettled};
 
 use crate::call::durable::Frame;
@@ -28,18 +28,18 @@ use crate::call::{Attempt, ToolCall, ToolRef};
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind, Recorded, Told};
-use crate::run::replay::Decision;
+use crate::run::record::{Asked, Event, OpKind, OpOutcome, Recorded};
+use crate::run::replay::{Decision, takes_new_branch};
 use crate::run::state::Hold;
 use crate::time::Timestamp;
 use crate::tool::{Effect, Tool, ToolResult, from_output};
 use crate::value::digest::Encoder;
 
-/// What a durable body does things through.
+/// The interface through which a durable body acts.
 ///
-/// Every method that takes `&mut self` is an operation: it has a place in the journal, and after a crash a recorded one
-/// answers without being performed again. An operation that was polled must be awaited to its end; dropping it holds the
-/// run, because its place in the journal would otherwise be filled by whatever comes next.
+/// Every method that takes `&mut self` is an operation: it has a path in the journal, and after a crash a recorded
+/// operation answers without being performed again. An operation that was polled must be awaited to its end. Dropping
+/// it holds the run, because the next operation would otherwise take its path in the journal.
 pub struct Ctx {
     run: Arc<Run>,
     path: Path,
@@ -52,7 +52,7 @@ pub struct Ctx {
 }
 
 impl Ctx {
-    /// `began`: when the body was entered for the first time.
+    /// `began` is when the body was entered for the first time.
     pub(crate) fn new(
         run: Arc<Run>,
         path: Path,
@@ -61,40 +61,45 @@ impl Ctx {
         began: Timestamp,
     ) -> Self {
         let (answered, (frame, tool)) = (began, inside);
+        let root = if path.is_root() { Some(tool.clone()) } else { scope.root };
+        let scope = Scope { root, ..scope };
         Self { run, path, scope, frame, tool, answered, versions: Vec::new(), drawn: 0 }
     }
 
-    /// The run this body belongs to. In a fork, until the body has passed what was copied, the run it was copied from:
-    /// recorded inputs may contain it.
+    /// The run this body belongs to. In a fork, this is the original run until the body has passed the copied
+    /// operations, because recorded inputs may contain its id.
     pub fn run(&self) -> RunId {
         self.identity().0
     }
 
-    /// Whose id and generation this body derives things from.
+    /// The run and generation that this body derives values from.
     fn identity(&self) -> (RunId, u32) {
         let next = self.frame.next.load(Ordering::Acquire);
         self.run.origins.at(&self.path, next).unwrap_or((self.run.id, self.run.generation))
     }
 
-    /// Where in the run this body stands.
+    /// The path of this body in the run.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A step: a named piece of work whose result is journaled; a finished one never runs again. Its attempts are
-    /// `once` unless it says otherwise.
+    /// A step: a named piece of work whose result is recorded. A finished step never runs again. Its attempts are
+    /// `once` unless the step sets another effect class. The closure returns a [`ToolResult`]; `?`
+    /// converts other errors inside of it:
+    /// `ctx.step("read", |_| async { Ok(std::fs::read_to_string("notes.txt")?) }).await?`.
     ///
-    /// Dropped after its first poll, it holds the run. Its result is durable before anything that depends on it leaves
+    /// Dropping it after its first poll holds the run. Its result is durable before anything that depends on it leaves
     /// the process.
-    pub fn step<F, Fut>(&mut self, name: impl Into<Arc<str>>, f: F) -> CtxStep<'_, F>
+    pub fn step<'c, F, Fut>(&'c mut self, name: impl Into<Arc<str>>, f: F) -> CtxStep<'c, F, step::ValueOf<Fut>>
     where
-        F: FnMut(Attempt) -> Fut,
+        F: FnMut(Attempt) -> Fut + Send + 'c,
+        Fut: Future<Output: StepOutput> + Send + 'c,
     {
         CtxStep::new(self, step(name, f))
     }
 
-    /// Several steps at once, polled together: an array, vector or tuple of [`step`](fn@step)s. One failure does not cancel its
-    /// siblings; the first in order is returned. Use [`StepsAll::settled`] to see each result.
+    /// Several steps at once, polled together: an array, vector or tuple of [`step`](fn@step)s. One failure does not
+    /// cancel the others; the first error in order is returned. Use [`StepsAll::settled`] to see each result.
     pub fn steps_all<'c, S: StepSet<'c>>(&'c mut self, steps: S) -> StepsAll<'c, S> {
         StepsAll::new(self, steps)
     }
@@ -104,19 +109,19 @@ impl Ctx {
         CallOne::new(self, call)
     }
 
-    /// Calls a tool by name, with arguments nobody checked yet.
+    /// Calls a tool by name, with arguments that are not checked yet.
     pub fn call_json(&mut self, name: &str, args: Value) -> CallOne<'_, Value> {
         CallOne::new(self, ToolCall::to(ToolRef::Name(name.into()), args))
     }
 
-    /// Several calls at once: an array, vector or tuple of calls. One failure does not cancel its siblings; the first in
-    /// order is returned. Use [`CallAll::settled`] to see each result.
+    /// Several calls at once: an array, vector or tuple of calls. One failure does not cancel the others; the first
+    /// error in order is returned. Use [`CallAll::settled`] to see each result.
     pub fn call_all<S: CallSet>(&mut self, calls: S) -> CallAll<'_, S> {
         CallAll::new(self, calls)
     }
 
-    /// Whether this run takes the new branch of a change in the code. Runs that passed this place before the change take
-    /// the old one, for ever; all others the new one.
+    /// Whether this run takes the new branch of a change in the code. Runs that passed this line before the change take
+    /// the old branch for ever; all others take the new one.
     pub fn version(&mut self, change: &str) -> bool {
         if let Some((_, new)) = self.versions.iter().find(|(name, _)| &**name == change) {
             return *new;
@@ -124,8 +129,7 @@ impl Ctx {
         let index = self.frame.next.load(Ordering::Acquire);
         let path = self.path.child(index);
         let asked = Asked::operation(OpKind::Version, change.into(), None, Effect::Readonly);
-        let recorded = self.run.standing(&path, |standing| standing.asked.same(&asked));
-        let new = recorded.unwrap_or(true);
+        let new = self.run.recorded_op(&path, |op| takes_new_branch(Some(op), &asked)).unwrap_or(true);
         if new {
             self.frame.next.store(index + 1, Ordering::Release);
             if let Decision::Perform { .. } = self.run.with(|machine| machine.ask(&path, &asked)) {
@@ -136,14 +140,14 @@ impl Ctx {
         new
     }
 
-    /// The time at which the last operation was answered, or the body first entered: the same when it is entered again. It
-    /// never goes back, also where a clock did.
+    /// The time at which the last operation was answered, or the body first entered. It is the same when the body is
+    /// entered again, and never goes back, even if a clock did.
     pub fn now(&self) -> Timestamp {
         self.answered
     }
 
-    /// A random number, the same when the body is entered again. A fork draws its original's numbers until it has passed
-    /// the operations that were copied, and numbers of its own from there on.
+    /// A random number, the same when the body is entered again. A fork draws its original's numbers until it has
+    /// passed the copied operations, and its own from then on.
     pub fn random(&mut self) -> u64 {
         let bytes = self.draw();
         u64::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]])
@@ -169,26 +173,26 @@ impl Ctx {
         encoder.finish().bytes()
     }
 
-    /// The next operation's place.
-    fn next(&mut self, kind: OpKind, name: Arc<str>) -> (Path, Guard) {
+    /// The path of the next operation, and its guard.
+    fn next(&mut self, kind: OpKind, name: Arc<str>) -> (Path, OpGuard) {
         let index = self.frame.next.fetch_add(1, Ordering::AcqRel);
         self.frame.set_busy(true);
         let path = self.path.child(index);
-        (path, Guard { frame: self.frame.clone(), index, kind, name, over: false })
+        (path, OpGuard { frame: self.frame.clone(), index, kind, name, over: false })
     }
 
-    /// Time as a body sees it never goes back, whatever the clocks of its processes do.
+    /// Advances the body's time, which never goes back, whatever the clocks of its processes do.
     fn passed(&mut self, at: Timestamp) {
         self.answered = self.answered.max(at);
     }
 
-    fn answer_at<T: DeserializeOwned + 'static>(&mut self, path: &Path, told: &Told) -> Option<ToolResult<T>> {
-        self.passed(told.at);
-        decode(&self.run, path, &told.result)
+    fn answer_at<T: DeserializeOwned + 'static>(&mut self, path: &Path, outcome: &OpOutcome) -> Option<ToolResult<T>> {
+        self.passed(outcome.at);
+        decode(&self.run, path, &outcome.result)
     }
 }
 
-/// Decodes a recorded value; `None` holds the run.
+/// Decodes a recorded value. `None` means that the run is held.
 fn decode<T: DeserializeOwned + 'static>(run: &Run, path: &Path, result: &Recorded) -> Option<ToolResult<T>> {
     match result {
         Err(error) => Some(Err(error.as_recorded())),
@@ -202,8 +206,8 @@ fn decode<T: DeserializeOwned + 'static>(run: &Run, path: &Path, result: &Record
     }
 }
 
-/// Watches over an operation that was polled: it ends, or it was abandoned.
-struct Guard {
+/// Guards an operation that was polled. If it is dropped before the operation ends, the body abandoned the operation.
+struct OpGuard {
     frame: Arc<Frame>,
     index: u32,
     kind: OpKind,
@@ -211,14 +215,14 @@ struct Guard {
     over: bool,
 }
 
-impl Guard {
+impl OpGuard {
     fn over(&mut self) {
         self.over = true;
         self.frame.set_busy(false);
     }
 }
 
-impl Drop for Guard {
+impl Drop for OpGuard {
     fn drop(&mut self) {
         let Frame { run, path, .. } = &*self.frame;
         let dropped_with_its_body = || self.frame.has_ended() || run.is_stopped() || std::thread::panicking();

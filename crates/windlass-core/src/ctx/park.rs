@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::{Ctx, Guard};
-use crate::call::park::{Fits, ParkPlan, Parking};
+use super::{Ctx, OpGuard};
+use crate::call::park::{AnswerCheck, ParkPlan, Parking};
 use crate::path::Path;
 use crate::run::record::{Asked, Event, OpKind};
 use crate::run::replay::Decision;
 use crate::run::state::Blocked;
 use crate::tool::{Effect, ToolError, ToolResult, from_output};
 
-/// Something to wait for that is not part of a body yet: what [`Ctx::first`] takes.
-#[must_use = "a park does nothing until it is awaited"]
+/// Something to wait for that is not part of a body yet, for [`Ctx::first`].
+#[must_use = "this waits for nothing until it is given to `ctx.first(…)` and that is awaited"]
 pub struct Park<T> {
     pub(super) plan: ParkPlan,
     pub(super) output: PhantomData<fn() -> T>,
@@ -44,11 +44,14 @@ pub fn receive<T>(name: impl Into<Arc<str>>) -> Park<T> {
 
 impl<T> Park<T> {
     pub(super) fn new(kind: OpKind, name: Arc<str>, on: Blocked) -> Self {
-        Self { plan: ParkPlan { kind, name, on, within: None, child: None, fits: None }, output: PhantomData }
+        Self {
+            plan: ParkPlan { kind, name, on, within: None, child: None, held: None, fits: None, never: None },
+            output: PhantomData,
+        }
     }
 
-    /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, whatever
-    /// becomes of the process.
+    /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, even across
+    /// restarts of the process.
     pub fn within(mut self, time: Duration) -> Self {
         self.plan.within = Some(time);
         self
@@ -56,95 +59,80 @@ impl<T> Park<T> {
 }
 
 impl<T: DeserializeOwned + 'static> Park<T> {
-    /// What to wait for, by a body that takes `T`. Signals and the outcomes of runs are checked before they are sent.
+    /// What to wait for, with a check that an answer decodes to `T`. Signals and the outcomes of runs are checked
+    /// before they are sent.
     pub(super) fn plan(self) -> ParkPlan {
-        let fits: Fits = |output| from_output::<T>(output).map(drop).map_err(|problem| problem.to_string());
+        let fits: AnswerCheck = |output| from_output::<T>(output).map(drop).map_err(|problem| problem.to_string());
         let asks = matches!(self.plan.kind, OpKind::Wait | OpKind::Answer);
         ParkPlan { fits: asks.then_some(fits), ..self.plan }
     }
 }
 
-/// A park of a context: await it.
-#[must_use = "a park does nothing until it is awaited"]
+/// A park of a context. Await it.
+#[must_use = "this waits for nothing until it is awaited: write `.await?`"]
 pub struct CtxPark<'c, T> {
     ctx: &'c mut Ctx,
-    park: Result<Park<T>, ToolError>,
+    state: ParkState<T>,
+}
+
+enum ParkState<T> {
+    Refused(ToolError),
+    Built(Park<T>),
+    Started(Parking, OpGuard),
+    Over,
 }
 
 impl<'c, T> CtxPark<'c, T> {
     pub(super) fn new(ctx: &'c mut Ctx, park: Park<T>) -> Self {
-        Self { ctx, park: Ok(park) }
+        Self { ctx, state: ParkState::Built(park) }
     }
 
-    /// One that cannot be waited for.
+    /// A park that is refused with this error.
     pub(super) fn refused(ctx: &'c mut Ctx, error: ToolError) -> Self {
-        Self { ctx, park: Err(error) }
+        Self { ctx, state: ParkState::Refused(error) }
     }
 
-    /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, whatever
-    /// becomes of the process.
+    /// Stops waiting after this time, with a `timed_out` error. The time counts from when the wait began, even across
+    /// restarts of the process.
     pub fn within(mut self, time: Duration) -> Self {
-        self.park = self.park.map(|park| park.within(time));
+        if let ParkState::Built(park) = &mut self.state {
+            park.plan.within = Some(time);
+        }
         self
     }
 }
 
-impl<'c, T: DeserializeOwned + 'static> IntoFuture for CtxPark<'c, T> {
-    type Output = ToolResult<T>;
-    type IntoFuture = ParkFuture<'c, T>;
+// Nothing in it is pinned in place.
+impl<T> Unpin for CtxPark<'_, T> {}
 
-    fn into_future(self) -> Self::IntoFuture {
-        let state = match self.park {
-            Ok(park) => State::Built(park.plan()),
-            Err(error) => State::Refused(error),
-        };
-        ParkFuture { ctx: self.ctx, state, output: PhantomData }
-    }
-}
-
-/// A park that is awaited.
-pub struct ParkFuture<'c, T> {
-    ctx: &'c mut Ctx,
-    state: State,
-    output: PhantomData<fn() -> T>,
-}
-
-enum State {
-    Refused(ToolError),
-    Built(ParkPlan),
-    Started(Parking, Guard),
-    Over,
-}
-
-impl<T> Unpin for ParkFuture<'_, T> {}
-
-impl<T: DeserializeOwned + 'static> Future for ParkFuture<'_, T> {
+impl<T: DeserializeOwned + 'static> Future for CtxPark<'_, T> {
     type Output = ToolResult<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let State::Built(_) = this.state
-            && let State::Built(plan) = std::mem::replace(&mut this.state, State::Over)
+        if let ParkState::Built(_) = this.state
+            && let ParkState::Built(park) = std::mem::replace(&mut this.state, ParkState::Over)
         {
+            let plan = this.ctx.checked(park.plan());
             let (path, guard) = this.ctx.next(plan.kind, plan.name.clone());
-            this.state = State::Started(Parking::new(this.ctx.run.clone(), path, plan), guard);
+            this.state = ParkState::Started(Parking::new(this.ctx.run.clone(), path, plan), guard);
         }
-        if let State::Refused(error) = &this.state {
+        if let ParkState::Refused(error) = &this.state {
             return Poll::Ready(Err(error.clone()));
         }
-        let State::Started(parking, guard) = &mut this.state else { return Poll::Pending };
-        let told = std::task::ready!(parking.poll(cx, |_, _| {}));
+        let ParkState::Started(parking, guard) = &mut this.state else { return Poll::Pending };
+        let outcome = std::task::ready!(parking.poll(cx, |_, _| {}));
         guard.over();
         let path = parking.path.clone();
-        this.state = State::Over;
-        match this.ctx.answer_at(&path, &told) {
+        this.state = ParkState::Over;
+        match this.ctx.answer_at(&path, &outcome) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }
     }
 }
 
-/// A wait whose key is handed out before anybody waits; see [`Ctx::open_wait`].
+/// A wait whose key is handed out before it is awaited; see [`Ctx::open_wait`].
 pub struct OpenWait<T> {
     path: Path,
     name: Arc<str>,
@@ -153,12 +141,12 @@ pub struct OpenWait<T> {
 }
 
 impl<T> OpenWait<T> {
-    /// Hand this to whoever is to answer: `Windlass::resolve` takes it.
+    /// The key to hand out. The answer is given with it through `Windlass::resolve`.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Waits for the answer as part of a [`Ctx::first`]; losing does not revoke the key.
+    /// Waits for the answer as part of a [`Ctx::first`]. Losing does not revoke the key.
     pub fn park(&self) -> Park<T> {
         let on = Blocked::Input { name: self.name.clone(), at: Some(self.path.clone()) };
         Park::new(OpKind::Answer, self.path.to_string().into(), on)
@@ -166,27 +154,38 @@ impl<T> OpenWait<T> {
 }
 
 impl Ctx {
-    /// Waits for an answer from outside: by the reply key that the inbox shows, or, if the body itself hands out the
-    /// key, see [`open_wait`](Ctx::open_wait). The run costs nothing but a row meanwhile. Returns the value; the
-    /// resolver's own error (`failed`, with its code); `timed_out`; or `cancelled`.
+    /// Waits for an answer from outside, given by the reply key that the inbox shows. If the body itself hands out the
+    /// key, see [`open_wait`](Ctx::open_wait). Meanwhile the run costs only a row in the store. Returns the value; the
+    /// answer's own error (`failed`, with its code); `timed_out`; or `cancelled`.
     ///
-    /// Dropped after its first poll, it holds the run.
+    /// Dropping it after its first poll holds the run.
     pub fn wait<T: DeserializeOwned + 'static>(&mut self, name: impl Into<Arc<str>>) -> CtxPark<'_, T> {
         CtxPark::new(self, wait(name))
     }
 
-    /// Sleeps. The time is durable: a restart does not begin it again.
+    /// Sleeps. The time is durable: a restart does not start it again.
     pub fn sleep(&mut self, duration: Duration) -> CtxPark<'_, ()> {
         CtxPark::new(self, sleep(duration))
     }
 
-    /// Waits for a signal of this name. The Nth receive gets the Nth signal.
+    /// Waits for a signal of this name. The Nth receive gets the Nth signal. The tool of the run declares its signals:
+    /// `#[tool(signals(approve = Decision))]`, or [`Tool::signal`](crate::tool::Tool::signal). A receive of another one
+    /// fails at once, because no such signal can be sent to the run.
     pub fn receive<T: DeserializeOwned + 'static>(&mut self, name: impl Into<Arc<str>>) -> CtxPark<'_, T> {
         CtxPark::new(self, receive(name))
     }
 
-    /// Opens a wait and returns its key, to be handed out by a step or a call. An answer that comes before anybody waits
-    /// is kept. Await it with [`answer`](Ctx::answer), as often as need be.
+    /// The plan, refused if it waits for a signal that cannot be sent to this run.
+    pub(super) fn checked(&self, plan: ParkPlan) -> ParkPlan {
+        let never = match (plan.kind, &self.scope.root) {
+            (OpKind::Receive, Some(tool)) => tool.channels().refuse_receive(&tool.spec().name, &plan.name),
+            _ => None,
+        };
+        ParkPlan { never, ..plan }
+    }
+
+    /// Opens a wait and returns its key, to be handed out by a step or a call. An answer that arrives before it is
+    /// awaited is kept. Await it with [`answer`](Ctx::answer), as often as needed.
     pub fn open_wait<T>(&mut self, name: impl Into<Arc<str>>) -> OpenWait<T> {
         let name: Arc<str> = name.into();
         let (path, mut guard) = self.next(OpKind::Wait, name.clone());
@@ -199,7 +198,7 @@ impl Ctx {
                 self.run.append(&path, self.run.now(), Some(asked), event);
             }
             Decision::Answer { result, .. } => self.run.with(|machine| machine.answered_open(path.clone(), result)),
-            // Still open, or held by the machine. It is shown where it is waited for.
+            // Still open, or held by the machine. It is listed at the operation that waits for its answer.
             _ => self.run.with(|machine| machine.unpark(&path)),
         }
         // A fork that has passed this wait handed out its original's key; its own is in the inbox.
@@ -208,14 +207,14 @@ impl Ctx {
         OpenWait { path, name, key, output: PhantomData }
     }
 
-    /// Waits for the answer to an open wait. Once it is there, it stays there.
+    /// Waits for the answer to an open wait. Once given, the answer can be awaited again.
     pub fn answer<'c, T>(&'c mut self, open: &'c mut OpenWait<T>) -> Answer<'c, T> {
         Answer { ctx: self, open, within: None }
     }
 }
 
-/// The answer to an open wait: await it.
-#[must_use = "a park does nothing until it is awaited"]
+/// The answer to an open wait. Await it.
+#[must_use = "this waits for nothing until it is awaited: write `.await?`"]
 pub struct Answer<'c, T> {
     ctx: &'c mut Ctx,
     open: &'c mut OpenWait<T>,
@@ -241,9 +240,9 @@ impl<'c, T: DeserializeOwned + Send + 'static> IntoFuture for Answer<'c, T> {
             plan.within = within;
             let (path, mut guard) = ctx.next(plan.kind, plan.name.clone());
             let mut parking = Parking::new(ctx.run.clone(), path.clone(), plan);
-            let told = std::future::poll_fn(|cx| parking.poll(cx, |_, _| {})).await;
+            let outcome = std::future::poll_fn(|cx| parking.poll(cx, |_, _| {})).await;
             guard.over();
-            match ctx.answer_at(&path, &told) {
+            match ctx.answer_at(&path, &outcome) {
                 Some(result) => result,
                 None => std::future::pending().await,
             }

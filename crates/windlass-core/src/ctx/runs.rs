@@ -1,9 +1,10 @@
-//! Runs among runs: a body starts others, waits for them, signals and cancels them.
+//! Runs started by runs: a body starts others, waits for them, signals and cancels them.
 
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 use serde::de::DeserializeOwned;
@@ -12,13 +13,15 @@ use serde_json::json;
 
 use super::park::{CtxPark, Park};
 use super::{Ctx, decode};
+use crate::admit::HeldKey;
 use crate::call::ToolCall;
-use crate::call::park::{Child, ParkPlan, finished};
-use crate::call::plan::{asked, resolve};
+use crate::call::park::{ChildRef, ParkPlan, finished};
+use crate::call::plan::{NOT_A_ROOT_CALL, asked, resolve};
 use crate::id::RunId;
 use crate::path::Path;
+use crate::run::children::ChildFate;
 use crate::run::outbox::Started;
-use crate::run::record::{Asked, Event, OpKind, Record, Told};
+use crate::run::record::{Asked, Event, OpKind, OpOutcome, Record};
 use crate::run::replay::Decision;
 use crate::run::state::Blocked;
 use crate::store::{Creation, Message, Turn};
@@ -26,7 +29,7 @@ use crate::time::{Times, Timestamp};
 use crate::tool::spec::Background;
 use crate::tool::{Effect, Output, Tool, ToolError, ToolResult};
 
-/// A run that was spawned. `T` is what its outcome decodes to.
+/// A run that was spawned. `T` is the type its outcome decodes to.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Handle<T> {
@@ -60,76 +63,97 @@ impl<T> Handle<T> {
     /// Its end, as part of a [`Ctx::first`]. Losing does not stop the run.
     pub fn park(&self) -> Park<T> {
         let mut park = Park::new(OpKind::Join, self.run.to_string().into(), Blocked::Child { run: self.run });
-        park.plan.child = Some(Child { run: self.run, parent: self.parent, turn: self.turn });
+        park.plan.child = Some(ChildRef { run: self.run, parent: self.parent, turn: self.turn });
         park
     }
 }
 
 /// A run to be spawned; await it for its handle. See [`Ctx::spawn`].
-#[must_use = "nothing is spawned until this is awaited"]
+#[must_use = "nothing is spawned until this is awaited: write `ctx.spawn(…).await?`"]
 pub struct Spawn<'c, T> {
     ctx: &'c mut Ctx,
-    call: ToolCall<T>,
-    how: How,
+    /// `None` once it was spawned.
+    call: Option<ToolCall<T>>,
+    options: SpawnOptions,
 }
 
 #[derive(Clone, Copy, Default)]
-struct How {
-    abandoned: bool,
+struct SpawnOptions {
+    fate: ChildFate,
     turn: bool,
 }
 
 impl<T> Spawn<'_, T> {
-    /// Leaves the run to itself: it is not cancelled when this one is.
+    /// Detaches the run: it is not cancelled when this one is.
     pub fn abandon(mut self) -> Self {
-        self.how.abandoned = true;
+        self.options.fate = ChildFate::Abandoned;
         self
     }
 
-    /// Starts it as a turn of this run's session: it waits for the turns before it.
+    /// Cancels the run when this one ends in any way: with an outcome, with an error, or cancelled. Without this, a run
+    /// that fails or succeeds leaves the runs it spawned running. A run that continues as its next generation has not ended.
+    pub fn cancel_when_parent_ends(mut self) -> Self {
+        self.options.fate = ChildFate::CancelledAtEnd;
+        self
+    }
+
+    /// Starts it as a turn of this run's session. It waits for the turns before it.
     pub fn turn(mut self) -> Self {
-        self.how.turn = true;
+        self.options.turn = true;
         self
     }
 }
 
-impl<'c, T: DeserializeOwned + 'static> IntoFuture for Spawn<'c, T> {
-    type Output = ToolResult<Handle<T>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
+// Nothing in it is pinned in place.
+impl<T> Unpin for Spawn<'_, T> {}
 
-    fn into_future(self) -> Self::IntoFuture {
-        let Self { ctx, call, how } = self;
-        let spawned = ctx.spawn_now(call.untyped().bounded(), how);
-        Box::pin(async move {
-            match spawned {
-                Some(result) => result,
-                None => std::future::pending().await,
-            }
-        })
+impl<T: DeserializeOwned + 'static> Future for Spawn<'_, T> {
+    type Output = ToolResult<Handle<T>>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let Some(call) = this.call.take() else { return Poll::Pending };
+        match this.ctx.spawn_now(call.untyped().bounded(), this.options) {
+            Some(result) => Poll::Ready(result),
+            // The run is held.
+            None => Poll::Pending,
+        }
     }
 }
 
 impl Ctx {
-    /// Starts a tool as a run of its own, and goes on without waiting for it. The run is there if and only if this
-    /// operation is recorded. It is cancelled when this run is, unless it was [abandoned](Spawn::abandon).
+    /// Starts a tool as a run of its own, and continues without waiting for it. The run exists if and only if this
+    /// operation is recorded.
+    ///
+    /// What becomes of it when this run ends:
+    ///
+    /// | this run | by default | [`abandon`](Spawn::abandon) | [`cancel_when_parent_ends`](Spawn::cancel_when_parent_ends) |
+    /// |---|---|---|---|
+    /// | succeeds | continues | continues | cancelled |
+    /// | fails | continues | continues | cancelled |
+    /// | is cancelled | cancelled | continues | cancelled |
+    ///
+    /// So a body that fails between `spawn` and [`join`](Ctx::join) leaves the child running, or waiting for an answer,
+    /// unless it asked for something else.
     pub fn spawn<T: DeserializeOwned + 'static>(&mut self, call: ToolCall<T>) -> Spawn<'_, T> {
-        Spawn { ctx: self, call, how: How::default() }
+        Spawn { ctx: self, call: Some(call), options: SpawnOptions::default() }
     }
 
-    /// Waits for the end of a run that this one spawned, and returns its outcome; again, if it is asked for again in the
-    /// same generation. A fork that has the handle of its
-    /// original's child has the outcome its original was told, or an error.
+    /// Waits for the end of a run that this one spawned, and returns its outcome. It can be awaited again in the same
+    /// generation. A fork that has the handle of its original's child gets the outcome that its original received, or
+    /// an error.
     pub fn join<T: DeserializeOwned + 'static>(&mut self, handle: &Handle<T>) -> CtxPark<'_, T> {
-        let park = handle.park();
-        match self.deaf_to(&park.plan) {
+        let mut park = handle.park();
+        park.plan.held = Some(HeldKey::queues(self.scope.held.as_ref()));
+        match self.refuse_join(&park.plan) {
             Some(error) => CtxPark::refused(self, error),
             None => CtxPark::new(self, park),
         }
     }
 
-    /// Why this run would never hear of the end of the child that a park waits for.
-    pub(super) fn deaf_to(&self, plan: &ParkPlan) -> Option<ToolError> {
-        let Child { run, parent, turn } = plan.child?;
+    /// Why this run would never learn of the end of the child that a park waits for.
+    pub(super) fn refuse_join(&self, plan: &ParkPlan) -> Option<ToolError> {
+        let ChildRef { run, parent, turn } = plan.child?;
         if parent != self.run.id && !self.run.origins.include(parent) {
             return Some(ToolError::failed(format!(
                 "run {run} was spawned by run {parent}, and only that one can wait for it; pass its result on instead of \
@@ -146,7 +170,7 @@ impl Ctx {
         None
     }
 
-    /// Sends a signal to another run. Answered with an error if that run is finished. A signal that is sent again after a
+    /// Sends a signal to another run. Returns an error if that run is finished. A signal that is sent again after a
     /// crash arrives once.
     pub fn signal(&mut self, run: RunId, name: &str, value: &impl Serialize) -> BoxFuture<'_, ToolResult<()>> {
         let value = match serde_json::to_value(value) {
@@ -155,18 +179,18 @@ impl Ctx {
         };
         let message = Message::Signal { name: name.into(), value: value.clone() };
         let input = json!({"name": name, "value": value});
-        self.tell(OpKind::Signal, run, input, message)
+        self.send_message(OpKind::Signal, run, input, message)
     }
 
-    /// Cancels another run. Answered with an error if that run is finished.
+    /// Cancels another run. Returns an error if that run is finished.
     pub fn cancel_run(&mut self, run: RunId, reason: &str) -> BoxFuture<'_, ToolResult<()>> {
         let by = format!("run {}", self.run.id);
         let message = Message::Cancel { by, reason: reason.to_owned() };
-        self.tell(OpKind::Cancel, run, json!({"reason": reason}), message)
+        self.send_message(OpKind::Cancel, run, json!({"reason": reason}), message)
     }
 
-    /// Writes to another run's mailbox, as an attempt that may be repeated: the mailbox takes it once.
-    fn tell(
+    /// Writes to another run's mailbox in an idempotent step: the mailbox deduplicates the message.
+    fn send_message(
         &mut self,
         kind: OpKind,
         to: RunId,
@@ -178,8 +202,8 @@ impl Ctx {
             let (run, message, dedupe) = (run.clone(), message.clone(), attempt.key());
             async move {
                 match run.kernel.write_to(to, message, dedupe.into()).await {
-                    Ok(told) => told,
-                    // A body never sees that the store failed: the journal is reloaded, and replay decides.
+                    Ok(result) => result,
+                    // A body never sees a store failure: the journal is reloaded, and replay decides.
                     Err(error) => {
                         run.failed(error);
                         std::future::pending().await
@@ -191,7 +215,11 @@ impl Ctx {
     }
 
     /// `None` if the run is held.
-    fn spawn_now<T: DeserializeOwned + 'static>(&mut self, call: ToolCall, how: How) -> Option<ToolResult<Handle<T>>> {
+    fn spawn_now<T: DeserializeOwned + 'static>(
+        &mut self,
+        call: ToolCall,
+        options: SpawnOptions,
+    ) -> Option<ToolResult<Handle<T>>> {
         let toolbox = self.scope.toolbox.with_layers(&call.layers);
         let tool = toolbox.as_ref().ok().and_then(|toolbox| resolve(&toolbox.snapshot(), &call.tool).cloned());
         let child = asked(&call, tool.as_ref(), &self.scope.toolbox.layers().and(&call.layers));
@@ -205,19 +233,22 @@ impl Ctx {
             }
             Decision::Perform { .. } => {
                 let missing = toolbox.err().map(|missing| ToolError::unavailable(missing.to_string()));
-                let refused = missing.or_else(|| self.refuse_spawn(tool.as_deref(), &call, how));
-                self.start_child(&path, own, child, refused, how)
+                let refused = missing.or_else(|| self.refuse_spawn(tool.as_deref(), &call, options));
+                self.start_child(&path, own, child, refused, options)
             }
             _ => return None,
         };
         decode(&self.run, &path, &result)
     }
 
-    fn refuse_spawn(&self, tool: Option<&Tool>, call: &ToolCall, how: How) -> Option<ToolError> {
+    fn refuse_spawn(&self, tool: Option<&Tool>, call: &ToolCall, options: SpawnOptions) -> Option<ToolError> {
         if let Some(error) = self.run.cancellation(self.run.heeds_cancel()) {
             return Some(error);
         }
-        if how.turn && self.run.session.is_none() {
+        if call.start.is_some() {
+            return Some(ToolError::failed(NOT_A_ROOT_CALL));
+        }
+        if options.turn && self.run.session.is_none() {
             return Some(ToolError::failed("only a run in a session can spawn a turn; start this one in a session"));
         }
         refuse_start(tool, call)
@@ -229,7 +260,7 @@ impl Ctx {
         own: Asked,
         child: Asked,
         refused: Option<ToolError>,
-        how: How,
+        options: SpawnOptions,
     ) -> crate::run::record::Recorded {
         let at = self.run.now();
         self.passed(at);
@@ -238,21 +269,19 @@ impl Ctx {
             Some(error) => Err(Arc::new(error)),
             None => {
                 let mut value = json!({"run": id, "parent": self.run.id});
-                if how.abandoned {
-                    value["abandoned"] = true.into();
-                }
-                if how.turn {
+                options.fate.record(&mut value);
+                if options.turn {
                     value["turn"] = true.into();
                 }
                 Ok(Arc::new(Output::value(value)))
             }
         };
-        let told = Told { result: result.clone(), at, times: Times::default() };
-        let record = Record { asked: Some(own), ..finished(path, &told) };
+        let outcome = OpOutcome { result: result.clone(), at, times: Times::default() };
+        let record = Record { asked: Some(own), ..finished(path, &outcome) };
         let start = result.is_ok().then(|| {
             let mut start = started(&self.run, path, child, id, at);
-            start.creation.turn = if how.turn { Turn::Queue } else { Turn::No };
-            (start, !how.abandoned)
+            start.creation.turn = if options.turn { Turn::Queue } else { Turn::No };
+            (start, options.fate)
         });
         self.run.with(|machine| machine.spawned(record, start));
         self.run.pump_if_due();
@@ -287,7 +316,7 @@ pub(crate) fn started(parent: &crate::run::Run, path: &Path, asked: Asked, run: 
     Started { run, creation, records }
 }
 
-/// The id of the run started at `path`: the same whenever that is tried again.
+/// The id of the run started at `path`. It is the same whenever that is tried again.
 pub(crate) fn child_id(parent: &crate::run::Run, path: &Path, at: Timestamp) -> RunId {
     RunId::derived(&crate::call::idempotency_key(parent.id, parent.generation, path), at)
 }

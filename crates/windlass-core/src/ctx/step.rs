@@ -1,7 +1,6 @@
 //! Steps: named pieces of work inside a durable body.
 
 use std::future::{Future, IntoFuture};
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,44 +12,95 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::undo::UndoPlan;
-use super::{Ctx, Guard};
+use super::{Ctx, OpGuard, decode};
 use crate::call::Attempt;
-use crate::call::commands::Ready;
-use crate::call::execute::{Execution, Source};
-use crate::call::operation::{Operation, Written};
-use crate::call::queue::Queue;
+use crate::call::commands::ReadyCommand;
+use crate::call::execute::{AttemptSource, Execution};
+use crate::call::operation::{Operation, RecordState};
+use crate::call::queue::AttemptQueue;
 use crate::call::rules::Rules;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, OpKind};
+use crate::run::record::{Asked, OpKind, Recorded};
 use crate::time::Timestamp;
 use crate::tool::spec::{OnDoubt, Retry};
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, to_output};
 use crate::value::size;
 
-/// A step that is not part of a body yet: what [`Ctx::steps_all`] takes.
-#[must_use = "a step does nothing until it is awaited"]
-pub struct Step<F> {
+/// A step that is not part of a body yet, for [`Ctx::steps_all`].
+#[must_use = "a step does nothing until it is given to `ctx.steps_all(…)` and that is awaited"]
+pub struct Step<'c, F, T> {
     name: Arc<str>,
     f: F,
+    /// Starts an attempt of `f`. Erases the type of its future, so that a wrong one is reported where the step is made.
+    attempt: fn(&mut F, Attempt) -> BoxFuture<'c, ToolResult<Output>>,
     rules: Rules,
     input: Option<Result<Value, serde_json::Error>>,
     kind: OpKind,
     undo: Option<UndoPlan>,
+    decode: Decode<T>,
 }
+
+/// Decodes what the journal has of a step; `None` holds the run.
+type Decode<T> = fn(&Run, &Path, &Recorded) -> Option<ToolResult<T>>;
+
+/// What the closure of a step returns: a [`ToolResult`] of a value that can be journaled.
+#[diagnostic::on_unimplemented(
+    message = "the closure of a step cannot return `{Self}`: it must return `ToolResult<T>`, where `T` implements \
+               `Serialize` and `Deserialize`",
+    label = "the closure of this step returns another type",
+    note = "to pass another error on, use `?` and end with `Ok`: `|_| async {{ Ok(work().await?) }}`; every \
+            `std::error::Error` converts into a `ToolError` that the model does not read",
+    note = "for an error that the model reads: `.map_err(|error| ToolError::failed(error.to_string()))`",
+    note = "a step that cannot fail ends with `Ok(value)`; for a value of your own type, add \
+            `#[derive(serde::Serialize, serde::Deserialize)]` to that type"
+)]
+pub trait StepOutput {
+    /// The value of a step that succeeded.
+    type Value: DeserializeOwned + 'static;
+
+    #[doc(hidden)]
+    fn encode(self) -> ToolResult<Output>;
+}
+
+// Without this attribute the compiler reports the missing trait of the value alone, without the notes above.
+#[diagnostic::do_not_recommend]
+impl<T: Serialize + DeserializeOwned + 'static> StepOutput for ToolResult<T> {
+    type Value = T;
+
+    fn encode(self) -> ToolResult<Output> {
+        to_output(self?)
+    }
+}
+
+/// What a step with this future returns when it succeeds.
+pub(super) type ValueOf<Fut> = <<Fut as Future>::Output as StepOutput>::Value;
 
 /// A step for [`Ctx::steps_all`].
-pub fn step<F, Fut>(name: impl Into<Arc<str>>, f: F) -> Step<F>
+pub fn step<'c, F, Fut>(name: impl Into<Arc<str>>, f: F) -> Step<'c, F, ValueOf<Fut>>
 where
-    F: FnMut(Attempt) -> Fut,
+    F: FnMut(Attempt) -> Fut + Send + 'c,
+    Fut: Future<Output: StepOutput> + Send + 'c,
 {
-    Step { name: name.into(), f, rules: Rules::default(), input: None, kind: OpKind::Step, undo: None }
+    Step {
+        name: name.into(),
+        f,
+        attempt: |f, attempt| {
+            let attempt = f(attempt);
+            Box::pin(async move { attempt.await.encode() })
+        },
+        rules: Rules::default(),
+        input: None,
+        kind: OpKind::Step,
+        undo: None,
+        decode: decode::<ValueOf<Fut>>,
+    }
 }
 
-/// Settings a step and a step of a context have alike.
+/// Settings that a step and a step of a context have in common.
 macro_rules! settings {
     () => {
-        /// Its attempts change nothing: they may be repeated, and may run before what came before is durable.
+        /// Its attempts change nothing. They may be repeated, and may run before earlier operations are durable.
         pub fn readonly(self) -> Self {
             self.rules(|rules| rules.effect = Effect::Readonly)
         }
@@ -60,49 +110,51 @@ macro_rules! settings {
             self.rules(|rules| rules.effect = Effect::Idempotent)
         }
 
-        /// Lets failed attempts be repeated.
+        /// Lets failed attempts be repeated. Without [`readonly`](Self::readonly) or [`idempotent`](Self::idempotent)
+        /// only failures made with [`ToolError::retryable`] are.
         pub fn retry(self, retry: Retry) -> Self {
             self.rules(|rules| rules.retry = Some(retry))
         }
 
-        /// How long one attempt may take.
+        /// Sets how long one attempt may take.
         pub fn timeout(self, timeout: Duration) -> Self {
             self.rules(|rules| rules.timeout = timeout)
         }
 
-        /// What happens to a doubt that nobody settles.
+        /// Sets what happens to a doubt that is not settled.
         pub fn on_doubt(self, policy: OnDoubt) -> Self {
             self.rules(|rules| rules.on_doubt = policy)
         }
     };
 }
 
-impl<F> Step<F> {
+impl<'c, F, T> Step<'c, F, T> {
     settings!();
 
-    /// Enters the step's identity: a body that asks for the same step with another input diverges.
+    /// Adds an input to the step's identity: a body that asks for the same step with another input diverges.
     pub fn input(mut self, input: &impl Serialize) -> Self {
         self.input = Some(serde_json::to_value(input));
         self
     }
 
-    /// How to undo it, with what it returned: done, in reverse order, if the body fails after this step succeeded. The
-    /// compensation is a step too, `once` like every step: see [`undo_idempotent`](Step::undo_idempotent).
-    pub fn undo<T, G, Fut>(mut self, undo: G) -> Self
+    /// Sets how to undo it, with what it returned. If the body fails after this step succeeded, the compensations run
+    /// in reverse order. A compensation is a step too, `once` like every step: see
+    /// [`undo_idempotent`](Step::undo_idempotent).
+    pub fn undo<U, G, Fut>(mut self, undo: G) -> Self
     where
-        T: DeserializeOwned + 'static,
-        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        U: DeserializeOwned + 'static,
+        G: FnMut(U, Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = ToolResult<()>> + Send + 'static,
     {
         self.undo = Some(UndoPlan::new(undo));
         self
     }
 
-    /// The same, for a compensation whose attempts may be repeated with the same key.
-    pub fn undo_idempotent<T, G, Fut>(self, undo: G) -> Self
+    /// Like [`undo`](Step::undo), for a compensation whose attempts may be repeated with the same key.
+    pub fn undo_idempotent<U, G, Fut>(self, undo: G) -> Self
     where
-        T: DeserializeOwned + 'static,
-        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        U: DeserializeOwned + 'static,
+        G: FnMut(U, Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = ToolResult<()>> + Send + 'static,
     {
         let mut step = self.undo(undo);
@@ -121,15 +173,13 @@ impl<F> Step<F> {
         self
     }
 
-    /// The step at its place in a run.
-    pub(super) fn begin<'c, Fut, T>(self, run: Arc<Run>, path: Path) -> Execution<'c, StepSource<F, T>>
+    /// Starts the step at its path in a run.
+    pub(super) fn begin(self, run: Arc<Run>, path: Path) -> Execution<'c, StepSource<'c, F>>
     where
-        F: FnMut(Attempt) -> Fut + Send + 'c,
-        Fut: Future<Output = ToolResult<T>> + Send + 'c,
-        T: Serialize + 'static,
+        F: Send + 'c,
     {
         let (input, broken) = match self.input {
-            Some(Ok(value)) => match size::shallow(&value, "its input") {
+            Some(Ok(value)) => match size::check_depth(&value, "its input") {
                 Ok(()) => (Some(Arc::new(value)), None),
                 Err(problem) => (None, Some(ToolError::failed(problem))),
             },
@@ -137,81 +187,76 @@ impl<F> Step<F> {
             None => (None, None),
         };
         let asked = Asked::operation(self.kind, self.name, input, self.rules.effect);
-        let source = StepSource { f: self.f, broken, output: PhantomData };
-        Execution::new(run, Operation::new(path, asked, Written::No), self.rules, source, Queue::default())
+        let source = StepSource { f: self.f, attempt: self.attempt, broken };
+        Execution::new(run, Operation::new(path, asked, RecordState::No), self.rules, source, AttemptQueue::default())
     }
 }
 
 /// Attempts of a step.
-pub(crate) struct StepSource<F, T> {
+pub(crate) struct StepSource<'c, F> {
     f: F,
-    /// An input that cannot be written down fails the step.
+    attempt: fn(&mut F, Attempt) -> BoxFuture<'c, ToolResult<Output>>,
+    /// The error of an input that cannot be serialized, which fails the step.
     broken: Option<ToolError>,
-    output: PhantomData<fn() -> T>,
 }
 
-impl<'c, F, Fut, T> Source<'c> for StepSource<F, T>
-where
-    F: FnMut(Attempt) -> Fut + Send + 'c,
-    Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + 'static,
-{
+impl<'c, F: Send + 'c> AttemptSource<'c> for StepSource<'c, F> {
     fn attempt(&mut self, _: &Run, attempt: Attempt) -> BoxFuture<'c, ToolResult<Output>> {
-        if let Some(error) = self.broken.take() {
-            return Box::pin(std::future::ready(Err(error)));
+        match self.broken.take() {
+            Some(error) => Box::pin(std::future::ready(Err(error))),
+            None => (self.attempt)(&mut self.f, attempt),
         }
-        let attempt = (self.f)(attempt);
-        Box::pin(async move { to_output(attempt.await?) })
     }
 
     fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
         None
     }
 
-    /// Only whoever settles a doubt about the step could have thought of any.
-    fn commands(&self, _: &Run, _: &Path, output: &Output, _: Timestamp) -> Result<Vec<Ready>, ToolError> {
-        output.clone().plain("a step").map(|_| Vec::new())
+    /// A step cannot have commands. Only an output given by a settlement could contain any.
+    fn commands(&self, _: &Run, _: &Path, output: &Output, _: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {
+        output.clone().refuse_atomic_only("a step").map(|_| Vec::new())
     }
 }
 
 /// A step of a context; see [`Ctx::step`].
-#[must_use = "a step does nothing until it is awaited"]
-pub struct CtxStep<'c, F> {
+#[must_use = "a step does nothing until it is awaited: write `ctx.step(…).await?`"]
+pub struct CtxStep<'c, F, T> {
     ctx: &'c mut Ctx,
-    step: Step<F>,
+    step: Step<'c, F, T>,
 }
 
-impl<'c, F> CtxStep<'c, F> {
-    pub(super) fn new(ctx: &'c mut Ctx, step: Step<F>) -> Self {
+impl<'c, F, T> CtxStep<'c, F, T> {
+    pub(super) fn new(ctx: &'c mut Ctx, step: Step<'c, F, T>) -> Self {
         Self { ctx, step }
     }
 
     settings!();
 
-    /// Enters the step's identity: a body that asks for the same step with another input diverges.
+    /// Adds an input to the step's identity: a body that asks for the same step with another input diverges.
     pub fn input(mut self, input: &impl Serialize) -> Self {
         self.step = self.step.input(input);
         self
     }
 
-    /// How to undo it, with what it returned: done, in reverse order, if the body fails after this step succeeded. The
-    /// compensation is a step too, `once` like every step: see [`undo_idempotent`](CtxStep::undo_idempotent). It is not
-    /// cut short by a cancellation, but by the end of the time for cleaning up.
-    pub fn undo<T, G, Fut>(mut self, undo: G) -> Self
+    /// Sets how to undo it, with what it returned. If the body fails after this step succeeded, the compensations run
+    /// in reverse order. A compensation is a step too, `once` like every step: see
+    /// [`undo_idempotent`](CtxStep::undo_idempotent). A cancellation does not interrupt it, but the end of the time for
+    /// cleaning up does.
+    pub fn undo<U, G, Fut>(mut self, undo: G) -> Self
     where
-        T: DeserializeOwned + 'static,
-        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        U: DeserializeOwned + 'static,
+        G: FnMut(U, Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = ToolResult<()>> + Send + 'static,
     {
         self.step = self.step.undo(undo);
         self
     }
 
-    /// The same, for a compensation whose attempts may be repeated with the same key.
-    pub fn undo_idempotent<T, G, Fut>(mut self, undo: G) -> Self
+    /// Like [`undo`](CtxStep::undo), for a compensation whose attempts may be repeated with the same key.
+    pub fn undo_idempotent<U, G, Fut>(mut self, undo: G) -> Self
     where
-        T: DeserializeOwned + 'static,
-        G: FnMut(T, Attempt) -> Fut + Send + 'static,
+        U: DeserializeOwned + 'static,
+        G: FnMut(U, Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = ToolResult<()>> + Send + 'static,
     {
         self.step = self.step.undo_idempotent(undo);
@@ -236,61 +281,53 @@ impl<'c, F> CtxStep<'c, F> {
     }
 }
 
-impl<'c, F, Fut, T> IntoFuture for CtxStep<'c, F>
-where
-    F: FnMut(Attempt) -> Fut + Send + 'c,
-    Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'static,
-{
+impl<'c, F: Send + 'c, T> IntoFuture for CtxStep<'c, F, T> {
     type Output = ToolResult<T>;
     type IntoFuture = StepFuture<'c, F, T>;
 
     fn into_future(self) -> Self::IntoFuture {
-        StepFuture { ctx: self.ctx, state: State::Built(Some(self.step)) }
+        StepFuture { ctx: self.ctx, decode: self.step.decode, state: StepState::Built(Some(self.step)) }
     }
 }
 
 /// A step that is awaited.
 pub struct StepFuture<'c, F, T> {
     ctx: &'c mut Ctx,
-    state: State<'c, F, T>,
+    decode: Decode<T>,
+    state: StepState<'c, F, T>,
 }
 
-enum State<'c, F, T> {
-    Built(Option<Step<F>>),
-    Started(Execution<'c, StepSource<F, T>>, Guard, Option<(Arc<str>, UndoPlan)>),
+enum StepState<'c, F, T> {
+    Built(Option<Step<'c, F, T>>),
+    Started(Execution<'c, StepSource<'c, F>>, OpGuard, Option<(Arc<str>, UndoPlan)>),
     Over,
 }
 
-// Nothing in it is pinned in place: the futures it holds are boxed.
+// Nothing in it is pinned: the futures it holds are boxed.
 impl<F, T> Unpin for StepFuture<'_, F, T> {}
 
-impl<'c, F, Fut, T> Future for StepFuture<'c, F, T>
-where
-    F: FnMut(Attempt) -> Fut + Send + 'c,
-    Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'static,
-{
+impl<'c, F: Send + 'c, T> Future for StepFuture<'c, F, T> {
     type Output = ToolResult<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        // Taken out by itself: a step that is started is much larger than one that is not.
-        if let State::Built(step) = &mut this.state
+        // Taken out separately: a started step is much larger than one that is not started.
+        if let StepState::Built(step) = &mut this.state
             && let Some(mut step) = step.take()
         {
             let name = step.name.clone();
             let (path, guard) = this.ctx.next(step.kind, name);
             let undo = step.take_undo();
-            this.state = State::Started(step.begin(this.ctx.run.clone(), path), guard, undo);
+            this.state = StepState::Started(step.begin(this.ctx.run.clone(), path), guard, undo);
         }
-        let State::Started(execution, guard, undo) = &mut this.state else { return Poll::Pending };
-        let told = std::task::ready!(execution.poll(cx));
+        let StepState::Started(execution, guard, undo) = &mut this.state else { return Poll::Pending };
+        let outcome = std::task::ready!(execution.poll(cx));
         guard.over();
-        this.ctx.remember_undo(undo.take(), &told);
+        this.ctx.remember_undo(undo.take(), &outcome);
         let path = execution.op.path.clone();
-        this.state = State::Over;
-        match this.ctx.answer_at(&path, &told) {
+        this.state = StepState::Over;
+        this.ctx.passed(outcome.at);
+        match (this.decode)(&this.ctx.run, &path, &outcome.result) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }

@@ -7,45 +7,38 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::calls::{Decoder, all_values, enter_group};
 use super::step::{Step, StepSource};
 use super::undo::UndoPlan;
-use super::{Ctx, Guard};
-use crate::call::Attempt;
+use super::{Ctx, OpGuard};
 use crate::call::execute::Execution;
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{OpKind, Told};
+use crate::run::record::{OpKind, OpOutcome};
 use crate::tool::ToolResult;
 
-/// A step in progress, whatever it returns.
+/// A step in progress, whatever its type.
 #[doc(hidden)]
-pub trait Progress: Send {
+pub trait StepProgress: Send {
     #[doc(hidden)]
-    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<ToldBox>;
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<StepOutcome>;
 }
 
-/// What a step came to, for the set it is part of.
+/// The outcome of a step, for the set it is part of.
 #[doc(hidden)]
-pub struct ToldBox(Told);
+pub struct StepOutcome(OpOutcome);
 
-impl<'c, F, Fut, T> Progress for Execution<'c, StepSource<F, T>>
-where
-    F: FnMut(Attempt) -> Fut + Send + 'c,
-    Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + 'static,
-{
-    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<ToldBox> {
-        self.poll(cx).map(ToldBox)
+impl<'c, F: Send + 'c> StepProgress for Execution<'c, StepSource<'c, F>> {
+    fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<StepOutcome> {
+        self.poll(cx).map(StepOutcome)
     }
 }
 
-/// The place of a set of steps in its run.
+/// The position of a set of steps in its run.
 #[doc(hidden)]
-pub struct Place {
+pub struct StepSetSite {
     run: Arc<Run>,
     path: Path,
     undos: Undos,
@@ -54,12 +47,10 @@ pub struct Place {
 /// How to undo the steps of a set, by their index.
 type Undos = Arc<Mutex<Vec<(usize, (Arc<str>, UndoPlan))>>>;
 
-impl Place {
-    fn begin<'c, F, Fut, T>(&self, index: usize, mut step: Step<F>) -> Box<dyn Progress + 'c>
+impl StepSetSite {
+    fn begin<'c, F, T>(&self, index: usize, mut step: Step<'c, F, T>) -> Box<dyn StepProgress + 'c>
     where
-        F: FnMut(Attempt) -> Fut + Send + 'c,
-        Fut: Future<Output = ToolResult<T>> + Send + 'c,
-        T: Serialize + 'static,
+        F: Send + 'c,
     {
         self.undos.lock().extend(step.take_undo().map(|undo| (index, undo)));
         Box::new(step.begin(self.run.clone(), self.path.child(index as u32)))
@@ -73,11 +64,11 @@ pub trait StepSet<'c> {
     /// Their results.
     type Results;
 
-    /// How many.
+    /// The number of steps.
     fn count(&self) -> usize;
 
     #[doc(hidden)]
-    fn begin(self, place: Place) -> Vec<Box<dyn Progress + 'c>>;
+    fn begin(self, site: StepSetSite) -> Vec<Box<dyn StepProgress + 'c>>;
 
     #[doc(hidden)]
     fn decode(results: Decoder<'_>) -> Option<Self::Results>;
@@ -86,11 +77,10 @@ pub trait StepSet<'c> {
     fn values(results: Self::Results) -> ToolResult<Self::Values>;
 }
 
-impl<'c, F, Fut, T> StepSet<'c> for Vec<Step<F>>
+impl<'c, F, T> StepSet<'c> for Vec<Step<'c, F, T>>
 where
-    F: FnMut(Attempt) -> Fut + Send + 'c,
-    Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'static,
+    F: Send + 'c,
+    T: DeserializeOwned + 'static,
 {
     type Values = Vec<T>;
     type Results = Vec<ToolResult<T>>;
@@ -99,8 +89,8 @@ where
         self.len()
     }
 
-    fn begin(self, place: Place) -> Vec<Box<dyn Progress + 'c>> {
-        self.into_iter().enumerate().map(|(index, step)| place.begin(index, step)).collect()
+    fn begin(self, site: StepSetSite) -> Vec<Box<dyn StepProgress + 'c>> {
+        self.into_iter().enumerate().map(|(index, step)| site.begin(index, step)).collect()
     }
 
     fn decode(mut results: Decoder<'_>) -> Option<Self::Results> {
@@ -112,11 +102,10 @@ where
     }
 }
 
-impl<'c, F, Fut, T, const N: usize> StepSet<'c> for [Step<F>; N]
+impl<'c, F, T, const N: usize> StepSet<'c> for [Step<'c, F, T>; N]
 where
-    F: FnMut(Attempt) -> Fut + Send + 'c,
-    Fut: Future<Output = ToolResult<T>> + Send + 'c,
-    T: Serialize + DeserializeOwned + 'static,
+    F: Send + 'c,
+    T: DeserializeOwned + 'static,
 {
     type Values = [T; N];
     type Results = [ToolResult<T>; N];
@@ -125,8 +114,8 @@ where
         N
     }
 
-    fn begin(self, place: Place) -> Vec<Box<dyn Progress + 'c>> {
-        self.into_iter().enumerate().map(|(index, step)| place.begin(index, step)).collect()
+    fn begin(self, site: StepSetSite) -> Vec<Box<dyn StepProgress + 'c>> {
+        self.into_iter().enumerate().map(|(index, step)| site.begin(index, step)).collect()
     }
 
     fn decode(mut results: Decoder<'_>) -> Option<Self::Results> {
@@ -139,12 +128,10 @@ where
 }
 
 macro_rules! step_tuples {
-    ($($count:literal ($($f:ident $fut:ident $t:ident $index:tt),+))+) => {$(
-        impl<'c, $($f, $fut, $t),+> StepSet<'c> for ($(Step<$f>,)+)
+    ($($count:literal ($($f:ident $t:ident $index:tt),+))+) => {$(
+        impl<'c, $($f, $t),+> StepSet<'c> for ($(Step<'c, $f, $t>,)+)
         where
-            $($f: FnMut(Attempt) -> $fut + Send + 'c,
-              $fut: Future<Output = ToolResult<$t>> + Send + 'c,
-              $t: Serialize + DeserializeOwned + 'static,)+
+            $($f: Send + 'c, $t: DeserializeOwned + 'static,)+
         {
             type Values = ($($t,)+);
             type Results = ($(ToolResult<$t>,)+);
@@ -153,8 +140,8 @@ macro_rules! step_tuples {
                 $count
             }
 
-            fn begin(self, place: Place) -> Vec<Box<dyn Progress + 'c>> {
-                vec![$(place.begin($index, self.$index)),+]
+            fn begin(self, site: StepSetSite) -> Vec<Box<dyn StepProgress + 'c>> {
+                vec![$(site.begin($index, self.$index)),+]
             }
 
             fn decode(mut results: Decoder<'_>) -> Option<Self::Results> {
@@ -171,14 +158,14 @@ macro_rules! step_tuples {
 }
 
 step_tuples! {
-    1 (F0 U0 T0 0)
-    2 (F0 U0 T0 0, F1 U1 T1 1)
-    3 (F0 U0 T0 0, F1 U1 T1 1, F2 U2 T2 2)
-    4 (F0 U0 T0 0, F1 U1 T1 1, F2 U2 T2 2, F3 U3 T3 3)
+    1 (F0 T0 0)
+    2 (F0 T0 0, F1 T1 1)
+    3 (F0 T0 0, F1 T1 1, F2 T2 2)
+    4 (F0 T0 0, F1 T1 1, F2 T2 2, F3 T3 3)
 }
 
 /// Several steps; see [`Ctx::steps_all`].
-#[must_use = "steps do nothing until they are awaited"]
+#[must_use = "steps do nothing until they are awaited: write `ctx.steps_all(…).await?`"]
 pub struct StepsAll<'c, S> {
     ctx: &'c mut Ctx,
     steps: S,
@@ -191,7 +178,7 @@ impl<'c, S: StepSet<'c>> StepsAll<'c, S> {
 
     /// Each step's own result, instead of the first error.
     pub fn settled(self) -> StepsSettled<'c, S> {
-        StepsSettled { ctx: self.ctx, state: State::Built(Some(self.steps)), set: PhantomData }
+        StepsSettled { ctx: self.ctx, state: StepsState::Built(Some(self.steps)), set: PhantomData }
     }
 }
 
@@ -212,19 +199,19 @@ where
 #[must_use = "steps do nothing until they are awaited"]
 pub struct StepsSettled<'c, S> {
     ctx: &'c mut Ctx,
-    state: State<'c, S>,
+    state: StepsState<'c, S>,
     set: PhantomData<fn() -> S>,
 }
 
-enum State<'c, S> {
+enum StepsState<'c, S> {
     Built(Option<S>),
-    Started { slots: Vec<Slot<'c>>, path: Path, guard: Guard, undos: Undos },
+    Started { slots: Vec<StepSlot<'c>>, path: Path, guard: OpGuard, undos: Undos },
     Over,
 }
 
-enum Slot<'c> {
-    Running(Box<dyn Progress + 'c>),
-    Done(Told),
+enum StepSlot<'c> {
+    Running(Box<dyn StepProgress + 'c>),
+    Done(OpOutcome),
 }
 
 impl<S> Unpin for StepsSettled<'_, S> {}
@@ -234,22 +221,22 @@ impl<'c, S: StepSet<'c>> Future for StepsSettled<'c, S> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if let State::Built(steps) = &mut this.state {
+        if let StepsState::Built(steps) = &mut this.state {
             let Some(steps) = steps.take() else { return Poll::Pending };
             let Some((path, guard)) = enter_group(this.ctx, OpKind::Steps, steps.count()) else {
                 return Poll::Pending;
             };
             let undos = Undos::default();
-            let place = Place { run: this.ctx.run.clone(), path: path.clone(), undos: undos.clone() };
-            let slots = steps.begin(place).into_iter().map(Slot::Running).collect();
-            this.state = State::Started { slots, path, guard, undos };
+            let site = StepSetSite { run: this.ctx.run.clone(), path: path.clone(), undos: undos.clone() };
+            let slots = steps.begin(site).into_iter().map(StepSlot::Running).collect();
+            this.state = StepsState::Started { slots, path, guard, undos };
         }
-        let State::Started { slots, path, guard, undos } = &mut this.state else { return Poll::Pending };
+        let StepsState::Started { slots, path, guard, undos } = &mut this.state else { return Poll::Pending };
         let mut pending = false;
         for slot in slots.iter_mut() {
-            if let Slot::Running(step) = slot {
-                match step.poll_told(cx) {
-                    Poll::Ready(told) => *slot = Slot::Done(told.0),
+            if let StepSlot::Running(step) = slot {
+                match step.poll_outcome(cx) {
+                    Poll::Ready(outcome) => *slot = StepSlot::Done(outcome.0),
                     Poll::Pending => pending = true,
                 }
             }
@@ -259,18 +246,18 @@ impl<'c, S: StepSet<'c>> Future for StepsSettled<'c, S> {
         }
         guard.over();
         let finished = std::mem::take(slots).into_iter();
-        let told: Vec<Told> =
-            finished.filter_map(|slot| if let Slot::Done(told) = slot { Some(told) } else { None }).collect();
+        let outcomes: Vec<OpOutcome> =
+            finished.filter_map(|slot| if let StepSlot::Done(outcome) = slot { Some(outcome) } else { None }).collect();
         let path = path.clone();
         let undos = std::mem::take(&mut *undos.lock());
-        this.state = State::Over;
+        this.state = StepsState::Over;
         for (index, undo) in undos {
-            if let Some(told) = told.get(index) {
-                this.ctx.remember_undo(Some(undo), told);
+            if let Some(outcome) = outcomes.get(index) {
+                this.ctx.remember_undo(Some(undo), outcome);
             }
         }
-        this.ctx.note_answers(&told);
-        let decoder = Decoder { run: &this.ctx.run, path: &path, told: told.into_iter().enumerate() };
+        this.ctx.note_answers(&outcomes);
+        let decoder = Decoder { run: &this.ctx.run, path: &path, outcomes: outcomes.into_iter().enumerate() };
         match S::decode(decoder) {
             Some(results) => Poll::Ready(results),
             None => Poll::Pending,

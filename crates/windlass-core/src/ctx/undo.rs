@@ -23,7 +23,7 @@ pub(crate) struct UndoPlan {
     make: Box<Make>,
 }
 
-/// From the step's name, the compensation's class, and what the step returned.
+/// Takes the step's name, the compensation's effect class, and what the step returned.
 type Make = dyn FnOnce(Arc<str>, Effect, Arc<Output>) -> Undo + Send;
 
 impl UndoPlan {
@@ -51,8 +51,8 @@ impl UndoPlan {
     }
 }
 
-/// Undoes what was done, the latest first, and ends with the error that made it necessary. One that fails does not keep
-/// the others from being tried.
+/// Undoes what was done, the latest first, and returns the error that made it necessary. If one compensation fails, the
+/// others are still tried.
 pub(crate) async fn compensate(mut ctx: Ctx, undos: Vec<Undo>, error: ToolError) -> ToolResult<Output> {
     for undo in undos.into_iter().rev() {
         let step = ctx.step(undo.name.clone(), undo.run).compensating(undo.effect);

@@ -1,4 +1,4 @@
-//! Why is it not running? One sentence for every run, and what would move it.
+//! Answers "why is it not running?": one sentence for every run, and what would make it continue.
 
 mod look;
 mod sentence;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-pub(crate) use look::Looker;
+pub(crate) use look::Explainer;
 
 use crate::id::RunId;
 use crate::path::Path;
@@ -17,122 +17,132 @@ use crate::time::Timestamp;
 use crate::tool::Layers;
 use crate::tool::view::Failure;
 
-/// Where a run stands and what would move it, for people and for programs.
+/// The state of a run and what would make it continue, for people and for programs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// Which run.
+    /// The run.
     pub run: RunId,
-    /// What it runs.
+    /// The id of its tool, or `batch`.
     pub tool: Arc<str>,
-    /// Where it stands.
+    /// Its state.
     pub state: RunState,
-    /// The layers it was called through; nothing where its journal cannot be read any more.
+    /// The layers it was called through; empty if its journal is no longer kept or cannot be read.
     #[serde(skip_serializing_if = "Layers::is_empty")]
     pub layers: Layers,
     /// Everything below in one sentence.
     pub sentence: String,
-    /// What would move it. A run that is over has nothing here, an unfinished one at least one thing.
+    /// What would make it continue. Empty for a finished run; usually at least one entry for an unfinished run.
     pub moves: Vec<Move>,
 }
 
-/// One thing that would move a run.
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.sentence)
+    }
+}
+
+/// One reason why a run waits or is busy, and what would make it continue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Move {
-    /// What stands still there; `/` for the run itself.
+    /// The operation that waits or is in progress; `/` for the run itself.
     pub path: Path,
     /// What is the case, and who or what changes it.
     pub sentence: String,
-    /// The same for programs.
+    /// The idempotency key of the operation's attempts, where one was made, or is being made, that may have changed
+    /// something outside. The outside system knows them by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// The reason, for programs.
     #[serde(flatten)]
     pub why: Why,
 }
 
-/// Why something does not go on, or that it does.
+/// Why an operation or a run waits, or that it is in progress.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "why", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Why {
-    /// Nobody has taken the run up yet.
+    /// No worker has claimed the run yet.
     Queued {
-        /// The session whose earlier turns it may have to wait for.
+        /// Its session. If the run is a turn, it waits for the earlier turns of the session.
         session: Option<Arc<str>>,
-        /// Older runs of that session that are not finished.
+        /// Older runs of that session that have not ended.
         behind: Vec<RunId>,
     },
-    /// A process died with it before: it waits until the other such runs have been driven.
+    /// A process died while driving the run, so it is driven alone: it waits for the other interrupted runs.
     Suspect,
-    /// An attempt is being made.
+    /// An attempt is running.
     Attempt {
-        /// What is attempted.
+        /// The operation.
         operation: String,
-        /// Which attempt.
+        /// The number of the attempt, counted from one.
         attempt: u32,
-        /// Since when.
+        /// When it started.
         since: Timestamp,
-        /// It is over by then, where that is recorded.
+        /// When it is over at the latest, if that is recorded.
         over_by: Option<Timestamp>,
     },
-    /// It is at work: an attempt that leaves no record runs, or queues for its turn.
+    /// The operation runs without a recorded attempt, or is queued for a permit.
     AtWork {
-        /// What is at work.
+        /// The operation.
         operation: String,
-        /// Since when.
+        /// When it started.
         since: Timestamp,
     },
-    /// It waits.
+    /// The operation waits.
     Waits {
-        /// What was asked for.
+        /// The operation.
         operation: String,
-        /// What for.
+        /// What it waits for.
         on: Blocked,
-        /// Since when.
+        /// Since when it waits.
         since: Timestamp,
-        /// When it stops waiting, whatever happens.
+        /// When the wait times out.
         until: Option<Timestamp>,
-        /// Of a wait for another run: what that one waits for.
+        /// For a wait for another run: the explanation of that run.
         child: Option<Box<Explanation>>,
     },
-    /// Whether an attempt happened is not known.
+    /// It is unknown whether an attempt took effect.
     InDoubt {
-        /// What was attempted.
+        /// The operation.
         operation: String,
-        /// Which attempt.
+        /// The number of the attempt, counted from one.
         attempt: u32,
-        /// Why it is not known.
+        /// Why it is unknown.
         cause: DoubtCause,
-        /// "It did not happen" is believed from then on.
+        /// When the settlement "it did not happen" takes effect at the latest.
         over_by: Timestamp,
-        /// What the attempt itself said of that.
+        /// What the attempt itself reported about the doubt.
         #[serde(skip_serializing_if = "Option::is_none")]
         said: Option<Arc<str>>,
     },
-    /// It queues for a key.
+    /// The operation is queued for a key.
     Key {
-        /// Which.
+        /// The key.
         key: Arc<str>,
-        /// Which call of which run has it, where that is known.
+        /// The run and the path of the call that holds the key, if they are known.
         holder: Option<(RunId, Path)>,
     },
-    /// It was cancelled and cleans up.
+    /// The run was cancelled and is cleaning up.
     CleaningUp {
         /// Who cancelled it.
         by: String,
-        /// Why.
+        /// The reason that was given.
         reason: String,
-        /// What is left of it is dropped then.
+        /// When the clean-up is stopped.
         until: Timestamp,
     },
-    /// It is held.
+    /// The run is held.
     Held {
-        /// Why.
+        /// Why it is held, and what to do.
         hold: Hold,
     },
-    /// Nobody here drives it.
+    /// This process does not drive the run.
     Elsewhere,
 }
 
 /// How a finished run ended.
-pub(crate) struct End {
+pub(crate) struct RunEnd {
     pub(crate) ending: Ending,
     pub(crate) failure: Option<Failure>,
 }

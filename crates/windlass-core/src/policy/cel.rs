@@ -1,38 +1,44 @@
 //! The one place that knows the CEL library. It parses and evaluates by deep recursion with large frames, and a stack that
 //! overflows takes the process with it. So everything is bounded before it is handed over: length and nesting of the
-//! text, depth of the tree, loops within loops, what loops may look at; and what is not small runs on a stack of its own.
+//! text, depth of the tree, loops within loops, what loops may look at and make; and what is not small runs on a stack of
+//! its own.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use cel::common::ast::SourceInfo;
-use cel::common::value::{CowVal, Val};
-use cel::context::VariableResolver;
-use cel::{Context, Env, ExecutionError, ParseErrors, Program, Value};
+use cel_core::parser::macros::STANDARD_MACROS;
+use cel_core::parser::{MacroRegistry, ParseOptions, parse_with_options};
+use cel_core::{Activation, Ast, Env, EvalError, EvalErrorKind, Program, Value};
 
 use super::expression::BadExpression;
 use super::facts::Facts;
 use super::lower::{Lowered, lower};
+use super::meter;
 use super::tree::{self, Shape};
 use crate::limits;
 
 /// Variables an expression may use.
 const VARIABLES: [&str; 4] = ["args", "tool", "session", "history"];
 
-/// What an expression may need, were everything as deep as it may be, in a build without optimisation. Reserved, not
-/// touched: only what is used costs memory.
-const STACK: usize = 16 << 20;
+/// Macros an expression may use. The library has more: `cel.bind` and `optMap` write an argument twice, so that a short text
+/// becomes a tree, or a value, without bound.
+const MACROS: [&str; 7] = ["has", "all", "exists", "exists_one", "existsOne", "map", "filter"];
 
-/// Trees up to this depth (`args.a > 1 && args.b` has 4) over values up to the other depth are evaluated where the caller
-/// stands, in less than 200 KiB; a thread costs a hundred times what they do. Optimised frames are a fraction as large.
-const SHALLOW: (usize, usize) = if cfg!(debug_assertions) { (4, 8) } else { (12, 16) };
+/// What an expression may need, were it nothing but brackets, in a build without optimisation: 30 KiB for each. Reserved, not
+/// touched: only what is used costs memory.
+const STACK: usize = 48 << 20;
+
+/// Trees up to this depth (`args.a > 1 && args.b` has 4) over values up to the other depth are evaluated on the caller's
+/// stack, in less than 200 KiB; a thread costs a hundred times what they do.
+const SHALLOW: (usize, usize) = (16, 32);
 
 /// Longest text of a problem.
 const PROBLEM_CHARS: usize = 240;
 
-/// Functions and macros are looked up here; making one costs more than most evaluations.
-static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+/// Functions are looked up here.
+static ENV: LazyLock<Env> = LazyLock::new(|| {
+    Env::new().with_extension(cel_core::ext::optionals_extension()).with_extension(meter::functions())
+});
 
 pub(crate) struct Compiled {
     program: Program,
@@ -44,9 +50,15 @@ impl Compiled {
         let bad = |problem: String| BadExpression::new(source, None, problem);
         tree::check_text(source).map_err(bad)?;
         on_own_stack(|| {
-            let program = ENV.compile(source).map_err(|errors| syntax(source, &errors))?;
-            let shape = tree::shape(program.expression(), &VARIABLES)
-                .map_err(|(id, problem)| BadExpression::new(source, position(program.source_info(), id), problem))?;
+            let parsed = parse_with_options(source, ParseOptions::with_macros(macros()));
+            if let Some(error) = parsed.errors.first() {
+                let problem = clipped(&plain(source, &error.message, error.span.start));
+                return Err(BadExpression::new(source, position(source, error.span.start), problem));
+            }
+            let mut root = parsed.ast.ok_or_else(|| bad("it does not parse".to_owned()))?;
+            let shape = tree::shape(&mut root, &VARIABLES)
+                .map_err(|(start, problem)| BadExpression::new(source, position(source, start), problem))?;
+            let program = ENV.program(&Ast::new_unchecked(root, source)).map_err(|error| bad(error.to_string()))?;
             Ok(Self { program, shape })
         })
         .unwrap_or_else(|problem| Err(bad(problem)))
@@ -65,10 +77,10 @@ impl Compiled {
 
     pub(crate) fn text(&self, facts: &Facts<'_>) -> Result<String, String> {
         match self.run(facts)? {
-            Value::String(text) => Ok(text.as_ref().clone()),
+            Value::String(text) => Ok(text.as_ref().to_owned()),
             Value::Int(number) => Ok(number.to_string()),
             Value::UInt(number) => Ok(number.to_string()),
-            Value::Float(number) => Ok(number.to_string()),
+            Value::Double(number) => Ok(number.to_string()),
             Value::Bool(truth) => Ok(truth.to_string()),
             Value::Null => Ok("null".to_owned()),
             other => Err(format!("it gives {}, not a text; pick a part of it, or use string()", kind(&other))),
@@ -77,33 +89,33 @@ impl Compiled {
 
     fn run(&self, facts: &Facts<'_>) -> Result<Value, String> {
         let scope = Scope::new(&self.shape, facts)?;
-        let shallow = self.shape.depth <= SHALLOW.0 && scope.depth() <= SHALLOW.1;
-        let result = if shallow {
-            std::panic::catch_unwind(AssertUnwindSafe(|| self.execute(&scope))).map_err(|_| panicked())
+        let evaluate = || meter::metered(|| self.program.eval(&scope));
+        let result = if self.shape.depth <= SHALLOW.0 && scope.depth() <= SHALLOW.1 {
+            std::panic::catch_unwind(AssertUnwindSafe(evaluate)).map_err(|_| panicked())
         } else {
-            on_own_stack(|| self.execute(&scope))
+            on_own_stack(evaluate)
         };
-        if scope.is_exhausted() {
-            return Err("it looks at too much, too often; loop over less, or ask for approval always".to_owned());
+        match result? {
+            Some(Value::Error(error)) => Err(explain(&error)),
+            Some(value) => Ok(value),
+            None => Err("it looks at too much, too often; loop over less, or ask for approval always".to_owned()),
         }
-        result?
-    }
-
-    fn execute(&self, scope: &Scope<'_>) -> Result<Value, String> {
-        let mut context = Context::with_env(ENV.clone());
-        context.set_variable_resolver(scope);
-        self.program.execute(&context).map_err(|error| explain(&error))
     }
 }
 
-/// The variables an expression uses, and how much more of them it may look at.
-struct Scope<'v> {
-    variables: Vec<(&'static str, Lowered<'v>)>,
-    left: AtomicU64,
+fn macros() -> MacroRegistry {
+    let mut registry = MacroRegistry::new();
+    STANDARD_MACROS.iter().filter(|own| MACROS.contains(&own.name)).for_each(|own| registry.register(own.clone()));
+    registry
 }
 
-impl<'v> Scope<'v> {
-    fn new(shape: &Shape, facts: &Facts<'v>) -> Result<Self, String> {
+/// The variables an expression uses.
+struct Scope {
+    variables: Vec<(&'static str, Lowered)>,
+}
+
+impl Scope {
+    fn new(shape: &Shape, facts: &Facts<'_>) -> Result<Self, String> {
         let mut variables = Vec::new();
         for name in VARIABLES.into_iter().filter(|name| shape.variables.contains(name)) {
             let value = lower(name, facts)?;
@@ -113,27 +125,19 @@ impl<'v> Scope<'v> {
             }
             variables.push((name, value));
         }
-        Ok(Self { variables, left: limits::EXPRESSION_STEPS.into() })
+        Ok(Self { variables })
     }
 
     fn depth(&self) -> usize {
         self.variables.iter().map(|(_, value)| value.depth).max().unwrap_or(0)
     }
-
-    fn is_exhausted(&self) -> bool {
-        self.left.load(Ordering::Relaxed) == 0
-    }
 }
 
-impl VariableResolver for Scope<'_> {
+impl Activation for Scope {
     /// Looking at a variable costs what it holds, so that a loop over it inside a loop over it comes to an end.
-    fn resolve<'b>(&'b self, variable: &str) -> Option<CowVal<'b, 'b>> {
-        let name = variable.strip_prefix('.').unwrap_or(variable);
+    fn resolve(&self, name: &str) -> Option<Value> {
         let (_, value) = self.variables.iter().find(|(own, _)| *own == name)?;
-        let left = self.left.load(Ordering::Relaxed).saturating_sub(value.nodes);
-        self.left.store(left, Ordering::Relaxed);
-        let value: &'b (dyn Val + 'b) = &*value.value;
-        (left > 0).then_some(CowVal::Borrowed(value))
+        meter::charge(value.nodes).then(|| value.value.clone())
     }
 }
 
@@ -151,40 +155,49 @@ fn panicked() -> String {
     "the CEL library panicked; write it more simply".to_owned()
 }
 
-fn syntax(source: &str, errors: &ParseErrors) -> BadExpression {
-    let Some(first) = errors.errors.first() else {
-        return BadExpression::new(source, None, "it does not parse");
+/// A problem of the parser, which names tokens as the library has them, with what is written there instead.
+fn plain(source: &str, problem: &str, start: usize) -> String {
+    let rest = source.get(start..).unwrap_or_default();
+    let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    let written = match rest.chars().next() {
+        None => "the end".to_owned(),
+        Some(first) => format!("`{}`", &rest[..word.max(first.len_utf8())]),
     };
-    let place = |at: isize| usize::try_from(at).ok().filter(|at| *at > 0);
-    let position = place(first.pos.0).zip(place(first.pos.1));
-    // What would have been accepted instead is every token of the language.
-    let problem = first.msg.split(" expecting {").next().unwrap_or_default();
-    BadExpression::new(source, position, clipped(problem))
+    match problem.split_once(", found ") {
+        Some((expected, _)) => format!("{expected}, found {written}"),
+        None if problem.starts_with("unexpected token:") => format!("unexpected {written}"),
+        None => problem.to_owned(),
+    }
 }
 
-/// Line and column of a node.
-fn position(info: &SourceInfo, id: u64) -> Option<(usize, usize)> {
-    let (start, _) = info.offset_for(id)?;
-    let before: Vec<char> = info.source.chars().take(start as usize).collect();
-    let line = before.iter().filter(|c| **c == '\n').count() + 1;
-    let column = before.iter().rev().take_while(|c| **c != '\n').count() + 1;
+/// Line and column of a byte.
+fn position(source: &str, start: usize) -> Option<(usize, usize)> {
+    let before = source.get(..start)?;
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
     Some((line, column))
 }
 
-fn explain(error: &ExecutionError) -> String {
-    match error {
-        ExecutionError::NoSuchKey(key) => format!("there is no `{key}`; ask first with has(…)"),
-        ExecutionError::NoSuchOverload(overload) => {
-            clipped(&format!("{overload}; convert first, with int(), double() or string()"))
+fn explain(error: &EvalError) -> String {
+    let message = error.message.as_str();
+    let subject = message.rsplit(": ").next().unwrap_or(message);
+    match error.kind {
+        EvalErrorKind::KeyNotFound => {
+            clipped(&format!("there is no `{}`; ask first with has(…)", subject.trim_matches('"')))
         }
-        ExecutionError::UnsupportedBinaryOperator(name, a, b) => {
-            format!("`{name}` does not take {} and {}; convert one of them first", kind(a), kind(b))
+        EvalErrorKind::FieldNotFound => {
+            clipped(&format!("only maps have fields, and `{subject}` is asked of something else"))
         }
-        ExecutionError::ValuesNotComparable(a, b) => format!("{} and {} cannot be compared", kind(a), kind(b)),
-        ExecutionError::Overflow(name, ..) => format!("`{name}` overflows; compare instead of computing"),
-        ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => "it divides by zero".to_owned(),
-        ExecutionError::IndexOutOfBounds(_) => "an index is out of bounds; ask for size() first".to_owned(),
-        other => clipped(&other.to_string()),
+        EvalErrorKind::NoMatchingOverload => {
+            let operator = subject.trim_matches('_');
+            clipped(&format!("`{operator}` does not take these; convert first, with int(), double() or string()"))
+        }
+        EvalErrorKind::UnknownFunction => clipped(&format!("`{subject}` does not take these arguments")),
+        EvalErrorKind::TypeMismatch => clipped(&format!("{message}; convert first, with int(), double() or string()")),
+        EvalErrorKind::Overflow => clipped(&format!("{message}: a number overflows; compare instead of computing")),
+        EvalErrorKind::DivisionByZero | EvalErrorKind::ModuloByZero => "it divides by zero".to_owned(),
+        EvalErrorKind::IndexOutOfBounds => "an index is out of bounds; ask for size() first".to_owned(),
+        _ => clipped(message),
     }
 }
 
@@ -195,8 +208,8 @@ fn clipped(text: &str) -> String {
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::List(_) => "a list",
-        Value::Map(_) | Value::Struct(_) => "a map",
-        Value::Int(_) | Value::UInt(_) | Value::Float(_) => "a number",
+        Value::Map(_) => "a map",
+        Value::Int(_) | Value::UInt(_) | Value::Double(_) => "a number",
         Value::String(_) => "a text",
         Value::Bytes(_) => "bytes",
         Value::Bool(_) => "a truth value",

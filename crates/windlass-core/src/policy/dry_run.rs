@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::facts::{PastCall, Session};
-use super::resolved::{Need, Resolved};
+use super::resolved::{EffectivePolicy, Need};
 use crate::call::ToolCall;
-use crate::call::approve::{Around, Lacks, approval, connection};
+use crate::call::approve::{GuardContext, MissingGuard, approval, connection};
 use crate::call::plan::{check, resolve, unknown};
 use crate::path::Path;
 use crate::tool::{Tool, ToolError, Toolbox};
@@ -19,7 +19,7 @@ pub struct Hypothetical {
     pub call: ToolCall,
     /// The id of its session, if it has one.
     pub session: Option<String>,
-    /// Whether somebody is there to be asked.
+    /// Whether a person is available for approvals.
     pub attended: bool,
     /// Calls of the same run that have finished, oldest first.
     pub history: Vec<PastCall>,
@@ -47,7 +47,7 @@ pub struct Prediction {
 #[derive(Clone, Debug)]
 pub enum Verdict {
     /// It would run, under these rules.
-    Runs(Box<Resolved>),
+    Runs(Box<EffectivePolicy>),
     /// It would wait until a provider is connected.
     NeedsConnection {
         /// Which provider.
@@ -55,7 +55,7 @@ pub enum Verdict {
         /// What would become of it then.
         then: Box<Verdict>,
     },
-    /// Somebody would have to approve it first.
+    /// A person would have to approve it first.
     NeedsApproval(Need),
     /// It would end with this error, without an attempt.
     Refused(ToolError),
@@ -76,7 +76,7 @@ pub fn dry_run(toolbox: &Toolbox, runtime: &Policy, calls: &[Hypothetical]) -> V
         let verdict = match resolve(&toolbox.snapshot(), &call.tool) {
             None => Verdict::Refused(unknown(&toolbox, &call.tool)),
             Some(tool) => {
-                let rules = Resolved::of(runtime, tool.spec(), call.limits.as_deref());
+                let rules = EffectivePolicy::of(runtime, tool.spec(), call.limits.as_deref());
                 match check(tool, &call, &Path::root(), &rules) {
                     Err(error) => Verdict::Refused(error),
                     Ok(()) => leave(tool, &call, case, rules),
@@ -89,19 +89,19 @@ pub fn dry_run(toolbox: &Toolbox, runtime: &Policy, calls: &[Hypothetical]) -> V
 }
 
 /// What stands between a sound call and its first attempt: as the call itself would find it.
-fn leave(tool: &Tool, call: &ToolCall, case: &Hypothetical, rules: Resolved) -> Verdict {
+fn leave(tool: &Tool, call: &ToolCall, case: &Hypothetical, rules: EffectivePolicy) -> Verdict {
     let session = Session { id: case.session.as_deref(), attended: case.attended };
-    let around = Around { connections: &case.connections, session, history: Some(&case.history) };
+    let around = GuardContext { connections: &case.connections, session, history: Some(&case.history) };
     let lacked = connection(tool, &rules, &around);
     let connected = match approval(tool, &call.args, &rules, &around) {
         None => Verdict::Runs(Box::new(rules)),
-        Some(Lacks::Asks(need)) => Verdict::NeedsApproval(need),
-        Some(Lacks::Refused(error)) => Verdict::Refused(error),
+        Some(MissingGuard::Asks(need)) => Verdict::NeedsApproval(need),
+        Some(MissingGuard::Refused(error)) => Verdict::Refused(error),
     };
     match lacked {
         None => connected,
-        Some(Lacks::Asks(provider)) => Verdict::NeedsConnection { provider, then: Box::new(connected) },
-        Some(Lacks::Refused(error)) => Verdict::Refused(error),
+        Some(MissingGuard::Asks(provider)) => Verdict::NeedsConnection { provider, then: Box::new(connected) },
+        Some(MissingGuard::Refused(error)) => Verdict::Refused(error),
     }
 }
 

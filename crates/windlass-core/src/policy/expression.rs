@@ -80,8 +80,8 @@ impl Expression {
         self.compiled.as_ref().is_ok_and(|compiled| !others.iter().any(|name| compiled.uses(name)))
     }
 
-    /// Whether the condition holds. Anything but a clear yes or no is an error that names the expression; whoever asks
-    /// must take it for the cautious answer.
+    /// Whether the condition holds. Anything but a clear yes or no is an error that names the expression; the
+    /// caller must treat it as the cautious answer.
     pub fn evaluate(&self, facts: &Facts<'_>) -> Result<bool, String> {
         self.try_compiled(|compiled| compiled.condition(facts))
     }

@@ -25,7 +25,7 @@ pub struct Facts<'a> {
 pub struct Session<'a> {
     /// Its id, if the call has one.
     pub id: Option<&'a str>,
-    /// Whether somebody is there to be asked.
+    /// Whether a person is available for approvals.
     pub attended: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct PastCall {
 }
 
 impl<'a> Facts<'a> {
-    /// Only arguments: no tool, nobody there, no history.
+    /// Only arguments: no tool, unattended, no history.
     pub fn of_args(args: &'a Value) -> Self {
         Self { args, tool: None, session: Session::default(), history: None }
     }

@@ -1,27 +1,24 @@
-//! Facts as the CEL library sees them. Texts are borrowed.
+//! Facts as the CEL library sees them.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
-use cel::common::types::{CelBool, CelDouble, CelInt, CelList, CelMap, CelMapKey, CelNull, CelString, CelUInt};
-use cel::common::value::Val;
+use cel_core::{MapKey, Value as Cel, ValueMap};
 use serde_json::Value;
 
 use super::facts::{Facts, PastCall};
+use super::meter::text_nodes;
 use crate::tool::{Effect, ToolSpec};
 
-/// Bytes of a text that count as one value.
-const TEXT_NODE: usize = 64;
-
 /// A value and about how much there is of it.
-pub(crate) struct Lowered<'v> {
-    pub(crate) value: Box<dyn Val + 'v>,
+pub(crate) struct Lowered {
+    pub(crate) value: Cel,
     pub(crate) nodes: u64,
     /// How deep it is nested.
     pub(crate) depth: usize,
 }
 
 /// The variable of this name.
-pub(crate) fn lower<'v>(name: &str, facts: &Facts<'v>) -> Result<Lowered<'v>, String> {
+pub(crate) fn lower(name: &str, facts: &Facts<'_>) -> Result<Lowered, String> {
     match name {
         "args" => Ok(json(facts.args)),
         "tool" => Ok(facts.tool.map_or_else(null, tool)),
@@ -36,7 +33,7 @@ pub(crate) fn lower<'v>(name: &str, facts: &Facts<'v>) -> Result<Lowered<'v>, St
     }
 }
 
-fn tool(spec: &ToolSpec) -> Lowered<'_> {
+fn tool(spec: &ToolSpec) -> Lowered {
     let effect = match spec.effect {
         Effect::Readonly => "readonly",
         Effect::Idempotent => "idempotent",
@@ -52,19 +49,20 @@ fn tool(spec: &ToolSpec) -> Lowered<'_> {
     ])
 }
 
-fn past(call: &PastCall) -> Lowered<'_> {
-    map([("tool", text(&call.tool)), ("args", json(&call.args)), ("ok", truth(call.ok))])
+fn past(call: &PastCall) -> Lowered {
+    let tool = Lowered { value: Cel::String(call.tool.clone()), nodes: text_nodes(call.tool.len()), depth: 1 };
+    map([("tool", tool), ("args", json(&call.args)), ("ok", truth(call.ok))])
 }
 
-fn json(value: &Value) -> Lowered<'_> {
+fn json(value: &Value) -> Lowered {
     match value {
         Value::Null => null(),
         Value::Bool(value) => truth(*value),
         // A plain number in an expression is a signed one, and CEL does not calculate with mixed kinds.
         Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
-            (Some(number), ..) => one(CelInt::from(number)),
-            (_, Some(number), _) => one(CelUInt::from(number)),
-            (_, _, Some(number)) => one(CelDouble::from(number)),
+            (Some(number), ..) => one(Cel::Int(number)),
+            (_, Some(number), _) => one(Cel::UInt(number)),
+            (_, _, Some(number)) => one(Cel::Double(number)),
             _ => null(),
         },
         Value::String(value) => text(value),
@@ -73,43 +71,40 @@ fn json(value: &Value) -> Lowered<'_> {
     }
 }
 
-fn map<'v>(entries: impl IntoIterator<Item = (&'v str, Lowered<'v>)>) -> Lowered<'v> {
+fn map<'v>(entries: impl IntoIterator<Item = (&'v str, Lowered)>) -> Lowered {
     let (mut nodes, mut depth) = (1, 1);
-    let entries: HashMap<CelMapKey<'v>, Box<dyn Val + 'v>> = entries
-        .into_iter()
-        .map(|(key, entry)| {
-            nodes += entry.nodes;
-            depth = depth.max(1 + entry.depth);
-            (CelMapKey::String(CelString::from(key)), entry.value)
-        })
-        .collect();
-    Lowered { value: Box::new(CelMap::from(entries)), nodes, depth }
+    let entries = entries.into_iter().map(|(key, entry)| {
+        nodes += entry.nodes;
+        depth = depth.max(1 + entry.depth);
+        (MapKey::from(key), entry.value)
+    });
+    let value = Cel::Map(Arc::new(ValueMap::from_entries(entries)));
+    Lowered { value, nodes, depth }
 }
 
-fn list<'v>(entries: impl Iterator<Item = Lowered<'v>>) -> Lowered<'v> {
+fn list(entries: impl Iterator<Item = Lowered>) -> Lowered {
     let (mut nodes, mut depth) = (1, 1);
-    let entries: Vec<Box<dyn Val + 'v>> = entries
-        .map(|entry| {
-            nodes += entry.nodes;
-            depth = depth.max(1 + entry.depth);
-            entry.value
-        })
-        .collect();
-    Lowered { value: Box::new(CelList::from(entries)), nodes, depth }
+    let entries = entries.map(|entry| {
+        nodes += entry.nodes;
+        depth = depth.max(1 + entry.depth);
+        entry.value
+    });
+    let value = Cel::List(entries.collect());
+    Lowered { value, nodes, depth }
 }
 
-fn text(value: &str) -> Lowered<'_> {
-    Lowered { value: Box::new(CelString::from(value)), nodes: 1 + (value.len() / TEXT_NODE) as u64, depth: 1 }
+fn text(value: &str) -> Lowered {
+    Lowered { value: Cel::String(value.into()), nodes: text_nodes(value.len()), depth: 1 }
 }
 
-fn truth<'v>(value: bool) -> Lowered<'v> {
-    one(CelBool::from(value))
+fn truth(value: bool) -> Lowered {
+    one(Cel::Bool(value))
 }
 
-fn null<'v>() -> Lowered<'v> {
-    one(CelNull)
+fn null() -> Lowered {
+    one(Cel::Null)
 }
 
-fn one<'v>(value: impl Val + 'v) -> Lowered<'v> {
-    Lowered { value: Box::new(value), nodes: 1, depth: 1 }
+fn one(value: Cel) -> Lowered {
+    Lowered { value, nodes: 1, depth: 1 }
 }

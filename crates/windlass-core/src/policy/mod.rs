@@ -1,8 +1,8 @@
 //! Policy: what governs calls, in one object that a runtime, a tool and a call may each have.
 //!
-//! A call's policy overrides its tool's, which overrides the runtime's, field by field; [`Resolved`] is what is left.
-//! Approval alone works the other way: whoever asks for it, it is asked for. [`dry_run`](fn@dry_run) tells beforehand what would
-//! become of a call.
+//! A call's policy overrides its tool's, which overrides the runtime's, field by field; [`EffectivePolicy`] is what is left.
+//! Approval alone works the other way: each level can demand it, and none can remove it. [`dry_run`](fn@dry_run)
+//! predicts what would become of a call.
 
 #[cfg(feature = "cel")]
 mod cel;
@@ -11,6 +11,8 @@ mod expression;
 mod facts;
 #[cfg(feature = "cel")]
 mod lower;
+#[cfg(feature = "cel")]
+mod meter;
 #[cfg(not(feature = "cel"))]
 mod no_cel;
 mod past;
@@ -26,7 +28,7 @@ pub use dry_run::{Hypothetical, Prediction, Verdict, dry_run};
 pub use expression::{BadExpression, Expression};
 pub use facts::{Facts, PastCall, Session};
 pub(crate) use past::PastCalls;
-pub use resolved::{Demand, Level, Need, Reason, Resolved};
+pub use resolved::{Demand, EffectivePolicy, Level, Need, Reason};
 
 use crate::tool::ToolSpec;
 use crate::tool::spec::{Approval, OnDoubt, Retry};
@@ -73,7 +75,7 @@ pub struct Policy {
     /// How long a call waits for its approval. By default 24 hours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval_within: Option<Duration>,
-    /// What becomes of a call that needs approval where nobody attends. By default it waits.
+    /// What becomes of a call that needs approval in an unattended session. By default it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unattended: Option<Unattended>,
     /// How long a grant is valid once given. By default an hour.
@@ -91,11 +93,11 @@ pub struct Policy {
     pub max_depth: Option<usize>,
 }
 
-/// What becomes of a call that needs approval where nobody attends.
+/// What becomes of a call that needs approval in an unattended session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unattended {
-    /// It waits, for as long as approvals wait: somebody may look later.
+    /// It waits, for as long as approvals wait: a person may look later.
     #[default]
     Wait,
     /// It ends `denied` at once.

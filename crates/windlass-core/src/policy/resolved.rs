@@ -15,7 +15,7 @@ use crate::tool::spec::{Approval, OnDoubt, Retry};
 /// The plain values that govern one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 // Many fields: the settings of [`Policy`](super::Policy), one for one.
-pub struct Resolved {
+pub struct EffectivePolicy {
     /// See [`Policy::timeout`].
     pub timeout: Duration,
     /// See [`Policy::deadline`].
@@ -47,11 +47,11 @@ pub struct Resolved {
 /// Who has a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Whoever opened the runtime, about every call.
+    /// The runtime, for every call.
     Runtime,
-    /// Whoever wrote the tool.
+    /// The tool.
     Tool,
-    /// Whoever makes the call.
+    /// The call.
     Call,
 }
 
@@ -89,7 +89,7 @@ pub enum Reason {
     },
 }
 
-impl Resolved {
+impl EffectivePolicy {
     /// What governs a call of this tool.
     pub fn of(runtime: &Policy, tool: &ToolSpec, call: Option<&Policy>) -> Self {
         let tool = tool.policy();
@@ -118,7 +118,7 @@ impl Resolved {
         }
     }
 
-    /// Whether [`Resolved::approval`] needs [`Facts::history`], which is expensive to collect.
+    /// Whether [`EffectivePolicy::approval`] needs [`Facts::history`], which is expensive to collect.
     pub fn uses_history(&self) -> bool {
         self.demands.iter().any(|demand| demand.when.as_ref().is_some_and(Expression::uses_history))
     }

@@ -37,8 +37,8 @@ fn with(policy: Policy) -> ToolSpec {
 
 #[test]
 fn b03_the_defaults_are_what_the_page_says() {
-    let plain = Resolved::of(&Policy::default(), &bare(), None);
-    let expected = Resolved {
+    let plain = EffectivePolicy::of(&Policy::default(), &bare(), None);
+    let expected = EffectivePolicy {
         timeout: MINUTE,
         deadline: None,
         retry: None,
@@ -56,29 +56,33 @@ fn b03_the_defaults_are_what_the_page_says() {
     assert_eq!(plain, expected);
     let mut long = bare();
     long.hints.long_running = true;
-    assert_eq!(Resolved::of(&Policy::default(), &long, None).timeout, limits::LONG_ATTEMPT_TIMEOUT);
+    assert_eq!(EffectivePolicy::of(&Policy::default(), &long, None).timeout, limits::LONG_ATTEMPT_TIMEOUT);
     let runtime = Policy { timeout: Some(MINUTE), ..Policy::default() };
-    assert_eq!(Resolved::of(&runtime, &long, None).timeout, limits::LONG_ATTEMPT_TIMEOUT, "the tool says it is long");
+    assert_eq!(
+        EffectivePolicy::of(&runtime, &long, None).timeout,
+        limits::LONG_ATTEMPT_TIMEOUT,
+        "the tool says it is long"
+    );
 }
 
 /// Everything but approval, where demands add up.
-fn values(resolved: Resolved) -> Resolved {
-    Resolved { demands: Default::default(), ..resolved }
+fn values(resolved: EffectivePolicy) -> EffectivePolicy {
+    EffectivePolicy { demands: Default::default(), ..resolved }
 }
 
 #[test]
 fn b03_every_field_goes_from_call_over_tool_to_runtime() {
-    let of = |n: u32| values(Resolved::of(&full(n), &bare(), None));
-    assert_eq!(values(Resolved::of(&full(1), &with(full(2)), Some(&full(4)))), of(4), "the call's");
-    assert_eq!(values(Resolved::of(&full(1), &with(full(2)), None)), of(2), "the tool's");
-    assert_eq!(values(Resolved::of(&Policy::default(), &with(full(2)), None)), of(2));
-    assert_eq!(values(Resolved::of(&full(1), &bare(), None)), of(1), "the runtime's");
-    assert_eq!(values(Resolved::of(&full(1), &bare(), Some(&full(4)))), of(4));
+    let of = |n: u32| values(EffectivePolicy::of(&full(n), &bare(), None));
+    assert_eq!(values(EffectivePolicy::of(&full(1), &with(full(2)), Some(&full(4)))), of(4), "the call's");
+    assert_eq!(values(EffectivePolicy::of(&full(1), &with(full(2)), None)), of(2), "the tool's");
+    assert_eq!(values(EffectivePolicy::of(&Policy::default(), &with(full(2)), None)), of(2));
+    assert_eq!(values(EffectivePolicy::of(&full(1), &bare(), None)), of(1), "the runtime's");
+    assert_eq!(values(EffectivePolicy::of(&full(1), &bare(), Some(&full(4)))), of(4));
     // Each level says one thing only.
     let call = Policy { loop_limit: Some(2), ..Policy::default() };
     let tool = with(Policy { output_budget: Some(64), ..Policy::default() });
     let runtime = Policy { max_depth: Some(3), ..Policy::default() };
-    let resolved = Resolved::of(&runtime, &tool, Some(&call));
+    let resolved = EffectivePolicy::of(&runtime, &tool, Some(&call));
     assert_eq!((resolved.loop_limit, resolved.output_budget, resolved.max_depth), (2, 64, 3));
 }
 
@@ -103,7 +107,7 @@ fn approval(approval: Approval) -> Policy {
 
 fn need(runtime: Approval, tool: Approval, call: Approval, args: &Value) -> Option<String> {
     let spec = with(approval(tool));
-    let resolved = Resolved::of(&approval(runtime), &spec, Some(&approval(call)));
+    let resolved = EffectivePolicy::of(&approval(runtime), &spec, Some(&approval(call)));
     resolved.approval(&Facts::of_args(args)).map(|need| need.to_string())
 }
 
@@ -142,9 +146,9 @@ fn e07_conditions_add_up_and_an_undecided_one_asks() {
              first with has(…)"
         )
     );
-    let history = Resolved::of(&approval(when("history.size() > 3")), &bare(), None);
+    let history = EffectivePolicy::of(&approval(when("history.size() > 3")), &bare(), None);
     assert!(history.uses_history());
-    assert!(history.approval(&Facts::of_args(&Value::Null)).is_some(), "a history nobody collected asks");
+    assert!(history.approval(&Facts::of_args(&Value::Null)).is_some(), "a history that was not collected asks");
 }
 
 #[cfg(not(feature = "cel"))]

@@ -1,4 +1,5 @@
-//! What one run may use up before it should go on in a new generation, and what it is suspected of.
+//! Limits of one run, beyond which it should continue in a new generation, and whether it is suspected of killing its
+//! process.
 
 use super::record::Recorded;
 use super::state::Hold;
@@ -11,7 +12,7 @@ const SUSPECT_ATTEMPTS: u32 = 64;
 
 pub(super) struct Budget {
     operations: u64,
-    /// Roughly what its results take in the journal.
+    /// Approximate size of its results in the journal.
     bytes: usize,
     suspect: u32,
     /// Whether every earlier owner is certainly dead.
@@ -24,8 +25,8 @@ impl Budget {
         Self { operations: 0, bytes: 0, suspect, owners_dead }
     }
 
-    /// Another operation is asked for; says why there may be no more.
-    pub(super) fn ask(&mut self) -> Option<Hold> {
+    /// Counts another operation. Returns the hold if the run may have no more.
+    pub(super) fn add_operation(&mut self) -> Option<Hold> {
         self.operations += 1;
         if self.operations > limits::RUN_OPERATIONS {
             return Some(Hold::TooLong { operations: limits::RUN_OPERATIONS });
@@ -33,8 +34,8 @@ impl Budget {
         (self.bytes > limits::RUN_BYTES).then_some(Hold::TooBig { bytes: limits::RUN_BYTES })
     }
 
-    /// An operation has a result. Most runs have one operation, and need not measure it.
-    pub(super) fn has(&mut self, result: &Recorded) {
+    /// Adds the size of a result. Most runs have a single operation, whose result is not measured.
+    pub(super) fn add_result(&mut self, result: &Recorded) {
         if self.operations > 1
             && let Ok(output) = result
         {
@@ -46,8 +47,8 @@ impl Budget {
         self.suspect > 0
     }
 
-    /// Whether the next attempt must be announced.
-    pub(super) fn suspect(&mut self) -> bool {
+    /// Whether the next attempt must be announced. Counts it.
+    pub(super) fn must_announce_attempt(&mut self) -> bool {
         let suspect = self.suspect > 0;
         self.suspect = self.suspect.saturating_sub(1);
         suspect
@@ -72,16 +73,16 @@ mod tests {
         let result: Recorded = Ok(Arc::new(Output::value("x".repeat(1 << 20).into())));
         let mut took = 0;
         let hold = loop {
-            if let Some(hold) = budget.ask() {
+            if let Some(hold) = budget.add_operation() {
                 break hold;
             }
             took += 1;
-            budget.has(&result);
+            budget.add_result(&result);
         };
         assert_eq!(hold, Hold::TooBig { bytes: limits::RUN_BYTES });
         assert!((256..300).contains(&took), "{took}");
         let mut budget = Budget::new(false, true);
-        let hold = (0..=limits::RUN_OPERATIONS).find_map(|_| budget.ask());
+        let hold = (0..=limits::RUN_OPERATIONS).find_map(|_| budget.add_operation());
         assert_eq!(hold, Some(Hold::TooLong { operations: limits::RUN_OPERATIONS }));
     }
 }

@@ -1,7 +1,6 @@
-//! Cancelling a run: who is told, and what comes after that.
+//! Cancelling a run: which runs and operations are told, and what follows.
 
 use super::machine::Machine;
-use super::parks;
 use super::record::{Event, Record};
 use crate::path::Path;
 use crate::time::Timestamp;
@@ -10,22 +9,20 @@ use crate::tool::ToolError;
 /// A cancellation that reached the run.
 pub(super) struct Cancel {
     pub(super) reason: String,
-    /// Whether an operation has been told; afterwards the body cleans up undisturbed.
+    /// Whether an operation has received it. From then on the body cleans up undisturbed.
     pub(super) delivered: bool,
-    /// The time for cleaning up counts from here, whatever happens to the process.
+    /// The time for cleaning up counts from here, even across restarts of the process.
     pub(super) at: Timestamp,
 }
 
 impl Machine {
-    /// Somebody cancels the run, and with it the runs it spawned.
+    /// Cancels the run, and with it the runs it spawned.
     pub(super) fn cancelled(&mut self, by: String, reason: String, at: Timestamp) {
         if self.cancel.is_some() {
             return;
         }
         self.cancel = Some(Cancel { reason: reason.clone(), delivered: false, at });
-        for (child, message) in parks::cancelled_with(&self.children, &by, &reason) {
-            self.outbox.mail(child, message, None);
-        }
+        self.cancel_children(&by, &reason);
         let event = Event::Cancelled { by, reason };
         self.outbox.append(Record { path: Path::root(), at, asked: None, event });
     }
@@ -39,12 +36,12 @@ impl Machine {
         self.cancel.is_some()
     }
 
-    /// Whether an operation was told of the cancellation: what is asked for from then on cleans up.
+    /// Whether an operation has received the cancellation. Operations requested from then on are part of cleaning up.
     pub(crate) fn is_cleaning_up(&self) -> bool {
         self.cancel.as_ref().is_some_and(|cancel| cancel.delivered)
     }
 
-    /// The cancellation an operation is told.
+    /// The cancellation as the error of an operation.
     pub(crate) fn cancellation(&mut self) -> ToolError {
         let reason = match &mut self.cancel {
             Some(cancel) => {

@@ -1,4 +1,4 @@
-//! Where two runs differ: what a person looks at who forked one to see what would have become of it.
+//! Where two runs differ. People use it on a fork, to see what would have happened.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,31 +16,31 @@ pub struct Comparison {
     pub a: Side,
     /// The second run.
     pub b: Side,
-    /// Operations that both have, asked for alike and with the same outcome.
+    /// Operations that both have, with the same request and the same outcome.
     pub same: usize,
     /// Operations that both have and that differ.
     pub differing: usize,
-    /// Where they part first, in the order of the code; `None` if nowhere.
+    /// The first difference in the order of the code; `None` if there is none.
     pub first: Option<Departure>,
 }
 
-/// One of two runs.
+/// One of two compared runs.
 #[derive(Clone, Debug)]
 pub struct Side {
     /// Which run.
     pub run: RunId,
-    /// Its operations, without the root call.
+    /// Number of its operations, without the root call.
     pub operations: usize,
-    /// Those that only it has.
+    /// Number of operations that only this run has.
     pub alone: usize,
-    /// What it came to, if it is finished.
+    /// Its outcome, if it is finished.
     pub outcome: Option<Recorded>,
 }
 
 /// An operation in which two runs differ.
 #[derive(Clone, Debug)]
 pub struct Departure {
-    /// Where.
+    /// The path of the operation.
     pub path: Path,
     /// What differs there.
     pub what: Differs,
@@ -48,7 +48,7 @@ pub struct Departure {
     pub a: Option<String>,
     /// What the second run has there; `None` if nothing.
     pub b: Option<String>,
-    /// The first places where the values differ; `recorded` is the first run's, `asked` the second's.
+    /// The first positions where the values differ. `recorded` is the first run's value, `asked` the second's.
     pub differences: Vec<Difference>,
 }
 
@@ -57,7 +57,7 @@ pub struct Departure {
 pub enum Differs {
     /// What was asked for.
     Asked,
-    /// What came of it.
+    /// Its outcome.
     Outcome,
 }
 
@@ -86,26 +86,26 @@ impl fmt::Display for Departure {
         let what = if self.what == Differs::Asked { "asked for" } else { "outcome" };
         write!(f, "first difference at {} ({what}): {} and {}", self.path, side(&self.a), side(&self.b))?;
         for Difference { pointer, recorded, asked } in &self.differences {
-            let place = if pointer.is_empty() { "(whole value)" } else { pointer };
-            write!(f, "; {place}: {} and {}", side(recorded), side(asked))?;
+            let position = if pointer.is_empty() { "(whole value)" } else { pointer };
+            write!(f, "; {position}: {} and {}", side(recorded), side(asked))?;
         }
         Ok(())
     }
 }
 
 /// What a run has at one path.
-struct Op<'r> {
+struct ComparedOp<'r> {
     asked: &'r Asked,
     outcome: Option<Recorded>,
 }
 
-type Ops<'r> = BTreeMap<&'r Path, Op<'r>>;
+type ComparedOps<'r> = BTreeMap<&'r Path, ComparedOp<'r>>;
 
-fn fold(journal: &[Record]) -> Ops<'_> {
-    let mut ops: Ops<'_> = BTreeMap::new();
+fn fold(journal: &[Record]) -> ComparedOps<'_> {
+    let mut ops: ComparedOps<'_> = BTreeMap::new();
     for record in journal {
         if let Some(asked) = &record.asked {
-            ops.entry(&record.path).or_insert(Op { asked, outcome: None });
+            ops.entry(&record.path).or_insert(ComparedOp { asked, outcome: None });
         }
         if let (Event::Finished(finished), Some(op)) = (&record.event, ops.get_mut(&record.path)) {
             op.outcome = Some(finished.answer());
@@ -126,8 +126,8 @@ pub(crate) fn compare(a: (RunId, &[Record]), b: (RunId, &[Record])) -> Compariso
         }
         departures.extend(found);
     }
-    let first = departures.into_iter().min_by_key(place);
-    let side = |run, own: &Ops<'_>, other: &Ops<'_>| Side {
+    let first = departures.into_iter().min_by_key(code_order);
+    let side = |run, own: &ComparedOps<'_>, other: &ComparedOps<'_>| Side {
         run,
         operations: own.keys().filter(|path| !path.is_root()).count(),
         alone: own.keys().filter(|path| !other.contains_key(**path)).count(),
@@ -136,21 +136,21 @@ pub(crate) fn compare(a: (RunId, &[Record]), b: (RunId, &[Record])) -> Compariso
     Comparison { a: side(a.0, &of_a, &of_b), b: side(b.0, &of_b, &of_a), same, differing, first }
 }
 
-/// The order of the code: what is asked for comes before what is below it, and what came of it after that.
-fn place(departure: &Departure) -> Vec<u32> {
-    let mut place = departure.path.positions().to_vec();
+/// The order of the code: an operation comes before its children, and its outcome after them.
+fn code_order(departure: &Departure) -> Vec<u32> {
+    let mut position = departure.path.positions().to_vec();
     if departure.what == Differs::Outcome {
-        place.push(u32::MAX);
+        position.push(u32::MAX);
     }
-    place
+    position
 }
 
-fn departure(path: &Path, a: Option<&Op<'_>>, b: Option<&Op<'_>>) -> Option<Departure> {
+fn departure(path: &Path, a: Option<&ComparedOp<'_>>, b: Option<&ComparedOp<'_>>) -> Option<Departure> {
     let departure = |what, texts: (Option<String>, Option<String>), differences: Vec<Difference>| {
         Some(Departure { path: path.clone(), what, a: texts.0, b: texts.1, differences })
     };
     let (Some(a), Some(b)) = (a, b) else {
-        let text = |op: Option<&Op<'_>>| op.map(|op| op.asked.to_string());
+        let text = |op: Option<&ComparedOp<'_>>| op.map(|op| op.asked.to_string());
         return departure(Differs::Asked, (text(a), text(b)), Vec::new());
     };
     let texts = || (Some(a.asked.to_string()), Some(b.asked.to_string()));
@@ -164,11 +164,13 @@ fn departure(path: &Path, a: Option<&Op<'_>>, b: Option<&Op<'_>>) -> Option<Depa
         (Some(Ok(a)), Some(Ok(b))) if a.value == b.value => None,
         (Some(Ok(a)), Some(Ok(b))) => departure(Differs::Outcome, texts(), differences(&a.value, &b.value)),
         (Some(Err(a)), Some(Err(b))) if a.to_string() == b.to_string() => None,
-        (one, other) => departure(Differs::Outcome, (Some(told(one)), Some(told(other))), Vec::new()),
+        (one, other) => {
+            departure(Differs::Outcome, (Some(describe_outcome(one)), Some(describe_outcome(other))), Vec::new())
+        }
     }
 }
 
-fn told(outcome: &Option<Recorded>) -> String {
+fn describe_outcome(outcome: &Option<Recorded>) -> String {
     match outcome {
         None => "not finished".to_owned(),
         Some(Ok(_)) => "an output".to_owned(),

@@ -1,4 +1,4 @@
-//! What drives one run from its first poll to its end, whatever that is.
+//! Drives one run from its first poll to its end, however it ends.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::machine::Stop;
-use super::record::{Event, Finished, Told};
+use super::record::{Event, Finished, OpOutcome};
 use super::state::{Ending, Hold};
 use super::{Registration, Run};
 use crate::call::batch::Batch;
@@ -21,16 +21,16 @@ use crate::store::StoreError;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Output, ToolError};
 
-/// What a run is made of at its root.
+/// What a run consists of at its root.
 pub(crate) enum Root {
     Call(CallFuture),
     Batch(Batch),
 }
 
 impl Root {
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Told>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Vec<OpOutcome>> {
         match self {
-            Self::Call(call) => call.poll(cx).map(|told| vec![told]),
+            Self::Call(call) => call.poll(cx).map(|outcome| vec![outcome]),
             Self::Batch(batch) => batch.poll(cx),
         }
     }
@@ -40,25 +40,25 @@ impl Root {
 #[derive(Clone, Debug)]
 pub(crate) enum RunEnd {
     /// It has its outcome, durably.
-    Finished(Vec<Told>),
+    Finished(Vec<OpOutcome>),
     /// It is held.
     Held(Hold),
-    /// The store failed; the journal will decide.
+    /// The store failed. The journal decides what happened.
     Unknown(StoreError),
-    /// All it does is wait; it is in the store and nowhere else.
+    /// It only waits, and exists only in the store.
     Suspended {
         /// When its earliest timer is due.
         wake: Option<Timestamp>,
     },
-    /// It goes on in its next generation.
+    /// It continues in its next generation.
     Continued,
-    /// Somebody else drives it, or will.
+    /// Another process drives it, or will.
     Elsewhere,
 }
 
 impl RunEnd {
-    /// Whether the run goes on by itself, without this drive.
-    pub(crate) fn is_rest(&self) -> bool {
+    /// Whether the run continues by itself, without this drive.
+    pub(crate) fn continues_later(&self) -> bool {
         matches!(self, Self::Suspended { .. } | Self::Continued)
     }
 }
@@ -66,44 +66,52 @@ impl RunEnd {
 pub(crate) struct Drive {
     pub(crate) run: Arc<Run>,
     root: Option<Root>,
-    phase: Phase,
+    phase: DrivePhase,
     registration: Registration,
     clean_up: Option<BoxFuture<'static, ()>>,
-    /// Runs while all the run does is wait; at its end the run is suspended.
+    /// Runs while the run only waits. When it ends, the run is suspended.
     idle: Option<BoxFuture<'static, ()>>,
 }
 
-enum Phase {
+enum DrivePhase {
     Body,
-    /// Everything is said; it must become durable before anyone is told.
-    Flush(u64, Vec<Told>),
+    /// Everything is recorded. It must be durable before a waiter is notified.
+    Flush(u64, Vec<OpOutcome>),
     Over,
 }
 
 impl Drive {
     pub(crate) fn new(run: Arc<Run>, root: Root) -> Self {
         let registration = Registration::default();
-        Self { run, root: Some(root), phase: Phase::Body, registration, clean_up: None, idle: None }
+        Self { run, root: Some(root), phase: DrivePhase::Body, registration, clean_up: None, idle: None }
     }
 
-    /// A run that is stopped already, such as one held when it was claimed.
+    /// A run that is stopped already, such as one that was held when it was claimed.
     pub(crate) fn stopped(run: Arc<Run>) -> Self {
-        Self { run, root: None, phase: Phase::Body, registration: Registration::default(), clean_up: None, idle: None }
+        Self {
+            run,
+            root: None,
+            phase: DrivePhase::Body,
+            registration: Registration::default(),
+            clean_up: None,
+            idle: None,
+        }
     }
 
-    /// A run whose end was said without its body; it must become durable before a waiter is told.
-    pub(crate) fn ended(run: Arc<Run>, mark: u64, told: Vec<Told>) -> Self {
+    /// A run whose end was recorded without its body. It must be durable before a waiter is notified.
+    pub(crate) fn ended(run: Arc<Run>, mark: u64, outcomes: Vec<OpOutcome>) -> Self {
         let mut drive = Self::stopped(run);
-        drive.phase = Phase::Flush(mark, told);
+        drive.phase = DrivePhase::Flush(mark, outcomes);
         drive
     }
 
-    /// Tells the store of the run before anything is done, so that others can find it.
+    /// Writes the run to the store before anything is done, so that others can find it.
     pub(crate) fn accept(&mut self) {
+        // The calls of a batch are recorded when it is made.
         if let Some(Root::Call(call)) = &mut self.root {
             call.accept();
-            self.run.pump();
         }
+        self.run.pump();
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RunEnd> {
@@ -111,38 +119,38 @@ impl Drive {
             if self.run.is_halted() {
                 return self.halt(cx);
             }
-            match std::mem::replace(&mut self.phase, Phase::Over) {
-                Phase::Body => match self.poll_body(cx) {
-                    Some((told, ending)) => self.finish(told, ending),
+            match std::mem::replace(&mut self.phase, DrivePhase::Over) {
+                DrivePhase::Body => match self.poll_body(cx) {
+                    Some((outcomes, ending)) => self.finish(outcomes, ending),
                     None if self.run.is_halted() => {}
                     None => {
-                        self.phase = Phase::Body;
+                        self.phase = DrivePhase::Body;
                         return Poll::Pending;
                     }
                 },
-                Phase::Flush(mark, told) => {
+                DrivePhase::Flush(mark, outcomes) => {
                     if self.run.is_durable(mark) {
-                        return Poll::Ready(RunEnd::Finished(told));
+                        return Poll::Ready(RunEnd::Finished(outcomes));
                     }
                     self.registration.register(&self.run, cx);
                     if self.run.has_durable(mark) {
-                        return Poll::Ready(RunEnd::Finished(told));
+                        return Poll::Ready(RunEnd::Finished(outcomes));
                     }
-                    self.phase = Phase::Flush(mark, told);
+                    self.phase = DrivePhase::Flush(mark, outcomes);
                     if !self.run.is_halted() {
                         return Poll::Pending;
                     }
                 }
-                Phase::Over => return Poll::Pending,
+                DrivePhase::Over => return Poll::Pending,
             }
         }
     }
 
-    fn poll_body(&mut self, cx: &mut Context<'_>) -> Option<(Vec<Told>, Ending)> {
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Option<(Vec<OpOutcome>, Ending)> {
         let root = self.root.as_mut()?;
-        if let Poll::Ready(told) = root.poll(cx) {
-            let ending = self.ending(&told);
-            return (!self.run.is_halted()).then_some((told, ending));
+        if let Poll::Ready(outcomes) = root.poll(cx) {
+            let ending = self.ending(&outcomes);
+            return (!self.run.is_halted()).then_some((outcomes, ending));
         }
         self.registration.register(&self.run, cx);
         self.run.rebase();
@@ -153,9 +161,9 @@ impl Drive {
         None
     }
 
-    /// A run that only waits, and has done so for a moment, needs nobody in memory.
+    /// Suspends a run that has only waited for a moment, so that it needs no memory.
     fn suspend_if_idle(&mut self, cx: &mut Context<'_>) {
-        if !self.run.is_asleep() || self.run.is_bound_by_keys() {
+        if !self.run.is_all_parked() || self.run.is_bound_by_keys() {
             self.idle = None;
             return self.run.wake_when_unpolled(cx);
         }
@@ -168,8 +176,9 @@ impl Drive {
                 .is_ready();
         if over {
             self.idle = None;
-            // Under the lock that every branch needs to go on: one that is polled from now on finds the run suspended.
-            run.with(|machine| run.is_asleep() && machine.try_suspend(run.now()));
+            // Under the lock that every branch needs in order to continue: a branch that is polled from now on finds
+            // the run suspended.
+            run.with(|machine| run.is_all_parked() && machine.try_suspend(run.now()));
         }
     }
 
@@ -183,57 +192,58 @@ impl Drive {
         timer.poll_unpin(cx).is_ready()
     }
 
-    /// The body did not end within its time for cleaning up: it is dropped, and what it may have done stays visible.
-    fn cut_off(&mut self) -> Vec<Told> {
+    /// The body did not end within its time for cleaning up. It is dropped, and attempts of it that may have happened
+    /// stay visible.
+    fn cut_off(&mut self) -> Vec<OpOutcome> {
         let reason = format!("cancelled, and not cleaned up within {CLEAN_UP:?}");
         let result = Err(Arc::new(ToolError::Cancelled { reason }));
         let at = self.run.now();
-        let told = Told { result, at, times: Times::default() };
-        // The run must look stopped to the operations that are dropped with it.
+        let outcome = OpOutcome { result, at, times: Times::default() };
+        // Operations that are dropped with the body must see the run as stopped.
         self.run.quiesce();
         let all = match self.root.take() {
-            Some(Root::Batch(batch)) => batch.cut_off(&told),
-            _ => vec![told.clone()],
+            Some(Root::Batch(batch)) => batch.cut_off(&outcome),
+            _ => vec![outcome.clone()],
         };
         self.run.with(|machine| {
             machine.abandon_below(&Path::root(), at);
-            machine.end_around(&Path::root(), &told);
+            machine.end_around(&Path::root(), &outcome);
         });
         all
     }
 
-    fn finish(&mut self, told: Vec<Told>, ending: Ending) {
+    fn finish(&mut self, outcomes: Vec<OpOutcome>, ending: Ending) {
         if let Some(Root::Batch(batch)) = &self.root {
-            self.record_batch_end(&told, batch.total(&told));
+            self.record_batch_end(&outcomes, batch.total(&outcomes));
         }
-        let result = match (&self.root, told.as_slice()) {
+        let result = match (&self.root, outcomes.as_slice()) {
             (Some(Root::Batch(_)), _) | (_, []) => Ok(Arc::new(Output::default())),
-            (_, [told, ..]) => told.result.clone(),
+            (_, [outcome, ..]) => outcome.result.clone(),
         };
         let mark = self.run.with(|machine| machine.finish(ending, &result));
-        self.phase = Phase::Flush(mark, told);
+        self.phase = DrivePhase::Flush(mark, outcomes);
     }
 
-    fn ending(&self, told: &[Told]) -> Ending {
-        match (&self.root, told) {
+    fn ending(&self, outcomes: &[OpOutcome]) -> Ending {
+        match (&self.root, outcomes) {
             (Some(Root::Batch(_)), _) => Ending::Ok,
-            (_, [Told { result: Ok(_), .. }]) => Ending::Ok,
-            (_, [Told { result: Err(error), .. }]) if matches!(**error, ToolError::Cancelled { .. }) => {
+            (_, [OpOutcome { result: Ok(_), .. }]) => Ending::Ok,
+            (_, [OpOutcome { result: Err(error), .. }]) if matches!(**error, ToolError::Cancelled { .. }) => {
                 Ending::Cancelled
             }
             _ => Ending::Failed,
         }
     }
 
-    fn record_batch_end(&self, told: &[Told], total: u64) {
+    fn record_batch_end(&self, outcomes: &[OpOutcome], total: u64) {
         let times = Times { queued: 0, running: total, total };
         let result = Ok(Arc::new(Output::default()));
         let finished = Finished { result, told: None, attempts: 1, times, settled: None };
-        let at = told.last().map_or_else(|| self.run.now(), |told| told.at);
+        let at = outcomes.last().map_or_else(|| self.run.now(), |outcome| outcome.at);
         self.run.append(&Path::root(), at, None, Event::Finished(finished));
     }
 
-    /// Nobody drives the run any further; what must be said of it is said.
+    /// Ends the drive of a run that has stopped, once what must be recorded of it is durable.
     fn halt(&mut self, cx: &mut Context<'_>) -> Poll<RunEnd> {
         self.root = None;
         let stop = self.run.with(|machine| machine.stop().cloned());
@@ -274,7 +284,7 @@ impl Drive {
 }
 
 impl Drop for Drive {
-    /// Whoever drops a run in the middle lets go of it; its operations were not abandoned by the body.
+    /// Releases a run that is dropped while it is driven. Its body did not abandon its operations.
     fn drop(&mut self) {
         if self.root.is_some() {
             self.run.with(super::machine::Machine::release);
@@ -282,26 +292,26 @@ impl Drop for Drive {
     }
 }
 
-/// Where something is waited for that comes once, such as the end of a run.
-pub(crate) struct Completion<T = RunEnd>(Mutex<Ends<T>>);
+/// Waits for a value that is set once, such as the end of a run.
+pub(crate) struct Completion<T = RunEnd>(Mutex<CompletionState<T>>);
 
-struct Ends<T> {
+struct CompletionState<T> {
     end: Option<T>,
     waiting: Vec<Waker>,
 }
 
 impl<T> Default for Completion<T> {
     fn default() -> Self {
-        Self(Mutex::new(Ends { end: None, waiting: Vec::new() }))
+        Self(Mutex::new(CompletionState { end: None, waiting: Vec::new() }))
     }
 }
 
 impl<T> Completion<T> {
     pub(crate) fn complete(&self, end: T) {
         let waiting = {
-            let mut ends = self.0.lock();
-            ends.end = Some(end);
-            std::mem::take(&mut ends.waiting)
+            let mut state = self.0.lock();
+            state.end = Some(end);
+            std::mem::take(&mut state.waiting)
         };
         waiting.into_iter().for_each(Waker::wake);
     }
@@ -317,12 +327,12 @@ impl<T: Clone> Future for WaitEnd<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let mut ends = self.0.0.lock();
-        if let Some(end) = &ends.end {
+        let mut state = self.0.0.lock();
+        if let Some(end) = &state.end {
             return Poll::Ready(end.clone());
         }
-        if ends.waiting.iter().all(|waker| !waker.will_wake(cx.waker())) {
-            ends.waiting.push(cx.waker().clone());
+        if state.waiting.iter().all(|waker| !waker.will_wake(cx.waker())) {
+            state.waiting.push(cx.waker().clone());
         }
         Poll::Pending
     }

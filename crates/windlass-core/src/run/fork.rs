@@ -1,8 +1,8 @@
-//! **Fork**: which records of a run another one begins with, and whether it may.
+//! **Fork**: which records of a run another run begins with, and whether that is allowed.
 //!
-//! A fork begins with the finished operations before its cut, as they were recorded. Whatever was not finished is not
-//! copied: parks are parked anew under the fork's own keys, retries begin again, grants are asked for again. An attempt
-//! that may have happened cannot be left out silently, so one before the cut refuses the fork.
+//! A fork begins with the finished operations before its cut, as they were recorded. Unfinished operations are not
+//! copied: they park again under the fork's own reply keys, retries start over, and grants are requested again. An
+//! attempt that may have happened cannot be left out silently, so one before the cut refuses the fork.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::tool::{Output, ToolError};
 pub enum Cut {
     /// Nothing is kept: the same call again.
     Start,
-    /// The operation at this path is the first that is not kept, in the order of the code: of a group of parallel
+    /// The operation at this path is the first that is not kept, in the order of the code. In a group of parallel
     /// operations, those after it are not kept either.
     At(Path),
     /// Everything that is finished is kept, except the outcome of the run.
@@ -54,51 +54,51 @@ impl FromStr for Cut {
     }
 }
 
-/// What is different in a fork, right at its cut.
+/// What differs in a fork, right at its cut.
 #[derive(Clone, Debug)]
-pub enum Change {
-    /// The call at the cut is made with these arguments, whatever the body asks for; with [`Cut::Start`], the run.
-    /// Middleware is not asked about them: they are what the call is to do.
+pub enum ForkChange {
+    /// The call at the cut is made with these arguments, whatever the body asks for. With [`Cut::Start`], the run
+    /// starts with them. Middleware does not see them: they are final.
     Input(Value),
     /// The operation at the cut is not performed: this is its outcome.
     Outcome {
-        /// What the body is told.
+        /// What the body receives.
         result: Result<Output, ToolError>,
-        /// Who says so.
+        /// Who decided it.
         by: String,
         /// Why.
         reason: String,
     },
 }
 
-/// What is forked.
+/// The run that is forked.
 pub(crate) struct Original {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
-    /// Of this generation.
+    /// The journal of this generation.
     pub(crate) journal: Vec<Record>,
 }
 
-/// What the journal says of one operation.
-struct Op {
+/// What the journal says about one operation.
+struct OpSummary {
     asked: Asked,
     entered: bool,
     finished: bool,
-    /// Whether an attempt of it may have happened.
+    /// Whether an attempt of it may have happened without a recorded outcome.
     open: bool,
 }
 
 struct Forking {
     run: RunId,
-    ops: BTreeMap<Path, Op>,
+    ops: BTreeMap<Path, OpSummary>,
     cut: Cut,
 }
 
-/// The records a fork begins with, or a sentence that says why it cannot be. `check` has the last word on new arguments.
+/// The records a fork begins with, or a sentence that says why the fork is refused. `check` validates new arguments.
 pub(crate) fn fork(
     original: &Original,
     cut: &Cut,
-    change: Option<Change>,
+    change: Option<ForkChange>,
     now: Timestamp,
     check: impl Fn(&Asked, &Value) -> Result<Places, String>,
 ) -> Result<Vec<Record>, String> {
@@ -108,7 +108,7 @@ pub(crate) fn fork(
     };
     let forking = Forking { run: original.run, ops: fold(&original.journal), cut };
     let mut root = forking.root()?.asked.clone();
-    forking.check_place()?;
+    forking.check_cut()?;
     forking.check_open()?;
     let mut kept: Vec<(usize, Record)> = Vec::new();
     let records = original.journal.iter().filter(|record| !matches!(record.event, Event::Forked { .. }));
@@ -129,16 +129,16 @@ pub(crate) fn fork(
     if let Some(first) = begin.first_mut() {
         first.asked = Some(root);
     }
-    let mut told: std::collections::BTreeSet<Path> = [Path::root()].into();
+    let mut seen: std::collections::BTreeSet<Path> = [Path::root()].into();
     begin.extend(kept.into_iter().map(|(_, mut record)| {
-        let first = told.insert(record.path.clone());
+        let first = seen.insert(record.path.clone());
         record.asked = if first { forking.ops.get(&record.path).map(|op| op.asked.clone()) } else { None };
         record
     }));
     Ok(begin)
 }
 
-/// One for each run that made some of the records, the oldest first.
+/// One header for each run that made some of the records, the oldest first.
 fn headers(original: &Original, cut: &Cut, kept: &[(usize, Record)], at: Timestamp) -> Vec<Record> {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut events: Vec<Event> = Vec::new();
@@ -154,16 +154,16 @@ fn headers(original: &Original, cut: &Cut, kept: &[(usize, Record)], at: Timesta
     events.into_iter().map(|event| Record { path: Path::root(), at, asked: None, event }).collect()
 }
 
-fn fold(journal: &[Record]) -> BTreeMap<Path, Op> {
-    let mut ops: BTreeMap<Path, Op> = BTreeMap::new();
+fn fold(journal: &[Record]) -> BTreeMap<Path, OpSummary> {
+    let mut ops: BTreeMap<Path, OpSummary> = BTreeMap::new();
     for record in journal {
         if let (None, Some(asked)) = (ops.get(&record.path), &record.asked) {
             let asked = asked.clone();
-            ops.insert(record.path.clone(), Op { asked, entered: false, finished: false, open: false });
+            ops.insert(record.path.clone(), OpSummary { asked, entered: false, finished: false, open: false });
         }
         let Some(op) = ops.get_mut(&record.path) else { continue };
         match record.event {
-            // About the run, not about its root call.
+            // These records are about the run, not about its root call.
             Event::Recovered
             | Event::Resumed
             | Event::Restored { .. }
@@ -179,13 +179,14 @@ fn fold(journal: &[Record]) -> BTreeMap<Path, Op> {
 }
 
 impl Forking {
-    fn root(&self) -> Result<&Op, String> {
-        let missing = || format!("the journal of run {} does not say what the run is; it cannot be forked", self.run);
+    fn root(&self) -> Result<&OpSummary, String> {
+        let missing =
+            || format!("the journal of run {} does not record its root call, so it cannot be forked", self.run);
         self.ops.get(&Path::root()).ok_or_else(missing)
     }
 
-    /// Refuses a cut where nothing could be cut.
-    fn check_place(&self) -> Result<(), String> {
+    /// Refuses a cut at a path where nothing can be cut.
+    fn check_cut(&self) -> Result<(), String> {
         let Cut::At(cut) = &self.cut else { return Ok(()) };
         let run = self.run;
         let (Some(parent), Some(index)) = (cut.parent(), cut.positions().last()) else { return Ok(()) };
@@ -206,22 +207,22 @@ impl Forking {
         let next = self.ops.keys().filter(|path| path.parent().as_ref() == Some(&parent)).count();
         let next = parent.child(u32::try_from(next).unwrap_or(u32::MAX));
         Err(format!(
-            "run {run} never came to {cut}: the first operation it has not asked for is {next}; fork there, or at the end"
+            "run {run} never reached {cut}: the first operation it has not asked for is {next}; fork there, or at the end"
         ))
     }
 
-    /// Refuses what cannot be left out silently.
+    /// Refuses a cut after operations that cannot be left out silently.
     fn check_open(&self) -> Result<(), String> {
         for (path, op) in self.ops.iter().filter(|(path, op)| !op.finished && self.is_before(path)) {
             let (run, asked) = (self.run, &op.asked);
             if op.open {
                 return Err(format!(
                     "{asked} at {path} of run {run} may have happened, and its outcome is not known; settle it, or wait \
-                     for it, and fork then, or fork at {path} or before it to make it anew"
+                     for it, and fork then, or fork at {path} or before it to repeat it"
                 ));
             }
-            let goes_on = op.entered || asked.kind == OpKind::Wait || self.cut == Cut::End;
-            if !goes_on || (op.entered && self.cut != Cut::End && is_body(asked.kind)) {
+            let may_continue = op.entered || asked.kind == OpKind::Wait || self.cut == Cut::End;
+            if !may_continue || (op.entered && self.cut != Cut::End && is_body(asked.kind)) {
                 return Err(format!(
                     "{asked} at {path} of run {run} is not finished, so nothing after it can be kept; fork at {path} or \
                      before it, or wait for it"
@@ -231,7 +232,7 @@ impl Forking {
         Ok(())
     }
 
-    /// Whether the body would ask for this operation before it comes to the cut.
+    /// Whether the body would ask for this operation before it reaches the cut.
     fn is_before(&self, path: &Path) -> bool {
         let kept = match &self.cut {
             Cut::Start => false,
@@ -241,7 +242,7 @@ impl Forking {
         kept && !self.is_covered(path)
     }
 
-    /// Whether something above it answers for it.
+    /// Whether a finished operation above answers for this one.
     fn is_covered(&self, path: &Path) -> bool {
         let mut above = path.parent();
         while let Some(path) = above.filter(|above| !above.is_root()) {
@@ -263,7 +264,7 @@ impl Forking {
         };
         let Some(op) = self.ops.get(&record.path) else { return false };
         match &self.cut {
-            // The body around the cut goes on: it was entered, and has no outcome yet.
+            // The body around the cut continues: it was entered, and has no outcome yet.
             _ if reached => op.entered && matches!(record.event, Event::Prepared(_) | Event::Entered),
             Cut::At(cut) if record.path >= *cut => false,
             _ if op.finished => matches!(record.event, Event::Prepared(_) | Event::Entered | Event::Finished(_)),
@@ -271,7 +272,8 @@ impl Forking {
         }
     }
 
-    /// Whether an open wait's outcome came with an operation after the cut: the fork has not heard of it.
+    /// Whether an open wait was answered together with an operation after the cut. The fork has not received that
+    /// answer.
     fn answers_later(&self, record: &Record, before: Option<&Record>) -> bool {
         let (Cut::At(_), Event::Finished(_), Some(before)) = (&self.cut, &record.event, before) else { return false };
         let is = |path: &Path, kind| self.ops.get(path).is_some_and(|op| op.asked.kind == kind);
@@ -281,15 +283,16 @@ impl Forking {
         by_answer && !self.keeps(before)
     }
 
-    /// The calls of a root batch come from nowhere but the journal, so those that are made anew are still named in it.
+    /// Records that name the calls of a root batch. Only the journal knows these calls, so those that are made again
+    /// must still be in it.
     fn batch_members(&self, at: Timestamp) -> Vec<Record> {
         let is_batch = self.ops.get(&Path::root()).is_some_and(|root| root.asked.kind == OpKind::Batch);
-        let anew = |path: &Path, op: &Op| match &self.cut {
+        let is_repeated = |path: &Path, op: &OpSummary| match &self.cut {
             Cut::Start => true,
             Cut::At(cut) => path >= cut,
             Cut::End => !op.finished && !op.entered,
         };
-        let members = self.ops.iter().filter(|(path, op)| is_batch && path.depth() == 1 && anew(path, op));
+        let members = self.ops.iter().filter(|(path, op)| is_batch && path.depth() == 1 && is_repeated(path, op));
         let mut records: Vec<Record> =
             members.map(|(path, _)| Record { path: path.clone(), at, asked: None, event: Event::Accepted }).collect();
         if is_batch && self.cut == Cut::Start {
@@ -298,17 +301,17 @@ impl Forking {
         records
     }
 
-    /// What is different at the cut.
+    /// The record that makes the difference at the cut.
     fn changed(
         &self,
-        change: Change,
+        change: ForkChange,
         root: &mut Asked,
         at: Timestamp,
         check: impl Fn(&Asked, &Value) -> Result<Places, String>,
     ) -> Result<Option<Record>, String> {
         let run = self.run;
         let path = match (&self.cut, &change) {
-            (Cut::Start, Change::Input(args)) => {
+            (Cut::Start, ForkChange::Input(args)) => {
                 if root.kind != OpKind::Call {
                     return Err(format!("run {run} is a {root}; its calls have arguments of their own: fork at one"));
                 }
@@ -317,11 +320,13 @@ impl Forking {
                 root.broken = None;
                 return Ok(None);
             }
-            (Cut::Start, Change::Outcome { .. }) => {
-                return Err("a run that begins anew has no outcome yet; finish a held run by hand instead".to_owned());
+            (Cut::Start, ForkChange::Outcome { .. }) => {
+                return Err("a run that starts over has no outcome yet; finish a held run by hand instead".to_owned());
             }
             (Cut::End, _) => {
-                return Err("at the end nothing stands that could be changed; name the operation".to_owned());
+                return Err(
+                    "there is no operation at the end that could be changed; name the path of an operation".to_owned()
+                );
             }
             (Cut::At(path), _) => path.clone(),
         };
@@ -330,28 +335,28 @@ impl Forking {
         };
         let asked = &op.asked;
         let event = match change {
-            Change::Input(args) if asked.kind == OpKind::Call => {
+            ForkChange::Input(args) if asked.kind == OpKind::Call => {
                 let secrets = check(asked, &args)?;
                 Event::Prepared(Prepared { args: Some(Arc::new(args)), secrets, ..Prepared::default() })
             }
-            Change::Input(_) => {
+            ForkChange::Input(_) => {
                 return Err(format!(
                     "{asked} at {path} of run {run} has no arguments that could be replaced; replace its outcome, or \
                      change the code"
                 ));
             }
-            Change::Outcome { .. } if is_group(asked.kind) => {
+            ForkChange::Outcome { .. } if is_group(asked.kind) => {
                 return Err(format!(
                     "{asked} at {path} of run {run} has no outcome of its own; fork at one of its parts"
                 ));
             }
-            Change::Outcome { result: Ok(output), .. } if !output.commands.is_empty() => {
+            ForkChange::Outcome { result: Ok(output), .. } if !output.commands.is_empty() => {
                 return Err(format!(
-                    "the outcome for {path} of run {run} comes with work to be committed, and nobody would do it; leave \
-                     it out, and start that work yourself"
+                    "the outcome for {path} of run {run} contains commands, and a fork would not carry them out; leave \
+                     them out, and start that work yourself"
                 ));
             }
-            Change::Outcome { result, by, reason } => {
+            ForkChange::Outcome { result, by, reason } => {
                 let settled = Some(Box::new(Settled { by: Settler::Person(by), reason }));
                 let result = result.map(Arc::new).map_err(Arc::new);
                 Event::Finished(Finished { result, told: None, attempts: 0, times: Times::default(), settled })
@@ -361,17 +366,17 @@ impl Forking {
     }
 }
 
-/// Whether `above` stands around `path`.
+/// Whether `above` is an ancestor of `path`.
 fn is_above(above: &Path, path: &Path) -> bool {
     above != path && path.positions().starts_with(above.positions())
 }
 
-/// Whether it is entered and then goes on by itself, unlike a group, which is no more than its parts.
+/// Whether it is a body that continues by itself once entered, unlike a group, which only consists of its parts.
 fn is_body(kind: OpKind) -> bool {
     matches!(kind, OpKind::Call | OpKind::First)
 }
 
-/// Operations whose record says what the code is, not what came of it.
+/// Operations whose record describes the code, not an outcome.
 fn is_group(kind: OpKind) -> bool {
     matches!(kind, OpKind::Batch | OpKind::Steps | OpKind::First | OpKind::Version | OpKind::Spawn | OpKind::Emit)
 }

@@ -1,14 +1,15 @@
-//! A journal folded into what stands at each path.
+//! Folds a journal into the state of each operation.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::children::ChildRun;
 use super::origin::Origins;
 use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
-use super::restored::Restored;
-use super::spent::{Mark, Spent};
+use super::restored::RestoredRun;
+use super::spent::{AttemptMark, SpentTime};
 use super::state::{Blocked, Doubt, Park};
 use crate::id::RunId;
 use crate::path::Path;
@@ -17,12 +18,12 @@ use crate::tool::{Effect, ToolError};
 
 /// What the journal has at one path.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct RecordedOp {
     pub(crate) asked: Asked,
-    pub(crate) state: State,
-    /// What the call is to do, where that is not what was asked; kept whatever happens to it afterwards.
+    pub(crate) state: OpState,
+    /// The prepared call, where it differs from what was asked. Kept whatever happens to the operation afterwards.
     pub(crate) prepared: Option<Prepared>,
-    /// When it was first recorded, or got leave to go on.
+    /// When it was first recorded, or was approved or connected.
     pub(crate) since: Timestamp,
     /// When anything was first done about it, beyond accepting it.
     pub(crate) begun: Option<Timestamp>,
@@ -30,40 +31,40 @@ pub(crate) struct Standing {
     pub(crate) at: Timestamp,
     /// How often the process died with this operation in flight.
     pub(crate) deaths: u32,
-    /// Where its time went, from when it was asked for.
-    pub(crate) spent: Spent,
+    /// How its time was spent, from when it was asked for.
+    pub(crate) spent: SpentTime,
 }
 
-impl Standing {
-    /// Whether anything was done beyond being accepted.
+impl RecordedOp {
+    /// Whether anything was done beyond accepting it.
     pub(crate) fn has_begun(&self) -> bool {
-        !matches!(self.state, State::Accepted)
+        !matches!(self.state, OpState::Accepted)
     }
 
     /// Whether it waits for a connection or an approval, or has just got it.
     pub(crate) fn is_asking(&self) -> bool {
-        self.waits_for_leave() || matches!(self.state, State::Granted(_))
+        self.waits_for_approval() || matches!(self.state, OpState::Granted(_))
     }
 
-    fn waits_for_leave(&self) -> bool {
-        waits_for_leave(&self.state)
+    fn waits_for_approval(&self) -> bool {
+        waits_for_approval(&self.state)
     }
 
     /// What it waits for, if that is a person or another system.
     fn park(&self, path: &Path) -> Option<Park> {
-        let State::Parked { on, until, .. } = &self.state else { return None };
-        // An approval may be asked for again, and a call waits for its answer after its attempt.
+        let OpState::Parked { on, until, .. } = &self.state else { return None };
+        // Not `since`: an approval may be asked for again, and a call waits for its answer after its attempt.
         let since = self.at;
         let park =
             || Park { path: path.clone(), operation: self.asked.to_string(), on: on.clone(), since, until: *until };
         on.needs_person().then(park)
     }
 
-    /// The doubt it leaves if nobody goes on with it, and whether it is recorded as one.
+    /// The doubt that it leaves if it is not continued, and whether the journal records that doubt already.
     fn doubt(&self, path: &Path) -> Option<(Doubt, bool)> {
         let (attempt, cause, over_by, said, recorded) = match &self.state {
-            State::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by, None, false),
-            State::Doubted { attempt, cause, over_by, said } => (attempt, *cause, over_by, said.clone(), true),
+            OpState::Intended { attempt, over_by } => (attempt, DoubtCause::WorkerLost, over_by, None, false),
+            OpState::Doubted { attempt, cause, over_by, said } => (attempt, *cause, over_by, said.clone(), true),
             _ => return None,
         };
         let (attempt, over_by) = (*attempt, *over_by);
@@ -72,18 +73,18 @@ impl Standing {
     }
 }
 
-/// What the journal says is open: it stays on the lists of its run while a new owner makes its way to it.
+/// The open items of a journal. They stay on the lists of the run until its new owner reaches them.
 #[derive(Default)]
-pub(crate) struct Open {
+pub(crate) struct OpenItems {
     pub(crate) doubts: Vec<Doubt>,
     pub(crate) parks: Vec<Park>,
-    /// Bodies that ended around a doubt: only its settlement closes it.
+    /// Bodies that ended around a doubt, which only its settlement closes.
     pub(crate) ended: Vec<Path>,
 }
 
 /// How far an operation got.
 #[derive(Clone, Debug)]
-pub(crate) enum State {
+pub(crate) enum OpState {
     Accepted,
     Prepared,
     Entered,
@@ -100,34 +101,34 @@ pub(crate) enum State {
 /// What a run's owner knows from before it took over. Operations are taken out as the body asks for them.
 #[derive(Default)]
 pub(crate) struct History {
-    standing: FxHashMap<Path, Standing>,
+    ops: FxHashMap<Path, RecordedOp>,
     in_flight: Vec<Path>,
-    /// Operations that wait for a time or for somebody: a process that dies meanwhile was not killed by this run.
+    /// Operations that wait for a time or for an answer. If the process dies meanwhile, this run did not kill it.
     parked: Vec<Path>,
-    /// Deaths since anything was achieved.
+    /// Deaths since the last progress.
     idle_deaths: u32,
-    /// Why somebody cancelled the run.
+    /// Why the run was cancelled.
     pub(crate) cancel_reason: Option<String>,
-    /// No operation has been told of the cancellation yet.
+    /// No operation has received the cancellation yet.
     pub(crate) cancel_pending: bool,
-    /// When somebody cancelled the run.
+    /// When the run was cancelled.
     pub(crate) cancelled: Option<Timestamp>,
     /// Why the reply keys handed out so far are void.
     pub(crate) revoked: Option<String>,
-    /// Runs that were spawned, are to be cancelled with this one, and are not known to have ended.
-    pub(crate) children: Vec<RunId>,
-    /// What became of the spawned runs that were waited for to their end.
+    /// Spawned runs that are cancelled with this one and are not known to have ended.
+    pub(crate) children: Vec<ChildRun>,
+    /// The results of the spawned runs whose end was awaited.
     pub(crate) joined: FxHashMap<RunId, Recorded>,
     /// Where a fork's copied records come from.
     pub(crate) origins: Origins,
-    /// What is known of what a backup did not have.
-    pub(crate) restored: Option<Restored>,
+    /// What is known about the records that a backup lacked.
+    pub(crate) restored: Option<RestoredRun>,
 }
 
 impl History {
     pub(crate) fn fold(records: Vec<Record>) -> Self {
         let mut history = Self::default();
-        history.standing.reserve(records.iter().filter(|record| record.asked.is_some()).count());
+        history.ops.reserve(records.iter().filter(|record| record.asked.is_some()).count());
         records.into_iter().for_each(|record| history.apply(record));
         history
     }
@@ -143,7 +144,7 @@ impl History {
         let mut prepared = None;
         let state = match event {
             Event::Restored { renamed } => {
-                self.restored = Some(Restored::new(renamed));
+                self.restored = Some(RestoredRun::new(renamed));
                 return;
             }
             Event::Recovered => return self.died(),
@@ -160,77 +161,77 @@ impl History {
             }
             Event::Forked { from, generation, copied, .. } => {
                 self.origins.forked(from, generation, copied);
-                State::Accepted
+                OpState::Accepted
             }
-            Event::Accepted => State::Accepted,
-            Event::Continued { children, .. } => {
-                self.children = children;
-                State::Accepted
+            Event::Accepted => OpState::Accepted,
+            Event::Continued { children, cancelled_at_end, .. } => {
+                self.children = ChildRun::carried_over(children, &cancelled_at_end);
+                OpState::Accepted
             }
-            Event::Parked { on, until, attempt } => State::Parked { on, until, attempt },
-            Event::Granted(grant) => State::Granted(grant),
+            Event::Parked { on, until, attempt } => OpState::Parked { on, until, attempt },
+            Event::Granted(grant) => OpState::Granted(grant),
             Event::Prepared(call) => {
                 prepared = Some(call);
-                State::Prepared
+                OpState::Prepared
             }
-            Event::Entered => State::Entered,
-            Event::Attempting { attempt } => State::Attempting { attempt },
-            Event::Intended { attempt, over_by } => State::Intended { attempt, over_by },
-            Event::Failed { attempt, retry_at, .. } => State::Failed { attempt, retry_at },
-            Event::Doubted { attempt, cause, over_by, said } => State::Doubted { attempt, cause, over_by, said },
-            Event::Settled { attempt, .. } => State::Settled { attempt },
-            Event::Finished(finished) => State::Finished { result: finished.into_answer() },
+            Event::Entered => OpState::Entered,
+            Event::Attempting { attempt } => OpState::Attempting { attempt },
+            Event::Intended { attempt, over_by } => OpState::Intended { attempt, over_by },
+            Event::Failed { attempt, retry_at, .. } => OpState::Failed { attempt, retry_at },
+            Event::Doubted { attempt, cause, over_by, said } => OpState::Doubted { attempt, cause, over_by, said },
+            Event::Settled { attempt, .. } => OpState::Settled { attempt },
+            Event::Finished(finished) => OpState::Finished { result: finished.into_answer() },
         };
         self.note_progress(&path, &state);
         self.note_child(&path, asked.as_ref(), &state);
-        match self.standing.entry(path) {
-            Entry::Occupied(mut standing) => {
-                let standing = standing.get_mut();
-                if standing.waits_for_leave() && !waits_for_leave(&state) {
-                    // A person's time is not the call's: its own begins here.
-                    standing.since = at;
-                    standing.begun = None;
+        match self.ops.entry(path) {
+            Entry::Occupied(mut op) => {
+                let op = op.get_mut();
+                if op.waits_for_approval() && !waits_for_approval(&state) {
+                    // The time a person took is not the call's own: its time starts here.
+                    op.since = at;
+                    op.begun = None;
                 }
-                standing.begun = standing.begun.or_else(|| begun(&state, at));
-                standing.spent.note(at, mark(&state));
-                standing.state = state;
-                standing.at = at;
-                standing.prepared = prepared.or(standing.prepared.take());
+                op.begun = op.begun.or_else(|| begun(&state, at));
+                op.spent.note(at, mark(&state));
+                op.state = state;
+                op.at = at;
+                op.prepared = prepared.or(op.prepared.take());
             }
             Entry::Vacant(place) => {
-                // A path's first record says what was asked; a journal without that is not ours, and asking anything
-                // there diverges from the empty name.
+                // A path's first record says what was asked. A journal without that was not written by this program,
+                // and asking for anything there diverges from the empty name.
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
-                let (begun, spent) = (begun(&state, at), Spent::new(at, mark(&state)));
-                place.insert(Standing { asked, state, prepared, since: at, begun, at, deaths: 0, spent });
+                let (begun, spent) = (begun(&state, at), SpentTime::new(at, mark(&state)));
+                place.insert(RecordedOp { asked, state, prepared, since: at, begun, at, deaths: 0, spent });
             }
         }
     }
 
-    /// Keeps track of the runs this one spawned.
-    fn note_child(&mut self, path: &Path, asked: Option<&Asked>, state: &State) {
-        let State::Finished { result } = state else { return };
-        let asked = asked.or_else(|| self.standing.get(path).map(|standing| &standing.asked));
+    /// Tracks the runs that this one spawned.
+    fn note_child(&mut self, path: &Path, asked: Option<&Asked>, state: &OpState) {
+        let OpState::Finished { result } = state else { return };
+        let asked = asked.or_else(|| self.ops.get(path).map(|op| &op.asked));
         match (asked.map(|asked| (asked.kind, &asked.name)), result) {
             (Some((OpKind::Spawn, _)), Ok(output)) => {
-                // A fork has the handles of its original's children; they are not its own.
+                // A fork has the handles of its original's children, but they are not its own children.
                 let id = |field: &str| output.value.get(field)?.as_str()?.parse::<RunId>().ok();
                 if id("parent").is_some_and(|parent| self.origins.include(parent)) {
                     id("run").into_iter().for_each(|child| self.origins.spawned(child));
                 } else {
-                    self.children.extend(super::record::spawned(output));
+                    self.children.extend(ChildRun::recorded(output));
                 }
             }
             (Some((OpKind::Join, name)), result) => {
-                // Who ran out of patience, or was cancelled, has not heard of the child's end.
+                // A join that timed out or was cancelled has not received the child's result.
                 let gave_up = match result.as_ref().map_err(|error| &**error) {
                     Err(ToolError::TimedOut { message }) => message.starts_with(&format!("join of run {name}: ")),
                     Err(error) => self.is_own_cancellation(error),
                     Ok(_) => false,
                 };
                 if let (false, Ok(child)) = (gave_up, name.parse()) {
-                    self.children.retain(|other| *other != child);
+                    self.children.retain(|other| other.run != child);
                     self.joined.insert(child, result.clone());
                 }
             }
@@ -238,27 +239,27 @@ impl History {
         }
     }
 
-    /// Whether an operation with this error was told that the run is cancelled. Other runs are cancelled too, and so are
-    /// waits that lost a race.
+    /// Whether this error means that the operation received the run's own cancellation. Other runs can be cancelled
+    /// too, and waits that lost a race also end as cancelled.
     fn is_own_cancellation(&self, error: &ToolError) -> bool {
         matches!((error, &self.cancel_reason), (ToolError::Cancelled { reason }, Some(own)) if reason == own)
     }
 
-    fn note_progress(&mut self, path: &Path, state: &State) {
+    fn note_progress(&mut self, path: &Path, state: &OpState) {
         match state {
-            State::Attempting { .. } | State::Intended { .. } => self.in_flight.push(path.clone()),
-            State::Entered | State::Accepted | State::Prepared => {}
+            OpState::Attempting { .. } | OpState::Intended { .. } => self.in_flight.push(path.clone()),
+            OpState::Entered | OpState::Accepted | OpState::Prepared => {}
             _ => {
                 self.in_flight.retain(|other| other != path);
                 self.idle_deaths = 0;
             }
         }
         self.parked.retain(|other| other != path);
-        if let State::Failed { .. } | State::Doubted { .. } | State::Parked { .. } = state {
+        if let OpState::Failed { .. } | OpState::Doubted { .. } | OpState::Parked { .. } = state {
             self.parked.push(path.clone());
         }
-        // Told of this cancellation, not of another's: a wait that was revoked, or an answer that says so.
-        if let State::Finished { result: Err(error) } = state
+        // Only this run's cancellation counts, not a revoked wait or an answer that says "cancelled".
+        if let OpState::Finished { result: Err(error) } = state
             && self.is_own_cancellation(error)
         {
             self.cancel_pending = false;
@@ -267,7 +268,7 @@ impl History {
 
     fn forgive(&mut self) {
         self.idle_deaths = 0;
-        self.standing.values_mut().for_each(|standing| standing.deaths = 0);
+        self.ops.values_mut().for_each(|op| op.deaths = 0);
     }
 
     fn died(&mut self) {
@@ -275,95 +276,94 @@ impl History {
             self.idle_deaths += 1;
         }
         for path in std::mem::take(&mut self.in_flight) {
-            if let Some(standing) = self.standing.get_mut(&path) {
-                standing.spent.died();
-                standing.deaths += 1;
+            if let Some(op) = self.ops.get_mut(&path) {
+                op.spent.died();
+                op.deaths += 1;
             }
         }
     }
 
-    /// The place where the process keeps dying, if it died there `limit` times.
+    /// The path where the process keeps dying, if it died there `limit` times.
     pub(crate) fn crash_loop(&self, limit: u32) -> Option<(Path, u32)> {
-        let worst = self.standing.iter().filter(|(_, standing)| standing.deaths >= limit);
-        // The map's order is not the journal's: take the first path, so that two readers name the same place.
-        let named = worst.map(|(path, standing)| (path.clone(), standing.deaths)).min();
+        let worst = self.ops.iter().filter(|(_, op)| op.deaths >= limit);
+        // The order of the map is arbitrary. Taking the smallest path makes all readers name the same one.
+        let named = worst.map(|(path, op)| (path.clone(), op.deaths)).min();
         named.or_else(|| (self.idle_deaths >= limit).then(|| (Path::root(), self.idle_deaths)))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.standing.is_empty()
+        self.ops.is_empty()
     }
 
-    /// What waits for a person or another system when the journal ends, in the order of the paths.
-    pub(crate) fn open(&self) -> Open {
-        let mut open = Open::default();
+    /// What waits for a person or another system at the end of the journal, in the order of the paths.
+    pub(crate) fn open(&self) -> OpenItems {
+        let mut open = OpenItems::default();
         if self.parked.is_empty() {
             return open;
         }
         for path in &self.parked {
-            let Some(standing) = self.standing.get(path) else { continue };
-            let is_finished = |above: &Path| {
-                self.standing.get(above).is_some_and(|standing| matches!(standing.state, State::Finished { .. }))
-            };
+            let Some(op) = self.ops.get(path) else { continue };
+            let is_finished =
+                |above: &Path| self.ops.get(above).is_some_and(|op| matches!(op.state, OpState::Finished { .. }));
             let ended = std::iter::successors(path.parent(), Path::parent).find(is_finished);
-            match (standing.doubt(path), ended) {
+            match (op.doubt(path), ended) {
                 (Some((doubt, _)), ended) => {
                     open.doubts.push(doubt);
                     open.ended.extend(ended);
                 }
-                (None, None) => open.parks.extend(standing.park(path)),
+                (None, None) => open.parks.extend(op.park(path)),
                 (None, Some(_)) => {}
             }
         }
         open.doubts.sort_by(|a, b| a.path.cmp(&b.path));
-        // An open wait is waited for at another place, and shown there.
+        // An open wait is shown at the operation that waits for its answer.
         let waited: Vec<Path> = open.parks.iter().filter_map(|park| park.on.made_at().cloned()).collect();
         open.parks.retain(|park| !waited.contains(&park.path));
         open
     }
 
-    pub(crate) fn get(&self, path: &Path) -> Option<&Standing> {
-        self.standing.get(path)
+    pub(crate) fn get(&self, path: &Path) -> Option<&RecordedOp> {
+        self.ops.get(path)
     }
 
-    /// Attempts below `path` that may have happened and that no body asked for again, in the order of their paths, each
-    /// with whether the journal says so already.
+    /// Attempts below `path` that may have happened and that no body asked for again, in the order of their paths. Each
+    /// comes with whether the journal records it as a doubt.
     pub(crate) fn open_below(&mut self, path: &Path) -> Vec<(Doubt, bool)> {
-        let below = self.standing.iter().filter(|(at, _)| at.positions().starts_with(path.positions()));
-        let mut open: Vec<(Doubt, bool)> = below.filter_map(|(at, standing)| standing.doubt(at)).collect();
+        let below = self.ops.iter().filter(|(at, _)| at.positions().starts_with(path.positions()));
+        let mut open: Vec<(Doubt, bool)> = below.filter_map(|(at, op)| op.doubt(at)).collect();
         open.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
         for (doubt, _) in &open {
-            self.standing.remove(&doubt.path);
+            self.ops.remove(&doubt.path);
         }
         open
     }
 
-    pub(crate) fn take(&mut self, path: &Path) -> Option<Standing> {
+    pub(crate) fn take(&mut self, path: &Path) -> Option<RecordedOp> {
         if self.is_empty() {
             return None;
         }
-        self.standing.remove(path)
+        self.ops.remove(path)
     }
 }
 
 /// Whether an operation waits for a connection or an approval.
-fn waits_for_leave(state: &State) -> bool {
-    matches!(state, State::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. })
+fn waits_for_approval(state: &OpState) -> bool {
+    matches!(state, OpState::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. })
 }
 
-/// What it says of the time of attempts.
-fn mark(state: &State) -> Mark {
+/// What the state says about the time of attempts.
+fn mark(state: &OpState) -> AttemptMark {
     match state {
-        State::Attempting { .. } | State::Intended { .. } => Mark::Begins,
-        State::Doubted { cause: DoubtCause::WorkerLost | DoubtCause::Restored, .. } | State::Settled { .. } => {
-            Mark::Lost
+        OpState::Attempting { .. } | OpState::Intended { .. } => AttemptMark::Begins,
+        OpState::Doubted { cause: DoubtCause::WorkerLost | DoubtCause::Restored, .. } | OpState::Settled { .. } => {
+            AttemptMark::Lost
         }
-        _ => Mark::Over,
+        _ => AttemptMark::Over,
     }
 }
 
-fn begun(state: &State, at: Timestamp) -> Option<Timestamp> {
-    (!matches!(state, State::Accepted)).then_some(at)
+fn begun(state: &OpState, at: Timestamp) -> Option<Timestamp> {
+    (!matches!(state, OpState::Accepted)).then_some(at)
 }
 
 #[cfg(test)]
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_only_waits_has_killed_nobody() {
+    fn deaths_do_not_count_while_a_run_only_waits() {
         let (attempt, cause, over_by) = (1, DoubtCause::TimedOut, Timestamp::default());
         let mut records = vec![record("/", true, Event::Intended { attempt, over_by })];
         records.push(record("/", false, Event::Doubted { attempt, cause, over_by, said: None }));
@@ -400,8 +400,8 @@ mod tests {
     }
 
     #[test]
-    fn l05_a_wait_that_was_revoked_was_not_told_of_a_cancellation() {
-        let told = |reason: &str| {
+    fn l05_a_revoked_wait_has_not_received_the_cancellation() {
+        let is_pending = |reason: &str| {
             let result = Err(Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
             let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
             let cancelled = Event::Cancelled { by: "ada".to_owned(), reason: "enough".to_owned() };
@@ -412,8 +412,8 @@ mod tests {
             ];
             History::fold(records).cancel_pending
         };
-        assert!(told("revoked: another branch of `first` came first"), "somebody else's");
-        assert!(!told("enough"));
+        assert!(is_pending("revoked: another branch of `first` came first"), "a revoked wait");
+        assert!(!is_pending("enough"));
     }
 
     #[test]
@@ -428,15 +428,15 @@ mod tests {
     }
 
     #[test]
-    fn l05_only_the_runs_own_cancellation_counts_as_told() {
-        let told = |reason: &str| {
+    fn l05_only_the_runs_own_cancellation_counts_as_received() {
+        let ended = |reason: &str| {
             let result = Err(Arc::new(ToolError::Cancelled { reason: reason.to_owned() }));
-            let told = crate::run::record::Told { result, at: Timestamp::default(), times: Default::default() };
+            let outcome = crate::run::record::OpOutcome { result, at: Timestamp::default(), times: Default::default() };
             let asked = Asked::operation(OpKind::Wait, "w".into(), None, Effect::Readonly);
-            Record { asked: Some(asked), ..crate::call::park::finished(&"0".parse().unwrap(), &told) }
+            Record { asked: Some(asked), ..crate::call::park::finished(&"0".parse().unwrap(), &outcome) }
         };
         let cancelled = || record("/", false, Event::Cancelled { by: "ada".to_owned(), reason: "enough".to_owned() });
-        let pending = |reason| History::fold(vec![record("/", true, Event::Entered), cancelled(), told(reason)]);
+        let pending = |reason| History::fold(vec![record("/", true, Event::Entered), cancelled(), ended(reason)]);
         assert!(pending("revoked: another branch of `first` came first").cancel_pending);
         assert!(!pending("enough").cancel_pending);
     }

@@ -1,4 +1,4 @@
-//! Attempts on their way that must not be repeated, and what people say of them.
+//! Attempts in flight that must not be repeated, and the settlements of people about them.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) struct SettleMail {
 }
 
 impl SettleMail {
-    /// What is recorded of it where no body is told.
+    /// The event that records it when no body waits for it.
     pub(super) fn annotation(self, doubt: &Doubt) -> Event {
         let (attempt, by, reason) = (doubt.attempt, Settler::Person(self.by), self.reason);
         let result = match self.settlement {

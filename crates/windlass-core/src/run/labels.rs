@@ -1,4 +1,4 @@
-//! What operations are called whose first record is not the one that needs the name.
+//! Names of operations, for records that are not the first of their path and so lack the name.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::path::Path;
 pub(super) struct Labels(Vec<(Path, OpKind, Arc<str>)>);
 
 impl Labels {
-    /// The journal knows the operation from before.
+    /// Keeps the name of an operation that an earlier owner recorded.
     pub(super) fn keep(&mut self, path: &Path, asked: &Asked) {
         self.0.push((path.clone(), asked.kind, asked.name.clone()));
     }
@@ -28,7 +28,7 @@ impl Labels {
         }
     }
 
-    /// What the operation of this record is.
+    /// The kind and name of this record's operation.
     pub(super) fn of(&self, record: &Record) -> Option<(OpKind, Arc<str>)> {
         let asked = record.asked.as_ref().map(|asked| (asked.kind, asked.name.clone()));
         let kept = || self.0.iter().rev().find(|(path, _, _)| *path == record.path);

@@ -1,5 +1,5 @@
-//! A record as a line of JSON. It is what `serde_json` makes of it, letter by letter; but what every step and call writes is
-//! put together by hand, because every commit waits for it.
+//! A record as a line of JSON. The output equals that of `serde_json`, byte for byte. The records that every step and
+//! call writes are formatted by hand, because every commit waits for them.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,18 +9,18 @@ use crate::path::Path;
 use crate::time::Times;
 use crate::tool::Output;
 
-/// What most records fit into.
-const ROOM: usize = 256;
+/// Most records fit into this many bytes.
+const TYPICAL_BYTES: usize = 256;
 
 impl Record {
-    /// Adds the record to `line`, as JSON without line breaks.
+    /// Appends the record to `line`, as JSON without line breaks.
     ///
     /// # Errors
     ///
-    /// When a value in it has no form in JSON.
+    /// When a value in it cannot be represented in JSON.
     pub fn write_line(&self, line: &mut String) -> serde_json::Result<()> {
         let Self { path, at, asked, event } = self;
-        line.reserve(ROOM);
+        line.reserve(TYPICAL_BYTES);
         let mut line = Line(line);
         line.put("{\"path\":\"");
         line.path(path);
@@ -48,7 +48,7 @@ impl Line<'_> {
         self.put(itoa::Buffer::new().format(number));
     }
 
-    /// What is not worth a hand of its own.
+    /// Formats rare values with serde.
     fn json(&mut self, value: &impl Serialize) -> serde_json::Result<()> {
         self.put(&serde_json::to_string(value)?);
         Ok(())
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_what_serde_writes() {
+    fn a_line_equals_what_serde_writes() {
         let paths = ["/", "0", "4294967295/0/7"].map(|path| path.parse::<Path>().unwrap());
         let mut lines = 0;
         for (number, asked) in asked().iter().enumerate() {

@@ -1,23 +1,24 @@
-//! The run machine: inputs in, records and commits out. It does no I/O and never waits; whoever drives it feeds it what
-//! bodies ask for, what attempts returned and what the store answered.
+//! The run machine: inputs in, records and commits out. It does no I/O and never waits. Its driver feeds it the
+//! requests of bodies, the results of attempts and the answers of the store.
 
 use std::collections::VecDeque;
 
 use super::budget::Budget;
 use super::cancelling::Cancel;
 use super::check::Checking;
-use super::history::{History, Standing, State};
+use super::children::{self, ChildFate, ChildRun};
+use super::history::{History, OpState, RecordedOp};
 use super::intent::Intent;
 pub(crate) use super::intent::SettleMail;
 use super::labels::Labels;
 use super::outbox::{Outbox, Started};
-use super::parks::{self, Parks};
+use super::parks::Parks;
 use super::rare::Rare;
-use super::record::{Asked, DoubtCause, Event, Finished, Record, Recorded, Told};
+use super::record::{Asked, Event, Finished, OpOutcome, Record, Recorded};
 use super::refs::Refs;
-use super::replay::{self, Decision, replay};
-use super::restored::Restored;
-use super::spent::Spent;
+use super::replay::{self, Decision, EarlierOwners, replay};
+use super::restored::RestoredRun;
+use super::spent::SpentTime;
 use super::state::{Divergence, Doubt, Ending, Hold, RunState};
 use crate::id::RunId;
 use crate::limits;
@@ -27,52 +28,52 @@ use crate::store::{Claimed, Commit, Creation, Mail, Message, StoreError};
 use crate::time::Timestamp;
 use crate::tool::Effect;
 
-/// Why nobody drives a run any more.
+/// Why a run is no longer driven here.
 #[derive(Clone, Debug)]
 pub(crate) enum Stop {
-    /// It is held; the hold is being, or has been, recorded.
+    /// It is held. The hold is recorded, or about to be.
     Held(Box<Hold>),
-    /// The store failed: what happened is decided by the journal.
+    /// The store failed. The journal decides what happened.
     Reload(Box<StoreError>),
-    /// Another owner has it.
+    /// Another worker owns it.
     Lost,
-    /// The lease is over: another owner may have it, or nobody.
+    /// The lease expired. Another worker may own it, or none.
     Lapsed,
-    /// This process lets go of it; another owner goes on.
+    /// This process released it for another owner.
     Released,
-    /// All it does is wait: it is, or is being, suspended to the store.
+    /// It only waits. It is suspended to the store, or about to be.
     Suspended { wake: Option<Timestamp> },
-    /// It goes on in its next generation, which is being, or has been, recorded.
+    /// It continues in its next generation, which is recorded, or about to be.
     Continued,
 }
 
-/// How a run comes to a new owner.
+/// How a run came to its new owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TakenUp {
-    /// An earlier process left it; unless that ended in good order, it died.
+    /// An earlier process left it. Unless that process shut down cleanly, it died.
     Found,
-    /// Somebody asked for it: earlier deaths do not count.
+    /// A person asked for it, so earlier deaths do not count.
     Resumed,
-    /// The store failed this very process, which did not die of it.
+    /// The store failed in this process, which did not die.
     Reloaded,
-    /// It was at rest, and something came for it.
+    /// It was suspended, and something arrived for it.
     Woken,
 }
 
-/// How an operation began, if the journal knows of it.
-pub(crate) struct Past {
+/// What the journal says about the beginning of an operation.
+pub(crate) struct OpPast {
     pub(crate) since: Timestamp,
     pub(crate) begun: Option<Timestamp>,
     /// When its latest record was written.
     pub(crate) at: Timestamp,
-    /// The class it was begun under.
+    /// The effect class it was begun under.
     pub(crate) effect: Effect,
-    /// Where its time went so far.
-    pub(crate) spent: Spent,
+    /// How its time was spent so far.
+    pub(crate) spent: SpentTime,
 }
 
-/// Most runs begin and end with one owner and never wait: what only the others have is out of line.
-// Many fields: all that decides about a run is under one lock.
+/// The state of one run. Most runs have one owner and never wait, so the parts that only others need are boxed.
+// Many fields: everything that decides about a run is under one lock.
 pub(crate) struct Machine {
     pub(super) history: Rare<History>,
     pub(super) outbox: Outbox,
@@ -80,33 +81,34 @@ pub(crate) struct Machine {
     pub(super) doubts: Vec<Doubt>,
     pub(super) parks: Rare<Parks>,
     pub(super) mail: VecDeque<Mail>,
-    /// Settlements taken out of the mail whose consequence is not recorded yet: where, and their positions.
-    pub(super) undecided: Vec<(Path, u64)>,
-    /// Mail up to here has been delivered.
+    /// Settlements and answers taken out of the mail whose consequence is not recorded yet: the operation and the
+    /// position.
+    pub(super) unrecorded_mail: Vec<(Path, u64)>,
+    /// The position up to which mail has been delivered.
     pub(super) seen: u64,
-    /// Runs that are cancelled with this one.
-    pub(super) children: Vec<RunId>,
+    /// Spawned runs that may have to be cancelled.
+    pub(super) children: Vec<ChildRun>,
     /// The run that spawned this one.
     parent: Option<Box<(RunId, Path)>>,
     generation: u32,
     pub(super) cancel: Option<Cancel>,
     open_intents: Vec<Intent>,
-    /// Bodies that were dropped in the middle: nobody below them takes a settlement any more.
+    /// Bodies that were dropped before they ended. No operation below them takes a settlement any more.
     abandoned: Vec<Path>,
     budget: Budget,
-    /// Runs that durable commits of this one wrote to.
+    /// Runs that received a message in a durable commit of this one.
     nudged: Vec<RunId>,
     pub(super) past_calls: PastCalls,
     labels: Labels,
     pub(super) refs: Refs,
-    /// Nothing is performed: the journal is checked against the code.
+    /// Set if nothing is performed because the journal is only checked against the code.
     pub(super) checking: Option<Checking>,
-    /// What is known of what a backup did not have.
-    pub(super) restored: Option<Restored>,
+    /// What is known about the records that a backup lacked.
+    pub(super) restored: Option<RestoredRun>,
 }
 
 impl Machine {
-    /// A run that does not exist yet.
+    /// The machine of a new run.
     pub(crate) fn create(run: RunId, creation: Creation) -> Self {
         let parent = creation.parent.clone();
         Self {
@@ -116,7 +118,7 @@ impl Machine {
             doubts: Vec::new(),
             parks: Rare::default(),
             mail: VecDeque::new(),
-            undecided: Vec::new(),
+            unrecorded_mail: Vec::new(),
             seen: 0,
             children: Vec::new(),
             parent,
@@ -134,7 +136,7 @@ impl Machine {
         }
     }
 
-    /// A run taken over from an earlier owner.
+    /// The machine of a run taken over from an earlier owner.
     pub(crate) fn claimed(run: RunId, claimed: Claimed, now: Timestamp, how: TakenUp) -> Self {
         let mut records = claimed.records;
         let mut outbox = Outbox::existing(run, claimed.epoch, claimed.seq);
@@ -167,7 +169,7 @@ impl Machine {
             doubts: open.doubts,
             parks: parks.into(),
             mail: VecDeque::new(),
-            undecided: Vec::new(),
+            unrecorded_mail: Vec::new(),
             seen: 0,
             children,
             parent: claimed.parent,
@@ -184,81 +186,74 @@ impl Machine {
             restored,
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
+        // Mail that earlier owners consumed counts as seen. Otherwise the run would be due again as soon as it is
+        // suspended.
+        machine.seen = machine.seen.max(claimed.mailed);
         if let Some((path, deaths)) = machine.history.get().and_then(|history| history.crash_loop(limits::CRASH_LOOP)) {
             machine.hold(Hold::CrashLoop { path, deaths });
         }
         machine
     }
 
-    /// Whether an earlier owner left anything that decides what happens now.
+    /// Whether an earlier owner left anything that affects what happens now.
     pub(crate) fn has_past(&self) -> bool {
         self.history.get().is_some_and(|history| !history.is_empty()) || self.budget.is_suspect()
     }
 
-    /// A body asks for an operation.
+    /// Decides about an operation that a body asks for.
     pub(crate) fn ask(&mut self, path: &Path, asked: &Asked) -> Decision {
         self.ask_past(path, asked).1
     }
 
-    /// A body asks for an operation and wants to know what the journal knows of its beginning.
-    pub(crate) fn ask_past(&mut self, path: &Path, asked: &Asked) -> (Option<Past>, Decision) {
-        if let Some(hold) = self.budget.ask() {
+    /// Like [`ask`](Self::ask), and also returns what the journal says about the operation's beginning.
+    pub(crate) fn ask_past(&mut self, path: &Path, asked: &Asked) -> (Option<OpPast>, Decision) {
+        if let Some(hold) = self.budget.add_operation() {
             self.hold(hold);
         }
         if let Some(restored) = &mut self.restored {
             restored.asked(path, asked);
         }
-        let standing = self.history.get_mut().and_then(|history| history.take(path));
-        let mut decision = replay(path, standing.as_ref(), asked);
-        if let Decision::Answer { result, .. } = &decision {
-            self.budget.has(result);
-        } else if standing.is_some() {
-            self.labels.keep(path, asked);
-        }
-        match &mut decision {
-            Decision::Diverged(divergence) => self.hold(Hold::Diverged(divergence.clone())),
-            // Whoever settles it must know that it may have been made again since.
-            Decision::InDoubt { over_by, cause, recorded: false, .. } if self.restored.is_some() => {
-                *cause = DoubtCause::Restored;
-                *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
-            }
-            // The fence proves the old owner gone, or only time does.
-            Decision::InDoubt { over_by, recorded: false, .. } if self.budget.owners_dead => {
-                *over_by = standing.as_ref().map_or(Timestamp::default(), |standing| standing.at);
-            }
+        let op = self.history.get_mut().and_then(|history| history.take(path));
+        let owners = EarlierOwners { restored: self.restored.is_some(), dead: self.budget.owners_dead };
+        let decision = replay(path, op.as_ref(), asked, owners);
+        match &decision {
+            Decision::Answer { result, .. } => self.budget.add_result(result),
+            _ if op.is_some() => self.labels.keep(path, asked),
             _ => {}
         }
-        let past = standing.map(|standing| Past {
-            since: standing.since,
-            begun: standing.begun,
-            at: standing.at,
-            effect: standing.asked.effect,
-            spent: standing.spent,
+        if let Decision::Diverged(divergence) = &decision {
+            self.hold(Hold::Diverged(divergence.clone()));
+        }
+        let past = op.map(|op| OpPast {
+            since: op.since,
+            begun: op.begun,
+            at: op.at,
+            effect: op.asked.effect,
+            spent: op.spent,
         });
-        (past, self.leave_alone(path, decision))
+        (past, self.suppress_effects(path, decision))
     }
 
-    /// What the journal has at `path` that no body asked for yet.
-    pub(crate) fn standing(&self, path: &Path) -> Option<&Standing> {
+    /// What the journal has at `path`, if no body asked for it yet.
+    pub(crate) fn recorded_op(&self, path: &Path) -> Option<&RecordedOp> {
         self.history.get()?.get(path)
     }
 
-    /// Whether the journal of an earlier owner says that the operation at `path`, or a body around it, is over.
+    /// Whether an earlier owner's journal says that the operation at `path`, or a body around it, is finished.
     pub(crate) fn was_over(&self, path: &Path) -> bool {
-        let is_over =
-            |at: &Path| self.standing(at).is_some_and(|standing| matches!(standing.state, State::Finished { .. }));
+        let is_over = |at: &Path| self.recorded_op(at).is_some_and(|op| matches!(op.state, OpState::Finished { .. }));
         std::iter::successors(Some(path.clone()), Path::parent).any(|at| is_over(&at))
     }
 
-    /// A body returned; `next` is the first path it did not ask for.
+    /// A body returned. `next` is the first path it did not ask for.
     pub(crate) fn returned(&mut self, next: &Path) {
-        if let Some(standing) = self.standing(next) {
-            let divergence: Divergence = replay::unasked(next, standing);
+        if let Some(op) = self.recorded_op(next) {
+            let divergence: Divergence = replay::unasked(next, op);
             self.hold(Hold::Diverged(Box::new(divergence)));
         }
     }
 
-    /// Adds to the journal; returns the mark that is durable once this record is.
+    /// Adds a record to the journal. Returns the mark that is durable once this record is.
     #[inline]
     pub(crate) fn append(&mut self, mut record: Record) -> u64 {
         self.note(&record);
@@ -266,7 +261,7 @@ impl Machine {
         self.outbox.append(record)
     }
 
-    /// Keeps track of attempts that could be in doubt, should the run end around them.
+    /// Tracks attempts that would be in doubt if the run ended now.
     fn note(&mut self, record: &Record) {
         if let Some(restored) = &mut self.restored {
             restored.note(&record.path, &record.event);
@@ -274,7 +269,7 @@ impl Machine {
         self.past_calls.note(record);
         self.labels.note(record);
         if let Event::Finished(finished) = &record.event {
-            self.budget.has(&finished.result);
+            self.budget.add_result(&finished.result);
             self.leave_places(&record.path);
         }
         match &record.event {
@@ -291,19 +286,19 @@ impl Machine {
             | Event::Parked { .. }
             | Event::Granted(_)
             | Event::Finished(_)
-                if !self.open_intents.is_empty() || !self.doubts.is_empty() || !self.undecided.is_empty() =>
+                if !self.open_intents.is_empty() || !self.doubts.is_empty() || !self.unrecorded_mail.is_empty() =>
             {
                 self.open_intents.retain(|intent| intent.path != record.path);
                 if !matches!(record.event, Event::Doubted { .. }) {
                     self.close_doubt(&record.path);
-                    self.decided(&record.path);
+                    self.consume_recorded(&record.path);
                 }
             }
             _ => {}
         }
     }
 
-    /// An operation waits for a settlement.
+    /// Lists an operation that waits for a settlement.
     pub(crate) fn open_doubt(&mut self, doubt: Doubt) {
         match self.doubts.iter_mut().find(|other| other.path == doubt.path) {
             Some(other) if *other == doubt => return,
@@ -324,8 +319,8 @@ impl Machine {
         }
     }
 
-    /// A body was dropped in the middle: attempts of its that may have happened stay visible as doubts, also those of an
-    /// earlier owner that it had not asked for again.
+    /// A body was dropped before it ended. Its attempts that may have happened stay visible as doubts, including those
+    /// of an earlier owner that it had not asked for again.
     pub(crate) fn abandon_below(&mut self, path: &Path, at: Timestamp) {
         self.abandoned.push(path.clone());
         self.unpark_below(path);
@@ -343,11 +338,11 @@ impl Machine {
             }
             self.open_doubt(doubt);
         }
-        self.annotate(at);
+        self.record_late_settlements(at);
     }
 
-    /// Settlements of doubts that no body waits for: they close the doubt, and the record says who said what.
-    fn annotate(&mut self, at: Timestamp) {
+    /// Records settlements of doubts that no body waits for. The record closes the doubt and names the person.
+    fn record_late_settlements(&mut self, at: Timestamp) {
         let over = |path: &Path| self.abandoned.iter().any(|above| path.positions().starts_with(above.positions()));
         let open = |mail: &Mail| match &mail.message {
             Message::Settle { path, attempt, .. } if over(path) => {
@@ -363,27 +358,28 @@ impl Machine {
         }
     }
 
-    /// An operation ends although something of it may be in doubt: the doubt stays open.
-    pub(crate) fn end_around(&mut self, path: &Path, told: &Told) {
-        let (result, times) = (told.result.clone(), told.times);
+    /// Ends an operation although an attempt of it may be in doubt. The doubt stays open.
+    pub(crate) fn end_around(&mut self, path: &Path, outcome: &OpOutcome) {
+        let (result, times) = (outcome.result.clone(), outcome.times);
         let finished = Finished { result, told: None, attempts: 1, times, settled: None };
-        let record = Record { path: path.clone(), at: told.at, asked: None, event: Event::Finished(finished) };
+        let record = Record { path: path.clone(), at: outcome.at, asked: None, event: Event::Finished(finished) };
         self.past_calls.note(&record);
         self.outbox.append(record);
     }
 
-    /// The root call has its outcome.
+    /// Records that the root call has its outcome.
     pub(crate) fn finish(&mut self, ending: Ending, result: &Recorded) -> u64 {
         if let Some(parent) = &self.parent {
             let message = Message::Ended { run: self.outbox.run(), result: self.refs.marked(result) };
             let dedupe = format!("ended {}", self.outbox.run());
             self.outbox.mail(parent.0, message, Some(dedupe.into()));
         }
+        self.end_children();
         self.unpark_below(&Path::root());
         self.outbox.state(RunState::Finished { ending })
     }
 
-    /// Stops the run until somebody removes the cause.
+    /// Stops the run until the cause of the hold is removed.
     pub(crate) fn hold(&mut self, hold: Hold) {
         if self.stop.is_none() {
             self.outbox.state(RunState::Held { hold: hold.clone() });
@@ -391,15 +387,15 @@ impl Machine {
         }
     }
 
-    /// The lease is over: somebody else may own the run.
+    /// Stops the run because the lease expired and another worker may own it.
     pub(crate) fn lose(&mut self) {
         if self.stop.is_none() {
-            tracing::warn!("the lease is over, and with it this worker's part in the run");
+            tracing::warn!("the lease expired; this worker stops driving the run");
             self.stop = Some(Stop::Lapsed);
         }
     }
 
-    /// Lets go of the run.
+    /// Stops the run so that another owner can continue it.
     pub(crate) fn release(&mut self) {
         if self.stop.is_none() {
             self.stop = Some(Stop::Released);
@@ -410,9 +406,9 @@ impl Machine {
         self.stop.as_ref()
     }
 
-    /// Something for the run arrived from outside.
+    /// Delivers a message from the mailbox.
     pub(crate) fn deliver(&mut self, mail: Mail, now: Timestamp) {
-        // What comes after the run was suspended was not examined: it must wake the run again.
+        // Mail that arrives after the run was suspended was not examined, so it must wake the run again.
         if mail.position <= self.seen || self.stop.is_some() {
             return;
         }
@@ -430,43 +426,42 @@ impl Machine {
                 self.outbox.consumed(mail.position);
                 return self.revoke(reason, now);
             }
-            // Meant for a generation that is over.
+            // Addressed to an earlier generation.
             Message::Resolve { generation, .. }
             | Message::Settle { generation, .. }
             | Message::Decide { generation, .. }
+            | Message::Key { generation, .. }
                 if generation != self.generation =>
             {
                 return self.outbox.consumed(mail.position);
             }
+            // The queue in the store is authoritative, and it is asked again after a crash.
+            Message::Key { path, .. } => {
+                self.outbox.consumed(mail.position);
+                return self.grant(path);
+            }
             message => {
-                parks::forget_ended(&mut self.children, &message);
+                children::forget_ended(&mut self.children, &message);
                 self.mail.push_back(Mail { position: mail.position, message });
             }
         }
         if !self.abandoned.is_empty() {
-            self.annotate(now);
+            self.record_late_settlements(now);
         }
     }
 
-    /// Another run starts with this record; `cancelled_with_this` says whether it ends with this one.
-    pub(crate) fn spawned(&mut self, record: Record, start: Option<(Started, bool)>) {
+    /// Starts another run together with this record. The fate says when it is cancelled with this run.
+    pub(crate) fn spawned(&mut self, record: Record, start: Option<(Started, ChildFate)>) {
         let path = record.path.clone();
         self.append(record);
-        let Some((mut started, cancelled_with_this)) = start else { return };
+        let Some((mut started, fate)) = start else { return };
         self.mark_started(&path, &mut started);
         let Started { run, creation, records } = started;
-        if cancelled_with_this {
-            self.children.push(run);
-        }
+        self.children.extend(ChildRun::new(run, fate));
         self.outbox.start(run, creation, records);
     }
 
-    /// Runs that are cancelled with this one.
-    pub(crate) fn children(&self) -> &[RunId] {
-        &self.children
-    }
-
-    /// The run goes on from this record, in a fresh journal.
+    /// Continues the run from this record, in a fresh journal.
     pub(crate) fn continue_as(&mut self, first: Record) {
         if self.stop.is_some() {
             return;
@@ -479,7 +474,7 @@ impl Machine {
         self.stop = Some(Stop::Continued);
     }
 
-    /// Which generation of the run this is.
+    /// The generation of the run.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
@@ -489,48 +484,51 @@ impl Machine {
         self.seen
     }
 
-    /// The settlement of one doubt, if it is in the mailbox.
+    /// Takes the settlement of one doubt out of the mail, if there is one.
     pub(crate) fn take_settlement(&mut self, path: &Path, attempt: u32) -> Option<SettleMail> {
         let index = self.mail.iter().position(
             |mail| matches!(&mail.message, Message::Settle { path: p, attempt: n, .. } if p == path && *n == attempt),
         )?;
         let mail = self.mail.remove(index)?;
-        self.undecided.push((path.clone(), mail.position));
+        self.unrecorded_mail.push((path.clone(), mail.position));
         match mail.message {
             Message::Settle { settlement, by, reason, .. } => Some(SettleMail { settlement, by, reason }),
             _ => None,
         }
     }
 
-    /// What was said about the operation at `path` is in the journal now; only then may the mailbox forget it.
-    fn decided(&mut self, path: &Path) {
-        if self.undecided.is_empty() {
+    /// The settlement or answer for the operation at `path` is recorded now. Only from here on may the mailbox forget
+    /// it.
+    fn consume_recorded(&mut self, path: &Path) {
+        if self.unrecorded_mail.is_empty() {
             return;
         }
-        let said = std::mem::take(&mut self.undecided).into_iter();
-        let (decided, open): (Vec<_>, _) = said.partition(|(other, _)| other == path);
-        self.undecided = open;
+        let taken = std::mem::take(&mut self.unrecorded_mail).into_iter();
+        let (decided, open): (Vec<_>, _) = taken.partition(|(other, _)| other == path);
+        self.unrecorded_mail = open;
         decided.into_iter().for_each(|(_, position)| self.outbox.consumed(position));
     }
 
-    /// Whether all it does is wait for somebody to settle something.
+    /// Whether it only waits for doubts to be settled.
     pub(crate) fn is_parked(&self) -> bool {
         !self.doubts.is_empty() && self.open_intents.is_empty()
     }
 
-    /// Whether the next attempt must be announced, because a process died with this run before.
-    pub(crate) fn suspect(&mut self) -> bool {
-        self.budget.suspect()
+    /// Whether the next attempt must be announced, because a process died with this run before. Counts the attempt.
+    pub(crate) fn must_announce_attempt(&mut self) -> bool {
+        self.budget.must_announce_attempt()
     }
 
     pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
 
-    /// What to send to the store next, if nothing is on its way.
+    /// The next commit for the store, if none is in flight.
     pub(crate) fn next_commit(&mut self) -> Option<Commit> {
         match self.stop() {
             Some(Stop::Lost | Stop::Lapsed | Stop::Reload(_)) => None,
+            // A check writes nothing.
+            _ if self.only_checks() => None,
             _ => {
                 self.publish_parks();
                 self.outbox.take()
@@ -538,27 +536,27 @@ impl Machine {
         }
     }
 
-    /// Runs that were written to, and should look.
+    /// Runs that received a message and should read their mail.
     pub(crate) fn take_nudged(&mut self) -> Vec<RunId> {
         std::mem::take(&mut self.nudged)
     }
 
-    /// The store answered the commit on its way.
+    /// The store answered the commit in flight.
     pub(crate) fn answered(&mut self, answer: Result<(), StoreError>) {
         match answer {
             Ok(()) => {
-                let told = self.outbox.accepted();
-                if !told.is_empty() {
-                    self.nudged.extend(told);
+                let recipients = self.outbox.accepted();
+                if !recipients.is_empty() {
+                    self.nudged.extend(recipients);
                 }
             }
             Err(error @ StoreError::Stale { .. }) => {
-                tracing::warn!("the run is lost: {error}");
+                tracing::warn!("another worker owns the run now: {error}");
                 self.stop = Some(Stop::Lost);
             }
             Err(error) => {
-                // It may have happened: whoever was written to has a look.
-                self.nudged.extend(self.outbox.take_telling());
+                // The commit may have been written, so the runs it writes to should look.
+                self.nudged.extend(self.outbox.take_recipients());
                 self.stop = Some(Stop::Reload(Box::new(error)));
             }
         }

@@ -1,8 +1,9 @@
-//! Runs: their journal, the replay decision, the machine, and what drives it.
+//! Runs: their journal, the replay decision, the machine, and its driver.
 
 mod budget;
 mod cancelling;
 pub mod check;
+pub(crate) mod children;
 pub mod compare;
 pub(crate) mod drive;
 pub mod fork;
@@ -41,44 +42,44 @@ use crate::path::Path;
 use crate::store::{Answer, ArtifactId, Commit, Mail, StoreError};
 use crate::time::Timestamp;
 use crate::tool::{Effect, ToolError};
-use history::Standing;
+use history::RecordedOp;
 use machine::{Machine, Stop};
 use origin::Origins;
 use outbox::Outbox;
 use record::{Asked, Event, Record};
 use state::Hold;
 
-/// Commits in a row that may be over at once before other tasks are let go first: a few milliseconds on a quick disk.
-const TURN: usize = 16;
+/// Commits in a row that may complete immediately before other tasks get their turn: a few milliseconds on a fast disk.
+const COMMITS_PER_TURN: usize = 16;
 
-/// One run in this process: the machine and what its branches share.
+/// One run in this process: the machine, and what its branches share.
 // Many fields: flags beside the machine are read at every poll, without its lock.
 pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) kernel: Arc<Kernel>,
-    /// Exclusivity among the attempts of its session: a run without one is its own.
+    /// Exclusivity among the attempts of its session. A run without a session has its own.
     pub(crate) turns: Arc<Fifo>,
     machine: Mutex<Machine>,
-    /// Whether an earlier owner left anything; most runs begin and end with one owner, and need not look for it.
+    /// Whether an earlier owner left anything. Most runs have one owner, and skip the lookup.
     has_past: bool,
-    /// Whether the machine has a reason to stop; read at every poll.
+    /// Whether the machine has a reason to stop. Read at every poll.
     stopped: AtomicBool,
-    /// Whether the body was cut off: what is left of it comes to a halt, while the run's end is still written.
-    quiet: AtomicBool,
+    /// Whether the body was cut off. What is left of it stops, while the run's end is still written.
+    is_cut_off: AtomicBool,
     cancelled: AtomicBool,
-    /// Operations and bodies that stand still for another reason than a park.
+    /// Operations and bodies that are pending for another reason than a park.
     awake: AtomicUsize,
-    /// Branches that another thread is at this very moment polling: whether they only wait is known when it is done.
+    /// Branches that another thread is polling right now. Whether they only wait is known when the poll ends.
     polled: AtomicUsize,
-    /// Whoever drives the run, if it could not tell whether the run only waits.
+    /// The driver's waker, if it could not tell whether the run only waits.
     driver: Mutex<Option<Waker>>,
-    /// Whether anything in it ever waited for the mailbox or for a time: without that it is never suspended.
+    /// Whether anything in it ever waited for the mailbox or for a time. A run that never did is never suspended.
     waited: AtomicBool,
-    /// Whether somebody is about to read its mailbox, which could not be read.
-    looks_again: AtomicBool,
-    /// Commits that were over as soon as they were sent.
-    at_once: AtomicUsize,
-    /// Which generation of the run this is.
+    /// Whether a task will read the mailbox again after a failed read.
+    rereads_mail: AtomicBool,
+    /// Commits that completed as soon as they were sent.
+    immediate_commits: AtomicUsize,
+    /// The generation of the run.
     pub(crate) generation: u32,
     /// The session it belongs to.
     pub(crate) session: Option<Arc<str>>,
@@ -86,16 +87,17 @@ pub(crate) struct Run {
     pub(crate) is_turn: bool,
     /// The runs it was forked from.
     pub(crate) origins: Origins,
-    /// Nothing of it is performed: its journal is checked against the code.
+    /// Whether its journal is only checked against the code, and nothing is performed.
     pub(crate) only_checks: bool,
-    interest: Mutex<Interest>,
-    /// By how many nanoseconds the wall clock is ahead of the ticks: instants are derived from ticks read anyway.
-    ahead: AtomicI64,
+    event_wakers: Mutex<EventWakers>,
+    /// Nanoseconds by which the wall clock is ahead of the ticks. Instants are derived from tick readings that are made
+    /// anyway.
+    clock_offset: AtomicI64,
 }
 
-/// Wakers of the futures that wait for something to happen to the run.
+/// Wakers of the futures that wait for an event of the run.
 #[derive(Default)]
-struct Interest {
+struct EventWakers {
     slots: Vec<Option<Waker>>,
     free: Vec<usize>,
 }
@@ -122,25 +124,25 @@ impl Run {
             machine: Mutex::new(machine),
             has_past,
             stopped,
-            quiet: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
             cancelled,
             awake: AtomicUsize::new(0),
             polled: AtomicUsize::new(0),
             driver: Mutex::default(),
             waited: AtomicBool::new(false),
-            looks_again: AtomicBool::new(false),
-            at_once: AtomicUsize::new(0),
+            rereads_mail: AtomicBool::new(false),
+            immediate_commits: AtomicUsize::new(0),
             generation,
             session,
             is_turn,
             origins,
             only_checks,
-            interest: Mutex::default(),
-            ahead: AtomicI64::new(ahead(base)),
+            event_wakers: Mutex::default(),
+            clock_offset: AtomicI64::new(clock_offset(base)),
         })
     }
 
-    /// Works on the machine, then tells everyone who waits if it stopped.
+    /// Calls `work` with the machine, then wakes all waiters if the run stopped or was cancelled.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Machine) -> R) -> R {
         let mut machine = self.machine.lock();
         let result = work(&mut machine);
@@ -157,19 +159,19 @@ impl Run {
         }
     }
 
-    /// Whether everything below this run must come to a halt.
+    /// Whether everything below this run must stop.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.is_halted() || self.quiet.load(Ordering::Acquire)
+        self.is_halted() || self.is_cut_off.load(Ordering::Acquire)
     }
 
-    /// Whether nobody drives this run any further.
+    /// Whether this run is no longer driven here.
     pub(crate) fn is_halted(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Brings everything below this run to a halt, so that its end can be written.
+    /// Stops everything below this run, so that its end can be written.
     pub(crate) fn quiesce(&self) {
-        self.quiet.store(true, Ordering::Release);
+        self.is_cut_off.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -177,24 +179,25 @@ impl Run {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// Whether an operation that is asked for now heeds a cancellation, or is part of cleaning up after one.
+    /// Whether an operation that is asked for now ends on a cancellation. It does not if it is part of cleaning up
+    /// after one.
     pub(crate) fn heeds_cancel(&self) -> bool {
         !self.is_cancelled() || !self.with(|machine| machine.is_cleaning_up())
     }
 
-    /// The cancellation an operation that heeds it must be told.
+    /// The cancellation error of an operation that must end on it.
     pub(crate) fn cancellation(&self, heeds: bool) -> Option<ToolError> {
         (heeds && self.is_cancelled()).then(|| self.with(Machine::cancellation))
     }
 
-    /// Looks at what an earlier owner's journal has at `path` and no body asked for yet.
-    pub(crate) fn standing<R>(&self, path: &Path, look: impl FnOnce(&Standing) -> R) -> Option<R> {
-        if self.has_past { self.with(|machine| machine.standing(path).map(look)) } else { None }
+    /// Reads what an earlier owner's journal has at `path`, if no body asked for it yet.
+    pub(crate) fn recorded_op<R>(&self, path: &Path, look: impl FnOnce(&RecordedOp) -> R) -> Option<R> {
+        if self.has_past { self.with(|machine| machine.recorded_op(path).map(look)) } else { None }
     }
 
-    /// Whether the next attempt must be announced, because a process died with this run before.
-    pub(crate) fn suspect(&self) -> bool {
-        self.has_past && self.with(Machine::suspect)
+    /// Whether the next attempt must be announced, because a process died with this run before. Counts the attempt.
+    pub(crate) fn must_announce_attempt(&self) -> bool {
+        self.has_past && self.with(Machine::must_announce_attempt)
     }
 
     pub(crate) fn origin(self: &Arc<Self>) -> Origin {
@@ -209,14 +212,14 @@ impl Run {
         }
     }
 
-    /// The outcome at `path`, once recorded, may refer to these.
+    /// Allows the outcome at `path`, once recorded, to refer to these artifacts.
     pub(crate) fn vouch(&self, path: &Path, artifacts: Vec<ArtifactId>) {
         if !artifacts.is_empty() {
             self.with(|machine| machine.refs.vouch(path, artifacts));
         }
     }
 
-    /// Another worker has the run by now, or may have: nothing more is done here.
+    /// Stops the run because another worker owns it, or may own it.
     pub(crate) fn lose(&self) {
         self.with(Machine::lose);
     }
@@ -225,9 +228,9 @@ impl Run {
         self.with(|machine| machine.hold(hold));
     }
 
-    /// Turns a reading of the ticks into an instant.
+    /// Converts a tick reading to an instant.
     pub(crate) fn at(&self, ticks: u64) -> Timestamp {
-        let nanos = self.ahead.load(Ordering::Relaxed).saturating_add(i64::try_from(ticks).unwrap_or(i64::MAX));
+        let nanos = self.clock_offset.load(Ordering::Relaxed).saturating_add(i64::try_from(ticks).unwrap_or(i64::MAX));
         Timestamp::from_micros(nanos.div_euclid(1_000))
     }
 
@@ -235,12 +238,13 @@ impl Run {
         self.at(self.kernel.env.clock.ticks())
     }
 
-    /// Reads the wall clock anew; after a pause the ticks alone may have missed time.
+    /// Reads the wall clock again. The ticks alone may have missed time during a pause.
     pub(crate) fn rebase(&self) {
-        self.ahead.store(ahead((self.kernel.env.clock.now(), self.kernel.env.clock.ticks())), Ordering::Relaxed);
+        self.clock_offset
+            .store(clock_offset((self.kernel.env.clock.now(), self.kernel.env.clock.ticks())), Ordering::Relaxed);
     }
 
-    /// Adds to the journal.
+    /// Adds a record to the journal.
     pub(crate) fn append(self: &Arc<Self>, path: &Path, at: Timestamp, asked: Option<Asked>, event: Event) -> u64 {
         let record = Record { path: path.clone(), at, asked, event };
         let (mark, due) = self.with(|machine| {
@@ -253,7 +257,8 @@ impl Run {
         mark
     }
 
-    /// Ready once everything up to `mark` is durable. Registers nothing: the caller registers with [`Registration::register`].
+    /// Whether everything up to `mark` is durable. Sends a commit if needed, but registers no waker: use
+    /// [`Registration::register`] for that.
     pub(crate) fn is_durable(self: &Arc<Self>, mark: u64) -> bool {
         let commit = self.with(|machine| {
             let outbox = machine.outbox();
@@ -273,19 +278,20 @@ impl Run {
         }
     }
 
-    /// The same of a mark that somebody waits for already, so that it is on its way or will be.
+    /// Like [`is_durable`](Self::is_durable), for a mark that has been waited for before, so that its commit is already
+    /// requested.
     pub(crate) fn has_durable(&self, mark: u64) -> bool {
         self.with(|machine| machine.outbox().is_durable(mark))
     }
 
-    /// Sends what is buffered, if anything is, without waiting for it: a body is about to stand still.
+    /// Sends what is buffered, without waiting for it. Called when a body is about to become pending.
     pub(crate) fn pump(self: &Arc<Self>) {
         if let Some(commit) = self.with(Machine::next_commit) {
             self.send(commit);
         }
     }
 
-    /// Sends a commit, and whatever else there is once it is answered.
+    /// Sends a commit, and further ones as their answers arrive.
     fn send(self: &Arc<Self>, mut commit: Commit) {
         loop {
             match self.kernel.store.commit(commit) {
@@ -310,20 +316,20 @@ impl Run {
         }
     }
 
-    /// Whether the run has gone on for long enough without ever waiting, because the store wrote each commit at once: then
-    /// the other tasks of its thread are next.
+    /// Whether the run has continued long enough without ever waiting, because the store completed each commit
+    /// immediately. Then the other tasks of its thread are next.
     fn is_turn_over(&self) -> bool {
-        self.at_once.fetch_add(1, Ordering::Relaxed) % TURN == TURN - 1
+        self.immediate_commits.fetch_add(1, Ordering::Relaxed) % COMMITS_PER_TURN == COMMITS_PER_TURN - 1
     }
 
-    /// Whether everything in it stands still and is parked.
-    pub(crate) fn is_asleep(&self) -> bool {
+    /// Whether everything in it is pending and parked.
+    pub(crate) fn is_all_parked(&self) -> bool {
         self.waited.load(Ordering::Acquire)
             && self.polled.load(Ordering::Acquire) == 0
             && self.awake.load(Ordering::Acquire) == 0
     }
 
-    /// Whoever drives the run is woken when no other thread polls any branch of it, unless none does now.
+    /// Wakes the driver when no other thread polls a branch of the run any more. Does nothing if none does now.
     pub(crate) fn wake_when_unpolled(&self, cx: &Context<'_>) {
         if self.polled.load(Ordering::Acquire) == 0 {
             return;
@@ -341,12 +347,14 @@ impl Run {
         }
     }
 
-    /// Whether it has to stay here on account of its keys: another worker that takes it up does not know of its places.
+    /// Whether its keys tie the run to this process: another worker that takes it up would not know its places.
     pub(crate) fn is_bound_by_keys(&self) -> bool {
-        self.kernel.lease.length.is_some() && !self.kernel.admission.keys.of(self.id).is_empty()
+        self.kernel.lease.length.is_some()
+            && !self.kernel.admission.is_shared
+            && !self.kernel.admission.keys.of(self.id).is_empty()
     }
 
-    /// Whether the run has stopped for a while: its operations keep their places in the queues of keys.
+    /// Whether the run has stopped only for a while, so that its operations keep their places in the key queues.
     pub(crate) fn keeps_places(&self) -> bool {
         let is_paused = |machine: &mut Machine| {
             matches!(machine.stop(), Some(Stop::Suspended { .. } | Stop::Held(_) | Stop::Reload(_) | Stop::Lapsed))
@@ -354,8 +362,8 @@ impl Run {
         self.is_halted() && self.with(is_paused)
     }
 
-    /// Gives up a place once everything that the run has said so far is durable: until then the operation that had it may
-    /// turn out not to be over.
+    /// Gives up a place once everything recorded so far is durable. Until then the operation that had the place may
+    /// turn out not to be finished.
     pub(crate) fn leave_queue(&self, turn: KeyTurn) {
         let left = self.with(|machine| {
             machine.leave_when_durable(turn);
@@ -366,18 +374,18 @@ impl Run {
 
     fn release(&self, left: Vec<KeyTurn>) {
         for next in left.iter().filter_map(|turn| self.kernel.admission.keys.release(turn)) {
-            self.kernel.nudge(next);
+            self.kernel.take_up_for_key(next);
         }
     }
 
-    /// Gives up the places of operations at or below a path that is left for good.
+    /// Gives up the places of operations at or below a path that was left for good.
     pub(crate) fn leave_queues_below(&self, path: &Path) {
         for next in self.kernel.admission.keys.release_below(self.id, path) {
-            self.kernel.nudge(next);
+            self.kernel.take_up_for_key(next);
         }
     }
 
-    /// Something in it waits for the mailbox or for a time.
+    /// Notes that an operation waits for the mailbox or for a time.
     pub(crate) fn note_wait(&self) {
         self.waited.store(true, Ordering::Release);
     }
@@ -388,7 +396,7 @@ impl Run {
         }
     }
 
-    /// The store answered the commit on its way; returns the next one, if it is to be sent now.
+    /// The store answered the commit in flight. Returns the next one if it is to be sent now.
     fn answered(&self, answer: Result<(), StoreError>, now: impl FnOnce(&Outbox) -> bool) -> Option<Commit> {
         let (nudged, left, next) = self.with(|machine| {
             machine.answered(answer);
@@ -402,13 +410,13 @@ impl Run {
         next
     }
 
-    /// The store failed where no commit of the run was on its way.
+    /// The store failed while no commit of the run was in flight.
     pub(crate) fn failed(&self, error: StoreError) {
         self.with(|machine| machine.answered(Err(error)));
         self.wake();
     }
 
-    /// Waits until everything that is known of the run so far is durable, or nobody can say any more.
+    /// Waits until everything recorded so far is durable, or can no longer become so in this process.
     pub(crate) async fn flush(self: &Arc<Self>) {
         let mut registration = Registration::default();
         std::future::poll_fn(|cx| {
@@ -421,11 +429,11 @@ impl Run {
         .await;
     }
 
-    /// Wakes every future that waits for something to happen to the run.
+    /// Wakes every future that waits for an event of the run.
     pub(crate) fn wake(&self) {
         let mut wakers: SmallVec<[Waker; 2]> = SmallVec::new();
-        for waker in self.interest.lock().slots.iter_mut().filter_map(Option::take) {
-            // What an operation waits for, its body and whoever drives the run wait for too, in one task.
+        for waker in self.event_wakers.lock().slots.iter_mut().filter_map(Option::take) {
+            // An operation, its body and the driver often wait in the same task, which needs only one wake-up.
             if wakers.iter().rev().take(2).all(|other| !other.will_wake(&waker)) {
                 wakers.push(waker);
             }
@@ -433,27 +441,27 @@ impl Run {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Fetches new mail. If it cannot be read now it is read later: whoever wrote it does not write again, and a run that
-    /// is not suspended has no other way to learn of it.
+    /// Reads new mail. If the read fails, it is repeated later: the sender does not write again, and a run that is not
+    /// suspended has no other way to learn of the mail.
     pub(crate) async fn look_for_mail(self: &Arc<Self>) {
         let Err(error) = self.fetch_mail().await else { return };
-        self.kernel.troubled(Some(self.id), "a mailbox cannot be read", &error);
-        if self.looks_again.swap(true, Ordering::AcqRel) {
+        self.kernel.report_store_failure(Some(self.id), "the mailbox could not be read", &error);
+        if self.rereads_mail.swap(true, Ordering::AcqRel) {
             return;
         }
         let run = self.clone();
         self.kernel.env.spawn.spawn(Box::pin(async move {
             while !run.is_halted() {
-                run.kernel.env.clock.sleep(limits::LOOK_AGAIN).await;
-                run.looks_again.store(false, Ordering::Release);
-                if run.fetch_mail().await.is_ok() || run.looks_again.swap(true, Ordering::AcqRel) {
+                run.kernel.env.clock.sleep(limits::STORE_RETRY).await;
+                run.rereads_mail.store(false, Ordering::Release);
+                if run.fetch_mail().await.is_ok() || run.rereads_mail.swap(true, Ordering::AcqRel) {
                     return;
                 }
             }
         }));
     }
 
-    /// Fetches new mail.
+    /// Reads new mail once.
     async fn fetch_mail(&self) -> Result<(), StoreError> {
         let seen = self.with(|machine| machine.seen());
         let mail = self.kernel.store.mail(self.id, seen).await?;
@@ -461,7 +469,7 @@ impl Run {
         Ok(())
     }
 
-    /// New mail is here; wakes what waits for it.
+    /// Delivers new mail, and wakes the futures that wait for it.
     pub(crate) fn deliver(&self, mail: Vec<Mail>) {
         let now = self.now();
         self.with(|machine| mail.into_iter().for_each(|mail| machine.deliver(mail, now)));
@@ -469,8 +477,8 @@ impl Run {
     }
 }
 
-/// Held while a branch with a task of its own is polled. Between two of its operations it holds nothing else, and is far
-/// from standing still.
+/// Held while a branch with a task of its own is polled. Between two operations such a branch holds nothing else, and
+/// yet it is not idle.
 pub(crate) struct Polling(Arc<Run>);
 
 impl Polling {
@@ -488,7 +496,7 @@ impl Drop for Polling {
     }
 }
 
-/// Held by what stands still and is not parked: a run with any of these is not suspended.
+/// Held by an operation that is pending and not parked. A run with any of these is not suspended.
 #[derive(Default)]
 pub(crate) struct Awake(Option<Arc<Run>>);
 
@@ -506,7 +514,7 @@ impl Awake {
 
     fn release(&mut self) {
         let Some(run) = self.0.take() else { return };
-        // The last one tells whoever drives the run, which may stand still on another thread.
+        // The last one wakes the driver, which may be pending on another thread.
         if run.awake.fetch_sub(1, Ordering::AcqRel) == 1 && run.waited.load(Ordering::Acquire) {
             run.wake();
         }
@@ -519,31 +527,32 @@ impl Drop for Awake {
     }
 }
 
-/// What a wall clock and ticks of the same moment differ by. Nanoseconds since 1970 fit until the year 2262.
-fn ahead((wall, ticks): (Timestamp, u64)) -> i64 {
+/// The difference between a wall clock reading and a tick reading of the same moment. Nanoseconds since 1970 fit until
+/// the year 2262.
+fn clock_offset((wall, ticks): (Timestamp, u64)) -> i64 {
     wall.as_micros().saturating_mul(1_000).saturating_sub(i64::try_from(ticks).unwrap_or(i64::MAX))
 }
 
-/// A future's place among those that are woken when something happens to the run.
+/// A future's slot among those that are woken at events of the run.
 #[derive(Default)]
 pub(crate) struct Registration(Option<(Arc<Run>, usize)>);
 
 impl Registration {
-    /// Asks to be woken, once, at the next event of the run.
+    /// Registers to be woken once, at the next event of the run.
     pub(crate) fn register(&mut self, run: &Arc<Run>, cx: &Context<'_>) {
-        let mut interest = run.interest.lock();
+        let mut event_wakers = run.event_wakers.lock();
         match &self.0 {
-            Some((_, slot)) => match &mut interest.slots[*slot] {
+            Some((_, slot)) => match &mut event_wakers.slots[*slot] {
                 Some(waker) if waker.will_wake(cx.waker()) => {}
-                place => *place = Some(cx.waker().clone()),
+                waker => *waker = Some(cx.waker().clone()),
             },
             None => {
-                let slot = interest.free.pop().unwrap_or_else(|| {
-                    interest.slots.push(None);
-                    interest.slots.len() - 1
+                let slot = event_wakers.free.pop().unwrap_or_else(|| {
+                    event_wakers.slots.push(None);
+                    event_wakers.slots.len() - 1
                 });
-                interest.slots[slot] = Some(cx.waker().clone());
-                drop(interest);
+                event_wakers.slots[slot] = Some(cx.waker().clone());
+                drop(event_wakers);
                 self.0 = Some((run.clone(), slot));
             }
         }
@@ -553,9 +562,9 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let Some((run, slot)) = self.0.take() {
-            let mut interest = run.interest.lock();
-            interest.slots[slot] = None;
-            interest.free.push(slot);
+            let mut event_wakers = run.event_wakers.lock();
+            event_wakers.slots[slot] = None;
+            event_wakers.free.push(slot);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Where a forked run comes from, and which part of each body is still its original's.
+//! Where a forked run comes from, and which part of each body still belongs to its original.
 //!
-//! Whatever a body derives from its run's identity (random numbers, uuids, the run's id, the keys of open waits) may have
-//! gone into the input of an operation that was copied. So it is derived from the original until the body has passed its
-//! last copied operation, and from the fork itself afterwards. That is decided by records alone, so a fork that is entered
-//! again draws the same.
+//! A body derives values from its run's identity: random numbers, UUIDs, the run's id, the keys of open waits. Such a
+//! value may be part of the input of an operation that was copied. So these values are derived from the original until
+//! the body has passed its last copied operation, and from the fork itself afterwards. Records alone decide that, so a
+//! fork that is entered again gets the same values.
 
 use rustc_hash::FxHashMap;
 
@@ -11,13 +11,13 @@ use super::machine::Machine;
 use crate::id::RunId;
 use crate::path::Path;
 
-/// The runs a fork's copied records were made by, the oldest first: a fork of a fork has two.
+/// The runs that made a fork's copied records, the oldest first. A fork of a fork has two.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins {
     list: Vec<Origin>,
     /// Records that followed the headers so far.
     records: u32,
-    /// Runs that an original spawned: this one has their handles and is not their parent.
+    /// Runs that an original spawned. This run has their handles, but is not their parent.
     children: Vec<RunId>,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct Origins {
 struct Origin {
     run: RunId,
     generation: u32,
-    /// This many records after the headers are copies of its.
+    /// This many records after the headers were copied from it.
     copied: u32,
-    /// For each body the last operation that was copied.
+    /// For each body, the last operation that was copied.
     last: FxHashMap<Path, u32>,
 }
 
@@ -36,7 +36,7 @@ impl Origins {
         self.list.push(Origin { run, generation, copied, last: FxHashMap::default() });
     }
 
-    /// A record follows.
+    /// Counts a record that follows the headers.
     pub(crate) fn note(&mut self, path: &Path) {
         if self.list.is_empty() {
             return;
@@ -49,18 +49,18 @@ impl Origins {
         }
     }
 
-    /// Whose a body is that asks for the operation at `next` next: a run and its generation; `None` if it is its own.
+    /// The run and generation whose identity a body uses before the operation at `next`; `None` if that is its own run.
     pub(crate) fn at(&self, body: &Path, next: u32) -> Option<(RunId, u32)> {
         let covers = |origin: &&Origin| origin.last.get(body).is_some_and(|last| *last >= next);
         self.list.iter().find(covers).map(|origin| (origin.run, origin.generation))
     }
 
-    /// An original spawned this run.
+    /// Adds a run that an original spawned.
     pub(crate) fn spawned(&mut self, child: RunId) {
         self.children.push(child);
     }
 
-    /// Whether an original spawned this run: it tells only its parent how it ends.
+    /// Whether an original spawned this run. A run reports its end only to its parent.
     pub(crate) fn have_child(&self, run: RunId) -> bool {
         self.children.contains(&run)
     }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w10_a_body_is_its_originals_until_it_passes_the_last_copied_operation() {
+    fn w10_a_body_uses_its_originals_identity_until_it_passes_the_last_copied_operation() {
         let run = |n| RunId::from_bytes([n; 16]);
         let mut origins = Origins::default();
         origins.forked(run(1), 0, 2);

@@ -1,4 +1,4 @@
-//! What a run has to tell the store and has not been told to be durable.
+//! The changes of a run that the store has not confirmed as durable yet.
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use super::record::Record;
 use super::state::{Doubt, Park, RunState};
 use crate::id::RunId;
 use crate::limits::BUFFERED_RECORDS;
+use crate::path::Path;
 use crate::store::{ArtifactId, Change, Commit, Creation, Guard, KeyPlace, Message};
 
-/// Buffers changes, hands them out as one commit at a time, and knows by *marks* which of them are durable.
+/// Buffers changes, hands them out one commit at a time, and knows by *marks* which of them are durable.
 pub(crate) struct Outbox {
     run: RunId,
     epoch: u64,
@@ -18,25 +19,26 @@ pub(crate) struct Outbox {
     create: Option<Creation>,
     records: Vec<Record>,
     state: Option<RunState>,
-    facts: Rare<Facts>,
+    rare: Rare<RareChanges>,
     marks: Marks,
-    /// How many records the last commit had: the next one may have as many.
-    room: usize,
-    /// Nothing is sent while this holds.
+    /// The number of records in the last commit. The next one may have as many.
+    capacity_hint: usize,
+    /// Nothing is sent while this is set.
     corked: bool,
-    /// Other runs that the commit on its way writes to.
-    telling: Vec<RunId>,
+    /// Other runs that the commit in flight writes to.
+    recipients: Vec<RunId>,
 }
 
-/// What most commits do not say: changes of which only the last matters, and those that are collected.
+/// Changes that most commits lack: some of which only the latest counts, and some that accumulate.
 #[derive(Default)]
-struct Facts {
+struct RareChanges {
     doubts: Option<Vec<Doubt>>,
     parks: Option<Vec<Park>>,
     keys: Option<Vec<KeyPlace>>,
+    left: Vec<Path>,
     examined: Option<u64>,
     consumed: Vec<u64>,
-    /// Letters to other runs, and runs to start: they leave the process with what they follow from.
+    /// Messages to other runs, and runs to start. They leave the process with the records they follow from.
     others: Vec<Change>,
     continues: bool,
 }
@@ -48,14 +50,14 @@ pub(crate) struct Started {
     pub(crate) records: Vec<Record>,
 }
 
-/// Counts changes: `durable <= sent <= written`.
+/// Counters of changes: `durable <= sent <= written`.
 #[derive(Default)]
 struct Marks {
     written: u64,
     sent: u64,
     durable: u64,
     wanted: u64,
-    /// Records in the commit on its way, if one is.
+    /// Records in the commit in flight, if there is one.
     in_flight: Option<u64>,
 }
 
@@ -72,11 +74,11 @@ impl Outbox {
             create: None,
             records: Vec::new(),
             state: None,
-            facts: Rare::default(),
+            rare: Rare::default(),
             marks: Marks::default(),
-            room: 1,
+            capacity_hint: 1,
             corked: false,
-            telling: Vec::new(),
+            recipients: Vec::new(),
         }
     }
 
@@ -84,17 +86,17 @@ impl Outbox {
         self.epoch
     }
 
-    /// Whether the store will know of this run by the time everything written is durable.
+    /// Whether the store will know this run once everything written is durable.
     pub(crate) fn exists(&self) -> bool {
         self.create.is_none() || self.marks.written > 0
     }
 
-    /// Whether the store knows of this run.
+    /// Whether the store knows this run.
     pub(crate) fn is_stored(&self) -> bool {
         self.create.is_none() && (self.seq > 0 || self.marks.durable > 0)
     }
 
-    /// Keeps everything back, for work that has not left the process and is not described in full yet.
+    /// Holds everything back, for work that has not left the process and is not fully described yet.
     pub(crate) fn cork(&mut self, corked: bool) {
         self.corked = corked;
     }
@@ -103,11 +105,11 @@ impl Outbox {
         self.records.reserve(records);
     }
 
-    /// Inlined, because a record is large and otherwise copied on its way here.
+    /// Inlined, because a record is large and would otherwise be copied on its way here.
     #[inline]
     pub(crate) fn append(&mut self, record: Record) -> u64 {
         if self.records.capacity() == 0 {
-            self.records.reserve_exact(self.room);
+            self.records.reserve_exact(self.capacity_hint);
         }
         self.records.push(record);
         self.mark()
@@ -119,54 +121,60 @@ impl Outbox {
     }
 
     pub(crate) fn doubts(&mut self, doubts: Vec<Doubt>) {
-        self.facts.make().doubts = Some(doubts);
+        self.rare.make().doubts = Some(doubts);
         self.mark();
     }
 
     pub(crate) fn examined(&mut self, position: u64) {
-        self.facts.make().examined = Some(position);
+        self.rare.make().examined = Some(position);
         self.mark();
     }
 
     pub(crate) fn parks(&mut self, parks: Vec<Park>) {
-        self.facts.make().parks = Some(parks);
+        self.rare.make().parks = Some(parks);
         self.mark();
     }
 
     pub(crate) fn keys(&mut self, keys: Vec<KeyPlace>) {
-        self.facts.make().keys = Some(keys);
+        self.rare.make().keys = Some(keys);
         self.mark();
     }
 
-    /// What the message at `position` said is in the journal now, or void.
+    /// Operations at or below this path no longer have a place in a queue of the store.
+    pub(crate) fn leave(&mut self, path: Path) {
+        self.rare.make().left.push(path);
+        self.mark();
+    }
+
+    /// The content of the message at `position` is in the journal now, or is void.
     pub(crate) fn consumed(&mut self, position: u64) {
-        self.facts.make().consumed.push(position);
+        self.rare.make().consumed.push(position);
         self.mark();
     }
 
-    /// Writes to another run, together with what is in the buffer.
+    /// Sends a message to another run, together with the buffered changes.
     pub(crate) fn mail(&mut self, run: RunId, message: Message, dedupe: Option<Arc<str>>) -> u64 {
-        self.facts.make().others.push(Change::Mail { run, message, dedupe });
+        self.rare.make().others.push(Change::Mail { run, message, dedupe });
         self.mark()
     }
 
-    /// Starts another run, together with what is in the buffer.
+    /// Starts another run, together with the buffered changes.
     pub(crate) fn start(&mut self, run: RunId, creation: Creation, records: Vec<Record>) -> u64 {
-        self.facts.make().others.push(Change::Start { run, creation, records });
+        self.rare.make().others.push(Change::Start { run, creation, records });
         self.mark()
     }
 
-    /// The run refers to these from now on, together with what is in the buffer.
+    /// The run refers to these artifacts from now on, together with the buffered changes.
     pub(crate) fn refer(&mut self, artifacts: Vec<ArtifactId>) {
         if !artifacts.is_empty() {
-            self.facts.make().others.push(Change::Refer { run: self.run, artifacts, by: self.run });
+            self.rare.make().others.push(Change::Refer { run: self.run, artifacts, by: self.run });
             self.mark();
         }
     }
 
-    /// What is appended from now on begins the next generation; what is in the buffer goes to the store first.
+    /// What is appended from now on begins the next generation. The buffered changes go to the store first.
     pub(crate) fn next_generation(&mut self) {
-        self.facts.make().continues = true;
+        self.rare.make().continues = true;
         self.mark();
     }
 
@@ -184,72 +192,75 @@ impl Outbox {
         self.marks.durable >= mark
     }
 
-    /// Somebody waits for this mark.
+    /// Notes that this mark is waited for.
     pub(crate) fn want(&mut self, mark: u64) {
         self.marks.wanted = self.marks.wanted.max(mark);
     }
 
-    /// Whether a commit should be sent although nobody may wait for it.
+    /// Whether a commit should be sent although nothing may wait for it.
     pub(crate) fn is_due(&self) -> bool {
         self.marks.wanted > self.marks.sent || self.records.len() >= BUFFERED_RECORDS
     }
 
-    /// Everything not sent yet, as one commit; `None` while one is on its way or there is nothing to say.
+    /// Everything not sent yet as one commit; `None` while one is in flight or if there is nothing to send.
     pub(crate) fn take(&mut self) -> Option<Commit> {
         if self.corked || self.marks.in_flight.is_some() || self.marks.sent == self.marks.written {
             return None;
         }
         let guard = Guard::Owner { run: self.run, epoch: self.epoch, expected_seq: self.seq };
-        // Most runs are one commit of three changes, most others are appended to.
+        // Most runs are one commit of three changes. Most other commits only append.
         let mut changes = Vec::with_capacity(if self.create.is_some() { 3 } else { 1 });
         changes.extend(self.create.take().map(Change::Create));
-        let facts = self.facts.take();
-        if facts.as_ref().is_some_and(|facts| facts.continues) {
+        let rare = self.rare.take();
+        if rare.as_ref().is_some_and(|rare| rare.continues) {
             changes.push(Change::Continue);
         }
         self.marks.in_flight = Some(self.records.len() as u64);
         if !self.records.is_empty() {
-            self.room = self.records.len().min(BUFFERED_RECORDS);
+            self.capacity_hint = self.records.len().min(BUFFERED_RECORDS);
             changes.push(Change::Append(std::mem::take(&mut self.records)));
         }
-        let others = facts.map(|facts| self.tell(facts, &mut changes));
+        let others = rare.map(|rare| self.add_rare_changes(rare, &mut changes));
         changes.extend(self.state.take().map(Change::State));
         changes.extend(others.into_iter().flatten());
         self.marks.sent = self.marks.written;
         Some(Commit { guard, changes })
     }
 
-    /// Says what else there is to say; returns what is for other runs.
-    fn tell(&mut self, facts: Facts, changes: &mut Vec<Change>) -> Vec<Change> {
-        // Before the state: a store that forgets finished runs must know what is open.
-        changes.extend(facts.doubts.map(Change::Doubts));
-        changes.extend(facts.parks.map(Change::Parks));
-        changes.extend(facts.keys.map(Change::Keys));
-        // Before the state: a suspended run is due if it has mail beyond this.
-        changes.extend(facts.examined.map(Change::Examined));
-        if !facts.consumed.is_empty() {
-            changes.push(Change::Consumed(facts.consumed));
+    /// Adds the rare changes to a commit. Returns those that are for other runs.
+    fn add_rare_changes(&mut self, rare: RareChanges, changes: &mut Vec<Change>) -> Vec<Change> {
+        // Before the state: a store that deletes finished runs must know what is open.
+        changes.extend(rare.doubts.map(Change::Doubts));
+        changes.extend(rare.parks.map(Change::Parks));
+        changes.extend(rare.keys.map(Change::Keys));
+        if !rare.left.is_empty() {
+            changes.push(Change::Leave(rare.left));
         }
-        self.telling.extend(facts.others.iter().filter_map(|change| match change {
+        // Before the state: a suspended run is due if it has mail beyond this position.
+        changes.extend(rare.examined.map(Change::Examined));
+        if !rare.consumed.is_empty() {
+            changes.push(Change::Consumed(rare.consumed));
+        }
+        self.recipients.extend(rare.others.iter().filter_map(|change| match change {
             Change::Mail { run, .. } | Change::Start { run, .. } => Some(*run),
             _ => None,
         }));
-        facts.others
+        rare.others
     }
 
-    /// The commit on its way is durable; returns the other runs it wrote to.
+    /// The commit in flight is durable. Returns the other runs that it wrote to.
     pub(crate) fn accepted(&mut self) -> Vec<RunId> {
         self.seq += self.marks.in_flight.take().unwrap_or(0);
         self.marks.durable = self.marks.sent;
-        self.take_telling()
+        self.take_recipients()
     }
 
-    /// The other runs that the commit on its way writes to.
-    pub(crate) fn take_telling(&mut self) -> Vec<RunId> {
-        std::mem::take(&mut self.telling)
+    /// The other runs that the commit in flight writes to.
+    pub(crate) fn take_recipients(&mut self) -> Vec<RunId> {
+        std::mem::take(&mut self.recipients)
     }
 
-    /// Records the store has.
+    /// Number of records that the store has.
     pub(super) fn seq(&self) -> u64 {
         self.seq
     }
@@ -259,7 +270,7 @@ impl Outbox {
         &self.records
     }
 
-    /// Whether a commit is on its way.
+    /// Whether a commit is in flight.
     pub(super) fn is_sending(&self) -> bool {
         self.marks.in_flight.is_some()
     }
@@ -281,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn one_commit_at_a_time_and_marks_tell_what_is_durable() {
+    fn one_commit_is_in_flight_at_a_time_and_marks_show_what_is_durable() {
         let run = RunId::from_bytes([1; 16]);
         let mut outbox = Outbox::create(run, Creation::default());
         let first = outbox.append(record());
@@ -289,7 +300,7 @@ mod tests {
         assert_eq!(commit.guard, Guard::Owner { run, epoch: 1, expected_seq: 0 });
         assert_eq!(commit.changes.len(), 2, "create and append");
         let second = outbox.append(record());
-        assert!(outbox.take().is_none(), "one on its way");
+        assert!(outbox.take().is_none(), "one is in flight");
         assert!(!outbox.is_durable(first));
         outbox.accepted();
         assert!(outbox.is_durable(first) && !outbox.is_durable(second));
@@ -300,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_buffer_is_due_without_anyone_waiting() {
+    fn a_full_buffer_is_due_without_a_waiter() {
         let mut outbox = Outbox::existing(RunId::from_bytes([1; 16]), 1, 0);
         for _ in 0..BUFFERED_RECORDS - 1 {
             outbox.append(record());

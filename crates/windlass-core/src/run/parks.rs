@@ -1,12 +1,11 @@
-//! What a run waits for, the mail that answers it, and whether it can be suspended.
+//! What a run waits for, the mail that answers it, and whether the run can be suspended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::machine::{Machine, Stop};
 use super::record::{Event, Record, Recorded};
 use super::state::{Blocked, Park, RunState};
 use crate::admit::KeyTurn;
-use crate::id::RunId;
 use crate::path::Path;
 use crate::store::{KeyPlace, Mail, Message, Resolution};
 use crate::time::Timestamp;
@@ -18,34 +17,38 @@ use std::sync::Arc;
 /// The waiting operations of a run.
 #[derive(Default)]
 pub(super) struct Parks {
-    /// Apart from the map, which makes room for eleven at a time: most runs wait for one thing.
+    /// Boxed, because a map node has room for eleven entries, and most runs wait for one thing.
     open: BTreeMap<Path, Box<Park>>,
-    /// Whether the store knows of another set.
+    /// Whether the store has another set.
     changed: bool,
     /// Deadlines of bodies around the parks.
     deadlines: BTreeMap<Path, Timestamp>,
     /// Why reply keys are void.
     revoked: Option<String>,
-    /// Answers to open waits, which may be asked for again.
+    /// Answers to open waits, which may be awaited again.
     answers: BTreeMap<Path, Box<Recorded>>,
     keys: KeyPlaces,
 }
 
-/// The places of a run's operations in the queues of keys.
+/// The places of a run's operations in the key queues.
 #[derive(Default)]
 struct KeyPlaces {
     places: BTreeMap<Path, KeyPlace>,
-    /// What the store knows, or is about to.
+    /// The places that the store has, or is about to get.
     stored: Vec<KeyPlace>,
-    /// Whether that may differ.
+    /// Whether `stored` may be outdated.
     changed: bool,
-    /// Those that are given up once so much is durable.
+    /// Places that are given up once this mark is durable.
     leaving: Vec<(u64, KeyTurn)>,
+    /// Whether the store holds the queues. Then it is told only which places are given up.
+    is_shared: bool,
+    /// Operations whose keys the store granted.
+    granted: BTreeSet<Path>,
 }
 
 impl Parks {
-    /// Those of a run that is taken up. What the journal says is open stays on the list until its operation is asked for
-    /// again: a person may answer it at any moment.
+    /// The parks of a run that is taken up. Items that the journal lists as open stay on the list until their operation
+    /// is asked for again, because a person may answer them at any moment.
     pub(super) fn of_past(revoked: Option<String>, open: Vec<Park>) -> Self {
         let open = open.into_iter().map(|park| (park.path.clone(), Box::new(park))).collect();
         Self { revoked, open, changed: true, ..Self::default() }
@@ -53,23 +56,23 @@ impl Parks {
 }
 
 /// An answer to a park.
-pub(crate) enum Answer {
+pub(crate) enum ParkAnswer {
     /// What the operation returns.
     Result(Recorded),
     /// A decision about a call.
     Decided { granted: bool, by: String, reason: String, until: Timestamp },
-    /// A connection is there, or refused.
+    /// A connection is established or refused.
     Connected { refused: Option<String> },
 }
 
-/// Where a park looks for its answer.
-pub(crate) struct Looks<'a> {
+/// What a park looks for in the mailbox.
+pub(crate) struct ParkQuery<'a> {
     pub(crate) path: &'a Path,
     pub(crate) on: &'a Blocked,
 }
 
 impl Machine {
-    /// Shows that an operation waits.
+    /// Lists a waiting operation.
     pub(crate) fn park(&mut self, park: Park) {
         let parks = self.parks.make();
         if parks.open.get(&park.path).is_none_or(|open| **open != park) {
@@ -78,59 +81,84 @@ impl Machine {
         }
     }
 
-    /// An operation no longer waits.
+    /// The operation no longer waits.
     pub(crate) fn unpark(&mut self, path: &Path) {
         if let Some(parks) = self.parks.get_mut() {
             parks.changed |= parks.open.remove(path).is_some();
         }
     }
 
-    /// A body was dropped: nothing below it waits any more.
+    /// A body was dropped, so nothing below it waits any more.
     pub(super) fn unpark_below(&mut self, path: &Path) {
         self.leave_places(path);
         let Some(parks) = self.parks.get_mut() else { return };
         let before = parks.open.len();
         parks.open.retain(|at, _| !at.positions().starts_with(path.positions()));
         parks.changed |= parks.open.len() != before;
-        // Nor must any of it end by a certain time.
+        // The deadlines below it end too.
         parks.deadlines.retain(|at, _| !at.positions().starts_with(path.positions()));
     }
 
-    /// The places that a run has when it is taken up. They stay on the list until their operations are asked for again.
-    pub(crate) fn has_places(&mut self, places: Vec<KeyPlace>) {
+    /// Sets the places of a run that is taken up. They stay on the list until their operations are asked for again.
+    pub(crate) fn set_places(&mut self, places: Vec<KeyPlace>) {
         if !places.is_empty() {
             let keys = &mut self.parks.make().keys;
             keys.places = places.into_iter().map(|place| (place.path.clone(), place)).collect();
-            // The store may know less, if it failed meanwhile.
+            // The store may have fewer if it failed meanwhile.
             keys.changed = true;
         }
     }
 
-    /// An operation has this place in the queue of its key.
+    /// Lists the place of an operation in the queue of its key.
     pub(crate) fn set_place(&mut self, place: KeyPlace) {
         let keys = &mut self.parks.make().keys;
         keys.changed = true;
         keys.places.insert(place.path.clone(), place);
     }
 
-    /// An operation is over, or gave up its place: neither it nor what is below it has one.
+    /// An operation ended, or gave up its place. Neither it nor anything below it has one now.
     pub(crate) fn leave_places(&mut self, path: &Path) {
         let Some(parks) = self.parks.get_mut() else { return };
         let keys = &mut parks.keys;
-        if !keys.places.is_empty() {
-            keys.places.retain(|at, _| !at.positions().starts_with(path.positions()));
+        if keys.places.is_empty() {
+            return;
+        }
+        let before = keys.places.len();
+        keys.places.retain(|at, _| !at.positions().starts_with(path.positions()));
+        if !keys.is_shared {
             keys.changed = true;
+        } else if keys.places.len() != before {
+            keys.granted.retain(|at| !at.positions().starts_with(path.positions()));
+            self.outbox.leave(path.clone());
         }
     }
 
-    /// A place is given up once everything that was said so far is durable.
+    /// Lists an operation that has, or requests, a place in a queue of the store.
+    pub(crate) fn set_shared_place(&mut self, path: &Path, key: &Arc<str>) {
+        let keys = &mut self.parks.make().keys;
+        keys.is_shared = true;
+        let place = KeyPlace { path: path.clone(), key: key.clone(), ticket: 0, held: false };
+        keys.places.insert(path.clone(), place);
+    }
+
+    /// The store granted an operation its key.
+    pub(super) fn grant(&mut self, path: Path) {
+        self.parks.make().keys.granted.insert(path);
+    }
+
+    /// Whether the store granted the operation its key. True only once for each grant.
+    pub(crate) fn take_granted(&mut self, path: &Path) -> bool {
+        self.parks.get_mut().is_some_and(|parks| parks.keys.granted.remove(path))
+    }
+
+    /// Gives up a place once everything recorded so far is durable.
     pub(crate) fn leave_when_durable(&mut self, turn: KeyTurn) {
         self.leave_places(turn.path());
         let mark = self.outbox.written();
         self.parks.make().keys.leaving.push((mark, turn));
     }
 
-    /// The places that are to be given up by now.
+    /// The places that are to be given up now.
     pub(crate) fn take_left(&mut self) -> Vec<KeyTurn> {
         let Some(parks) = self.parks.get_mut().filter(|parks| !parks.keys.leaving.is_empty()) else {
             return Vec::new();
@@ -141,7 +169,7 @@ impl Machine {
         left.into_iter().map(|(_, turn)| turn).collect()
     }
 
-    /// A body must end by then, whatever its operations wait for.
+    /// A body must end by this time, whatever its operations wait for. `None` removes the deadline.
     pub(crate) fn deadline(&mut self, path: &Path, at: Option<Timestamp>) {
         match at {
             Some(at) => self.parks.make().deadlines.insert(path.clone(), at),
@@ -149,7 +177,7 @@ impl Machine {
         };
     }
 
-    /// Puts what changed about the parks into the next commit.
+    /// Puts changed parks and places into the next commit.
     pub(super) fn publish_parks(&mut self) {
         let Some(parks) = self.parks.get_mut() else { return };
         if std::mem::take(&mut parks.changed) {
@@ -162,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// An open wait has its answer, for whoever else waits for it.
+    /// Keeps the answer to an open wait for other operations that wait for it.
     pub(crate) fn answered_open(&mut self, path: Path, result: Recorded) {
         self.parks.make().answers.insert(path, Box::new(result));
     }
@@ -172,7 +200,7 @@ impl Machine {
         self.parks.get()?.answers.get(path).map(|answer| &**answer)
     }
 
-    /// Why the reply keys of this run are void.
+    /// Why the reply keys of this run are void, if they are.
     pub(crate) fn revocation(&self) -> Option<&str> {
         self.parks.get()?.revoked.as_deref()
     }
@@ -187,51 +215,60 @@ impl Machine {
         self.parks.make().revoked = Some(reason);
     }
 
-    /// Takes the answer to a park out of the mailbox. The mailbox forgets it only in the commit that has the next record of
-    /// the operation that took it.
-    pub(crate) fn take_answer(&mut self, looks: &Looks<'_>) -> Option<Answer> {
-        let Some(index) = self.mail.iter().position(|mail| answers(&mail.message, looks)) else {
-            return self.joined_before(looks);
+    /// Takes the answer to a park out of the mailbox. The mailbox forgets the message only with the commit that
+    /// contains the next record of the operation that took it.
+    pub(crate) fn take_answer(&mut self, query: &ParkQuery<'_>) -> Option<ParkAnswer> {
+        let Some(index) = self.mail.iter().position(|mail| answers(&mail.message, query)) else {
+            return self.joined_before(query);
         };
-        // A connection is there for every call that needs it, so its message stays.
+        // A connection serves every call that needs it, so its message stays.
         if let Message::Connect { .. } = self.mail[index].message {
-            let latest = self.mail.iter().rev().find(|mail| answers(&mail.message, looks))?;
+            let latest = self.mail.iter().rev().find(|mail| answers(&mail.message, query))?;
             let Message::Connect { refused, .. } = &latest.message else { return None };
-            return Some(Answer::Connected { refused: refused.clone() });
+            return Some(ParkAnswer::Connected { refused: refused.clone() });
         }
         let mail = self.mail.remove(index)?;
-        self.undecided.push((looks.path.clone(), mail.position));
+        self.unrecorded_mail.push((query.path.clone(), mail.position));
         match mail.message {
-            Message::Resolve { resolution, .. } => Some(Answer::Result(resolved(resolution))),
+            Message::Resolve { resolution, .. } => Some(ParkAnswer::Result(resolved(resolution))),
             Message::Signal { value, .. } => {
                 let output = Output::value(Arc::unwrap_or_clone(value));
-                Some(Answer::Result(Ok(Arc::new(output))))
+                Some(ParkAnswer::Result(Ok(Arc::new(output))))
             }
             Message::Ended { run, result } => {
                 if let Ok(output) = &result {
-                    self.refs.vouch(looks.path, output.refs.clone());
+                    self.refs.vouch(query.path, output.refs.clone());
                 }
                 self.history.make().joined.insert(run, result.clone());
-                Some(Answer::Result(result))
+                Some(ParkAnswer::Result(result))
             }
-            Message::Decide { granted, by, reason, until, .. } => Some(Answer::Decided { granted, by, reason, until }),
+            Message::Decide { granted, by, reason, until, .. } => {
+                Some(ParkAnswer::Decided { granted, by, reason, until })
+            }
             _ => None,
         }
     }
 
-    /// A child says once how it ended; whoever waits for it again is told the same.
-    fn joined_before(&self, looks: &Looks<'_>) -> Option<Answer> {
-        let Blocked::Child { run } = looks.on else { return None };
-        self.history.get()?.joined.get(run).cloned().map(Answer::Result)
+    /// A child reports its end once. Later waits for it get the same result.
+    fn joined_before(&self, query: &ParkQuery<'_>) -> Option<ParkAnswer> {
+        let Blocked::Child { run } = query.on else { return None };
+        self.history.get()?.joined.get(run).cloned().map(ParkAnswer::Result)
     }
 
-    /// Suspends the run if all it does is wait: the commit says up to where its mailbox was examined.
+    /// Suspends the run if it only waits. The commit says up to which position the mailbox was examined.
     pub(crate) fn try_suspend(&mut self, now: Timestamp) -> bool {
         let waits = self.open_parks().next().is_some() || !self.doubts.is_empty();
-        if self.stop.is_some() || self.is_cancelled() || !waits || !self.undecided.is_empty() {
+        if self.stop.is_some() || self.is_cancelled() || !waits || !self.unrecorded_mail.is_empty() {
             return false;
         }
         let wake = self.next_wake();
+        let is_granted = |park: &Park| {
+            let granted = self.parks.get().map(|parks| &parks.keys.granted);
+            matches!(park.on, Blocked::Key { .. }) && granted.is_some_and(|granted| granted.contains(&park.path))
+        };
+        if self.open_parks().any(is_granted) {
+            return false;
+        }
         if wake.is_some_and(|wake| wake <= now) || self.mail.iter().any(|mail| self.is_awaited(mail)) {
             return false;
         }
@@ -251,7 +288,7 @@ impl Machine {
         self.parks.get().into_iter().flat_map(|parks| parks.open.values().map(|park| &**park))
     }
 
-    /// Whether a message of this kind was delivered, and no operation is there to take it.
+    /// Whether such a message was delivered and no operation waits for it.
     pub(crate) fn has_passed_by(&self, is_this: impl Fn(&Message) -> bool) -> bool {
         self.mail.iter().any(|mail| is_this(&mail.message) && !self.is_awaited(mail))
     }
@@ -263,34 +300,34 @@ impl Machine {
                 self.doubts.iter().any(|doubt| doubt.path == *path && doubt.attempt == *attempt)
             }
             Message::Resolve { path, .. } if self.doubts.iter().any(|doubt| doubt.path == *path) => true,
-            message => self.open_parks().any(|park| answers(message, &park.looks())),
+            message => self.open_parks().any(|park| answers(message, &park.query())),
         }
     }
 }
 
 impl Park {
-    fn looks(&self) -> Looks<'_> {
-        Looks { path: &self.path, on: &self.on }
+    fn query(&self) -> ParkQuery<'_> {
+        ParkQuery { path: &self.path, on: &self.on }
     }
 }
 
-fn answers(message: &Message, looks: &Looks<'_>) -> bool {
-    match (message, looks.on) {
-        (Message::Resolve { path, .. }, Blocked::Input { at, .. }) => at.as_ref().unwrap_or(looks.path) == path,
+fn answers(message: &Message, query: &ParkQuery<'_>) -> bool {
+    match (message, query.on) {
+        (Message::Resolve { path, .. }, Blocked::Input { at, .. }) => at.as_ref().unwrap_or(query.path) == path,
         (Message::Signal { name, .. }, Blocked::Signal { name: wanted }) => name == wanted,
         (Message::Ended { run, .. }, Blocked::Child { run: wanted }) => run == wanted,
         (Message::Decide { path, digest, .. }, Blocked::Approval { digest: wanted, .. }) => {
-            path == looks.path && digest == wanted
+            path == query.path && digest == wanted
         }
         (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted }) => provider == wanted,
         _ => false,
     }
 }
 
-/// What tells an answer "it timed out" from nobody having answered in time.
-const OUTSIDE_TIMED_OUT: &str = "whoever was to answer ran out of time";
+/// Distinguishes the answer "it timed out" from an answer that did not arrive in time.
+const OUTSIDE_TIMED_OUT: &str = "the other side answered that it timed out";
 
-/// What a body is told of an answer.
+/// The result of an operation that gets this answer.
 pub(crate) fn resolved(resolution: Resolution) -> Recorded {
     match resolution {
         Resolution::Ok { value } => Ok(Arc::new(Output::value(value))),
@@ -298,17 +335,4 @@ pub(crate) fn resolved(resolution: Resolution) -> Recorded {
         Resolution::Timeout => Err(Arc::new(ToolError::TimedOut { message: OUTSIDE_TIMED_OUT.to_owned() })),
         Resolution::Cancelled { reason } => Err(Arc::new(ToolError::Cancelled { reason })),
     }
-}
-
-/// A child that has ended need not be cancelled, nor carried along to the next generation.
-pub(super) fn forget_ended(children: &mut Vec<RunId>, message: &Message) {
-    if let Message::Ended { run, .. } = message {
-        children.retain(|child| child != run);
-    }
-}
-
-/// The runs a cancelled run takes with it.
-pub(super) fn cancelled_with(children: &[RunId], by: &str, reason: &str) -> Vec<(RunId, Message)> {
-    let message = || Message::Cancel { by: by.to_owned(), reason: format!("its parent was cancelled: {reason}") };
-    children.iter().map(|child| (*child, message())).collect()
 }

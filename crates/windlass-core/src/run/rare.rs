@@ -1,6 +1,6 @@
-//! Parts that most runs do not have.
+//! Optional parts that most runs lack.
 
-/// A part of a run that most do without: out of line, and made when there is first something to keep in it.
+/// A boxed part that most runs do without, made at its first use.
 pub(super) struct Rare<T>(Option<Box<T>>);
 
 impl<T> Default for Rare<T> {
@@ -30,7 +30,7 @@ impl<T> Rare<T> {
 }
 
 impl<T: Default> Rare<T> {
-    /// The part, made if it is not there.
+    /// The part, which is made if it is missing.
     pub(super) fn make(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }

@@ -1,4 +1,4 @@
-//! Makes the finished calls of a run known, for the first condition that looks at them.
+//! Reads the finished calls of a run for the first condition that needs them.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,52 +12,52 @@ use super::{Registration, Run};
 use crate::policy::PastCall;
 use crate::store::StoreError;
 
-/// Where the finished calls of a run are to be had.
-enum Recall {
+/// Where the finished calls of a run are.
+enum RecallSource {
     Known,
-    /// In the journal: this many records, and what the machine noted after them.
+    /// In the journal: in this many records, and in what the machine noted after them.
     Read(u64),
-    /// A commit is on its way: whether the journal has its records is not known yet.
+    /// A commit is in flight, so it is not known yet whether the journal has its records.
     Later,
 }
 
 impl Machine {
-    fn recall(&mut self) -> Recall {
+    fn recall(&mut self) -> RecallSource {
         if self.past_calls.is_known() {
-            return Recall::Known;
+            return RecallSource::Known;
         }
         if self.past_calls.wanted().is_none() {
             if self.outbox.is_sending() {
-                return Recall::Later;
+                return RecallSource::Later;
             }
             self.past_calls.want(self.outbox.seq(), self.outbox.unsent().iter());
         }
-        self.past_calls.wanted().map_or(Recall::Known, Recall::Read)
+        self.past_calls.wanted().map_or(RecallSource::Known, RecallSource::Read)
     }
 
-    /// Calls of this run that have finished, oldest first; nothing where they are not known.
+    /// The finished calls of this run, oldest first; `None` if they have not been read.
     pub(crate) fn past_calls(&self) -> Option<&[PastCall]> {
         self.past_calls.finished()
     }
 
-    /// Whether no condition of this run has asked for its finished calls before.
+    /// Whether the finished calls of this run must be read first.
     pub(crate) fn must_recall(&self) -> bool {
         !self.past_calls.is_known()
     }
 }
 
-/// Reads what the journal has of a run's finished calls.
+/// Reads a run's finished calls from the journal.
 #[derive(Default)]
 pub(crate) struct Recalling(Option<BoxFuture<'static, Result<Vec<Record>, StoreError>>>);
 
 impl Recalling {
-    /// Ready once the machine knows them.
+    /// Ready once the machine has them.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, run: &Arc<Run>, registration: &mut Registration) -> Poll<()> {
         registration.register(run, cx);
         let before = match run.with(Machine::recall) {
-            Recall::Known => return Poll::Ready(()),
-            Recall::Later => return Poll::Pending,
-            Recall::Read(before) => before,
+            RecallSource::Known => return Poll::Ready(()),
+            RecallSource::Later => return Poll::Pending,
+            RecallSource::Read(before) => before,
         };
         let reading = self.0.get_or_insert_with(|| {
             let (kernel, id) = (run.kernel.clone(), run.id);
@@ -69,7 +69,7 @@ impl Recalling {
                 run.with(|machine| machine.past_calls.read(&journal));
                 Poll::Ready(())
             }
-            // No body hears of it: the run is taken up anew once the store can be read.
+            // No body sees the failure: the run is taken up again once the store can be read.
             Err(error) => {
                 self.0 = None;
                 run.failed(error);

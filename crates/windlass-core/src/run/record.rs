@@ -1,4 +1,4 @@
-//! What a run's journal is made of.
+//! The records that a run's journal consists of.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::value::diff::differences;
 /// One entry of a journal: something that happened to the operation at `path`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Where in the run.
+    /// The path of the operation.
     pub path: Path,
     /// When, by the owner's wall clock.
     pub at: Timestamp,
-    /// What the body asked for; with the first record of a path only.
+    /// What the body asked for. Only in the first record of a path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
     /// What happened.
@@ -36,18 +36,18 @@ pub struct Record {
 pub struct Asked {
     /// Which kind of operation.
     pub kind: OpKind,
-    /// The tool's id, the step's name, or the name of a change.
+    /// The tool's id, the step's name, or the name of a code change.
     pub name: Arc<str>,
-    /// What the tool was called by, where that is not its id.
+    /// The name by which the tool was called, if that is not its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub called: Option<Arc<str>>,
-    /// No tool had that name or id: `name` is what was asked for.
+    /// No tool had that name or id: `name` is the name that was asked for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unresolved: bool,
-    /// The layers a call is made through, and with it everything below it; empty outside of layers.
+    /// The layers that a call, and everything below it, is made through. Empty without layers.
     #[serde(default, skip_serializing_if = "Layers::is_empty")]
     pub layers: Layers,
-    /// Arguments as asked, or a step's declared input.
+    /// The arguments as asked, or a step's declared input.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
     pub input: Option<Arc<Value>>,
     /// The id a model gave the call. Not compared on replay.
@@ -61,10 +61,10 @@ pub struct Asked {
     /// The call's own policy. Not compared on replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Box<Policy>>,
-    /// Why the arguments could not be taken; such a call is refused.
+    /// Why the arguments could not be accepted. Such a call is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<Arc<str>>,
-    /// Where in the input secrets stand. Not compared on replay: it follows from the schema of the day.
+    /// Where the input contains secrets. Not compared on replay, because it follows from the tool's current schema.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub secrets: Places,
 }
@@ -88,13 +88,13 @@ impl Asked {
         }
     }
 
-    /// What the operation was asked for by.
+    /// The name that the operation was asked for by.
     pub(crate) fn as_asked(&self) -> &Arc<str> {
         self.called.as_ref().unwrap_or(&self.name)
     }
 
-    /// Whether both ask for the same thing. The effect class and the model's id may differ, and so may the tool that a name
-    /// resolves to: an operation that has a record keeps the tool of the record.
+    /// Whether both ask for the same thing. The effect class and the model's call id may differ, and so may the tool
+    /// that a name resolves to: an operation with a record keeps the tool of its record.
     pub(crate) fn same(&self, other: &Self) -> bool {
         let input = match (&self.input, &other.input) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
@@ -105,7 +105,7 @@ impl Asked {
         input && self.kind == other.kind && named && self.layers == other.layers
     }
 
-    /// The first places where the inputs differ, without what is secret in either.
+    /// The first positions where the inputs differ, with secrets of either hidden.
     pub(crate) fn differences(&self, other: &Self) -> Vec<Difference> {
         let null = Value::Null;
         let mut found = differences(self.input.as_deref().unwrap_or(&null), other.input.as_deref().unwrap_or(&null));
@@ -150,19 +150,19 @@ impl fmt::Display for Asked {
 pub enum OpKind {
     /// A child call.
     Call,
-    /// Several child calls; they stand below its path.
+    /// Several child calls; their paths are below its own.
     Batch,
     /// A durable step.
     Step,
-    /// Several steps; they stand below its path.
+    /// Several steps; their paths are below its own.
     Steps,
-    /// A place where the code changed.
+    /// The mark of a change in the code.
     Version,
     /// A wait for an answer from outside.
     Wait,
     /// A wait for a time.
     Sleep,
-    /// Several waits of which the first counts; they stand below its path.
+    /// Several waits, of which the first to end counts; their paths are below its own.
     First,
     /// The answer to a wait that was opened before.
     Answer,
@@ -176,7 +176,7 @@ pub enum OpKind {
     Signal,
     /// The cancellation of another run.
     Cancel,
-    /// An event for whoever watches the run.
+    /// An event for the watchers of the run.
     Emit,
 }
 
@@ -190,8 +190,8 @@ pub type Recorded = Result<Arc<Output>, Arc<ToolError>>;
 pub enum Event {
     /// It was asked for, and nothing has been checked or done yet.
     Accepted,
-    /// Middleware or the tool's own `prepare` settled what the call is to do; nothing was attempted yet. From here on
-    /// these bytes count, not what either would say if it were asked again.
+    /// Middleware or the tool's own `prepare` decided what the call is to do; nothing was attempted yet. From here on
+    /// the recorded bytes count, and neither is asked again.
     Prepared(Prepared),
     /// A durable body, or a group of parallel operations, was entered.
     Entered,
@@ -205,35 +205,35 @@ pub enum Event {
     Intended {
         /// Counts from one.
         attempt: u32,
-        /// The attempt is certainly over by then, wherever it runs.
+        /// By this time the attempt is certainly over, wherever it runs.
         over_by: Timestamp,
     },
     /// An attempt failed and another will follow.
     Failed {
         /// Counts from one.
         attempt: u32,
-        /// How.
+        /// The error of the attempt.
         error: Arc<ToolError>,
         /// When the next attempt may start.
         retry_at: Timestamp,
     },
-    /// Whether the attempt happened is not known.
+    /// It is not known whether the attempt happened.
     Doubted {
         /// Which attempt.
         attempt: u32,
-        /// Why it is not known.
+        /// Why that is not known.
         cause: DoubtCause,
-        /// The attempt is certainly over by then, wherever it runs.
+        /// By this time the attempt is certainly over, wherever it runs.
         over_by: Timestamp,
-        /// What the attempt itself said of that.
+        /// What the attempt itself reported about it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         said: Option<Arc<str>>,
     },
-    /// A doubt was settled without ending the operation: the attempt did not happen, or may be repeated all the same.
+    /// A doubt was settled without ending the operation: the attempt did not happen, or may be repeated anyway.
     Settled {
         /// Which attempt.
         attempt: u32,
-        /// By whom.
+        /// Who settled it.
         by: Settler,
         /// Why.
         reason: String,
@@ -242,10 +242,10 @@ pub enum Event {
     Parked {
         /// What for.
         on: Blocked,
-        /// When it stops waiting, whatever happens.
+        /// When it stops waiting in any case.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
-        /// The attempt after which it waits; zero where none was made.
+        /// The attempt after which it waits; zero if there was none.
         #[serde(default, skip_serializing_if = "is_zero")]
         attempt: u32,
     },
@@ -253,42 +253,46 @@ pub enum Event {
     Granted(Grant),
     /// The operation has its outcome.
     Finished(Finished),
-    /// A process that drove this run died, or its lease was taken. Stands at the root.
+    /// A process that drove this run died, or its lease was taken. Recorded at the root.
     Recovered,
-    /// Somebody took the run up again on purpose: earlier deaths no longer count. Stands at the root.
+    /// A person took up the run again on purpose, so earlier deaths no longer count. Recorded at the root.
     Resumed,
-    /// The run goes on with a fresh journal, of which this is the first record. Stands at the root.
+    /// The run continues with a fresh journal, of which this is the first record. Recorded at the root.
     Continued {
         /// Counts from zero.
         generation: u32,
         /// Runs that are still cancelled with this one.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         children: Vec<RunId>,
+        /// Those of `children` that are cancelled when this run ends in any way.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        cancelled_at_end: Vec<RunId>,
     },
-    /// The run is a copy of another one up to a point, and this, or several of it, the beginning of its journal; the
-    /// first says what the run is. Stands at the root.
+    /// The run is a copy of another one up to a point. One or several of these records begin its journal, and the first
+    /// says what the run is. Recorded at the root.
     Forked {
         /// The run it was copied from.
         from: RunId,
         /// Which generation of that run.
         generation: u32,
-        /// Where it leaves that run.
+        /// Where the fork leaves that run.
         cut: Cut,
-        /// How many of the records that follow are copied, from that run or from one before it.
+        /// How many of the records that follow were copied, from that run or from one before it.
         copied: u32,
     },
-    /// The run comes from a backup of its store: what it did after that is not in its journal. Stands at the root.
+    /// The run comes from a backup of its store, so its journal lacks what it did after the backup. Recorded at the
+    /// root.
     Restored {
-        /// Whether it had another id then, and with it other idempotency keys.
+        /// Whether it had another id at that time, and so other idempotency keys.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         renamed: bool,
     },
-    /// The reply keys handed out so far are void. Stands at the root.
+    /// The reply keys handed out so far are void. Recorded at the root.
     Revoked {
         /// Why.
         reason: String,
     },
-    /// Somebody cancelled the run. Stands at the root.
+    /// The run was cancelled. Recorded at the root.
     Cancelled {
         /// Who.
         by: String,
@@ -301,38 +305,39 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Somebody's agreement to one call with exactly these arguments. Being a record of that call, it serves no other.
+/// A person's approval of one call with exactly these arguments. As a record of that call, it applies to no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// The arguments, by their digest.
+    /// The digest of the arguments.
     pub digest: String,
-    /// Who agreed.
+    /// Who approved.
     pub by: String,
     /// Why.
     pub reason: String,
-    /// It is void from then on.
+    /// It is void from this time on.
     pub until: Timestamp,
 }
 
-/// A call as it is to be executed, where that is not what was asked.
+/// A call as it is to be executed, where that differs from what was asked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prepared {
     /// The arguments, if they were rewritten.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
     pub args: Option<Arc<Value>>,
-    /// What `prepare` froze for the attempt.
+    /// What `prepare` froze for the attempts.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "null_too")]
     pub payload: Option<Arc<Value>>,
-    /// Where in the arguments secrets stand.
+    /// Where the arguments contain secrets.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub secrets: Places,
-    /// The same for what was frozen. No schema describes that: where the arguments may have secrets, all of it is one.
+    /// Where the frozen payload contains secrets. No schema describes it: if the tool takes secrets, all of it counts
+    /// as one.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub payload_secrets: Places,
 }
 
 impl Prepared {
-    /// What a call of this tool became.
+    /// The prepared form of a call of this tool.
     pub(crate) fn new(args: Option<Arc<Value>>, payload: Option<Arc<Value>>, tool: &Tool) -> Self {
         let secrets = args.as_ref().map(|args| tool.secret_places(args)).unwrap_or_default();
         let all = payload.as_ref().filter(|_| tool.takes_secrets());
@@ -341,7 +346,7 @@ impl Prepared {
     }
 }
 
-/// A value that is there is there, also if it is `null`.
+/// Reads a value that is present as `Some`, even if it is `null`.
 fn null_too<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Value>>, D::Error> {
     Value::deserialize(deserializer).map(|value| Some(Arc::new(value)))
 }
@@ -349,17 +354,17 @@ fn null_too<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<
 /// The end of an operation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finished {
-    /// What the effect returned.
+    /// The result of the effect.
     #[serde(with = "recorded_form")]
     pub result: Recorded,
-    /// What the body was told, where a check or middleware made that differ from the result.
+    /// What the body was told, where a check or middleware replaced the result.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "told_form")]
     pub told: Option<Recorded>,
     /// How many attempts it took.
     pub attempts: u32,
-    /// Where the time went.
+    /// How its time was spent.
     pub times: Times,
-    /// Who settled it, where a doubt came before, or it was ended from outside.
+    /// Who settled it, if it was in doubt before or was ended from outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<Box<Settled>>,
 }
@@ -371,7 +376,7 @@ impl Finished {
         self.settled.as_deref().filter(is_one)
     }
 
-    /// Why a person refused the call, and who did.
+    /// The name of the person who refused the call, and the reason.
     pub(crate) fn refusal(&self) -> Option<(&str, &str)> {
         match self.settled.as_deref()? {
             Settled { by: Settler::Refuser(by), reason } => Some((by.as_deref().unwrap_or(A_PERSON), reason)),
@@ -379,14 +384,14 @@ impl Finished {
         }
     }
 
-    /// Why the reply key is void that it was to be answered by.
+    /// Why its reply key is void, if that ended it.
     pub(crate) fn revocation(&self) -> Option<&str> {
         let settled = self.settled.as_deref()?;
         (settled.by == Settler::Revocation).then_some(settled.reason.as_str())
     }
 
-    /// Where the time went of an operation that ended `at` and was first recorded `since` then; one that only waited, or was
-    /// ended from outside, does not measure it.
+    /// How the time was spent by an operation that was first recorded at `since` and ended at `at`. Operations that
+    /// only waited, or were ended from outside, do not measure it.
     pub(crate) fn took(&self, at: Timestamp, since: Timestamp) -> Times {
         if self.times != Times::default() {
             return self.times;
@@ -395,7 +400,7 @@ impl Finished {
         Times { queued: total, running: 0, total }
     }
 
-    /// What the body sees, and nothing else.
+    /// Turns it into what the body sees.
     pub(crate) fn into_answer(self) -> Recorded {
         self.told.unwrap_or(self.result)
     }
@@ -406,22 +411,16 @@ impl Finished {
     }
 }
 
-/// The run a spawn's record names, unless it was abandoned on purpose.
-pub(crate) fn spawned(output: &Output) -> Option<RunId> {
-    let run = output.value.get("run")?.as_str()?.parse().ok()?;
-    (output.value.get("abandoned") != Some(&Value::Bool(true))).then_some(run)
-}
-
 /// Who settled a doubt, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
-    /// By whom.
+    /// Who settled it.
     pub by: Settler,
     /// Why.
     pub reason: String,
 }
 
-/// Who settles doubts.
+/// Who can settle a doubt, or end an operation from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Settler {
@@ -431,15 +430,15 @@ pub enum Settler {
     Policy,
     /// A person.
     Person(String),
-    /// Whoever had the call's reply key.
+    /// An answer by the call's reply key.
     Reply,
-    /// A person who was asked for leave, or for a connection, and refused; by name where that is known.
+    /// A person who refused an approval or a connection, with the name if it is known.
     Refuser(Option<String>),
-    /// The run: the reply key is void.
+    /// The run, because the reply key is void.
     Revocation,
 }
 
-/// Stands for a person whose name is not recorded.
+/// The name shown for a person whose name is not recorded.
 pub(crate) const A_PERSON: &str = "a person";
 
 impl fmt::Display for Settler {
@@ -448,7 +447,7 @@ impl fmt::Display for Settler {
             Self::Tool => f.write_str("the tool"),
             Self::Policy => f.write_str("policy"),
             Self::Person(name) => f.write_str(name),
-            Self::Reply => f.write_str("whoever had its reply key"),
+            Self::Reply => f.write_str("the holder of its reply key"),
             Self::Refuser(name) => f.write_str(name.as_deref().unwrap_or(A_PERSON)),
             Self::Revocation => f.write_str("the run"),
         }
@@ -465,14 +464,14 @@ pub enum DoubtCause {
     TimedOut,
     /// It was cancelled in the middle.
     Cancelled,
-    /// The run comes from a backup of its store, and the attempt may have been made after that.
+    /// The run comes from a backup of its store, and the attempt may have been made after the backup.
     Restored,
-    /// The body itself could not tell: it asked, and no answer came, or not a whole one.
+    /// The body itself could not tell: it got no answer, or an incomplete one.
     Unclear,
 }
 
 impl DoubtCause {
-    /// Why it is not known, with what the attempt itself said of that.
+    /// Why it is not known, with what the attempt itself reported.
     pub(crate) fn with(self, said: Option<&str>) -> String {
         said.map_or_else(|| self.to_string(), |said| format!("{self}: {said}"))
     }
@@ -490,7 +489,7 @@ impl fmt::Display for DoubtCause {
     }
 }
 
-/// What a body was told in JSON: an error as it is, an output as `{"ok": …}`.
+/// The JSON form of what a body was told: an error as it is, an output as `{"ok": …}`.
 mod told_form {
     use super::*;
 
@@ -517,7 +516,7 @@ mod told_form {
     }
 }
 
-/// Results in JSON: `{"ok": …}` or `{"error": …}`.
+/// The JSON form of results: `{"ok": …}` or `{"error": …}`.
 pub(crate) mod recorded_form {
     use super::*;
 
@@ -544,9 +543,9 @@ pub(crate) mod recorded_form {
     }
 }
 
-/// What an operation came to.
+/// The outcome of an operation as its body gets it.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct OpOutcome {
     pub(crate) result: Recorded,
     pub(crate) at: Timestamp,
     pub(crate) times: Times,

@@ -1,7 +1,7 @@
-//! What a run refers to: the artifacts its outcomes mention, as far as somebody vouches for them.
+//! The artifacts that a run refers to: those that its outcomes mention and the run has a right to.
 //!
-//! An attempt vouches for what it stored or opened, a child for what it referred to, the journal for what is in it. Any
-//! other name in an outcome is a name and nothing more: it keeps nothing, and opens nothing that was not open.
+//! That right comes from the attempt that stored or opened the artifact, from a child that referred to it, or from the
+//! journal. Any other artifact id in an outcome is only text: it keeps nothing alive and gives no access.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,42 +13,42 @@ use crate::tool::artifact::mentioned;
 
 #[derive(Default)]
 pub(super) struct Refs {
-    /// What the store knows of, or is about to be told.
-    known: BTreeSet<ArtifactId>,
-    /// What somebody vouches for, by the operation whose outcome is to be recorded next.
+    /// References that the store has, or is about to get.
+    stored: BTreeSet<ArtifactId>,
+    /// Artifacts that an outcome may refer to, by the operation whose outcome is recorded next.
     vouched: BTreeMap<Path, Vec<ArtifactId>>,
 }
 
 impl Refs {
-    /// What the journal of an earlier owner says.
+    /// The references in the journal of an earlier owner.
     pub(super) fn of_past(records: &[Record]) -> Self {
-        Self { known: referred(records).collect(), vouched: BTreeMap::new() }
+        Self { stored: referred(records).collect(), vouched: BTreeMap::new() }
     }
 
-    /// The outcome at `path` may refer to these.
+    /// Allows the outcome at `path` to refer to these artifacts.
     pub(super) fn vouch(&mut self, path: &Path, artifacts: Vec<ArtifactId>) {
         if !artifacts.is_empty() {
             self.vouched.insert(path.clone(), artifacts);
         }
     }
 
-    /// Says in an outcome that is about to be recorded what it refers to; returns what the run did not refer to before.
+    /// Adds the references to an outcome that is about to be recorded. Returns those that are new for the run.
     pub(super) fn record(&mut self, record: &mut Record) -> Vec<ArtifactId> {
-        // Nearly all runs have nothing to do with artifacts, and their outcomes are not looked through.
-        if self.known.is_empty() && self.vouched.is_empty() {
+        // Nearly all runs use no artifacts, and their outcomes are not searched.
+        if self.stored.is_empty() && self.vouched.is_empty() {
             return Vec::new();
         }
         let Event::Finished(finished) = &mut record.event else { return Vec::new() };
         let vouched = self.vouched.remove(&record.path).unwrap_or_default();
         let mut fresh = self.mark(&mut finished.result, &vouched);
-        fresh.retain(|artifact| self.known.insert(*artifact));
+        fresh.retain(|artifact| self.stored.insert(*artifact));
         fresh
     }
 
-    /// The outcome with what it refers to.
+    /// The outcome with its references.
     pub(super) fn marked(&self, result: &Recorded) -> Recorded {
         let mut result = result.clone();
-        if !self.known.is_empty() {
+        if !self.stored.is_empty() {
             self.mark(&mut result, &[]);
         }
         result
@@ -57,7 +57,7 @@ impl Refs {
     fn mark(&self, result: &mut Recorded, vouched: &[ArtifactId]) -> Vec<ArtifactId> {
         let Ok(output) = result else { return Vec::new() };
         let mut refs = mentioned(output);
-        refs.retain(|artifact| self.known.contains(artifact) || vouched.contains(artifact));
+        refs.retain(|artifact| self.stored.contains(artifact) || vouched.contains(artifact));
         refs.sort_unstable();
         refs.dedup();
         if output.refs != refs {
@@ -67,7 +67,7 @@ impl Refs {
     }
 }
 
-/// What the outcomes in a journal refer to.
+/// The references in the outcomes of a journal.
 pub(crate) fn referred(records: &[Record]) -> impl Iterator<Item = ArtifactId> {
     records.iter().flat_map(|record| match &record.event {
         Event::Finished(finished) => finished.result.as_ref().map_or(&[][..], |output| &output.refs).to_vec(),
@@ -75,7 +75,7 @@ pub(crate) fn referred(records: &[Record]) -> impl Iterator<Item = ArtifactId> {
     })
 }
 
-/// Takes out of an outcome what it refers to in another store.
+/// Removes the references of an outcome, which belong to another store.
 pub(crate) fn strip(result: &mut Recorded) {
     if let Ok(output) = result
         && !output.refs.is_empty()
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::call::park::finished;
-    use crate::run::record::Told;
+    use crate::run::record::OpOutcome;
     use crate::store::Stored;
     use crate::time::{Times, Timestamp};
     use crate::tool::{Artifact, Output};
@@ -98,7 +98,7 @@ mod tests {
     fn outcome(path: &str, artifacts: &[&[u8]]) -> Record {
         let all: Vec<Artifact> = artifacts.iter().map(|bytes| stored(bytes)).collect();
         let result = Ok(Arc::new(Output::value(json!(all))));
-        finished(&path.parse().unwrap(), &Told { result, at: Timestamp::default(), times: Times::default() })
+        finished(&path.parse().unwrap(), &OpOutcome { result, at: Timestamp::default(), times: Times::default() })
     }
 
     fn stored(bytes: &[u8]) -> Artifact {
@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn l16_an_outcome_refers_to_what_somebody_vouches_for() {
+    fn l16_an_outcome_refers_only_to_artifacts_that_were_vouched_for() {
         let (a, b) = (ArtifactId::of(b"a"), ArtifactId::of(b"b"));
         let mut all = Refs::default();
         all.vouch(&"0".parse().unwrap(), vec![a, b]);
         let mut elsewhere = outcome("1", &[b"a"]);
-        assert_eq!((all.record(&mut elsewhere), refs(&elsewhere)), (vec![], vec![]), "vouched for at another place");
+        assert_eq!((all.record(&mut elsewhere), refs(&elsewhere)), (vec![], vec![]), "vouched for at another path");
         let mut first = outcome("0", &[b"a", b"a", b"stranger"]);
         assert_eq!((all.record(&mut first), refs(&first)), (vec![a], vec![a]));
         let mut second = outcome("2", &[b"a", b"b"]);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn l16_what_an_outcome_claims_to_refer_to_counts_for_nothing() {
+    fn l16_references_that_an_outcome_claims_by_itself_are_ignored() {
         let mut forged = outcome("0", &[b"a"]);
         if let Event::Finished(finished) = &mut forged.event {
             finished.result = Ok(Arc::new(Output { refs: vec![ArtifactId::of(b"a")], ..Output::default() }));

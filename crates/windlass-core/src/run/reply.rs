@@ -1,5 +1,5 @@
-//! Reply keys: signed, stable addresses by which the outside answers a park. A key names run, generation and path, so it
-//! is the same whenever the body is entered again, and nobody without the store's secret can make one.
+//! Reply keys: signed, stable addresses by which the outside answers a park. A key contains the run, its generation and
+//! the path, so it is the same whenever the body is entered again. Making one requires the store's secret.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,24 +7,24 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crate::id::RunId;
 use crate::path::Path;
 
-/// Says what it is and which encoding it has.
+/// Identifies a reply key and its encoding.
 const PREFIX: &str = "wlk1_";
-/// Bytes of the signature that are kept: beyond guessing, and short enough for a link.
+/// Bytes of the signature that are kept: too many to guess, and few enough for a link.
 const SIGNATURE: usize = 16;
-/// Separates these signatures from anything else the secret may ever sign.
+/// Separates these signatures from any other use of the secret.
 const CONTEXT: &str = "windlass 2026 reply keys v1";
 
-/// Signs and opens reply keys.
+/// Signs and verifies reply keys.
 pub(crate) struct Signer([u8; 32]);
 
 /// What a reply key addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Which run.
+    /// The run.
     pub run: RunId,
-    /// Which generation of it.
+    /// Its generation.
     pub generation: u32,
-    /// Where in the run.
+    /// The path of the operation.
     pub path: Path,
 }
 
@@ -43,12 +43,12 @@ impl Signer {
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// What the key addresses; `None` if it was not signed here.
+    /// The address in the key; `None` if the key was not signed here.
     pub(crate) fn open(&self, key: &str) -> Option<Address> {
         let bytes = URL_SAFE_NO_PAD.decode(key.strip_prefix(PREFIX)?).ok()?;
         let (payload, signature) = bytes.split_at_checked(bytes.len().checked_sub(SIGNATURE)?)?;
         let expected = blake3::keyed_hash(&self.0, payload);
-        // Every byte is looked at, so that the time taken tells nothing about where the first wrong one is.
+        // Every byte is compared, so that the time taken reveals nothing about the position of the first wrong one.
         let differs = signature.iter().zip(expected.as_bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
         let (run, rest) = payload.split_first_chunk::<16>().filter(|_| differs == 0)?;
         let (generation, positions) = rest.split_first_chunk::<4>()?;
@@ -64,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l07_a_key_is_stable_and_opens_to_what_it_was_made_for() {
+    fn l07_a_key_is_stable_and_opens_to_its_address() {
         let signer = Signer::new([7; 32]);
         let (run, path) = (RunId::from_bytes([1; 16]), "2/0/70000".parse::<Path>().unwrap());
         let key = signer.sign(run, 3, &path);
         assert_eq!(key, Signer::new([7; 32]).sign(run, 3, &path));
         assert_eq!(signer.open(&key), Some(Address { run, generation: 3, path: path.clone() }));
-        // Keys are handed out and kept by others: the encoding must never change under them.
+        // Others keep the keys they were given, so the encoding must never change.
         assert_eq!(key, "wlk1_AQEBAQEBAQEBAQEBAQEBAQAAAAMAAAACAAAAAAABEXAYOl3-ZmX_3uIpJZGBSq26");
         assert_ne!(signer.sign(run, 3, &path), signer.sign(run, 4, &path));
         assert_ne!(signer.sign(run, 3, &path), Signer::new([8; 32]).sign(run, 3, &path));

@@ -1,5 +1,5 @@
-//! A run that comes from a backup of its store: what it did after that is not in its journal. So an operation that has no
-//! record may have been attempted all the same, and so may the one after it, as far as the lost journal went.
+//! A run that comes from a backup of its store. Its journal lacks what it did after the backup. So an operation without
+//! a record may have been attempted all the same, and so may those after it, as far as the lost journal went.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +9,20 @@ use super::record::{Asked, DoubtCause, Event, OpKind, Record, Settler};
 use crate::path::Path;
 use crate::time::Timestamp;
 
-/// What is known of the part of a journal that is lost.
+/// What is known about the lost part of a journal.
 #[derive(Debug, Default)]
-pub(crate) struct Restored {
-    /// Whether the run had another id then, and its attempts other keys: no tool can find them.
+pub(crate) struct RestoredRun {
+    /// Whether the run had another id at that time, and its attempts other keys, by which no tool can find them now.
     renamed: bool,
-    /// Operations of parallel branches stand below these: that one did not happen says nothing about the next.
+    /// Groups of parallel operations. That one of them did not happen says nothing about the next.
     groups: BTreeSet<Path>,
-    /// Operations that were, or are, in doubt for this reason. One answer is enough.
+    /// Operations that were, or are, in doubt for this reason. They are asked about once.
     doubted: BTreeSet<Path>,
-    /// Operations that did not happen, by the word of whoever can tell. Nothing that comes after them did.
+    /// Operations that a tool or a person declared not to have happened. Nothing that comes after them happened.
     absent: Vec<Path>,
 }
 
-impl Restored {
+impl RestoredRun {
     pub(super) fn new(renamed: bool) -> Self {
         Self { renamed, ..Self::default() }
     }
@@ -35,7 +35,7 @@ impl Restored {
         !self.doubted.contains(path) && self.may_have_happened(path)
     }
 
-    /// Whether a body comes to `path` only when the operation at `earlier` is over.
+    /// Whether a body reaches `path` only when the operation at `earlier` has ended.
     fn is_after(&self, path: &Path, earlier: &Path) -> bool {
         let (later, earlier) = (path.positions(), earlier.positions());
         let shared = later.iter().zip(earlier).take_while(|(a, b)| a == b).count();
@@ -44,13 +44,13 @@ impl Restored {
         parts.is_some_and(|(later, earlier)| later > earlier) && !self.groups.contains(&body)
     }
 
-    /// Something was recorded since.
+    /// Takes a new record into account.
     pub(super) fn note(&mut self, path: &Path, event: &Event) {
         match event {
             Event::Doubted { cause: DoubtCause::Restored, .. } => {
                 self.doubted.insert(path.clone());
             }
-            // Policy repeats what may have happened; only the others say that it did not.
+            // Policy repeats what may have happened. Only a tool or a person can state that it did not.
             Event::Settled { by: Settler::Tool | Settler::Person(_), .. } if self.doubted.contains(path) => {
                 self.absent.push(path.clone());
             }
@@ -58,7 +58,7 @@ impl Restored {
         }
     }
 
-    /// A body asks for something.
+    /// Notes an operation that a body asks for.
     pub(super) fn asked(&mut self, path: &Path, asked: &Asked) {
         if let OpKind::Batch | OpKind::Steps | OpKind::First = asked.kind {
             self.groups.insert(path.clone());
@@ -69,30 +69,30 @@ impl Restored {
 impl Machine {
     /// The run was found in a backup.
     pub(super) fn restore(&mut self, at: Timestamp) {
-        self.restored = Some(Restored::default());
+        self.restored = Some(RestoredRun::default());
         self.outbox.append(restored(at, false));
     }
 
-    /// Whether an operation that must not be repeated may have been attempted after the backup this run comes from, and
-    /// nobody has been asked about that yet.
+    /// Whether an operation that must not be repeated may have been attempted after the backup, and has not been asked
+    /// about yet.
     pub(crate) fn must_ask_about(&self, path: &Path) -> bool {
         self.restored.as_ref().is_some_and(|restored| restored.must_ask_about(path))
     }
 
-    /// Whether its tool could find an attempt that was made then: by the key it would be made under now.
+    /// Whether the tool could find an attempt of that time, by the key it would have now.
     pub(crate) fn has_old_keys(&self) -> bool {
         self.restored.as_ref().is_none_or(|restored| !restored.renamed)
     }
 
-    /// A run that is started from a part of the journal that may have been lost may itself have been there before, under
-    /// another id.
+    /// Marks a run that is started from a part of the journal that may have been lost: that run may have existed
+    /// before, under another id.
     pub(crate) fn mark_started(&self, path: &Path, started: &mut Started) {
         if self.restored.as_ref().is_some_and(|restored| restored.may_have_happened(path)) {
             started.records.push(restored(started.creation.at, true));
         }
     }
 
-    /// So may the next generation of this run.
+    /// The same for the next generation of this run.
     pub(super) fn mark_generation(&mut self, at: Timestamp) {
         if let Some(known) = self.restored.as_ref()
             && known.may_have_happened(&Path::root().child(u32::MAX))
@@ -117,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn w09_what_comes_after_something_that_did_not_happen_did_not_happen_either() {
-        let mut restored = Restored::default();
+    fn w09_operations_after_one_that_did_not_happen_did_not_happen_either() {
+        let mut restored = RestoredRun::default();
         let group = Asked::operation(OpKind::Batch, "2".into(), None, Effect::Readonly);
         restored.asked(&path("2"), &group);
         assert!(restored.must_ask_about(&path("0")) && restored.must_ask_about(&path("5")));

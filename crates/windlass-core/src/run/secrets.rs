@@ -1,5 +1,5 @@
-//! Which values of a record are secret. The kernel says where they stand, and a store keeps them sealed: it needs no
-//! schema for that, and none when it gives them back.
+//! Which values of a record are secret. The kernel lists their positions, and a store keeps them sealed. A store needs
+//! no schema for that, neither to seal them nor to give them back.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,18 +11,19 @@ use super::record::{Event, Record, Recorded};
 use crate::call::Command;
 use crate::tool::{HIDDEN, Output};
 
-/// Where the secret parts of a value stand, as JSON pointers. Nothing, and nothing allocated, for most values.
+/// The positions of the secret parts of a value, as JSON pointers. Most values have none, and then nothing is
+/// allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Places(Option<Arc<Vec<String>>>);
 
 impl Places {
-    /// These places.
+    /// Makes a list of these positions.
     pub fn new(pointers: Vec<String>) -> Self {
         Self((!pointers.is_empty()).then(|| Arc::new(pointers)))
     }
 
-    /// All of a value. Of nothing, nothing is secret.
+    /// The whole value. A null value has no secrets.
     pub(crate) fn whole(value: &Value) -> Self {
         if value.is_null() { Self::default() } else { Self::new(vec![String::new()]) }
     }
@@ -32,7 +33,7 @@ impl Places {
         self.0.is_none()
     }
 
-    /// Whether a secret stands at, below or around a place.
+    /// Whether a secret is at, below or above this position.
     pub(crate) fn touch(&self, pointer: &str) -> bool {
         let within = |inner: &str, outer: &str| {
             inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -40,7 +41,7 @@ impl Places {
         self.0.iter().flat_map(|list| list.iter()).any(|place| within(place, pointer) || within(pointer, place))
     }
 
-    /// The value without what stands there.
+    /// Replaces the secrets in the value.
     pub(crate) fn hide(&self, value: &mut Value) {
         for place in self.0.iter().flat_map(|list| list.iter()) {
             if let Some(secret) = value.pointer_mut(place) {
@@ -54,7 +55,7 @@ impl Places {
         let value = Arc::make_mut(value);
         let mut change = |place: &String| match value.pointer_mut(place) {
             Some(secret) => (changing.with)(&format!("{root}{place}"), secret),
-            // Nothing stands there, or it is inside of another one that was changed before.
+            // There is no value at this position, or it is inside of another one that was changed before.
             None => Ok(()),
         };
         match changing.order {
@@ -64,11 +65,11 @@ impl Places {
     }
 }
 
-/// In which order secrets are changed: what was done to them is undone back to front, so that it works for any places,
-/// also for such as lie within one another.
+/// The order in which secrets are changed. A change is undone in reverse order, so that it works for any list of
+/// positions, even nested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// To do something.
+    /// To apply a change.
     Forth,
     /// To undo it.
     Back,
@@ -93,8 +94,7 @@ impl Record {
             }
     }
 
-    /// Changes every secret value. `with` gets the value and a name for its place, which no other value of this record
-    /// has.
+    /// Changes every secret value. `with` gets the value and a name of its position that is unique within this record.
     pub fn change_secrets<E>(
         &mut self,
         order: Order,
@@ -126,7 +126,7 @@ impl Record {
         Ok(())
     }
 
-    /// The record as others may see it, as far as it says itself what is secret.
+    /// The record with its listed secrets hidden, for display.
     pub fn without_secrets(&self) -> Cow<'_, Self> {
         if !self.has_secrets() {
             return Cow::Borrowed(self);
@@ -185,7 +185,7 @@ mod tests {
         Asked { secrets: places(secrets), ..asked }
     }
 
-    /// Wraps every secret in a list with its place, and unwraps it again.
+    /// Wraps every secret in a list with its position, and unwraps it again.
     fn there_and_back(record: &Record) -> Vec<String> {
         let (mut changed, mut seen) = (record.clone(), Vec::new());
         let wrap = |place: &str, value: &mut Value| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_every_secret_of_a_record_is_changed_and_comes_back() {
+    fn e26_every_secret_of_a_record_is_changed_and_restored() {
         let input = json!({"a": {"b": [1, "x"]}, "c~/": null, "d": 2});
         let check = |list: &[&str], expected: &[&str]| {
             let record = record(Some(asked(input.clone(), list)), Event::Accepted);
@@ -217,7 +217,7 @@ mod tests {
         check(&[], &[]);
         check(&["/a/b/1", "/c~0~1"], &["input/a/b/1", "input/c~0~1"]);
         check(&[""], &["input"]);
-        // Nobody writes such lists, but a document that is imported may have any.
+        // This program writes no such lists, but an imported document may contain any.
         check(&["/a", "/a/b", "/a", "/nowhere", "", "/d"], &["input/a", "input/a", "input"]);
         check(&["/a/b/1", "/a", ""], &["input/a/b/1", "input/a", "input"]);
 
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_a_record_without_secrets_says_nothing_of_them() {
+    fn e26_a_record_without_secrets_has_no_secrets_field() {
         let plain = record(Some(asked(json!({"a": 1}), &[])), Event::Accepted);
         assert!(!plain.has_secrets() && matches!(plain.without_secrets(), Cow::Borrowed(_)));
         assert!(!serde_json::to_string(&plain).unwrap().contains("secrets"));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_differences_are_named_without_what_is_secret_in_them() {
+    fn e26_differences_hide_secret_values() {
         let check = |old: (Value, &[&str]), new: (Value, &[&str]), expected: &[&str]| {
             let found = asked(old.0, old.1).differences(&asked(new.0, new.1));
             assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);

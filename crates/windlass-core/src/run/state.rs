@@ -1,4 +1,4 @@
-//! What a run is doing, as the store and its readers see it.
+//! The state of a run, as the store and its readers see it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::record::{DoubtCause, Event, Settler};
-use crate::id::RunId;
+use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 use crate::value::Difference;
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum RunState {
     /// It waits to be taken up for the first time.
     Queued,
-    /// Somebody drives it, or will.
+    /// A worker drives it, or will.
     Running,
-    /// All it does is wait: it costs a row until something happens.
+    /// It only waits, and costs a row in the store until something happens.
     Suspended {
         /// When its earliest timer is due, if it has one.
         wake: Option<Timestamp>,
     },
-    /// Nobody drives it until the cause is gone.
+    /// It is not driven until the cause is removed.
     Held {
         /// The cause.
         hold: Hold,
@@ -47,75 +47,75 @@ pub enum Ending {
     Failed,
     /// Cancelled.
     Cancelled,
-    /// Its owner died, and nobody else may go on with it.
+    /// Its owner died, and no other process may continue it.
     Lost,
 }
 
-/// Why a run is held. Each says what would move it.
+/// Why a run is held. Each text says what would let it continue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Hold {
     /// The code asks for something else than the journal has.
     Diverged(Box<Divergence>),
-    /// The process died again and again at the same place.
+    /// The process died repeatedly with the same operation in flight.
     CrashLoop {
-        /// Where.
+        /// The path of the operation.
         path: Path,
         /// How often.
         deaths: u32,
     },
     /// The tool of a recorded call is gone.
     ToolMissing {
-        /// Where.
+        /// The path of the call.
         path: Path,
         /// Which tool.
         tool: String,
     },
     /// A layer that a recorded call was made through is not registered.
     LayerMissing {
-        /// Where.
+        /// The path of the call.
         path: Path,
         /// Which layer.
         layer: String,
     },
-    /// A recorded value does not fit the type the code wants.
+    /// A recorded value does not decode to the type in the code.
     Undecodable {
-        /// Where.
+        /// The path of the operation.
         path: Path,
         /// What does not fit.
         problem: String,
     },
     /// The body dropped an operation it had started.
     Abandoned {
-        /// Where.
+        /// The path of the operation.
         path: Path,
-        /// What it had asked for.
+        /// What the body had asked for.
         operation: String,
     },
-    /// The results of the run take more room than those of one run may.
+    /// The results of the run are larger than the limit for one run.
     TooBig {
         /// The limit.
         bytes: usize,
     },
-    /// The body waits for something that is no operation of its context.
+    /// The body awaits something that is not an operation of its context.
     Outside {
-        /// The body's place.
+        /// The path of the body.
         path: Path,
     },
-    /// It was imported, and the original may still go on elsewhere.
+    /// It was imported, and the original may still continue elsewhere.
     Imported {
-        /// What the original was doing.
+        /// The state of the original.
         was: String,
-        /// How many generations of its journal are still to come.
+        /// How many generations of its journal are still to be imported.
         missing: u32,
     },
-    /// Secrets of its journal cannot be opened.
+    /// Secrets in its journal cannot be opened.
     Sealed {
         /// What is missing or damaged, and where.
         why: String,
     },
-    /// What the store holds of it is not what was written.
+    /// The store's data of this run is not what was written.
     Damaged {
         /// Which run.
         run: RunId,
@@ -130,12 +130,12 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// Whether nothing but a person moves it: no code that is deployed could.
+    /// Whether only a person can resolve it, and no deployed code could.
     pub(crate) fn needs_person(&self) -> bool {
         matches!(self, Self::CrashLoop { .. } | Self::Imported { .. })
     }
 
-    /// A tool has another kind of body than the one its call was recorded with.
+    /// The tool has another kind of body than the one its call was recorded with.
     pub(crate) fn changed_body(path: &Path, recorded: &str, asked: &str) -> Self {
         let (recorded, asked) = (Some(recorded.to_owned()), Some(asked.to_owned()));
         Self::Diverged(Box::new(Divergence { path: path.clone(), recorded, asked, differences: Vec::new() }))
@@ -187,7 +187,7 @@ impl fmt::Display for Hold {
             ),
             Self::Outside { path } => write!(
                 f,
-                "await outside ctx: the body at {path} waits for something that is no operation of its context, which \
+                "await outside ctx: the body at {path} awaits something that is not an operation of its context, which \
                  a replay could not repeat; move it into `ctx.step(…)`, deploy, then resume the run"
             ),
             Self::Sealed { why } => write!(
@@ -197,33 +197,33 @@ impl fmt::Display for Hold {
             ),
             Self::Damaged { run, place } => write!(
                 f,
-                "damaged: what the store holds of run {run} is not what was written ({place}); restore a backup, then \
+                "damaged: the store's data of run {run} is not what was written ({place}); restore a backup, then \
                  resume the run, or finish it by hand and purge it"
             ),
             Self::Imported { was, missing: 0 } => write!(
                 f,
-                "imported: the original was {was}; make sure that it will not go on where it came from, then resume \
+                "imported: the original was {was}; make sure that the original will not continue, then resume \
                  the run; reply keys handed out there are void, the inbox has new ones"
             ),
             Self::Imported { missing, .. } => write!(
                 f,
-                "the import broke off, and {missing} generations of the journal are missing; import the same document \
+                "the import was interrupted, and {missing} generations of the journal are missing; import the same document \
                  again"
             ),
         }
     }
 }
 
-/// What the code asks for and the journal does not have.
+/// Where the code and the journal disagree.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Divergence {
-    /// Where.
+    /// The path of the operation.
     pub path: Path,
     /// What the journal has there; `None` if nothing.
     pub recorded: Option<String>,
     /// What the code does there; `None` if the body returned.
     pub asked: Option<String>,
-    /// The first places where the inputs differ, if only they do.
+    /// The first positions where the inputs differ, if only the inputs do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<Difference>,
 }
@@ -246,38 +246,38 @@ impl fmt::Display for Divergence {
     }
 }
 
-/// An operation that waits for somebody to settle whether it happened.
+/// An operation that waits for a settlement of whether it happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doubt {
-    /// Where in the run.
+    /// The path of the operation.
     pub path: Path,
     /// Which attempt.
     pub attempt: u32,
     /// What was attempted.
     pub operation: String,
-    /// Why it is not known.
+    /// Why it is not known whether it happened.
     pub cause: DoubtCause,
-    /// "It did not happen" is believed from then on: the attempt cannot still be running.
+    /// The attempt cannot still be running after this time. From then on it may be settled as "did not happen".
     pub over_by: Timestamp,
     /// Since when it waits.
     pub since: Timestamp,
-    /// What the attempt itself said of that.
+    /// What the attempt itself reported about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Arc<str>>,
 }
 
 impl Doubt {
-    /// Why it is not known, in a sentence: the cause, and what the attempt itself said.
+    /// Why it is not known, in a sentence: the cause, and what the attempt itself reported.
     pub fn why(&self) -> String {
         self.cause.with(self.said.as_deref())
     }
 
-    /// What is recorded of it.
+    /// The event that records it.
     pub(crate) fn event(&self) -> Event {
         Event::Doubted { attempt: self.attempt, cause: self.cause, over_by: self.over_by, said: self.said.clone() }
     }
 
-    /// What the body is told once nobody can tell.
+    /// The error of an operation whose doubt was given up.
     pub(crate) fn given_up(&self, by: &Settler, reason: &str) -> ToolError {
         ToolError::InDoubt { reason: format!("{}; given up by {by}: {reason}", self.why()) }
     }
@@ -286,7 +286,7 @@ impl Doubt {
 /// An operation that waits for time or for the mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Park {
-    /// Where in the run.
+    /// The path of the operation.
     pub path: Path,
     /// What was asked for.
     pub operation: String,
@@ -294,7 +294,7 @@ pub struct Park {
     pub on: Blocked,
     /// Since when.
     pub since: Timestamp,
-    /// When it stops waiting, whatever happens.
+    /// When it stops waiting in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -310,7 +310,7 @@ pub enum Blocked {
     Input {
         /// What it is about.
         name: Arc<str>,
-        /// Where the key was made, if not at the operation that waits.
+        /// The path where the key was made, if that is not the waiting operation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<Path>,
     },
@@ -328,7 +328,7 @@ pub enum Blocked {
     Approval {
         /// The tool.
         tool: Arc<str>,
-        /// The arguments, by their digest: a decision is about these and no others.
+        /// The digest of the arguments. The decision applies only to these arguments.
         digest: String,
         /// Why approval is needed.
         why: String,
@@ -348,7 +348,7 @@ pub enum Blocked {
 }
 
 impl Blocked {
-    /// Where the key was made that answers it, if not where it waits.
+    /// The path where the key that answers it was made, if that is not the waiting operation.
     pub(crate) fn made_at(&self) -> Option<&Path> {
         match self {
             Self::Input { at, .. } => at.as_ref(),
@@ -356,7 +356,7 @@ impl Blocked {
         }
     }
 
-    /// Whether a person has to act before it goes on.
+    /// Whether a person has to act before it continues.
     pub fn needs_person(&self) -> bool {
         matches!(self, Self::Input { .. } | Self::Approval { .. } | Self::Connection { .. })
     }
@@ -364,6 +364,7 @@ impl Blocked {
 
 /// A run as lists show it.
 #[derive(Clone, Debug, PartialEq)]
+// Many fields: one row of a list, as it is shown.
 pub struct RunInfo {
     /// Which run.
     pub run: RunId,
@@ -373,18 +374,22 @@ pub struct RunInfo {
     pub created: Timestamp,
     /// When it finished.
     pub ended: Option<Timestamp>,
-    /// Where it stands.
+    /// Its state.
     pub state: RunState,
-    /// What of it waits for a settlement.
+    /// Its operations that wait for a settlement.
     pub doubts: Vec<Doubt>,
-    /// What else of it waits.
+    /// Its other waiting operations.
     pub parks: Vec<Park>,
     /// How many owners it has had.
     pub epoch: u64,
+    /// The last of them.
+    pub worker: WorkerId,
+    /// How many of them left it without releasing it, as a process does that dies.
+    pub deaths: u64,
     /// Counts from zero; see `Ctx::continue_as`.
     pub generation: u32,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
-    /// The run that spawned it, and where.
+    /// The run that spawned it, and the path of the spawn.
     pub parent: Option<Box<(RunId, Path)>>,
 }

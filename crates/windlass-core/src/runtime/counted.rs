@@ -1,9 +1,9 @@
-//! What people said counts once: who said it first, for whoever comes late, and what it was about.
+//! Which decision of a person counts: the first one, and what it was about.
 
 use serde_json::Value;
 
 use super::Runtime;
-use super::people::current;
+use super::messages::current;
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::path::Path;
@@ -13,62 +13,64 @@ use crate::store::{Mail, Message, Settlement};
 use crate::time::Timestamp;
 use crate::tool::ToolError;
 
-/// Something a person is, or was, asked: exactly this, and not the same again later.
+/// A question to a person about one thing at one time. If the same thing is asked again later, that is another
+/// question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Which run.
+    /// The run that asks.
     pub run: RunId,
-    /// Which generation of it.
+    /// The generation of the run.
     pub generation: u32,
-    /// Where.
+    /// The operation that waits.
     pub path: Path,
-    /// What.
+    /// What the question is about.
     pub about: About,
 }
 
 /// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// Whether a call may be made; asked since then.
+    /// Whether a call may be made; asked at this time.
     Approval(Timestamp),
-    /// Whether an attempt happened.
+    /// Whether this attempt took effect.
     Doubt(u32),
-    /// Whether a provider is connected that a call needs.
+    /// Whether the provider that a call needs is connected.
     Connection,
 }
 
-/// What was said first, and counts.
+/// The decision that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// `approved`, `denied`, `happened`, `did_not_happen`, `given_up`, `connected` or `refused`; `expired` if nobody said
-    /// anything in time.
+    /// `approved`, `denied`, `happened`, `did_not_happen`, `given_up`, `connected` or `refused`; `expired` if no
+    /// decision came in time.
     pub what: &'static str,
-    /// Who said it; `a person` where the name is not recorded, as of connections.
+    /// Who decided; `a person` if the name is not recorded, as for connections.
     pub by: String,
-    /// Why.
+    /// The reason that was given.
     pub reason: String,
 }
 
-/// A call of a run, for whoever is asked about it.
+/// A call about which a person is asked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AskedCall {
     /// The tool's id.
     pub tool: std::sync::Arc<str>,
-    /// Its arguments, as it is made with them.
+    /// The arguments of its attempts.
     pub args: Value,
-    /// The same without their secrets; nothing where the tool that knows them is not here.
+    /// The arguments without their secrets; `None` if the tool is not registered here.
     pub shown: Option<Value>,
 }
 
 impl Runtime {
-    /// What counts as the answer to a question; nothing if it is still open, or never was asked.
+    /// The decision that counts for a question; `None` if the question is open or was never asked.
     pub async fn counted(&self, question: &Question) -> Result<Option<Counted>> {
         let Question { run, generation, path, about } = question;
-        let said = self.said(*run).await?;
-        Ok(counts(said.generation(*generation), &said.mail, (*generation, path, *about)))
+        let facts = self.facts(*run).await?;
+        Ok(counts(facts.generation(*generation), &facts.mail, (*generation, path, *about)))
     }
 
-    /// The calls that stand at these paths of a run's latest generation, in their order; nothing where no call does.
+    /// The calls at these paths of a run's latest generation, in the order of the paths; `None` for a path without a
+    /// call.
     pub async fn asked_calls(&self, run: RunId, paths: &[Path]) -> Result<Vec<Option<AskedCall>>> {
         let journal = current(self.kernel.store.journal(run, 0).await?);
         Ok(paths.iter().map(|path| self.asked_call(&journal, path)).collect())
@@ -77,7 +79,7 @@ impl Runtime {
     fn asked_call(&self, journal: &[Record], path: &Path) -> Option<AskedCall> {
         let here = || journal.iter().filter(|record| record.path == *path);
         let asked = here().find_map(|record| record.asked.as_ref()).filter(|asked| asked.kind == OpKind::Call)?;
-        // What middleware or the tool made of it is what is done.
+        // The prepared arguments are the ones that its attempts use.
         let prepared = here().find_map(|record| match &record.event {
             Event::Prepared(prepared) => prepared.args.clone(),
             _ => None,
@@ -88,7 +90,7 @@ impl Runtime {
         Some(AskedCall { tool: asked.name.clone(), args: (*args).clone(), shown })
     }
 
-    /// The question a run asks at this place now.
+    /// Refuses a question that the run does not ask now.
     pub(super) fn open_question(info: &RunInfo, question: &Question) -> Result<()> {
         let Question { run, generation, path, about } = question;
         let open = info.generation == *generation
@@ -110,24 +112,24 @@ impl Runtime {
     }
 }
 
-/// What counts, by the journal of its generation and by the mailbox.
+/// The decision that counts, according to the journal of its generation and the mailbox.
 fn counts(journal: &[Record], mail: &[Mail], (generation, path, about): (u32, &Path, About)) -> Option<Counted> {
     let mut here = journal.iter().filter(|record| record.path == *path);
-    // A doubt may be on the list before its record is in the journal.
+    // A doubt may be listed before its record is in the journal.
     let asked = here.find(|record| asks(record, about));
-    // What the journal says is over is over, whatever else is still in the mailbox.
+    // A question that the journal closes is closed, whatever messages are still pending.
     if let Some(asked) = asked
         && let Some(closed) = here.find_map(|record| closes(record, asked, about))
     {
         return closed;
     }
     let event = asked.map(|asked| &asked.event);
-    let mut said = mail.iter().filter_map(|mail| in_mail(&mail.message, event, (generation, path, about)));
-    // A connection is what was said last; of anything else the first word counts.
-    if about == About::Connection { said.next_back() } else { said.next() }
+    let mut pending = mail.iter().filter_map(|mail| in_mail(&mail.message, event, (generation, path, about)));
+    // For a connection the last message counts, for anything else the first one.
+    if about == About::Connection { pending.next_back() } else { pending.next() }
 }
 
-/// Whether the question begins with this record.
+/// Whether this record begins the question.
 fn asks(record: &Record, about: About) -> bool {
     match (&record.event, about) {
         (Event::Parked { on: Blocked::Approval { .. }, .. }, About::Approval(since)) => record.at == since,
@@ -137,13 +139,15 @@ fn asks(record: &Record, about: About) -> bool {
     }
 }
 
+/// The decision in a pending message, if it is about the question.
 fn in_mail(
     message: &Message,
     asked: Option<&Event>,
     (generation, path, about): (u32, &Path, About),
 ) -> Option<Counted> {
     match (message, about, asked) {
-        // Not about the same call before it was asked for again. Messages of older files do not say since when.
+        // A decision about an earlier request for the same call does not count. Messages of older files have no
+        // `since`.
         (Message::Decide { path: at, generation: of, since, granted, by, reason, .. }, About::Approval(wanted), _)
             if at == path && *of == generation && since.map_or(asked.is_some(), |since| since == wanted) =>
         {
@@ -176,15 +180,15 @@ fn person(what: &'static str, reason: &str) -> Counted {
     Counted { what, by: A_PERSON.to_owned(), reason: reason.to_owned() }
 }
 
-/// What a later record at the same place has as the end of a question, which need not be anything that was said; nothing if it
-/// leaves it open.
+/// The decision with which a later record at the same path closes the question; `Some(None)` if it closes it without a
+/// decision, `None` if it leaves it open.
 fn closes(record: &Record, asked: &Record, about: About) -> Option<Option<Counted>> {
     match (about, &record.event) {
         (About::Approval(_), Event::Granted(grant)) => {
             Some(Some(Counted { what: "approved", by: grant.by.clone(), reason: grant.reason.clone() }))
         }
         (About::Approval(_), Event::Finished(finished)) => Some(denied(record, finished, asked)),
-        // It was asked for again, because a grant was void.
+        // It was asked again, because an approval had expired.
         (About::Approval(_), Event::Parked { on: Blocked::Approval { .. }, .. }) => Some(None),
         (About::Doubt(attempt), Event::Settled { attempt: of, by, reason }) if *of == attempt => {
             Some(Some(Counted { what: "did_not_happen", by: by.to_string(), reason: reason.clone() }))
@@ -195,13 +199,13 @@ fn closes(record: &Record, asked: &Record, about: About) -> Option<Option<Counte
             Counted { what, by: settled.by.to_string(), reason: settled.reason.clone() }
         })),
         (About::Connection, Event::Finished(finished)) => Some(connected(record, finished, asked)),
-        // Whatever it does next, it is connected.
+        // Any other record means that the call continued, so the provider is connected.
         (About::Connection, _) => Some(Some(person("connected", ""))),
         _ => None,
     }
 }
 
-/// Who denied a call.
+/// Who denied the call, if it was denied.
 fn denied(record: &Record, finished: &Finished, asked: &Record) -> Option<Counted> {
     if let Some((by, reason)) = finished.refusal() {
         return Some(Counted { what: "denied", by: by.to_owned(), reason: reason.to_owned() });
@@ -209,12 +213,12 @@ fn denied(record: &Record, finished: &Finished, asked: &Record) -> Option<Counte
     let ToolError::Denied { reason } = &**finished.result.as_ref().err()? else { return None };
     Some(match is_late(record, asked) {
         true => expired(reason),
-        // As older files have it, with the name in the reason.
+        // In older files the name is part of the reason.
         false => person("denied", reason),
     })
 }
 
-/// What a call that needed a connection came to, if that tells whether it was connected.
+/// Whether the provider was connected, if the end of the call tells.
 fn connected(record: &Record, finished: &Finished, asked: &Record) -> Option<Counted> {
     match (finished.refusal(), &finished.result) {
         (Some((_, reason)), _) => Some(person("refused", reason)),
@@ -231,7 +235,7 @@ fn expired(reason: &str) -> Counted {
     Counted { what: "expired", by: "policy".to_owned(), reason: reason.to_owned() }
 }
 
-/// Whether a wait ended when its time was over.
+/// Whether a wait ended because its time was over.
 fn is_late(record: &Record, asked: &Record) -> bool {
     matches!(asked.event, Event::Parked { until: Some(until), .. } if record.at >= until)
 }
@@ -285,27 +289,27 @@ mod tests {
         mail(Message::Connect { provider: "post".into(), refused: refused.map(str::to_owned) })
     }
 
-    fn says(journal: &[Record], mail: &[Mail], about: About) -> Option<String> {
+    fn decision_text(journal: &[Record], mail: &[Mail], about: About) -> Option<String> {
         let counted = counts(journal, mail, (0, &Path::root(), about))?;
         Some(format!("{} by {}: {}", counted.what, counted.by, counted.reason))
     }
 
     #[test]
-    fn w07_l08_a_decision_counts_for_the_question_it_was_about_alone() {
+    fn w07_l08_a_decision_counts_only_for_its_own_question() {
         let asked_again = [approval(1), approval(2)];
         let (old, new) = (About::Approval(at(1)), About::Approval(at(2)));
         let (of_old, of_new) = ([decision(Some(at(1)))], [decision(Some(at(2)))]);
-        assert_eq!(says(&asked_again, &of_old, new), None, "it is asked anew");
-        assert_eq!(says(&asked_again, &of_old, old), None, "its grant was void");
-        assert_eq!(says(&asked_again, &of_new, new).as_deref(), Some("approved by ada: yes"));
-        assert_eq!(says(&asked_again[..1], &of_old, old).as_deref(), Some("approved by ada: yes"));
-        // A message of an older file is about what the journal asks.
-        assert_eq!(says(&asked_again[..1], &[decision(None)], old).as_deref(), Some("approved by ada: yes"));
-        assert_eq!(says(&asked_again[..1], &[decision(None)], new), None);
+        assert_eq!(decision_text(&asked_again, &of_old, new), None, "it was asked again");
+        assert_eq!(decision_text(&asked_again, &of_old, old), None, "its approval had expired");
+        assert_eq!(decision_text(&asked_again, &of_new, new).as_deref(), Some("approved by ada: yes"));
+        assert_eq!(decision_text(&asked_again[..1], &of_old, old).as_deref(), Some("approved by ada: yes"));
+        // A message of an older file is about the current question.
+        assert_eq!(decision_text(&asked_again[..1], &[decision(None)], old).as_deref(), Some("approved by ada: yes"));
+        assert_eq!(decision_text(&asked_again[..1], &[decision(None)], new), None);
     }
 
     #[test]
-    fn w07_l08_a_refusal_is_known_by_its_record_and_not_by_its_words() {
+    fn w07_l08_a_refusal_is_recognized_by_its_record_and_not_by_its_text() {
         let denied = |reason: &str| ToolError::denied(reason);
         let ada = || Some(Settler::Refuser(Some("ada".to_owned())));
         let rows = [
@@ -317,12 +321,12 @@ mod tests {
         ];
         for (end, expected) in rows {
             let shown = format!("{end:?}");
-            assert_eq!(says(&[approval(1), end], &[], About::Approval(at(1))).as_deref(), expected, "{shown}");
+            assert_eq!(decision_text(&[approval(1), end], &[], About::Approval(at(1))).as_deref(), expected, "{shown}");
         }
     }
 
     #[test]
-    fn l08_what_was_said_of_a_connection_counts_also_when_the_call_has_gone_on() {
+    fn l08_a_decision_about_a_connection_still_counts_after_the_call_continued() {
         let lacks = || ToolError::ConnectionRequired { provider: "post".to_owned() };
         let stopped = ToolError::Cancelled { reason: "enough".to_owned() };
         let refused = ended(5, ToolError::denied("x"), Some(Settler::Refuser(None)));
@@ -341,8 +345,8 @@ mod tests {
         for (after, mail, expected) in rows {
             let journal: Vec<Record> = std::iter::once(connection()).chain(after).collect();
             let shown = format!("{journal:?} {mail:?}");
-            assert_eq!(says(&journal, &mail, About::Connection).as_deref(), expected, "{shown}");
+            assert_eq!(decision_text(&journal, &mail, About::Connection).as_deref(), expected, "{shown}");
         }
-        assert_eq!(says(&[], &[connect(None)], About::Connection), None, "nothing was asked");
+        assert_eq!(decision_text(&[], &[connect(None)], About::Connection), None, "nothing was asked");
     }
 }

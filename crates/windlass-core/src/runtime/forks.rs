@@ -1,12 +1,12 @@
-//! What can be made of a run's journal beside the run: forks, comparisons, checks against new
-//! code, documents.
+//! Uses of a run's journal besides driving the run: forks, comparisons, checks against new code, and exported
+//! documents.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::Value;
 
-use super::{PAGE, Runtime, people};
+use super::{PAGE, Runtime, messages};
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::replay_check::{self, Checks};
@@ -21,45 +21,52 @@ use crate::store::{Change, Commit, Creation, Filter, Guard, StoreError};
 use crate::transfer;
 use crate::value::size;
 
-/// Runs in a row that one was forked from, and that are looked at.
+/// How many first records are searched for where a fork came from. A fork of forks begins with one record for each of
+/// them.
 const FORKS_KEPT: usize = 64;
 
 impl Runtime {
-    /// Makes a run that begins with what this one had finished before the cut, and goes on from there under the code of
-    /// today: another id, so other idempotency keys, reply keys, random numbers and children from the cut on. The original
-    /// is not touched, whatever it is doing. Durable when it returns; whoever takes up queued runs goes on with it.
+    /// Creates a run that starts with what this one had finished before the cut, and continues from there with the
+    /// current code. It has another id, and so other idempotency keys, reply keys, random numbers and children after
+    /// the cut. The original is not changed, even while it runs. Durable when it returns; a worker continues it like
+    /// any queued run.
     ///
-    /// Refused if an attempt before the cut may have happened and its outcome is not known. A `readonly` or `idempotent`
-    /// attempt that is in flight is made anew, like everything else that is not finished.
-    pub async fn fork(&self, run: RunId, at: Cut, change: Option<fork::Change>) -> Result<RunId> {
+    /// # Errors
+    ///
+    /// [`Error::Conflict`] if an attempt before the cut may have taken effect and its outcome is unknown. A `readonly`
+    /// or `idempotent` attempt in flight is made again, like everything that is not finished.
+    pub async fn fork(&self, run: RunId, at: Cut, change: Option<fork::ForkChange>) -> Result<RunId> {
         self.fork_under(None, run, at, change).await
     }
 
-    /// The same under a key: forking again under it, at the same place, returns the same fork.
+    /// Like [`fork`](Runtime::fork), with a key: the same key with the same run and cut returns the same fork. For
+    /// anything else it is refused with [`Error::KeyReused`].
     pub async fn fork_under(
         &self,
         key: Option<Arc<str>>,
         run: RunId,
         at: Cut,
-        change: Option<fork::Change>,
+        change: Option<fork::ForkChange>,
     ) -> Result<RunId> {
         let kernel = &self.kernel;
         if kernel.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
         let replaced = match &change {
-            Some(fork::Change::Input(args)) => size::shallow(args, "what it is forked with"),
-            Some(fork::Change::Outcome { result: Ok(output), .. }) => size::shallow(&output.value, "the outcome"),
+            Some(fork::ForkChange::Input(args)) => size::check_depth(args, "the new input"),
+            Some(fork::ForkChange::Outcome { result: Ok(output), .. }) => {
+                size::check_depth(&output.value, "the outcome")
+            }
             _ => Ok(()),
         };
         replaced.map_err(Error::Invalid)?;
         let info = kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         if let Some(key) = &key
-            && let Some(there) = kernel.store.keyed(key.clone()).await?
+            && let Some(existing) = kernel.store.keyed(key.clone()).await?
         {
-            return self.same_fork(there, run, &at).await;
+            return self.same_fork(existing, run, &at).await;
         }
-        let journal = people::current(kernel.store.journal(run, 0).await?);
+        let journal = messages::current(kernel.store.journal(run, 0).await?);
         let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.env.clock.now();
         let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);
@@ -72,7 +79,7 @@ impl Runtime {
             changes.push(Change::Refer { run: forked, artifacts, by: run });
         }
         match kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
-            Err(StoreError::KeyTaken { run: there }) => return self.same_fork(there, run, &at).await,
+            Err(StoreError::KeyTaken { run: existing }) => return self.same_fork(existing, run, &at).await,
             answer => answer?,
         }
         kernel.nudge(forked);
@@ -80,39 +87,39 @@ impl Runtime {
     }
 
     /// The run that has the key, if it is this fork.
-    async fn same_fork(&self, there: RunId, of: RunId, at: &Cut) -> Result<RunId> {
-        let first = match self.kernel.store.page(there, 0, FORKS_KEPT).await {
-            // Too old to be compared.
-            Err(StoreError::JournalGone(_)) => return Ok(there),
+    async fn same_fork(&self, existing: RunId, of: RunId, at: &Cut) -> Result<RunId> {
+        let first = match self.kernel.store.page(existing, 0, FORKS_KEPT).await {
+            // Only the summary is left, so it cannot be compared.
+            Err(StoreError::JournalGone(_)) => return Ok(existing),
             records => records?,
         };
-        // Forks of forks begin with where those came from.
+        // A fork of a fork begins with the origins of both.
         let last = first.iter().rev().find_map(|record| match &record.event {
             Event::Forked { from, cut, .. } => Some((*from, cut.clone())),
             _ => None,
         });
         let same_cut = |cut: &Cut| *cut == *at || (*cut == Cut::Start && matches!(at, Cut::At(path) if path.is_root()));
         match last {
-            Some((from, cut)) if from == of && same_cut(&cut) => Ok(there),
+            Some((from, cut)) if from == of && same_cut(&cut) => Ok(existing),
             Some((from, cut)) => {
-                Err(Error::KeyReused { run: there, what: format!("it is a fork of run {from} at {cut}") })
+                Err(Error::KeyReused { run: existing, what: format!("it is a fork of run {from} at {cut}") })
             }
-            None => Err(Error::KeyReused { run: there, what: "it is no fork".to_owned() }),
+            None => Err(Error::KeyReused { run: existing, what: "it is not a fork".to_owned() }),
         }
     }
 
-    /// Whether a call can be made with arguments that nobody asked for: it will not be checked or prepared again. Returns
-    /// what of them is secret.
+    /// Checks arguments that replace those of a recorded call, because the call is not validated or prepared again.
+    /// Returns the locations of their secrets.
     fn check_replaced(&self, asked: &Asked, args: &Value) -> std::result::Result<Places, String> {
         let name = &asked.name;
         let Some(tool) = self.kernel.tool_of(asked) else {
             return Err(format!(
-                "there is no tool `{name}` here, so its arguments cannot be replaced; register it first"
+                "tool `{name}` is not registered here, so its arguments cannot be replaced; register it first"
             ));
         };
         if tool.preparer().is_some() {
             return Err(format!(
-                "`{name}` prepares its calls, and arguments replaced here would pass it by; replace the outcome instead"
+                "`{name}` prepares its calls, and replaced arguments would skip that; replace the outcome instead"
             ));
         }
         let refuse = |error| format!("these arguments do not fit `{name}`: {error}");
@@ -120,22 +127,24 @@ impl Runtime {
         Ok(tool.secret_places(args))
     }
 
-    /// Where two runs differ, each by the journal of its latest generation: usually a run and a fork of it.
+    /// Finds where two runs differ, such as a run and a fork of it, by the journals of their latest generations.
     pub async fn compare(&self, a: RunId, b: RunId) -> Result<Comparison> {
         let (of_a, of_b) = (self.recent(a).await?, self.recent(b).await?);
         Ok(compare((a, &of_a), (b, &of_b)))
     }
 
-    /// Runs a run's journal against the code of today, without touching the store and without performing anything: says
-    /// how far they fit, or why the run would be held. Bodies are entered, so what they do outside of operations is done.
+    /// Replays a run's journal with the current code, without changing the store and without performing operations.
+    /// Reports how far they fit, or why the run would be held. Bodies are entered, so their side effects outside of
+    /// operations happen.
     pub async fn replay_check(&self, run: RunId) -> Result<Check> {
         let mut info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-        let journal = people::current(self.kernel.store.journal(run, 0).await?);
+        let journal = messages::current(self.kernel.store.journal(run, 0).await?);
         info.generation = generation(&journal);
         Ok(replay_check::check(&self.kernel, info, journal))
     }
 
-    /// The same for every run that matches, one after the other: a page of them is in memory at a time.
+    /// Like [`replay_check`](Runtime::replay_check), for every run that matches, one after the other. It reads the runs
+    /// page by page.
     pub async fn replay_check_all(&self, filter: Filter) -> Result<Checks> {
         let mut checks = Checks::default();
         let mut after = None;
@@ -145,7 +154,7 @@ impl Runtime {
             let is_last = page.len() < PAGE;
             for mut info in page {
                 let run = info.run;
-                let journal = self.kernel.store.journal(run, 0).await.map(people::current);
+                let journal = self.kernel.store.journal(run, 0).await.map(messages::current);
                 let check = journal.map(|journal| {
                     info.generation = generation(&journal);
                     replay_check::check(&self.kernel, info, journal)
@@ -158,23 +167,24 @@ impl Runtime {
         }
     }
 
-    /// A run as a versioned JSON document: its journal, what it waits for, what nobody has received yet. The run itself
-    /// stays as it is.
+    /// Exports a run as a versioned JSON document: its journal, what it waits for, and its pending messages. The run is
+    /// not changed.
     pub async fn export(&self, run: RunId) -> Result<Value> {
         transfer::export(&self.kernel, run).await
     }
 
-    /// Puts an exported run into this store, under its id. A finished one is finished; any other is held until somebody has
-    /// made sure that the original will not go on, and resumes it: `once` attempts without a result are in doubt then, as
-    /// after a crash. Reply keys of the original are void here, and runs it spawned are not part of it.
+    /// Imports an exported run into this store, under its id. A finished run is finished here too. Any other is held
+    /// until an operator has made sure that the original will not continue, and resumes it. `once` attempts without a
+    /// result are then in doubt, as after a crash. Reply keys of the original are not valid here, and the runs it
+    /// spawned are not imported.
     ///
-    /// Durable when it returns. A journal of several generations is written one by one: an import that breaks off leaves
-    /// the run held and is completed by importing the same document again.
+    /// Durable when it returns. A journal of several generations is written in several commits: if the import is
+    /// interrupted, the run is held, and importing the same document again completes it.
     pub async fn import(&self, document: &str) -> Result<RunId> {
         transfer::import(&self.kernel, document).await
     }
 
-    /// A journal that is not all there must not be gone on with.
+    /// Refuses a run whose import is incomplete.
     pub(super) async fn refuse_half_imported(&self, run: RunId) -> Result<()> {
         match self.kernel.store.info(run).await?.map(|info| info.state) {
             Some(RunState::Held { hold: hold @ Hold::Imported { missing: 1.., .. } }) => Err(Error::Held { run, hold }),
@@ -184,12 +194,12 @@ impl Runtime {
 
     async fn recent(&self, run: RunId) -> Result<Vec<Record>> {
         self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
-        Ok(people::current(self.kernel.store.journal(run, 0).await?))
+        Ok(messages::current(self.kernel.store.journal(run, 0).await?))
     }
 }
 
-/// Which generation a journal is of. A run may go on to its next one between two looks at the store, so the journal itself
-/// is asked.
+/// The generation of a journal. It is taken from the journal itself, because the run may continue with its next
+/// generation between two reads of the store.
 fn generation(journal: &[Record]) -> u32 {
     match journal.first().map(|record| &record.event) {
         Some(Event::Continued { generation, .. }) => *generation,

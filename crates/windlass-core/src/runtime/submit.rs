@@ -1,35 +1,34 @@
-//! Calls for whoever asks from outside, perhaps more than once: under a key, in a session, one call or several as one run.
+//! Submits work, possibly more than once: with a key, in a session, one call or several as one run.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Runtime, Start, finished, outcome};
-use crate::begin::batch_asked;
+use super::{Runtime, Start, finished};
+use crate::begin::{Calls, NewRun, batch_asked};
 use crate::call::plan::{asked, resolve};
 use crate::call::{Outcome, ToolCall};
-use crate::driver::Live;
+use crate::driver::DrivenRun;
 use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
-use crate::run::drive::{Drive, RunEnd};
+use crate::run::drive::RunEnd;
 use crate::run::machine::Stop;
 use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::state::RunState;
 use crate::store::{ArtifactId, Change, Commit, Creation, Guard, StoreError, Turn};
 use crate::tool::artifact::mentioned_in;
-use crate::tool::projection::Lens;
 
-/// What is to be done as one run.
+/// The work of one run.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// One call.
     Call(ToolCall),
-    /// Several calls, of which there must be at least one.
+    /// Several calls, at least one and at most [`limits::BATCH_CALLS`].
     Batch {
         /// The calls.
         calls: Vec<ToolCall>,
-        /// After a failure, calls not yet started are skipped and say so.
+        /// After a failure, calls that have not started are skipped, and their outcomes say so.
         stop_on_failure: bool,
     },
 }
@@ -42,12 +41,16 @@ impl Work {
         }
     }
 
-    fn bounded(self) -> Result<Self> {
+    /// Checks the limits of a batch and bounds the size of its calls.
+    pub(super) fn bounded(self) -> Result<Self> {
         Ok(match self {
             Self::Call(call) => Self::Call(call.bounded()),
-            Self::Batch { calls, .. } if calls.is_empty() || calls.len() > limits::BATCH_CALLS => {
+            Self::Batch { calls, .. } if calls.is_empty() => {
+                return Err(Error::Invalid("a batch needs at least one call".to_owned()));
+            }
+            Self::Batch { calls, .. } if calls.len() > limits::BATCH_CALLS => {
                 let (count, most) = (calls.len(), limits::BATCH_CALLS);
-                return Err(Error::TooLarge(format!("a batch of {count} calls cannot be made; it has 1 to {most}")));
+                return Err(Error::TooLarge(format!("a batch of {count} calls is too large; the limit is {most}")));
             }
             Self::Batch { calls, stop_on_failure } => {
                 Self::Batch { calls: calls.into_iter().map(ToolCall::bounded).collect(), stop_on_failure }
@@ -55,86 +58,97 @@ impl Work {
         })
     }
 
-    /// The artifacts its arguments mention.
+    /// The artifacts that its arguments mention.
     fn artifacts(&self) -> Vec<ArtifactId> {
         self.calls().iter().flat_map(|call| mentioned_in(&call.args)).collect()
     }
 }
 
-/// Work that was handed in; see [`Runtime::submit`].
+/// Submitted work; see [`Runtime::submit`]. Dropping it before it was awaited starts nothing.
 pub struct Submitted {
     runtime: Runtime,
     run: RunId,
-    /// What the work was, to be compared with what its key belongs to.
-    work: Work,
-    how: Start,
-    standing: Standing,
+    /// The work, if it has a key: another caller may be faster with the same key, and its run must do the same work.
+    keyed: Option<(Work, Start)>,
+    state: SubmitState,
 }
 
-enum Standing {
-    /// Nothing was done yet.
-    Fresh(Box<Drive>, Vec<Lens>),
+enum SubmitState {
+    /// Nothing has been done. The second field is the error if a tool does not run in the background.
+    New(Box<NewRun>, Result<()>),
     /// This process drives it.
-    Driven(Live, Vec<Lens>),
-    /// It is in the store, wherever it is driven.
+    Driven(DrivenRun, Calls),
+    /// The run is in the store, wherever it is driven.
     Stored,
 }
 
 impl Runtime {
-    /// Hands in work: one run, under a key, in a session, as a turn. Nothing is done until the answer is awaited:
-    /// [`outcomes`](Submitted::outcomes), or [`accepted`](Submitted::accepted) for whoever does not wait.
+    /// Submits work as one run: with a key, in a session, as a turn. Unless the run already exists or has to wait in
+    /// the store, nothing is done until the result is awaited with [`outcomes`](Submitted::outcomes), or with
+    /// [`accepted`](Submitted::accepted) by a caller that does not wait for the end.
     ///
-    /// The same key always names the same run. Unlike [`start_with`](Runtime::start_with) this refuses a key that was used
-    /// for other work, with [`Error::KeyReused`].
+    /// The same key always means the same run.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyReused`] if the key was used for other work.
     pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
         let work = work.bounded()?;
+        let stored = |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored };
         if let Some(key) = &how.key
             && let Some(run) = self.kernel.store.keyed(key.clone()).await?
         {
             Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
-            Box::pin(self.look_after(run)).await?;
-            return Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Stored });
+            Box::pin(self.ensure_claimed(run)).await?;
+            return Ok(stored(run));
         }
-        // A turn waits in the store, and what an argument refers to is the run's before it begins. Where nothing is driven,
-        // all there is to do is to leave it for whoever does.
+        // A turn waits in the store, and artifacts in arguments must be referenced before the run starts. A runtime
+        // that drives no runs leaves the run for a process that does.
         let waits = || how.turn != Turn::No || !work.artifacts().is_empty();
-        if !self.kernel.drives || (waits() && !self.is_in_vain(&work, &how)) {
+        if !self.kernel.drives || (waits() && !self.only_continues_loops(&work, &how)) {
             let (run, existed) = Box::pin(self.begin(&work, &how)).await?;
             if existed {
                 Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
             }
-            return Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Stored });
+            return Ok(stored(run));
         }
-        let (drive, lenses) = match &work {
-            Work::Call(call) => {
-                let (drive, lens) = self.kernel.start_call(&self.toolbox, call.clone(), &how)?;
-                (drive, vec![lens])
-            }
-            Work::Batch { calls, stop_on_failure } => {
-                self.kernel.start_batch(&self.toolbox, calls.clone(), *stop_on_failure, &how)?
-            }
-        };
-        let run = drive.run.id;
-        Ok(Submitted { runtime: self.clone(), run, work, how, standing: Standing::Fresh(Box::new(drive), lenses) })
+        let background = work.calls().iter().try_for_each(|call| self.background(call).map(drop));
+        let keyed = how.key.is_some().then(|| (work.clone(), how.clone()));
+        let new = self.kernel.new_run(&self.toolbox, work, &how)?;
+        let run = new.drive.run.id;
+        Ok(Submitted { runtime: self.clone(), run, keyed, state: SubmitState::New(Box::new(new), background) })
     }
 
-    /// Whether none of the calls would be made, because each would only go on with a loop.
-    fn is_in_vain(&self, work: &Work, how: &Start) -> bool {
+    /// Starts one call, as the call says: with a key, in a session, as a turn. Durable when it returns.
+    pub async fn start_call(&self, mut call: ToolCall) -> Result<RunId> {
+        let how = call.take_start();
+        self.start_work(Work::Call(call), how).await
+    }
+
+    /// Starts one call: with a key, in a session, as a turn. Durable when it returns.
+    pub async fn start_with(&self, call: ToolCall, how: Start) -> Result<RunId> {
+        self.start_work(Work::Call(call), how).await
+    }
+
+    /// Starts several calls as one run: with a key, in a session, as a turn. Durable when it returns.
+    pub async fn start_batch(&self, calls: Vec<ToolCall>, stop_on_failure: bool, how: Start) -> Result<RunId> {
+        self.start_work(Work::Batch { calls, stop_on_failure }, how).await
+    }
+
+    async fn start_work(&self, work: Work, how: Start) -> Result<RunId> {
+        for call in work.calls() {
+            self.background(call)?;
+        }
+        self.submit(work, how).await?.accepted().await
+    }
+
+    /// Whether every call would be refused because it would only continue a loop.
+    fn only_continues_loops(&self, work: &Work, how: &Start) -> bool {
         let refused = self.kernel.loop_refusals(how.session.as_ref(), &self.toolbox.snapshot(), work.calls());
         !refused.is_empty() && refused.iter().all(Option::is_some)
     }
 
-    /// Starts several calls as one run for whoever takes it up: under a key, in a session, as a turn. Durable when it
-    /// returns. With a key it is idempotent: the same key always names the same run, whatever calls come with it later.
-    pub async fn start_batch(&self, calls: Vec<ToolCall>, stop_on_failure: bool, how: Start) -> Result<RunId> {
-        let work = Work::Batch { calls, stop_on_failure }.bounded()?;
-        for call in work.calls() {
-            self.background(call)?;
-        }
-        Ok(self.begin(&work, &how).await?.0)
-    }
-
-    /// Writes a run for whoever takes it up; says whether its key had one already.
+    /// Writes a queued run, for any worker to claim. Returns whether its key had a run already.
     pub(super) async fn begin(&self, work: &Work, how: &Start) -> Result<(RunId, bool)> {
         if self.kernel.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
@@ -151,7 +165,7 @@ impl Runtime {
             ..Creation::default()
         };
         let mut changes = vec![Change::Start { run, creation, records }];
-        // What it is started with is kept as long as it is.
+        // The artifacts in its arguments are kept for as long as the run is.
         let artifacts = work.artifacts();
         if !artifacts.is_empty() {
             changes.push(Change::Refer { run, artifacts, by: run });
@@ -166,20 +180,20 @@ impl Runtime {
                 Ok((run, false))
             }
             Err(StoreError::KeyTaken { run }) => {
-                self.look_after(run).await?;
+                self.ensure_claimed(run).await?;
                 Ok((run, true))
             }
             Err(error @ StoreError::KeySpent { .. }) => Err(error.into()),
             Err(error) => {
-                // It may be there all the same.
+                // The run may have been written.
                 self.kernel.nudge(run);
                 Err(error.into())
             }
         }
     }
 
-    /// Whoever started a run may not have been told, and then nobody has taken it up.
-    async fn look_after(&self, run: RunId) -> Result<()> {
+    /// Makes sure that an existing run is claimed: the process that wrote it may not know that it did.
+    async fn ensure_claimed(&self, run: RunId) -> Result<()> {
         let info = self.kernel.store.info(run).await?;
         if info.is_some_and(|info| info.state == RunState::Queued) {
             self.kernel.nudge(run);
@@ -187,7 +201,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// What a journal begins with that says what is to be done, and what the run is called.
+    /// The name of the run and its first records, which contain the requested calls.
     fn first_records(&self, work: &Work, at: crate::time::Timestamp) -> (Arc<str>, Vec<Record>) {
         let is_batch = matches!(work, Work::Batch { .. });
         let record = |(path, asked): (Path, Asked)| {
@@ -202,7 +216,7 @@ impl Runtime {
         (name, asked.into_iter().map(record).collect())
     }
 
-    /// What the work asks for, and where: the root first, and the calls of a batch below it.
+    /// The requested calls with their paths: the root first, and the calls of a batch below it.
     fn asked(&self, work: &Work) -> Vec<(Path, Asked)> {
         let (snapshot, layers) = (self.toolbox.snapshot(), self.toolbox.layers());
         let of = |call: &ToolCall| match self.toolbox.with_layers(&call.layers) {
@@ -222,7 +236,7 @@ impl Runtime {
         }
     }
 
-    /// Refuses a key whose run does something else.
+    /// Refuses a key whose run does other work.
     async fn check_same(&self, run: RunId, work: &Work, session: Option<&Arc<str>>) -> Result<()> {
         let reused = |what: String| Err(Error::KeyReused { run, what });
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
@@ -234,9 +248,9 @@ impl Runtime {
         if info.session.as_ref() != session {
             return reused("it belongs to another session".to_owned());
         }
-        // A fork has a key of its own, and whoever made it compares that.
+        // A fork has a key of its own, and `fork_under` compares it.
         let records = match self.kernel.store.page(run, 0, wanted.len()).await {
-            // What is left of it says no more than the id of its tool.
+            // The summary contains no more than the id of the tool.
             Err(StoreError::JournalGone(_)) if is_other => return other(),
             Err(StoreError::JournalGone(_)) => return Ok(()),
             records => records?,
@@ -246,32 +260,33 @@ impl Runtime {
         }
         let records = if wanted.len() == 1 { records } else { self.kernel.store.journal(run, 0).await? };
         for (path, wanted) in &wanted {
-            let there = records.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
-            let same = |there: &Asked| {
-                let renamed = self.is_alias(&wanted.name, &there.name);
+            let existing = records.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
+            let same = |existing: &Asked| {
+                let renamed = self.is_alias(&wanted.name, &existing.name);
                 let mut named =
-                    if renamed { Asked { name: wanted.name.clone(), ..there.clone() } } else { there.clone() };
-                // The calls of a batch have the layers that it is made through.
+                    if renamed { Asked { name: wanted.name.clone(), ..existing.clone() } } else { existing.clone() };
+                // The root of a batch has no layers of its own; its calls are compared with theirs.
                 if wanted.kind == OpKind::Batch {
                     named.layers = wanted.layers.clone();
                 }
                 named.same(wanted)
             };
-            if !there.is_some_and(same) {
-                // A name may mean another tool by now: what was asked for is compared, not what it means.
-                if path.is_root() && is_other && there.is_none_or(|there| there.as_asked() != wanted.as_asked()) {
+            if !existing.is_some_and(same) {
+                // A name may mean another tool by now, so the request is compared, not what it resolves to.
+                if path.is_root()
+                    && is_other
+                    && existing.is_none_or(|existing| existing.as_asked() != wanted.as_asked())
+                {
                     return other();
                 }
                 let place = if path.is_root() { String::new() } else { format!(" at {path}") };
-                return reused(format!(
-                    "the {wanted}{place} is not what it was asked for with, or has other arguments"
-                ));
+                return reused(format!("its {wanted}{place} is another call, or has other arguments"));
             }
         }
         Ok(())
     }
 
-    /// Whether the tool with this id was known by that name before.
+    /// Whether the tool with this id has that name as an alias.
     fn is_alias(&self, id: &str, name: &str) -> bool {
         let tool = self.toolbox.by_id(id);
         tool.is_some_and(|tool| tool.spec().aliases.iter().any(|alias| alias.as_str() == name))
@@ -279,99 +294,96 @@ impl Runtime {
 }
 
 impl Submitted {
-    /// The run, once it is in the store. From then on it goes on, whatever becomes of whoever asked.
+    /// Waits until the run is in the store and returns it. From then on it continues, whatever the caller does.
+    /// Dropping the future loses nothing; it can be called again.
     pub async fn accepted(&mut self) -> Result<RunId> {
-        if let Standing::Fresh(..) = self.standing {
-            for call in self.work.calls() {
-                self.runtime.background(call)?;
-            }
-            self.detach()?;
+        if let SubmitState::New(..) = self.state {
+            let SubmitState::New(new, background) = std::mem::replace(&mut self.state, SubmitState::Stored) else {
+                return Ok(self.run);
+            };
+            background?;
+            let NewRun { drive, calls } = *new;
+            // A batch sends its records when it is polled, so it gets its task first.
+            let driven = match calls {
+                Calls::Batch(_) => self.runtime.kernel.accept(drive)?,
+                Calls::One(..) => self.runtime.kernel.accept_durably(drive).await?,
+            };
+            self.state = SubmitState::Driven(driven, calls);
         }
-        if let Standing::Driven(live, _) = &self.standing {
-            live.run.flush().await;
-            let stop = live.run.with(|machine| machine.stop().cloned());
+        if let SubmitState::Driven(driven, _) = &self.state {
+            driven.run.flush().await;
+            let stop = driven.run.with(|machine| machine.stop().cloned());
             if let Some(Stop::Reload(error)) = stop {
-                self.follow(*error).await?;
+                self.handle_first_commit_error(*error).await?;
             }
         }
         Ok(self.run)
     }
 
-    /// Waits for the outcomes of the root calls: one, or those of the batch. They are durable by then. Dropping the future
-    /// loses nothing: it can be awaited again, or [`accepted`](Submitted::accepted) instead.
+    /// Waits for the outcomes of the root calls: one, or those of the batch. They are durable when this returns.
+    /// Dropping the future does not stop the run; this can be called again, or [`accepted`](Submitted::accepted)
+    /// instead.
     pub async fn outcomes(&mut self) -> Result<(RunId, Vec<Outcome>)> {
-        let end = match std::mem::replace(&mut self.standing, Standing::Stored) {
-            Standing::Fresh(drive, lenses) => self.drive(drive, lenses).await,
-            Standing::Driven(live, lenses) => {
-                let completion = live.completion.clone();
-                self.standing = Standing::Driven(live, lenses);
+        let end = match std::mem::replace(&mut self.state, SubmitState::Stored) {
+            SubmitState::New(new, _) => {
+                // This future drives the run. If it is dropped, the run gets a task of its own.
+                let inline = self.runtime.kernel.drive_inline(Box::new(new.drive));
+                self.state = SubmitState::Driven(inline.driven(), new.calls);
+                inline.await
+            }
+            SubmitState::Driven(driven, calls) => {
+                let completion = driven.completion.clone();
+                self.state = SubmitState::Driven(driven, calls);
                 completion.wait().await
             }
-            Standing::Stored => return self.attached().await,
+            SubmitState::Stored => return self.attached().await,
         };
-        let Standing::Driven(_, lenses) = std::mem::replace(&mut self.standing, Standing::Stored) else {
+        let SubmitState::Driven(_, calls) = std::mem::replace(&mut self.state, SubmitState::Stored) else {
             return self.attached().await;
         };
+        self.concluded(end, calls).await
+    }
+
+    /// The same for a caller that may stop polling: a run that has to wait gets a task of its own.
+    pub(super) async fn run_to_end(mut self) -> Result<(RunId, Vec<Outcome>)> {
+        let SubmitState::New(new, _) = std::mem::replace(&mut self.state, SubmitState::Stored) else {
+            return self.attached().await;
+        };
+        let NewRun { drive, calls } = *new;
+        let end = self.runtime.kernel.drive(drive).await;
+        self.concluded(end, calls).await
+    }
+
+    async fn concluded(&mut self, end: RunEnd, calls: Calls) -> Result<(RunId, Vec<Outcome>)> {
         match end {
             end if self.runtime.goes_on(&end) => self.attached().await,
             RunEnd::Unknown(error) => {
-                Box::pin(self.follow(error)).await?;
+                Box::pin(self.handle_first_commit_error(error)).await?;
                 self.attached().await
             }
-            end => self.ended(end, &lenses),
+            end => Ok((self.run, calls.outcomes(self.run, finished(self.run, end)?))),
         }
     }
 
-    /// The outcomes as the store has them. Boxed, as all that is rare here: whoever waits for a call keeps room for what waiting
-    /// for it may take.
+    /// The outcomes according to the store. Boxed, like every rare case here, to keep the future of every call small.
     async fn attached(&mut self) -> Result<(RunId, Vec<Outcome>)> {
         Ok((self.run, Box::pin(self.runtime.attach(self.run)).await?))
     }
 
-    /// Drives the run to its end. If this is dropped, it goes on without.
-    async fn drive(&mut self, drive: Box<Drive>, lenses: Vec<Lens>) -> RunEnd {
-        let here = self.runtime.kernel.here(drive);
-        self.standing = Standing::Driven(here.live(), lenses);
-        here.await
-    }
-
-    fn ended(&self, end: RunEnd, lenses: &[Lens]) -> Result<(RunId, Vec<Outcome>)> {
-        let run = self.run;
-        let told = finished(run, end)?;
-        let is_batch = matches!(self.work, Work::Batch { .. });
-        let rows = told.into_iter().zip(self.work.calls()).zip(lenses).zip(0u32..);
-        let outcomes = rows.map(|(((told, call), lens), index)| {
-            let path = if is_batch { Path::root().child(index) } else { Path::root() };
-            outcome(run, path, call.id.clone(), told, lens.clone())
-        });
-        Ok((run, outcomes.collect()))
-    }
-
-    /// What its first commit was answered with, if not with success.
-    async fn follow(&mut self, error: StoreError) -> Result<()> {
-        match error {
-            // Somebody was faster with the same key: that run is the one.
-            StoreError::KeyTaken { run } => {
-                self.runtime.check_same(run, &self.work, self.how.session.as_ref()).await?;
-                self.runtime.look_after(run).await?;
-                (self.run, self.standing) = (run, Standing::Stored);
+    /// Handles the error that the first commit of the run was answered with.
+    async fn handle_first_commit_error(&mut self, error: StoreError) -> Result<()> {
+        match (error, &self.keyed) {
+            // Another caller was faster with the same key; its run is the one.
+            (StoreError::KeyTaken { run }, Some((work, how))) => {
+                self.runtime.check_same(run, work, how.session.as_ref()).await?;
+                self.runtime.ensure_claimed(run).await?;
+                (self.run, self.state) = (run, SubmitState::Stored);
                 Ok(())
             }
-            error @ (StoreError::KeySpent { .. } | StoreError::Unavailable(_) | StoreError::NoArtifact { .. }) => {
+            (error @ (StoreError::KeySpent { .. } | StoreError::Unavailable(_) | StoreError::NoArtifact { .. }), _) => {
                 Err(error.into())
             }
-            source => Err(Error::Unknown { run: self.run, source }),
+            (source, _) => Err(Error::Unknown { run: self.run, source }),
         }
-    }
-
-    /// Gives the run a task of its own, and tells the store of it before anything is done.
-    fn detach(&mut self) -> Result<()> {
-        match std::mem::replace(&mut self.standing, Standing::Stored) {
-            Standing::Fresh(drive, lenses) => {
-                self.standing = Standing::Driven(self.runtime.kernel.accept(*drive)?, lenses);
-            }
-            other => self.standing = other,
-        }
-        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Answers that are there at once (memory) or come later (disk), without a future where none is needed.
+//! Answers of a store that are available at once (memory) or later (disk), without a future in the first case.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,34 +9,36 @@ use parking_lot::Mutex;
 
 use super::StoreError;
 
-/// What a store's write returns.
+/// The answer to a write.
 pub enum Answer<T> {
-    /// Answered already.
+    /// The store has answered.
     Ready(Result<T, StoreError>),
-    /// Answered through the ticket.
+    /// The store will answer through the ticket.
     Wait(Ticket<T>),
 }
 
-enum State<T> {
+/// The state that both ends of an answer share.
+enum AnswerState<T> {
     Open(Option<Waker>),
     Callback(Box<dyn FnOnce(Result<T, StoreError>) + Send>),
     Answered(Option<Result<T, StoreError>>),
 }
 
-/// The waiting end: a future, or the place for a callback.
-pub struct Ticket<T>(Arc<Mutex<State<T>>>);
+/// The waiting end of an answer. Await it, or register a callback with [`then`](Ticket::then). Dropping it does not
+/// undo the write.
+pub struct Ticket<T>(Arc<Mutex<AnswerState<T>>>);
 
-/// The answering end, which the store keeps. Dropping it unanswered answers "unknown".
-pub struct Promise<T>(Option<Arc<Mutex<State<T>>>>);
+/// The answering end, which the store keeps. Dropping it without an answer answers [`StoreError::Unknown`].
+pub struct Promise<T>(Option<Arc<Mutex<AnswerState<T>>>>);
 
 impl<T> Promise<T> {
-    /// Both ends of an answer.
+    /// Creates both ends of an answer.
     pub fn pair() -> (Self, Ticket<T>) {
-        let state = Arc::new(Mutex::new(State::Open(None)));
+        let state = Arc::new(Mutex::new(AnswerState::Open(None)));
         (Self(Some(state.clone())), Ticket(state))
     }
 
-    /// Gives the answer.
+    /// Sends the answer.
     pub fn answer(mut self, result: Result<T, StoreError>) {
         self.complete(result);
     }
@@ -44,46 +46,46 @@ impl<T> Promise<T> {
     fn complete(&mut self, result: Result<T, StoreError>) {
         let Some(shared) = self.0.take() else { return };
         let mut state = shared.lock();
-        match std::mem::replace(&mut *state, State::Answered(None)) {
-            State::Callback(callback) => {
+        match std::mem::replace(&mut *state, AnswerState::Answered(None)) {
+            AnswerState::Callback(callback) => {
                 drop(state);
                 callback(result);
             }
-            State::Open(waker) => {
-                *state = State::Answered(Some(result));
+            AnswerState::Open(waker) => {
+                *state = AnswerState::Answered(Some(result));
                 drop(state);
                 if let Some(waker) = waker {
                     waker.wake();
                 }
             }
-            State::Answered(_) => {}
+            AnswerState::Answered(_) => {}
         }
     }
 }
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.complete(Err(StoreError::Unknown("the store stopped before it answered".to_owned())));
+        self.complete(Err(StoreError::Unknown("the store stopped before it answered the request".to_owned())));
     }
 }
 
 impl<T> Ticket<T> {
-    /// Whether the answer is there already.
+    /// Whether the answer has arrived.
     pub fn is_answered(&self) -> bool {
-        matches!(*self.0.lock(), State::Answered(_))
+        matches!(*self.0.lock(), AnswerState::Answered(_))
     }
 
-    /// Calls `callback` with the answer, at once if it is there already, else on the thread that answers.
+    /// Calls `callback` with the answer: at once if it has arrived, otherwise on the thread that answers.
     pub fn then(self, callback: impl FnOnce(Result<T, StoreError>) + Send + 'static) {
         let mut state = self.0.lock();
-        if let State::Answered(result) = &mut *state {
+        if let AnswerState::Answered(result) = &mut *state {
             if let Some(result) = result.take() {
                 drop(state);
                 callback(result);
             }
             return;
         }
-        *state = State::Callback(Box::new(callback));
+        *state = AnswerState::Callback(Box::new(callback));
     }
 }
 
@@ -92,18 +94,18 @@ impl<T> Future for Ticket<T> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.0.lock();
-        if let State::Answered(result) = &mut *state
+        if let AnswerState::Answered(result) = &mut *state
             && let Some(result) = result.take()
         {
             return Poll::Ready(result);
         }
-        *state = State::Open(Some(cx.waker().clone()));
+        *state = AnswerState::Open(Some(cx.waker().clone()));
         Poll::Pending
     }
 }
 
 impl<T> Answer<T> {
-    /// The answer, awaited if need be.
+    /// Returns the answer, and waits for it if necessary. Dropping the future does not undo the write.
     pub async fn get(self) -> Result<T, StoreError> {
         match self {
             Self::Ready(result) => result,

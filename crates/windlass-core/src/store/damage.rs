@@ -1,12 +1,13 @@
-//! What is said of damage.
+//! The message of [`StoreError::Damaged`](super::StoreError::Damaged).
 
 use crate::id::RunId;
 
-pub(super) fn sentence(run: Option<&RunId>, place: &str) -> String {
+pub(super) fn message(run: Option<&RunId>, place: &str) -> String {
     match run {
         Some(run) => format!(
-            "what the store holds of run {run} is damaged ({place}); restore a backup, or finish the run by hand and purge it"
+            "the stored data of run {run} is damaged ({place}); restore a backup, or finish the run by hand and \
+             purge it"
         ),
-        None => format!("what the store holds is damaged ({place}); restore a backup"),
+        None => format!("the store's data is damaged ({place}); restore a backup"),
     }
 }

@@ -1,4 +1,4 @@
-//! What a store keeps of the queues of keys.
+//! What a store keeps of key queues.
 
 use std::sync::Arc;
 
@@ -6,15 +6,16 @@ use std::sync::Arc;
 use super::Change;
 use crate::path::Path;
 
-/// The place of an operation in the queue of a key, which it keeps while its run is not driven; see [`Change::Keys`].
+/// The position of an operation in the queue of a key. The operation keeps it while its run is not driven; see
+/// [`Change::Keys`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPlace {
-    /// Where in the run.
+    /// The path of the operation in its run.
     pub path: Path,
-    /// The key, as it was evaluated.
+    /// The evaluated key.
     pub key: Arc<str>,
-    /// Grows with every arrival: the order of the queue.
+    /// The order of the queue: grows with every arrival.
     pub ticket: u64,
-    /// Whether the operation holds the key, or still queues for it.
+    /// Whether the operation holds the key; otherwise it is queued.
     pub held: bool,
 }

@@ -1,50 +1,127 @@
-//! What can be asked about runs in general.
+//! Filters and counts of runs.
 
 use std::sync::Arc;
 
 use crate::id::RunId;
+use crate::run::state::Ending;
+use crate::time::Timestamp;
 
-/// What [`Queries::list`](super::Queries::list) returns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Filter {
-    /// Runs that wait to be taken up for the first time.
-    Queued,
-    /// Runs that somebody drives, or drove and left.
-    Running,
-    /// Runs that cost a row and nothing else until something happens.
-    Suspended,
-    /// Runs that are held.
-    Held,
-    /// Runs that are finished.
-    Finished,
-    /// Runs with open doubts.
-    Doubted,
-    /// Runs that wait for a person: a doubt, an approval, an input, a connection.
-    Inbox,
-    /// Runs of a session.
-    Session(Arc<str>),
-    /// Runs that a run spawned.
-    Children(RunId),
-    /// Runs of a tool, by its id.
-    Tool(Arc<str>),
-    /// All runs.
-    All,
+/// Which runs [`Queries::list`](super::Queries::list) returns: those that match every field that is set. The default
+/// matches all runs.
+///
+/// ```
+/// use windlass_core::store::Filter;
+///
+/// let refunds_of_ada = Filter { tool: Some("refund".into()), session: Some("ada".into()), ..Filter::held() };
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Their state, or what they wait for.
+    pub state: Option<StateFilter>,
+    /// Runs of this session.
+    pub session: Option<Arc<str>>,
+    /// Runs that this run spawned.
+    pub parent: Option<RunId>,
+    /// Runs of the tool with this id.
+    pub tool: Option<Arc<str>>,
+    /// Runs that were created at this time or later.
+    pub created_from: Option<Timestamp>,
+    /// Runs that were created before this time.
+    pub created_before: Option<Timestamp>,
 }
 
-/// How many runs there are; see [`Queries::counts`](super::Queries::counts).
+/// The state of a run, as far as a [`Filter`] tells states apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StateFilter {
+    /// Waits for a worker to start it.
+    Queued,
+    /// A worker drives it, or left it without suspending it.
+    Running,
+    /// Waits for a timer or a message and takes no resources except a row.
+    Suspended,
+    /// Held until an operator resumes it.
+    Held,
+    /// Has ended.
+    Finished,
+    /// Has ended like this.
+    Ended(Ending),
+    /// In any state, with open doubts.
+    InDoubt,
+    /// In any state, and waits for a person: a doubt, an approval, an input, or a connection.
+    Inbox,
+}
+
+impl Filter {
+    /// Runs in this state.
+    pub fn state(state: StateFilter) -> Self {
+        Self { state: Some(state), ..Self::default() }
+    }
+
+    /// Runs that wait for a worker to start them.
+    pub fn queued() -> Self {
+        Self::state(StateFilter::Queued)
+    }
+
+    /// Runs that a worker drives, or that a worker left without suspending them.
+    pub fn running() -> Self {
+        Self::state(StateFilter::Running)
+    }
+
+    /// Runs that wait for a timer or a message.
+    pub fn suspended() -> Self {
+        Self::state(StateFilter::Suspended)
+    }
+
+    /// Runs that are held.
+    pub fn held() -> Self {
+        Self::state(StateFilter::Held)
+    }
+
+    /// Runs that have ended.
+    pub fn finished() -> Self {
+        Self::state(StateFilter::Finished)
+    }
+
+    /// Runs with open doubts.
+    pub fn in_doubt() -> Self {
+        Self::state(StateFilter::InDoubt)
+    }
+
+    /// Runs that wait for a person.
+    pub fn inbox() -> Self {
+        Self::state(StateFilter::Inbox)
+    }
+
+    /// Runs of this session.
+    pub fn session(session: impl Into<Arc<str>>) -> Self {
+        Self { session: Some(session.into()), ..Self::default() }
+    }
+
+    /// Runs that this run spawned.
+    pub fn children(parent: RunId) -> Self {
+        Self { parent: Some(parent), ..Self::default() }
+    }
+
+    /// Runs of the tool with this id.
+    pub fn tool(id: impl Into<Arc<str>>) -> Self {
+        Self { tool: Some(id.into()), ..Self::default() }
+    }
+}
+
+/// The number of runs by state; see [`Queries::counts`](super::Queries::counts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Runs that wait to be taken up for the first time.
+    /// Runs that wait for a worker to start them.
     pub queued: u64,
-    /// Runs that somebody drives, or drove and left.
+    /// Runs that a worker drives, or that a worker left without suspending them.
     pub running: u64,
-    /// Runs that only wait.
+    /// Runs that wait for a timer or a message.
     pub suspended: u64,
     /// Runs that are held.
     pub held: u64,
-    /// Runs that are finished and still kept, if only as a summary.
+    /// Runs that have ended and are still kept, possibly only as a summary.
     pub finished: u64,
-    /// Runs, whatever their state, that wait for a person.
+    /// Runs in any state that wait for a person.
     pub inbox: u64,
 }

@@ -1,69 +1,90 @@
-//! The store that forgets: everything in memory, the same semantics as on disk.
+//! A store that keeps everything in memory, with the same semantics as the one on disk.
 
 mod artifacts;
 mod check;
 mod entry;
+mod hooks;
 mod lists;
 mod sessions;
+mod shared;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod tidy;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::{
-    Answer, Artifacts, Change, Claimant, Claimed, Commit, Counts, Creation, Driving, Due, Entry as Logged, Filter,
-    Guard, KeyPlace, Mail, Mailboxes, Message, Queries, Retention, Store, StoreError, Tidied, Turn, Upkeep,
+    Answer, Artifacts, Change, Claimed, ClaimedDue, Commit, Counts, Creation, Driving, Due, Entry as FeedRecord,
+    Filter, Guard, KeyPlace, Mail, Mailboxes, Message, OnChange, Queries, Retention, SharedAdmission, Store,
+    StoreClock, StoreError, Tidied, Turn, Upkeep,
 };
+use crate::admit::queues::Queues;
 use crate::id::{RunId, WorkerId};
+use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::{RunInfo, RunState};
-use crate::time::Timestamp;
-use artifacts::Shelf;
-use check::Standing;
-use entry::{Entry, Owner};
+use crate::time::{Clock, Timestamp};
+use artifacts::ArtifactTable;
+use check::CommitCheck;
+use entry::{RunOwner, RunRow};
+use hooks::ChangeHooks;
 use sessions::Sessions;
+use slots::Slots;
 use tidy::Tombstone;
 
-/// Finished runs kept for looking at; older ones are dropped so that a long-lived process stays bounded.
+/// How many finished runs are kept for inspection. Older ones are dropped, to bound the memory of a long-lived process.
 const FINISHED_KEPT: usize = 1_024;
-/// The same bound in records, for runs of many thousands of them. The latest run is kept whatever its length.
+/// The most records of finished runs, for runs with many thousands of them. The latest run is kept whatever its length.
 const RECORDS_KEPT: usize = 256 * 1_024;
 
-/// A suspended run without a timer is due never, as far as time goes.
+/// The wake time of a suspended run without a timer.
 const NEVER: Timestamp = Timestamp::from_micros(i64::MAX);
+/// An upper bound of the current time, below [`NEVER`].
+const LATEST: Timestamp = Timestamp::from_micros(i64::MAX - 1);
+/// The wake time of a run that is due now.
 const AT_ONCE: Timestamp = Timestamp::from_micros(i64::MIN);
 
-/// Keeps runs in memory. Cloning shares it.
+/// Keeps runs in memory. Clones share the store.
 ///
-/// Of the finished runs only the latest are kept, whatever their [`Retention`]; the key of a run that goes for lack of room
-/// is free again.
+/// Of the finished runs only the latest are kept, whatever their [`Retention`]. The key of a run that is dropped to
+/// make room is free again.
 #[derive(Clone)]
 pub struct MemoryStore {
     inner: Arc<Mutex<Inner>>,
+    clock: Arc<StoreClock>,
+    hooks: Arc<ChangeHooks>,
     secret: [u8; 32],
 }
 
+// Many fields: one for each table of the store.
 #[derive(Default)]
 struct Inner {
-    runs: FxHashMap<RunId, Entry>,
+    runs: FxHashMap<RunId, RunRow>,
     finished: VecDeque<RunId>,
     finished_records: usize,
-    /// Counts the deaths of all owners at once; an owner from before the last one is certainly dead.
+    /// How often [`MemoryStore::owners_died`] was called. An owner from before the last call is certainly dead.
     deaths: u64,
-    /// Queued and suspended runs by the time they are due.
+    /// Queued and suspended runs by the time when they are due.
     wakes: BTreeSet<(Timestamp, RunId)>,
     keys: FxHashMap<Arc<str>, RunId>,
     leases: BTreeMap<WorkerId, Timestamp>,
+    /// The running runs of each worker that has or had a lease.
+    driven: BTreeMap<WorkerId, BTreeSet<RunId>>,
     sessions: Sessions,
-    artifacts: Shelf,
+    queues: Queues,
+    /// Runs to which the current commit granted a key.
+    granted: Vec<RunId>,
+    slots: Slots,
+    artifacts: ArtifactTable,
     retention: Retention,
-    /// Keys of runs that are gone.
+    /// Keys of runs that have been removed.
     tombstones: BTreeMap<Arc<str>, Tombstone>,
 }
 
@@ -73,7 +94,7 @@ impl Default for MemoryStore {
         let (first, second) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
         secret[..16].copy_from_slice(first.as_bytes());
         secret[16..].copy_from_slice(second.as_bytes());
-        Self { inner: Arc::default(), secret }
+        Self { inner: Arc::default(), clock: Arc::default(), hooks: Arc::default(), secret }
     }
 }
 
@@ -83,46 +104,48 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// An empty store that keeps finished runs for this long.
+    /// An empty store with this retention of finished runs.
     pub fn keeping(retention: Retention) -> Self {
         let store = Self::default();
         store.inner.lock().retention = retention;
         store
     }
 
-    /// Says that every process that used this store is dead, as a crash test does: none of their attempts can still be
-    /// running, and their leases are over.
+    /// Declares every process that used this store dead, for crash tests: none of their attempts is still running, and
+    /// their leases are over.
     pub fn owners_died(&self) {
         let mut inner = self.inner.lock();
         inner.deaths += 1;
         inner.leases.clear();
+        inner.driven.clear();
+        inner.slots = Slots::default();
         inner.artifacts.owners_died();
     }
 }
 
 impl Inner {
     fn commit(&mut self, mut commit: Commit) -> Result<(), StoreError> {
-        if self.check(&commit)? == Standing::Repeated {
+        if self.check(&commit)? == CommitCheck::Repeated {
             return Ok(());
         }
         let owner = match commit.guard {
             Guard::Owner { run, epoch, .. } => Some((run, epoch)),
             Guard::Outsider => None,
         };
-        // A run that was there before is not started again, nor does it refer to anything on that account.
+        // A run that exists already is not started again, so its references are dropped too.
         commit.changes.retain(|change| match change {
             Change::Refer { run, .. } => owner.is_some_and(|owner| owner.0 == *run) || !self.runs.contains_key(run),
             _ => true,
         });
-        // What a commit says does not depend on how it is put.
-        if !commit.changes.is_sorted_by_key(place) {
-            commit.changes.sort_by_key(place);
+        // The result of a commit does not depend on the order of its changes.
+        if !commit.changes.is_sorted_by_key(change_order) {
+            commit.changes.sort_by_key(change_order);
         }
         for change in commit.changes {
             match change {
                 Change::Mail { run, message, dedupe } => {
-                    // An owner's letter to somebody who does not take it is left out; an outsider's was refused above.
-                    if self.takes(run, &message, dedupe.as_ref()).is_ok() {
+                    // A message of an owner to a run that does not take it is left out. A caller's was refused above.
+                    if self.check_mail(run, &message, dedupe.as_ref()).is_ok() {
                         self.deliver(run, message, dedupe);
                     }
                 }
@@ -166,7 +189,7 @@ impl Inner {
         }
     }
 
-    /// Says when a run that nobody drives is due.
+    /// Sets when a run that no worker drives is due.
     fn set_wake(&mut self, run: RunId, wake: Option<Timestamp>) {
         let Some(entry) = self.runs.get_mut(&run) else { return };
         if let Some(before) = std::mem::replace(&mut entry.wake, wake) {
@@ -182,8 +205,9 @@ impl Inner {
         if let (Some(session), true) = (&creation.session, creation.turn != Turn::No) {
             self.sessions.add_turn(session, run);
         }
-        let owner = Owner::new(creation.worker, self.deaths, true);
-        self.runs.insert(run, Entry::new(creation, epoch, state, owner));
+        self.index_driven(creation.worker, run, state == RunState::Running);
+        let owner = RunOwner::new(creation.worker, self.deaths, true);
+        self.runs.insert(run, RunRow::new(creation, epoch, state, owner));
     }
 
     fn start(&mut self, run: RunId, creation: Creation, records: Vec<Record>) {
@@ -215,7 +239,7 @@ impl Inner {
         }
     }
 
-    /// Applies what an owner says of its own run.
+    /// Applies a change of an owner to its own run.
     fn change(&mut self, run: RunId, change: Change) {
         if let Change::State(state) = change {
             return self.set_state(run, state);
@@ -225,7 +249,12 @@ impl Inner {
             Change::Doubts(doubts) => entry.doubts = doubts,
             Change::Parks(parks) => entry.parks = parks,
             Change::Keys(keys) => entry.keys = keys,
-            Change::Continue => entry.next_generation(),
+            Change::Continue => {
+                entry.next_generation();
+                entry.refusals.clear();
+                self.leave_queues(run, &Path::root());
+            }
+            Change::Leave(paths) => paths.iter().for_each(|path| self.leave_queues(run, path)),
             Change::Examined(position) => entry.mailbox.examine(position),
             Change::Consumed(positions) => entry.mailbox.mail.retain(|mail| !positions.contains(&mail.position)),
             _ => {}
@@ -243,16 +272,20 @@ impl Inner {
         };
         if ends {
             entry.keys = Vec::new();
-            // The commit's own records are there by now, and the last of them says when it was made.
+            entry.refusals.clear();
+            // The records of this commit are appended by now, and the last of them has the time of the commit.
             entry.ended = Some(entry.records.last().map_or(entry.created, |record| record.at));
         }
-        // Letting go of a run in good order is not a death. An owner that goes on after all has not let go.
+        // An owner that stops driving in one of these states has shut down cleanly. One that drives on has not.
         entry.owner.orderly = matches!(state, RunState::Queued | RunState::Suspended { .. } | RunState::Held { .. });
+        let (worker, is_running, had_wake) = (entry.owner.worker, state == RunState::Running, entry.wake.is_some());
         entry.state = state;
-        if wake.is_some() || entry.wake.is_some() {
+        self.index_driven(worker, run, is_running);
+        if wake.is_some() || had_wake {
             self.set_wake(run, wake);
         }
         if ends {
+            self.leave_queues(run, &Path::root());
             self.finish(run);
         }
     }
@@ -264,13 +297,13 @@ impl Inner {
         if let Some(next) = session.and_then(|session| self.sessions.end_turn(&session, run)) {
             self.set_wake(next, Some(AT_ONCE));
         }
-        // What somebody may still settle is kept until it is.
+        // A run with open doubts is kept until they are settled.
         if settled {
             self.retire(run);
         }
     }
 
-    /// Nothing more happens to the run: it is kept for looking at, until there are too many.
+    /// Marks a run as final: it is kept for inspection until newer runs displace it.
     fn retire(&mut self, run: RunId) {
         let Some(entry) = self.runs.get(&run) else { return };
         self.finished_records += entry.records.len();
@@ -290,17 +323,19 @@ impl Inner {
         }
     }
 
-    fn claim(&mut self, run: RunId, by: Claimant) -> Result<Claimed, StoreError> {
+    fn claim(&mut self, run: RunId, worker: WorkerId, now: Timestamp) -> Result<Claimed, StoreError> {
         let deaths = self.deaths;
         let entry = self.runs.get_mut(&run).ok_or(StoreError::NoSuchRun(run))?;
         if entry.is_finished() {
             return Err(StoreError::Finished(run));
         }
         let owner = &entry.owner;
-        let lease = self.leases.get(&owner.worker).copied().filter(|until| *until > by.now);
-        let free = owner.worker == by.worker || owner.deaths < deaths || owner.orderly;
-        if let (RunState::Running, false, Some(until)) = (&entry.state, free, lease) {
-            return Err(StoreError::Leased { run, until });
+        let lease = self.leases.get(&owner.worker).copied().filter(|until| *until > now);
+        let is_own = owner.worker == worker;
+        let is_dead = owner.deaths < deaths;
+        let was_running = entry.state == RunState::Running;
+        if let (true, false, Some(until)) = (was_running, is_own || is_dead || owner.orderly, lease) {
+            return Err(StoreError::Leased { run, left: until.since(now) });
         }
         if entry.state == RunState::Queued
             && let Some(session) = &entry.session
@@ -309,65 +344,99 @@ impl Inner {
         }
         entry.epoch += 1;
         entry.state = RunState::Running;
-        let owners_dead = owner.deaths < deaths || (owner.orderly && owner.first);
+        let owners_dead = is_dead || (owner.orderly && owner.first);
+        entry.deaths += u64::from(was_running && !owner.orderly && (is_dead || !is_own));
         let turn = entry.session.as_ref().is_some_and(|session| self.sessions.is_turn(session, run));
-        let last = std::mem::replace(&mut entry.owner, Owner::new(by.worker, deaths, owners_dead));
-        let claimed = entry.claimed(&last, owners_dead, turn);
+        let last = std::mem::replace(&mut entry.owner, RunOwner::new(worker, deaths, owners_dead));
+        let mut claimed = entry.claimed(&last, was_running, owners_dead, turn);
+        claimed.places = self.places_of(run);
+        self.index_driven(last.worker, run, false);
+        self.index_driven(worker, run, true);
         self.set_wake(run, None);
         Ok(claimed)
     }
 
     fn due(&self, now: Timestamp, limit: usize) -> Due {
-        // Whatever the time is, it is not "never".
-        let now = now.min(Timestamp::from_micros(i64::MAX - 1));
+        let now = now.min(LATEST);
         let woken = self.wakes.iter().take_while(|(at, _)| *at <= now).map(|(_, run)| *run);
-        let mut runs: Vec<RunId> = woken.take(limit).collect();
-        let expired: BTreeSet<WorkerId> =
-            self.leases.iter().filter(|(_, until)| **until <= now).map(|(worker, _)| *worker).collect();
-        if !expired.is_empty() {
-            let is_left = |entry: &Entry| {
-                let Owner { worker, deaths, .. } = &entry.owner;
-                entry.state == RunState::Running && *deaths == self.deaths && expired.contains(worker)
-            };
-            let mut left: Vec<RunId> =
-                self.runs.iter().filter(|(_, entry)| is_left(entry)).map(|(run, _)| *run).collect();
-            left.sort_unstable();
-            runs.extend(left);
-            runs.truncate(limit);
-        }
-        let later = Timestamp::from_micros(now.as_micros() + 1);
-        let next = self.wakes.range((later, RunId::from_bytes([0; 16]))..).next();
-        Due { runs, next: next.map(|(at, _)| *at).filter(|at| *at != NEVER) }
+        Due { runs: woken.chain(self.abandoned(now, None)).take(limit).collect(), next: self.next_wake(now) }
     }
 
-    fn feed(&self, session: &str, after: u64, limit: usize) -> Vec<Logged> {
+    fn next_wake(&self, now: Timestamp) -> Option<Duration> {
+        let later = Timestamp::from_micros(now.as_micros().saturating_add(1));
+        let next = self.wakes.range((later, RunId::from_bytes([0; 16]))..).next();
+        next.map(|(at, _)| *at).filter(|at| *at != NEVER).map(|at| at.since(now))
+    }
+
+    /// Running runs whose owner's lease is over, ordered by when the lease ended.
+    fn abandoned(&self, now: Timestamp, except: Option<WorkerId>) -> impl Iterator<Item = RunId> {
+        let is_over = move |(worker, until): &(&WorkerId, &Timestamp)| **until <= now && Some(**worker) != except;
+        let mut over: Vec<(&WorkerId, &Timestamp)> = self.leases.iter().filter(is_over).collect();
+        over.sort_by_key(|(worker, until)| (**until, worker.number().cast_signed()));
+        let is_abandoned = |run: &RunId| self.runs.get(run).is_some_and(|entry| entry.owner.deaths == self.deaths);
+        over.into_iter().filter_map(|(worker, _)| self.driven.get(worker)).flatten().copied().filter(is_abandoned)
+    }
+
+    /// Maintains the index of runs by the worker that drives them, for workers with a lease.
+    fn index_driven(&mut self, worker: WorkerId, run: RunId, drives: bool) {
+        if let Some(runs) = self.driven.get_mut(&worker) {
+            if drives {
+                runs.insert(run)
+            } else {
+                runs.remove(&run)
+            };
+        }
+    }
+
+    fn renew(&mut self, worker: WorkerId, until: Timestamp) {
+        self.leases.insert(worker, until);
+        let is_its = |entry: &RunRow| entry.state == RunState::Running && entry.owner.worker == worker;
+        self.driven
+            .entry(worker)
+            .or_insert_with(|| self.runs.iter().filter(|(_, entry)| is_its(entry)).map(|(run, _)| *run).collect());
+    }
+
+    fn claim_due(&mut self, worker: WorkerId, now: Timestamp, limit: usize) -> ClaimedDue {
+        let now = now.min(LATEST);
+        let woken = self.wakes.iter().take_while(|(at, _)| *at <= now).map(|(_, run)| *run);
+        let due: Vec<RunId> = woken.chain(self.abandoned(now, Some(worker))).take(limit).collect();
+        let runs = due.into_iter().map(|run| (run, self.claim(run, worker, now))).collect();
+        ClaimedDue { runs, next: self.next_wake(now) }
+    }
+
+    fn feed(&self, session: &str, after: u64, limit: usize) -> Vec<FeedRecord> {
         let logged = |(position, run, seq): (u64, RunId, u64)| {
             let records = &self.runs.get(&run)?.records;
             let record = records.get(usize::try_from(seq).ok()?)?.clone();
-            Some(Logged { position, run, seq, record })
+            Some(FeedRecord { position, run, seq, record })
         };
         self.sessions.after(session, after).filter_map(logged).take(limit).collect()
     }
 }
 
-/// Where a change stands in the order in which those of one commit are applied: the run before its generation, the
-/// generation before its records, all that is known of the run before its state, and the run before what leaves it.
-fn place(change: &Change) -> u8 {
+/// The order in which the changes of one commit are applied: the run before its generation, the generation before its
+/// records, all data of the run before its state, and the run before the references and messages it sends.
+fn change_order(change: &Change) -> u8 {
     match change {
         Change::Create(_) => 0,
         Change::Continue => 1,
         Change::Append(_) => 2,
-        Change::Doubts(_) | Change::Parks(_) | Change::Keys(_) | Change::Examined(_) | Change::Consumed(_) => 3,
+        Change::Doubts(_)
+        | Change::Parks(_)
+        | Change::Keys(_)
+        | Change::Leave(_)
+        | Change::Examined(_)
+        | Change::Consumed(_) => 3,
         Change::State(_) => 4,
         Change::Start { .. } => 5,
-        // A run refers to something once it is there.
+        // A run must exist before it refers to something.
         Change::Refer { .. } => 6,
         Change::Mail { .. } => 7,
     }
 }
 
 impl MemoryStore {
-    fn find<T>(&self, run: RunId, look: impl FnOnce(&Entry) -> T) -> Result<T, StoreError> {
+    fn find<T>(&self, run: RunId, look: impl FnOnce(&RunRow) -> T) -> Result<T, StoreError> {
         self.inner.lock().runs.get(&run).map(look).ok_or(StoreError::NoSuchRun(run))
     }
 }
@@ -378,11 +447,25 @@ fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
 
 impl Driving for MemoryStore {
     fn commit(&self, commit: Commit) -> Answer<()> {
-        Answer::Ready(self.inner.lock().commit(commit))
+        let mut touched = self.hooks.touched(&commit);
+        let mut inner = self.inner.lock();
+        let answer = inner.commit(commit);
+        touched.append(&mut inner.granted);
+        drop(inner);
+        if answer.is_ok() {
+            self.hooks.notify(&touched);
+        }
+        Answer::Ready(answer)
     }
 
-    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
-        ready(self.inner.lock().claim(run, by))
+    fn claim(&self, run: RunId, worker: WorkerId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        let now = self.clock.now();
+        ready(self.inner.lock().claim(run, worker, now))
+    }
+
+    fn claim_due(&self, worker: WorkerId, limit: usize) -> BoxFuture<'_, Result<ClaimedDue, StoreError>> {
+        let now = self.clock.now();
+        ready(Ok(self.inner.lock().claim_due(worker, now, limit)))
     }
 
     fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -394,13 +477,18 @@ impl Driving for MemoryStore {
         ready(Ok(()))
     }
 
-    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.inner.lock().leases.insert(worker, until);
+    fn renew(&self, worker: WorkerId, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        let until = self.clock.now() + lease;
+        self.inner.lock().renew(worker, until);
         ready(Ok(()))
     }
 
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
-        ready(Ok(self.inner.lock().due(now, limit)))
+    fn on_change(&self, tell: &OnChange) {
+        self.hooks.add(tell);
+    }
+
+    fn admission(&self) -> Option<&dyn SharedAdmission> {
+        Some(self)
     }
 
     fn key_places(&self) -> BoxFuture<'_, Result<Vec<(RunId, KeyPlace)>, StoreError>> {
@@ -424,6 +512,11 @@ impl Driving for MemoryStore {
 }
 
 impl Queries for MemoryStore {
+    fn due(&self, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+        let now = self.clock.now();
+        ready(Ok(self.inner.lock().due(now, limit)))
+    }
+
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
         ready(Ok(self.inner.lock().runs.get(&run).map(|entry| entry.info(run))))
     }
@@ -434,14 +527,14 @@ impl Queries for MemoryStore {
 
     fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        let page = |entry: &Entry| match entry.summary {
+        let page = |entry: &RunRow| match entry.summary {
             true => Err(StoreError::JournalGone(run)),
             false => Ok(entry.records.iter().skip(from).take(limit).cloned().collect()),
         };
         ready(self.find(run, page).flatten())
     }
 
-    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Logged>, StoreError>> {
+    fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<FeedRecord>, StoreError>> {
         ready(Ok(self.inner.lock().feed(&session, after, limit)))
     }
 
@@ -485,7 +578,7 @@ impl Upkeep for MemoryStore {
         ready(self.inner.lock().purge(run, now))
     }
 
-    /// There is nothing to give up: whoever shares the store goes on with it.
+    /// Does nothing: other runtimes may share the store and continue to use it.
     fn close(&self) -> BoxFuture<'_, ()> {
         ready(())
     }
@@ -498,5 +591,9 @@ impl Store for MemoryStore {
 
     fn secret(&self) -> [u8; 32] {
         self.secret
+    }
+
+    fn use_clock(&self, clock: Arc<dyn Clock>) {
+        self.clock.set(clock);
     }
 }

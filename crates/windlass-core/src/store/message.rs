@@ -1,4 +1,4 @@
-//! What others tell a run: the messages in its mailbox.
+//! Messages in the mailbox of a run.
 
 use std::sync::Arc;
 
@@ -10,89 +10,98 @@ use crate::path::Path;
 use crate::run::record::Recorded;
 use crate::time::Timestamp;
 
-/// What others tell a run.
+/// A message to a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Message {
     /// Settles a doubt.
     Settle {
-        /// Where.
+        /// The operation in doubt.
         path: Path,
-        /// In which generation: paths begin anew in each.
+        /// The generation of the path; paths start again in each generation.
         #[serde(default, skip_serializing_if = "is_first")]
         generation: u32,
-        /// Which attempt.
+        /// The attempt in doubt.
         attempt: u32,
-        /// How.
+        /// The settlement.
         settlement: Settlement,
-        /// Who says so.
+        /// Who settled it.
         by: String,
         /// Why.
         reason: String,
     },
     /// Cancels the run.
     Cancel {
-        /// Who says so.
+        /// Who cancelled it.
         by: String,
         /// Why.
         reason: String,
     },
-    /// Answers a park of this generation.
+    /// Answers a park.
     Resolve {
-        /// Where.
+        /// The operation that is parked.
         path: Path,
-        /// The generation the reply key was made in.
+        /// The generation for which the reply key was created.
         generation: u32,
         /// The answer.
         resolution: Resolution,
     },
-    /// A named value for a receive.
+    /// A named value for an operation that receives signals.
     Signal {
-        /// Which receive.
+        /// The name of the signal.
         name: Arc<str>,
         /// The value.
         value: Arc<Value>,
     },
     /// A run that this one spawned has ended.
     Ended {
-        /// Which run.
+        /// The run that ended.
         run: RunId,
-        /// With what.
+        /// Its result.
         #[serde(with = "crate::run::record::recorded_form")]
         result: Recorded,
     },
-    /// A person decided about a call that needs approval.
+    /// A person approved or denied a call.
     Decide {
-        /// Where.
+        /// The operation that needs approval.
         path: Path,
-        /// In which generation: paths begin anew in each.
+        /// The generation of the path; paths start again in each generation.
         #[serde(default, skip_serializing_if = "is_first")]
         generation: u32,
-        /// The arguments the decision is about, by their digest.
+        /// The digest of the arguments that the decision is about.
         digest: String,
-        /// Since when it was asked for: a grant that is void is asked for again. Not in messages of older files.
+        /// When the approval was requested, because an expired approval is requested again. Absent in messages of older
+        /// files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Timestamp>,
         /// Whether the call may be made.
         granted: bool,
-        /// Who says so.
+        /// Who decided.
         by: String,
         /// Why.
         reason: String,
-        /// A grant is void from then on.
+        /// When an approval expires.
         until: Timestamp,
     },
-    /// A provider is connected now, or will not be.
+    /// A provider was connected, or the connection was refused.
     Connect {
-        /// Which.
+        /// The provider.
         provider: Arc<str>,
-        /// Why it will not be; nothing if it is.
+        /// Why it was refused; `None` if it is connected.
         refused: Option<String>,
     },
-    /// The run comes from a backup of its store: what it did after that is not in its journal. Sent by the store itself.
+    /// An operation that was queued for a key now holds it. Sent by a store that keeps the queues.
+    Key {
+        /// The operation.
+        path: Path,
+        /// The generation of the path; paths start again in each generation.
+        #[serde(default, skip_serializing_if = "is_first")]
+        generation: u32,
+    },
+    /// The run was restored from a backup, so its journal lacks what it did later. Sent by the store itself.
     Restored,
-    /// The keys handed out for this run's parks are void.
+    /// Invalidates the reply keys of the run's parks.
     Revoke {
         /// Why.
         reason: String,
@@ -103,25 +112,25 @@ fn is_first(generation: &u32) -> bool {
     *generation == 0
 }
 
-/// How the outside answers a park.
+/// The answer to a park.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Resolution {
-    /// With a value.
+    /// A value.
     Ok {
         /// The value.
         value: Value,
     },
-    /// With an error of its own.
+    /// An error of the answering system.
     Err {
-        /// A short name programs can act on.
+        /// A short name for programs to act on.
         code: String,
-        /// For people and models.
+        /// The message for people and models.
         message: String,
     },
-    /// The outside ran out of time.
+    /// The answering system ran out of time.
     Timeout,
-    /// The outside was cancelled.
+    /// The answering system was cancelled.
     Cancelled {
         /// Why.
         reason: String,
@@ -132,22 +141,22 @@ pub enum Resolution {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Settlement {
-    /// It happened, and this is its outcome.
+    /// The effect happened, and this is its outcome.
     Happened(#[serde(with = "crate::run::record::recorded_form")] Recorded),
-    /// It did not happen: attempt it again.
+    /// The effect did not happen: the attempt is repeated.
     DidNotHappen,
-    /// It cannot be found out: the body gets an `in_doubt` error.
+    /// It cannot be found out: the body receives an `in_doubt` error.
     GiveUp,
 }
 
-/// Mail of several runs.
+/// The messages of several runs.
 pub type Mailboxes = Vec<(RunId, Vec<Mail>)>;
 
-/// A message with its place in the mailbox.
+/// A message with its position in the mailbox.
 #[derive(Clone, Debug)]
 pub struct Mail {
-    /// Counts from one in each mailbox.
+    /// The position, counted from one in each mailbox.
     pub position: u64,
-    /// What it says.
+    /// The message.
     pub message: Message,
 }

@@ -1,9 +1,12 @@
-//! The store's side of the kernel: one write method, a small read side, and the rules both keep.
+//! The interface of a store: one method that writes, a small read side, and the rules for both.
 //!
-//! A store knows no tools. It keeps journals, mailboxes and run states, and it refuses whoever does not own a run.
+//! A store knows nothing about tools. It keeps journals, mailboxes and run states, and refuses writes from a process
+//! that does not own the run.
 
+mod admission;
 mod answer;
 mod artifacts;
+mod clock;
 mod damage;
 mod keys;
 mod lists;
@@ -14,136 +17,141 @@ mod retention;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
+pub use admission::{SharedAdmission, Slot, SlotRequest, ToolLimits, Verdict, WaitRequest, Wants};
 pub use answer::{Answer, Promise, Ticket};
 pub use artifacts::{
     Access, ArtifactHasher, ArtifactId, Artifacts, BadArtifactId, Stored, Swept, Upload, check_piece, no_upload,
 };
+pub use clock::StoreClock;
 pub use keys::KeyPlace;
-pub use lists::{Counts, Filter};
+pub use lists::{Counts, Filter, StateFilter};
 pub use memory::MemoryStore;
 pub use message::{Mail, Mailboxes, Message, Resolution, Settlement};
 pub use retention::{Cutoffs, Retention, Tidied};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::{Doubt, Park, RunInfo, RunState};
-use crate::time::Timestamp;
+use crate::time::{Clock, Timestamp};
 
-/// Why a store did not do something, split by what the caller does next.
+/// Why a store refused or failed, split by what the caller does next.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Somebody else owns the run now. The writer stops for good.
+    /// Another worker owns the run. The writer must stop driving it.
     #[error("run {run} is owned under epoch {current}; a write under epoch {epoch} was refused")]
     Stale {
-        /// Which run.
+        /// The run.
         run: RunId,
         /// The writer's epoch.
         epoch: u64,
         /// The epoch in force.
         current: u64,
     },
-    /// The journal is not where the writer thinks it is. The writer reloads.
+    /// The journal has another length than the writer expected. The writer reloads it.
     #[error("run {run} is at sequence {current}; a write at {expected} was refused")]
     WrongSequence {
-        /// Which run.
+        /// The run.
         run: RunId,
-        /// Where the writer thought it was.
+        /// The length that the writer expected.
         expected: u64,
-        /// Where it is.
+        /// The actual length.
         current: u64,
     },
     /// There is no such run.
     #[error("there is no run {0}")]
     NoSuchRun(RunId),
-    /// The run has ended and takes nothing more.
+    /// The run has ended and accepts no more changes.
     #[error("run {0} is finished")]
     Finished(RunId),
-    /// Another worker drives the run and its lease is not over. The claimant waits.
-    #[error("run {run} is leased to another worker until {until:?}")]
+    /// Another worker drives the run and its lease is not over. The caller waits.
+    #[error("run {run} is leased to another worker for {left:?}")]
     Leased {
-        /// Which run.
+        /// The run.
         run: RunId,
-        /// When the lease ends unless it is renewed.
-        until: Timestamp,
+        /// How long the lease lasts unless it is renewed, by the store's clock.
+        left: Duration,
     },
-    /// A run was created under this key before. The caller uses that one.
+    /// A run was created with this key before. The caller uses that run.
     #[error("the key belongs to run {run}")]
     KeyTaken {
         /// The run that has the key.
         run: RunId,
     },
-    /// A run was created under this key before, and is no longer kept. The caller does without: what it asks for was done,
-    /// or given up, long ago.
+    /// A run was created with this key before, and has been removed since. The caller does nothing: the request was
+    /// completed, or given up, long ago.
     #[error("the key belonged to run {run}, which is no longer kept; if this is new work, use a new key")]
     KeySpent {
         /// The run that had the key.
         run: RunId,
     },
     /// The run ended so long ago that only its summary is kept.
-    #[error("the journal of run {0} is no longer kept, only its summary: it ended longer ago than journals are kept")]
+    #[error("the journal of run {0} is no longer kept, only its summary; the run ended too long ago")]
     JournalGone(RunId),
-    /// The journal has secrets that the store keeps sealed and cannot open now. Nothing of it is lost, and other runs are as
-    /// they were. A claim is not refused for it: see [`Claimed::sealed`].
+    /// The journal contains encrypted secrets that the store cannot decrypt now. Nothing is lost, and other runs are
+    /// not affected. A claim still succeeds: see [`Claimed::sealed`].
     #[error(
-        "the journal of run {run} has secrets that cannot be opened: {why}; put the key back, or purge the run, once \
-         it is over or was finished by hand"
+        "the journal of run {run} has secrets that cannot be opened: {why}; put the key back, or purge the run after \
+         it has ended or was finished by hand"
     )]
     Sealed {
-        /// Which run.
+        /// The run.
         run: RunId,
         /// What is missing or damaged, and where.
         why: String,
     },
-    /// What the store holds is not what was written. It names the run and the place, and is no answer; other runs are as they
-    /// were. A claim is not refused for a damaged journal: see [`Claimed::damaged`].
-    #[error("{}", damage::sentence(run.as_ref(), place))]
+    /// The stored data is not what was written. The error names the run and the location instead of returning wrong
+    /// data; other runs are not affected. A claim still succeeds: see [`Claimed::damaged`].
+    #[error("{}", damage::message(run.as_ref(), place))]
     Damaged {
-        /// Which run, if it is known.
+        /// The run, if it is known.
         run: Option<RunId>,
         /// What is damaged, and where.
         place: String,
     },
-    /// The run is not finished, so it cannot be purged.
-    #[error("run {0} is not finished and cannot be purged; cancel it first, and purge it when it has ended")]
+    /// The run has not ended, so it cannot be purged.
+    #[error("run {0} is not finished and cannot be purged; cancel it first, and purge it after it has ended")]
     Unfinished(RunId),
-    /// The run has ended with open doubts, so it cannot be purged.
-    #[error("run {0} has open doubts and cannot be purged; settle them first, if need be by giving them up")]
+    /// The run ended with open doubts, so it cannot be purged.
+    #[error("run {0} has open doubts and cannot be purged; settle them first, or give them up")]
     Doubted(RunId),
-    /// A message with this dedupe key is, or was, in the mailbox already. Nothing was written.
-    #[error("run {run} has had a message under the key {dedupe:?} already")]
+    /// A message with this dedupe key was accepted before. Nothing was written.
+    #[error("run {run} already got a message with the dedupe key {dedupe:?}")]
     Duplicate {
-        /// Which run.
+        /// The run.
         run: RunId,
         /// The dedupe key.
         dedupe: Arc<str>,
     },
-    /// The session has a turn that is not over, and the new one would not wait for it.
+    /// The session has a turn that is not over, and the new turn was not to be queued.
     #[error("session {session} is busy with the turn of run {turn}")]
     Busy {
-        /// Which session.
+        /// The session.
         session: Arc<str>,
-        /// The turn it is busy with.
+        /// The run of the current turn.
         turn: RunId,
     },
-    /// There is no such artifact, or none for whoever asks: the two look the same from outside. The caller names another.
+    /// The artifact does not exist, or the reader has no access; the two cannot be told apart. The caller names another
+    /// one.
     #[error(
-        "there is no artifact {artifact} here for whoever asked; it may have been collected, or belong to another session"
+        "there is no artifact {artifact} that the caller may read; it may have been deleted, or belong to another \
+         session"
     )]
     NoArtifact {
-        /// Which artifact.
+        /// The artifact.
         artifact: ArtifactId,
     },
-    /// It is not known whether the commit happened. The writer reloads and replay decides.
-    #[error("the store failed, and whether the write happened is not known: {0}")]
+    /// It is unknown whether the commit was written. The writer reloads the run, and replay decides.
+    #[error("the store failed, and it is unknown whether the write happened: {0}")]
     Unknown(String),
-    /// No store could ever accept this commit.
-    #[error("the commit cannot be accepted: {0}")]
+    /// The commit breaks a rule that holds in every store. Resubmitting it does not help.
+    #[error("the commit is invalid: {0}")]
     Invalid(String),
-    /// The store cannot be used.
+    /// The store cannot be used, or does not support the request.
     #[error("the store cannot be used: {0}")]
     Unavailable(String),
 }
@@ -151,253 +159,291 @@ pub enum StoreError {
 /// One atomic write.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// Who writes, and what must be true for it.
+    /// Who writes, and the state that the write requires.
     pub guard: Guard,
-    /// What is written; all of it or none.
+    /// What is written: all of it or nothing.
     pub changes: Vec<Change>,
 }
 
-/// Who writes.
+/// Who writes, and the state that the write requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// The run's owner, under its epoch, knowing where the journal ends. Resubmitting the identical commit returns the
-    /// original answer.
+    /// The run's owner, under its epoch and with the length of the journal. Resubmitting the identical commit returns
+    /// the original answer.
     Owner {
-        /// Which run.
+        /// The run.
         run: RunId,
-        /// The epoch of the lease.
+        /// The epoch of its ownership.
         epoch: u64,
-        /// How many records the journal has.
+        /// The number of records in the journal.
         expected_seq: u64,
     },
-    /// Anybody: may only write to mailboxes.
+    /// Any other writer. It may only write to mailboxes and start runs.
     Outsider,
 }
 
-/// One piece of a commit.
+/// One part of a commit.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Change {
     /// Creates the guarded run, owned by the writer under the guard's epoch.
     Create(Creation),
-    /// Creates another run that nobody owns yet: it is queued with these records, for any worker to take up. Nothing
-    /// happens if a run of this id is there already.
+    /// Creates another run without an owner: it is queued with these records, and any worker may start it. No effect if
+    /// a run with this id exists.
     Start {
-        /// Which run.
+        /// The run.
         run: RunId,
-        /// What is known of it.
+        /// Its description.
         creation: Creation,
-        /// The beginning of its journal.
+        /// The first records of its journal.
         records: Vec<Record>,
     },
-    /// Appends to the guarded run's journal.
+    /// Appends records to the guarded run's journal.
     Append(Vec<Record>),
-    /// Begins the next generation of the guarded run: what this commit appends is the beginning of its fresh journal.
+    /// Begins the next generation of the guarded run. The records that this commit appends are the beginning of its new
+    /// journal.
     Continue,
     /// Sets the guarded run's state.
     State(RunState),
-    /// Sets what of the guarded run waits for a settlement.
+    /// Sets the open doubts of the guarded run.
     Doubts(Vec<Doubt>),
-    /// Sets what else the guarded run waits for.
+    /// Sets the parks of the guarded run: what else it waits for.
     Parks(Vec<Park>),
-    /// Sets the places that operations of the guarded run have in the queues of keys. A run that ends has none.
+    /// Sets the positions of the guarded run's operations in key queues. A run that ends has none.
     Keys(Vec<KeyPlace>),
-    /// The owner has looked at its mailbox up to this position: later mail makes a suspended run due.
+    /// Removes the operations of the guarded run at or below these paths from the key queues, if the store keeps those
+    /// ([`SharedAdmission`]).
+    Leave(Vec<Path>),
+    /// Sets the mailbox position up to which the owner has examined messages. Later messages make a suspended run due.
     Examined(u64),
-    /// These messages are in the journal now, or void: the mailbox may forget what they said.
+    /// Removes these messages, which are now recorded in the journal or void, from the mailbox.
     Consumed(Vec<u64>),
-    /// The run refers to these artifacts from now on: they are kept as long as it is. Refused with
-    /// [`StoreError::NoArtifact`] if one of them is not there, or `by` may not read it. The run is the guarded one, or one
-    /// that this commit starts; if that was there already, nothing happens.
+    /// Adds references from a run to artifacts, which are kept for as long as the run is. Refused with
+    /// [`StoreError::NoArtifact`] if one does not exist or `by` may not read it. The run is the guarded one, or one
+    /// that this commit starts; no effect if the latter existed before.
     Refer {
-        /// Which run.
+        /// The run.
         run: RunId,
-        /// What it refers to.
+        /// The artifacts it refers to.
         artifacts: Vec<ArtifactId>,
-        /// By whose right: usually the run itself, for a copy the run it is a copy of.
+        /// The run whose access is checked: usually the run itself; for a copy, the run that was copied.
         by: RunId,
     },
-    /// Puts a message into a run's mailbox. Refused if the run is finished, unless the message settles an
-    /// open doubt: that closes the doubt, and the message stays as its annotation. Refused if the mailbox has had a
-    /// message under the same dedupe key. In an owner's commit a message that would be refused is left out instead:
-    /// what the owner did is recorded whatever became of the addressee.
+    /// Puts a message into a run's mailbox. Refused if the run has ended, unless the message settles an open doubt:
+    /// that closes the doubt, and the message is kept as its annotation. Refused if a message with the same dedupe key
+    /// was accepted before. In an owner's commit, a message that would be refused is left out instead, so that the
+    /// owner's own changes are recorded whatever happened to the recipient.
     Mail {
-        /// Whose mailbox.
+        /// The recipient.
         run: RunId,
         /// The message.
         message: Message,
-        /// At most one message under this key is ever accepted.
+        /// At most one message with this key is ever accepted.
         dedupe: Option<Arc<str>>,
     },
 }
 
-/// What is known of a run when it is created.
+/// The description of a new run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Creation {
-    /// What it runs: the root tool's id, or `batch`.
+    /// The id of the root tool, or `batch`.
     pub tool: Arc<str>,
-    /// When.
+    /// When it was created.
     pub at: Timestamp,
-    /// Who drives it; nobody for a run that is started for others.
+    /// The worker that drives it; `WorkerId::default()` for a run without an owner.
     pub worker: WorkerId,
-    /// At most one run is created under this key; later ones are refused with [`StoreError::KeyTaken`], and for a while
-    /// after the run is gone with [`StoreError::KeySpent`]; see [`Retention`].
+    /// At most one run is created with this key. Later ones are refused with [`StoreError::KeyTaken`], and for a while
+    /// after the run was removed with [`StoreError::KeySpent`]; see [`Retention`].
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
-    /// Whether it is a turn of its session, and what happens if the session has one already.
+    /// Whether it is a turn of its session, and what happens if the session has a turn already.
     pub turn: Turn,
-    /// The run that spawned it, and where.
+    /// The run that spawned it, and the path of the operation that did.
     pub parent: Option<Box<(RunId, Path)>>,
 }
 
-/// A session has one turn at a time.
+/// How a new run takes its turn in a session. A session has one turn at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Turn {
     /// The run is not a turn.
     #[default]
     No,
-    /// It waits for the turns before it. Only for runs that nobody owns yet.
+    /// The run waits for the turns before it. Only for runs without an owner.
     Queue,
-    /// It is refused while the session has a turn that is not over.
+    /// The run is refused while the session has a turn that is not over.
     Refuse,
 }
 
-/// A run with its new owner's fence and everything the owner needs to drive it.
+/// A claimed run: its new epoch and everything its owner needs to drive it.
 #[derive(Clone, Debug)]
-// Many fields: a claim is one answer of the store; all of it was read in one look.
+// Many fields: a claim is one consistent read of the store.
 pub struct Claimed {
     /// The new owner's epoch.
     pub epoch: u64,
-    /// Which generation the journal belongs to; counts from zero.
+    /// The generation of the journal, counted from zero.
     pub generation: u32,
-    /// How many records the journal has had, in all generations.
+    /// The number of records in all generations.
     pub seq: u64,
     /// The journal of this generation.
     pub records: Vec<Record>,
-    /// Mail that was not consumed.
+    /// Messages that were not consumed.
     pub mail: Vec<Mail>,
-    /// Whether every earlier owner is certainly dead, so that none of its attempts can still be running.
+    /// The position of the latest message, consumed or not.
+    pub mailed: u64,
+    /// Whether every earlier owner is certainly dead, so that none of its attempts is still running.
     pub owners_dead: bool,
-    /// Whether the last owner gave the run up in good order.
+    /// Whether the run was running: its last owner had neither suspended nor held it.
+    pub was_running: bool,
+    /// The positions of its operations in key queues, if the store keeps those.
+    pub places: Vec<KeyPlace>,
+    /// Whether the last owner shut down cleanly.
     pub orderly: bool,
-    /// Who owned it last; nobody, if nobody has yet.
+    /// The last owner; `WorkerId::default()` if there was none.
     pub last: WorkerId,
     /// Whether it is a turn of its session.
     pub turn: bool,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
-    /// The run that spawned it, and where.
+    /// The run that spawned it, and the path of the operation that did.
     pub parent: Option<Box<(RunId, Path)>>,
-    /// Why secrets of the journal could not be opened. They stand in it as they stand in the store then, and no body may
-    /// see them: all that can be done with the run is to hold it, or to end it.
+    /// Why secrets of the journal could not be decrypted. The records then contain them encrypted, and no body may see
+    /// them: the run can only be held or ended.
     pub sealed: Option<String>,
-    /// What of the journal or the mailbox is damaged, and where. Neither is given then, only where the journal ends: all that
-    /// can be done with the run is to hold it, or to end it.
+    /// What of the journal or the mailbox is damaged, and where. Neither is returned then, only the length of the
+    /// journal: the run can only be held or ended.
     pub damaged: Option<String>,
 }
 
-/// Who claims a run, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claimant {
-    /// The new owner.
-    pub worker: WorkerId,
-    /// Leases that ended before this are over.
-    pub now: Timestamp,
-}
-
-/// Runs to be taken up; see [`Driving::due`].
+/// Runs that a worker should claim; see [`Queries::due`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Which.
+    /// The runs.
     pub runs: Vec<RunId>,
-    /// When the next suspended run is due that is not yet.
-    pub next: Option<Timestamp>,
+    /// The time until the next suspended run is due, by the store's clock.
+    pub next: Option<Duration>,
 }
 
-/// A record with its places: in its run's journal, and among the records of all runs.
+/// Runs that were due and that the caller now owns; see [`Driving::claim_due`].
+#[derive(Debug, Default)]
+pub struct ClaimedDue {
+    /// Each run with its claim, or why it could not be claimed or read. A run that could not be read may still be
+    /// claimed.
+    pub runs: Vec<(RunId, Result<Claimed, StoreError>)>,
+    /// See [`Due::next`].
+    pub next: Option<Duration>,
+}
+
+/// Called after something was written for a run; see [`Driving::on_change`].
+pub type OnChange = Arc<dyn Fn(RunId) + Send + Sync>;
+
+/// A record with its position in its run's journal and among the records of all runs.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Grows with every record the store takes, whatever run it belongs to.
+    /// Grows with every record of any run.
     pub position: u64,
-    /// Whose record.
+    /// The run.
     pub run: RunId,
-    /// Where in the run's journal; counts from zero, over all generations.
+    /// The position in the run's journal, counted from zero over all generations.
     pub seq: u64,
     /// The record.
     pub record: Record,
 }
 
-/// Keeps runs. All methods may be called from any thread.
+/// A store of runs. All methods may be called from any thread.
 ///
 /// The contract, checked by `testing::store_suite`:
-/// - a commit is atomic; once it is answered with success it survives the process;
-/// - an owner's commit is refused unless epoch and sequence are the run's; the identical commit again is answered as
-///   the first time; nothing of a refused commit is kept;
-/// - commits of one run are answered in the order they were submitted;
+/// - a commit is atomic; once it is answered with success, it survives the process;
+/// - an owner's commit is refused unless its epoch and sequence match the run; the identical commit gets the same
+///   answer again; nothing of a refused commit is kept;
+/// - commits of one run are answered in the order in which they were submitted;
 /// - a claim raises the epoch, so that every later write of an earlier owner is refused;
-/// - what is not finished is never forgotten, however old it is;
-/// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has anything beyond the
-///   position its owner examined, whichever of mail and suspension was written first.
+/// - an unfinished run is never removed, however old it is;
+/// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has a message beyond the
+///   position that its owner examined, whether the message or the suspension was written first.
 ///
-/// A record says which of its values are secret ([`Record::change_secrets`]). A store that writes to a disk should keep
-/// those sealed, as the SQLite store does, and give them back as they were. One that does not, such as the one in memory,
-/// need not look at it.
+/// A record tells which of its values are secret ([`Record::change_secrets`]). A store that writes to a disk should
+/// encrypt them, as the SQLite store does, and decrypt them when they are read. A store in memory can ignore this.
 pub trait Store: Driving + Queries + Upkeep {
-    /// Where it keeps artifacts.
+    /// The artifacts of the store.
     fn artifacts(&self) -> &dyn Artifacts;
 
-    /// The secret reply keys are signed with: made with the store, kept with it.
+    /// The secret that signs reply keys. Created with the store and kept with it.
     fn secret(&self) -> [u8; 32];
+
+    /// Sets the clock for leases and wake times, for a store that runs in the process of its runtime. A store with a
+    /// server uses the server's clock and ignores this.
+    fn use_clock(&self, _clock: Arc<dyn Clock>) {}
 }
 
-/// What the owner of a run, or a worker that looks for runs, asks of a [`Store`].
+/// What the owner of a run, or a worker that looks for runs, needs of a [`Store`].
 pub trait Driving: Send + Sync + 'static {
-    /// Writes atomically. Dropping the ticket does not undo the write.
+    /// Writes atomically. Durable when it is answered. Dropping the ticket does not undo the write.
     fn commit(&self, commit: Commit) -> Answer<()>;
 
-    /// Takes over a run. Dropping the future may leave the epoch raised: nobody owns the run then until the next claim.
+    /// Claims a run: raises its epoch and returns everything needed to drive it. A held, suspended or queued run is
+    /// running again.
     ///
-    /// Raises its epoch and returns everything needed to drive it. A held, suspended or queued run is running again.
-    /// Refused for a finished run, for a running one whose owner is another worker with a lease that is not over, and
-    /// for a turn that waits for the turns before it ([`StoreError::Busy`]).
-    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>>;
+    /// Refused for a run that has ended, for a running one whose owner is another worker with a lease that is not over,
+    /// and for a turn that waits for earlier turns ([`StoreError::Busy`]).
+    ///
+    /// Dropping the future may leave the epoch raised; the run then has no owner until the next claim.
+    fn claim(&self, run: RunId, worker: WorkerId) -> BoxFuture<'_, Result<Claimed, StoreError>>;
 
-    /// Says that the owner under `epoch` stopped in good order: the run can be claimed at once. Ignored if the epoch is
-    /// stale.
+    /// Finds runs that are due ([`Queries::due`]) and claims at most `limit` of them, in one step: two workers that ask
+    /// at the same time get different runs. Running runs of the worker itself are left out.
+    ///
+    /// After an error it is unknown whether any run was claimed. The caller then looks for runs that it owns but does
+    /// not drive: [`RunInfo::worker`] is the owner. The same holds if the future is dropped.
+    fn claim_due(&self, worker: WorkerId, limit: usize) -> BoxFuture<'_, Result<ClaimedDue, StoreError>>;
+
+    /// Records that the owner under `epoch` shut down cleanly, so that the run can be claimed at once. Ignored if the
+    /// epoch is stale.
     fn release(&self, run: RunId, epoch: u64) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Prolongs the lease on every run this worker owns. A worker that never does has no lease: its runs can be claimed
-    /// at any time.
-    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>>;
+    /// Extends the lease on every run that this worker owns to `lease` from now, by the store's clock. A worker that
+    /// never calls this has no lease: its runs can be claimed at any time.
+    fn renew(&self, worker: WorkerId, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Runs that should be taken up, at most `limit`: queued ones, suspended ones whose time has come or that have mail
-    /// nobody examined, and running ones whose owner's lease is over.
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>>;
+    /// Registers a callback for writes that workers look for: messages, and runs that are due. It is only a hint, which
+    /// may come late, too often or never; polling stays the reliable way. The callback is removed when the caller drops
+    /// it.
+    fn on_change(&self, _tell: &OnChange) {}
 
-    /// The places of unfinished runs in the queues of keys, in no particular order; see [`Change::Keys`]. Read once, when a
-    /// runtime that has the store to itself begins.
+    /// The admission that the workers of this store share. `None` if one process owns the store; its runtime then keeps
+    /// admission in memory.
+    fn admission(&self) -> Option<&dyn SharedAdmission> {
+        None
+    }
+
+    /// The positions of unfinished runs in key queues, in no particular order; see [`Change::Keys`]. A runtime that has
+    /// the store to itself reads them once, when it starts.
     fn key_places(&self) -> BoxFuture<'_, Result<Vec<(RunId, KeyPlace)>, StoreError>>;
 
-    /// A run's mail beyond `after` that was not consumed.
+    /// The messages of a run after position `after` that were not consumed.
     fn mail(&self, run: RunId, after: u64) -> BoxFuture<'_, Result<Vec<Mail>, StoreError>>;
 
-    /// The same of many runs at once, for a worker that looks for what others wrote. Runs without such mail, and runs whose
-    /// mail cannot be read, are left out.
+    /// Like [`mail`](Driving::mail), for many runs at once. Runs without such messages, and runs whose messages cannot
+    /// be read, are left out.
     fn mail_of_many(&self, runs: Vec<(RunId, u64)>) -> BoxFuture<'_, Result<Mailboxes, StoreError>>;
 }
 
-/// What is looked at in a [`Store`]. Looking writes nothing.
+/// The read side of a [`Store`]. None of these methods writes.
 pub trait Queries: Send + Sync + 'static {
-    /// A run's state.
+    /// Runs that a worker should claim, at most `limit`: queued runs, suspended runs whose time has come by the store's
+    /// clock or that have messages their owner did not examine, and running runs whose owner's lease is over.
+    fn due(&self, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>>;
+
+    /// The state of a run; `None` if there is no such run.
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>>;
 
-    /// A run's journal from the record `from` on, over all generations. [`StoreError::JournalGone`] if only its summary is
-    /// kept.
+    /// The journal of a run from record `from` on, over all generations. [`StoreError::JournalGone`] if only its
+    /// summary is kept.
     fn journal(&self, run: RunId, from: u64) -> BoxFuture<'_, Result<Vec<Record>, StoreError>>;
 
-    /// The same, at most `limit` records. A store that can read less than the whole of a journal does.
+    /// Like [`journal`](Queries::journal), at most `limit` records. A store that can read a part of a journal overrides
+    /// this.
     fn page(&self, run: RunId, from: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Record>, StoreError>> {
         let journal = self.journal(run, from);
         Box::pin(async move {
@@ -407,11 +453,11 @@ pub trait Queries: Send + Sync + 'static {
         })
     }
 
-    /// What was recorded after `position` for the runs of a session, at most `limit` entries. Secrets that cannot be opened
-    /// stay sealed in it: one run must not hide the others.
+    /// The records of a session's runs after `position`, at most `limit`. Secrets that cannot be decrypted stay
+    /// encrypted in it, so that one run does not hide the others.
     fn feed(&self, session: Arc<str>, after: u64, limit: usize) -> BoxFuture<'_, Result<Vec<Entry>, StoreError>>;
 
-    /// Runs that match, oldest first, at most `limit`, after the run `after`.
+    /// Runs that match the filter, oldest first, at most `limit`, after the run `after`.
     fn list(
         &self,
         filter: Filter,
@@ -419,55 +465,55 @@ pub trait Queries: Send + Sync + 'static {
         limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>>;
 
-    /// The same, newest first: before the run `before`, or from the newest on.
+    /// Like [`list`](Queries::list), newest first: before the run `before`, or from the newest on.
     fn latest(
         &self,
         _filter: Filter,
         _before: Option<RunId>,
         _limit: usize,
     ) -> BoxFuture<'_, Result<Vec<RunInfo>, StoreError>> {
-        lacks("it does not list the newest runs first")
+        unsupported("this store cannot list the newest runs first")
     }
 
     /// The run that has this key, if it is still kept.
     fn keyed(&self, _key: Arc<str>) -> BoxFuture<'_, Result<Option<RunId>, StoreError>> {
-        lacks("it does not say which run has a key")
+        unsupported("this store cannot look up a run by its key")
     }
 
-    /// Whether a run's mailbox has, or has had, a message under this dedupe key.
+    /// Whether a run's mailbox has ever accepted a message with this dedupe key.
     fn told(&self, _run: RunId, _dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
-        lacks("it does not say which messages it has had")
+        unsupported("this store cannot tell which messages a run has had")
     }
 
-    /// How many runs there are. May take a while where there are many; for whoever looks after a store now and then.
+    /// The number of runs by state. May be slow in a large store; meant for occasional use by an operator.
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
-        lacks("it does not count runs")
+        unsupported("this store cannot count runs")
     }
 }
 
-/// What keeps a [`Store`] in order.
+/// Maintenance of a [`Store`].
 pub trait Upkeep: Send + Sync + 'static {
-    /// Lets go of a little of what is kept no longer at this time; see [`Retention`]. Small enough that no commit has to
-    /// wait for it. A store that keeps everything does nothing.
+    /// Removes a small part of what need not be kept at this time; see [`Retention`]. Small enough that commits do not
+    /// have to wait for it. A store that keeps everything does nothing.
     fn tidy(&self, _now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
         Box::pin(std::future::ready(Ok(Tidied::default())))
     }
 
-    /// Forgets one finished run at once: its journal, its mail, its row. Its key stays taken, as if it were gone from this
-    /// moment on for the usual reason. What it said to other runs is theirs, and stays.
+    /// Removes one finished run now: its journal, its messages and its row. Its key stays taken for as long as
+    /// [`Retention`] says, counted from now. Messages that it sent to other runs stay.
     ///
-    /// Refused with [`StoreError::Unfinished`] and [`StoreError::Doubted`]. Dropping the future may leave it half done:
-    /// then the journal is gone, and purging it again does the rest.
+    /// Refused with [`StoreError::Unfinished`] or [`StoreError::Doubted`]. Dropping the future may leave the run half
+    /// removed, without its journal; purging it again removes the rest.
     fn purge(&self, _run: RunId, _now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
-        lacks("it does not purge runs")
+        unsupported("this store cannot purge runs")
     }
 
-    /// Writes and answers everything submitted before, then gives up whatever it holds, such as a file's lock. Later
-    /// requests fail.
+    /// Writes and answers everything that was submitted before, then releases what the store holds, such as a file
+    /// lock. Later requests fail.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
-/// What a store answers that cannot do something.
-fn lacks<'a, T: Send + 'a>(what: &str) -> BoxFuture<'a, Result<T, StoreError>> {
+/// The answer of a store that does not implement an optional method.
+fn unsupported<'a, T: Send + 'a>(what: &str) -> BoxFuture<'a, Result<T, StoreError>> {
     Box::pin(std::future::ready(Err(StoreError::Unavailable(what.to_owned()))))
 }

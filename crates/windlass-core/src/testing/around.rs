@@ -1,31 +1,37 @@
-//! Stores around another store, written once: a wrapper says what it does differently, and everything else is passed on.
+//! Wrappers of a store: a wrapper implements [`Around`] with what it does differently, and everything else is passed
+//! on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
 use crate::id::{RunId, WorkerId};
+use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::RunInfo;
 use crate::store::{
-    Access, Answer, ArtifactId, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, KeyPlace,
-    Mail, Mailboxes, Queries, Store, StoreError, Stored, Swept, Tidied, Upkeep, Upload,
+    Access, Answer, ArtifactId, Artifacts, Claimed, ClaimedDue, Commit, Counts, Driving, Due, Entry, Filter, KeyPlace,
+    Mail, Mailboxes, OnChange, Queries, SharedAdmission, Slot, SlotRequest, Store, StoreError, Stored, Swept, Tidied,
+    Upkeep, Upload, Verdict, WaitRequest,
 };
-use crate::time::Timestamp;
+use crate::time::{Clock, Timestamp};
 
-/// The answer to a request.
+/// The answer to a request to a store.
 pub type Asked<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
-/// What a store is asked for, beside commits.
+/// The kinds of requests to a store, besides commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum Request {
     Claim,
     Release,
-    Renew(Timestamp),
+    ClaimDue,
+    Renew(Duration),
     Due,
     KeyPlaces,
+    Admission,
     Mail,
     Info,
     Journal,
@@ -46,9 +52,9 @@ pub enum Request {
     Sweep,
 }
 
-/// A store around another one. Whatever implements this is a [`Store`].
+/// A wrapper of a store. Every type that implements this is a [`Store`].
 pub trait Around: Send + Sync + 'static {
-    /// The store inside.
+    /// The wrapped store.
     fn inner(&self) -> &dyn Store;
 
     /// Writes; see [`Driving::commit`].
@@ -56,7 +62,7 @@ pub trait Around: Send + Sync + 'static {
         self.inner().commit(commit)
     }
 
-    /// Every other request that may take time passes here.
+    /// All other requests that may take time pass through this method.
     fn ask<'a, T: Send + 'a>(
         &'a self,
         _request: Request,
@@ -65,12 +71,22 @@ pub trait Around: Send + Sync + 'static {
         ask(self.inner())
     }
 
-    /// A run was claimed.
+    /// Called after a run was claimed.
     fn claimed(&self, _run: RunId, _claimed: &Claimed) {}
 
-    /// Runs that are due were found.
-    fn found(&self, due: Due) -> Due {
-        due
+    /// Called with the store's answer to a wait request; returns the answer to pass on.
+    fn decided(&self, verdict: Verdict) -> Verdict {
+        verdict
+    }
+
+    /// Whether the shared admission of the store is offered; see [`Driving::admission`].
+    fn admits(&self) -> bool {
+        true
+    }
+
+    /// Whether callbacks for changes are registered with the store; see [`Driving::on_change`].
+    fn tells(&self) -> bool {
+        true
     }
 }
 
@@ -79,10 +95,10 @@ impl<A: Around> Driving for A {
         Around::commit(self, commit)
     }
 
-    fn claim(&self, run: RunId, by: Claimant) -> Asked<'_, Claimed> {
+    fn claim(&self, run: RunId, worker: WorkerId) -> Asked<'_, Claimed> {
         self.ask(Request::Claim, move |store| {
             Box::pin(async move {
-                let claimed = store.claim(run, by).await?;
+                let claimed = store.claim(run, worker).await?;
                 self.claimed(run, &claimed);
                 Ok(claimed)
             })
@@ -93,12 +109,30 @@ impl<A: Around> Driving for A {
         self.ask(Request::Release, move |store| store.release(run, epoch))
     }
 
-    fn renew(&self, worker: WorkerId, until: Timestamp) -> Asked<'_, ()> {
-        self.ask(Request::Renew(until), move |store| store.renew(worker, until))
+    fn claim_due(&self, worker: WorkerId, limit: usize) -> Asked<'_, ClaimedDue> {
+        self.ask(Request::ClaimDue, move |store| {
+            Box::pin(async move {
+                let due = store.claim_due(worker, limit).await?;
+                for (run, claimed) in &due.runs {
+                    claimed.iter().for_each(|claimed| self.claimed(*run, claimed));
+                }
+                Ok(due)
+            })
+        })
     }
 
-    fn due(&self, now: Timestamp, limit: usize) -> Asked<'_, Due> {
-        self.ask(Request::Due, move |store| Box::pin(async move { Ok(self.found(store.due(now, limit).await?)) }))
+    fn renew(&self, worker: WorkerId, lease: Duration) -> Asked<'_, ()> {
+        self.ask(Request::Renew(lease), move |store| store.renew(worker, lease))
+    }
+
+    fn on_change(&self, tell: &OnChange) {
+        if self.tells() {
+            self.inner().on_change(tell);
+        }
+    }
+
+    fn admission(&self) -> Option<&dyn SharedAdmission> {
+        self.inner().admission().filter(|_| self.admits()).map(|_| self as &dyn SharedAdmission)
     }
 
     fn key_places(&self) -> Asked<'_, Vec<(RunId, KeyPlace)>> {
@@ -114,7 +148,38 @@ impl<A: Around> Driving for A {
     }
 }
 
+/// The error of a store without shared admission.
+fn none<'a, T: Send + 'a>() -> Asked<'a, T> {
+    let problem = "the store does not keep admission".to_owned();
+    Box::pin(std::future::ready(Err(StoreError::Invalid(problem))))
+}
+
+impl<A: Around> SharedAdmission for A {
+    fn request(&self, request: WaitRequest) -> Asked<'_, Verdict> {
+        self.ask(Request::Admission, move |store| {
+            let verdict = store.admission().map_or_else(none, |all| all.request(request));
+            Box::pin(async move { Ok(self.decided(verdict.await?)) })
+        })
+    }
+
+    fn withdraw(&self, run: RunId, path: Path) -> Asked<'_, ()> {
+        self.ask(Request::Admission, move |store| store.admission().map_or_else(none, |all| all.withdraw(run, path)))
+    }
+
+    fn enter(&self, request: SlotRequest) -> Asked<'_, Slot> {
+        self.ask(Request::Admission, move |store| store.admission().map_or_else(none, |all| all.enter(request)))
+    }
+
+    fn leave(&self, worker: WorkerId, slot: u64) -> Asked<'_, ()> {
+        self.ask(Request::Admission, move |store| store.admission().map_or_else(none, |all| all.leave(worker, slot)))
+    }
+}
+
 impl<A: Around> Queries for A {
+    fn due(&self, limit: usize) -> Asked<'_, Due> {
+        self.ask(Request::Due, move |store| store.due(limit))
+    }
+
     fn info(&self, run: RunId) -> Asked<'_, Option<RunInfo>> {
         self.ask(Request::Info, move |store| store.info(run))
     }
@@ -173,6 +238,10 @@ impl<A: Around> Store for A {
 
     fn secret(&self) -> [u8; 32] {
         self.inner().secret()
+    }
+
+    fn use_clock(&self, clock: Arc<dyn Clock>) {
+        self.inner().use_clock(clock);
     }
 }
 

@@ -1,6 +1,6 @@
-//! The crash matrix: a scenario is run once undisturbed, then again and again, the process dying at another point each
-//! time: before and after every commit, before and after every effect. The disk survives, everything else dies. The
-//! outcome and the number of effects must not change.
+//! The crash matrix: a scenario runs once undisturbed, then again and again, with the process dying at another point
+//! each time: before and after every commit, before and after every effect. Only the disk survives. The outcome and the
+//! number of effects must stay the same.
 
 mod ledger;
 mod life;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::sim::{Idle, Sim, block_on};
+use super::sim::{Sim, SimStop, block_on};
 use crate::call::ToolCall;
 use crate::error::Error;
 use crate::id::RunId;
@@ -21,19 +21,19 @@ use crate::run::state::Doubt;
 use crate::runtime::{Config, Runtime};
 use crate::store::{Filter, MemoryStore, Settlement, Store};
 use crate::tool::Tool;
-use ledger::Effects;
-use life::{Life, Mortal};
+use ledger::EffectCount;
+use life::{MortalStore, ProcessLife};
 
 pub use ledger::Ledger;
 pub use outside::Outside;
 
-/// Most turns of the outside and moves of time in one life; more means that none of them brings it to its end. A run that waits
-/// for days is looked at every few seconds of them.
+/// The most turns of the outside and moves of time in one life of the process. If they are exceeded, the scenario does
+/// not end. A run that waits for days needs many, because time moves a few seconds at a time.
 const ROUNDS: usize = 100_000;
 
-/// What survives a crash: opened once for every life of the process.
+/// What survives a crash. It is opened once for every life of the process.
 pub trait Disk {
-    /// Opens the store. Whoever had it open before is dead.
+    /// Opens the store. The process that had it open before is dead.
     fn open(&self) -> Arc<dyn Store>;
 }
 
@@ -53,7 +53,7 @@ type Person = dyn Fn(&Ledger, &str, &Doubt) -> Settlement;
 type Script = dyn Fn(&Outside<'_>);
 type Settings = dyn Fn(&mut Config);
 
-/// Runs a scenario of your own tools through every crash.
+/// Runs a scenario with your own tools through every crash.
 ///
 /// ```
 /// # use windlass_core::testing::CrashMatrix;
@@ -74,7 +74,7 @@ type Settings = dyn Fn(&mut Config);
 /// .run();
 /// ```
 ///
-/// Where a body waits, somebody outside has to answer:
+/// If a body waits, the outside has to answer:
 ///
 /// ```
 /// # use windlass_core::testing::CrashMatrix;
@@ -98,31 +98,31 @@ pub struct CrashMatrix {
     seed: u64,
 }
 
-/// What the matrix saw.
+/// The result of a crash matrix.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// How many crash points the undisturbed run has.
+    /// The number of crash points of the undisturbed run.
     pub points: usize,
-    /// How many disturbed runs were made.
+    /// The number of runs with crashes.
     pub runs: usize,
-    /// What the undisturbed run returned, as a model sees it.
+    /// The outcome of the undisturbed run, as a model sees it.
     pub outcome: Value,
-    /// Its points, in order.
+    /// The crash points of the undisturbed run, in order.
     pub log: Vec<String>,
-    /// Its effects.
+    /// The effects of the undisturbed run, and how often each happened.
     pub effects: BTreeMap<String, u32>,
 }
 
-/// How one whole history, from the first life to the outcome, went.
-struct Story {
+/// One history from the first life of the process to the outcome.
+struct CrashHistory {
     outcome: Value,
-    effects: BTreeMap<String, Effects>,
+    effects: BTreeMap<String, EffectCount>,
     log: Vec<String>,
     deaths: usize,
 }
 
 impl CrashMatrix {
-    /// A matrix over the tools that `tools` makes; it is called anew for every life of the process.
+    /// A matrix for the tools that `tools` creates. The function is called again for every life of the process.
     pub fn new(tools: impl Fn(&Ledger) -> Vec<Tool> + 'static) -> Self {
         Self {
             tools: Box::new(tools),
@@ -136,69 +136,69 @@ impl CrashMatrix {
         }
     }
 
-    /// What the process is asked to do; several calls are one batch.
+    /// Adds a call that the process makes; several calls are one batch.
     #[must_use]
     pub fn call<T>(mut self, call: ToolCall<T>) -> Self {
         self.calls.push(call.untyped());
         self
     }
 
-    /// Where the journal is kept, instead of memory.
+    /// Keeps the journal on this disk instead of in memory.
     #[must_use]
     pub fn disk<D: Disk + 'static>(mut self, disk: impl Fn() -> D + 'static) -> Self {
         self.disk = Box::new(move || Box::new(disk()));
         self
     }
 
-    /// Settles doubts that neither the tool nor its policy settles; the text is the attempt's idempotency key.
+    /// Sets the function that settles doubts which neither the tool nor its policy settles. It gets the idempotency key
+    /// of the attempt.
     #[must_use]
     pub fn person(mut self, person: impl Fn(&Ledger, &str, &Doubt) -> Settlement + 'static) -> Self {
         self.person = Some(Box::new(person));
         self
     }
 
-    /// What the world outside does: it is asked whenever nothing can move without time passing, in every life again. If it
-    /// does nothing new, time moves on.
+    /// Sets what the outside does. The script runs whenever nothing can happen without time passing, in every life
+    /// again. If it does nothing new, time moves on.
     #[must_use]
     pub fn outside(mut self, script: impl Fn(&Outside<'_>) + 'static) -> Self {
         self.outside = Some(Box::new(script));
         self
     }
 
-    /// Changes how the runtime is made: its policy, what it is connected to, how soon it suspends.
+    /// Changes the configuration of the runtime, such as its policy, its connections, or how soon it suspends.
     #[must_use]
     pub fn config(mut self, settings: impl Fn(&mut Config) + 'static) -> Self {
         self.settings.push(Box::new(settings));
         self
     }
 
-    /// How many crashes one history may have. Two means: after every crash, every crash of the recovery too.
+    /// Sets how many crashes one history may have. With two, every crash is followed by every crash of the recovery.
     #[must_use]
     pub fn crashes(mut self, crashes: usize) -> Self {
         self.crashes = crashes;
         self
     }
 
-    /// The seed of the executor's choices.
+    /// Sets the seed of the executor's choices.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Runs the whole matrix.
+    /// Runs all histories.
     ///
     /// # Panics
     ///
-    /// If an outcome or a count of effects differs from the undisturbed run, if an effect happens after death, if the
-    /// scenario itself differs between two undisturbed runs, or if it cannot come to its end. The message names the
-    /// crash.
+    /// If an outcome or a count of effects differs from the undisturbed run, if an effect happens after the death of
+    /// its process, if two undisturbed runs differ, or if the scenario does not end. The message names the crash.
     pub fn run(&self) -> Report {
-        let reference = self.story(&[]);
-        let again = self.story(&[]);
+        let reference = self.history(&[]);
+        let again = self.history(&[]);
         assert_eq!(
             reference.log, again.log,
-            "the scenario is nondeterministic: two undisturbed runs took different steps"
+            "the scenario is not deterministic: two undisturbed runs took different steps"
         );
         let mut runs = 0;
         self.explore(&mut Vec::new(), &reference, &mut runs);
@@ -206,15 +206,15 @@ impl CrashMatrix {
         Report { points: reference.log.len(), runs, outcome: reference.outcome, log: reference.log, effects }
     }
 
-    fn explore(&self, deaths: &mut Vec<usize>, reference: &Story, runs: &mut usize) {
+    fn explore(&self, deaths: &mut Vec<usize>, reference: &CrashHistory, runs: &mut usize) {
         for point in 0.. {
             deaths.push(point);
-            let story = self.story(deaths);
-            // The last life ended before it came to this point: there are no further ones.
-            let exhausted = story.deaths < deaths.len();
+            let history = self.history(deaths);
+            // The last life ended before it reached this point, so there are no further points.
+            let exhausted = history.deaths < deaths.len();
             if !exhausted {
                 *runs += 1;
-                self.compare(deaths, reference, &story);
+                self.compare(deaths, reference, &history);
                 if deaths.len() < self.crashes {
                     self.explore(deaths, reference, runs);
                 }
@@ -226,27 +226,27 @@ impl CrashMatrix {
         }
     }
 
-    fn compare(&self, deaths: &[usize], reference: &Story, story: &Story) {
-        let place = || format!("dying at points {deaths:?}; what happened:\n  {}", story.log.join("\n  "));
-        assert_eq!(story.outcome, reference.outcome, "another outcome when {}", place());
-        if let Some(line) = story.log.iter().find(|line| line.contains("AFTER DEATH")) {
-            panic!("{line} when {}", place());
+    fn compare(&self, deaths: &[usize], reference: &CrashHistory, history: &CrashHistory) {
+        let context = || format!("dying at points {deaths:?}; what happened:\n  {}", history.log.join("\n  "));
+        assert_eq!(history.outcome, reference.outcome, "another outcome when {}", context());
+        if let Some(line) = history.log.iter().find(|line| line.contains("AFTER DEATH")) {
+            panic!("{line} when {}", context());
         }
         for (name, expected) in &reference.effects {
-            let found = story.effects.get(name).copied().unwrap_or_default();
-            let most = if expected.once { expected.count } else { expected.count + story.deaths as u32 };
+            let found = history.effects.get(name).copied().unwrap_or_default();
+            let most = if expected.once { expected.count } else { expected.count + history.deaths as u32 };
             assert!(
                 found.count >= expected.count && found.count <= most,
                 "effect {name} happened {} times instead of {} when {}",
                 found.count,
                 expected.count,
-                place()
+                context()
             );
         }
     }
 
-    /// One history: a life for every death, and one more.
-    fn story(&self, deaths: &[usize]) -> Story {
+    /// Runs one history: a life for every death, and one more.
+    fn history(&self, deaths: &[usize]) -> CrashHistory {
         let disk = (self.disk)();
         let ledger = Ledger::new();
         let mut log = Vec::new();
@@ -254,16 +254,16 @@ impl CrashMatrix {
         let mut sim = Sim::new(self.seed);
         loop {
             let store = disk.open();
-            let life = Arc::new(Life::new(sim.clone(), deaths.get(died).copied()));
-            ledger.lives(Some(life.clone()));
-            let outcome = self.live(&life, store, &ledger);
-            ledger.lives(None);
+            let life = Arc::new(ProcessLife::new(sim.clone(), deaths.get(died).copied()));
+            ledger.set_life(Some(life.clone()));
+            let outcome = self.run_life(&life, store, &ledger);
+            ledger.set_life(None);
             sim.bury();
             log.append(&mut life.close());
-            // Whoever is told that no answer comes may want to do something about it.
+            // A waiter that learns that no answer comes may spawn a task.
             sim.bury();
             if let Some(outcome) = outcome {
-                return Story { outcome, effects: ledger.effects(), log, deaths: died };
+                return CrashHistory { outcome, effects: ledger.effects(), log, deaths: died };
             }
             died += 1;
             log.push("-- the process died --".to_owned());
@@ -271,46 +271,47 @@ impl CrashMatrix {
         }
     }
 
-    /// One life; `None` if it ended in death.
-    fn live(&self, life: &Arc<Life>, store: Arc<dyn Store>, ledger: &Ledger) -> Option<Value> {
+    /// Runs one life; `None` if it ended in death.
+    fn run_life(&self, life: &Arc<ProcessLife>, store: Arc<dyn Store>, ledger: &Ledger) -> Option<Value> {
         let runtime = self.runtime(life, store, ledger);
         let result = Arc::new(Mutex::new(None));
         let main = {
             let (runtime, calls, slot) = (runtime.clone(), self.calls.clone(), result.clone());
-            let known = block_on(outside::root(&runtime));
+            let root = block_on(outside::root(&runtime));
             async move {
-                let outcome = perform(&runtime, known, calls).await;
+                let outcome = perform(&runtime, root, calls).await;
                 *slot.lock() = Some(outcome);
             }
         };
         crate::spawn::Spawn::spawn(&life.sim, Box::pin(main));
-        let said = RefCell::default();
+        let done_before = RefCell::default();
         for _ in 0..ROUNDS {
-            let outside = || Outside { life, runtime: &runtime, ledger, said: &said, acted: Cell::new(false) };
-            // Once the outcome is there, the runs that were started on the way end too.
+            let outside =
+                || Outside { life, runtime: &runtime, ledger, done_before: &done_before, acted: Cell::new(false) };
+            // After the outcome, the runs that were started on the way must end too.
             let has_ended = || result.lock().is_some() && block_on(all_ended(&runtime));
             let done = result.lock().is_none();
             match life.sim.run_now(|| done && result.lock().is_some()) {
-                Idle::Killed => {
-                    life.over();
+                SimStop::Killed => {
+                    life.last_poll_ended();
                     return None;
                 }
                 _ if has_ended() => return result.lock().take(),
-                Idle::Done => {}
+                SimStop::Done => {}
                 _ if self.turn(outside()) || self.settle(life, &runtime, ledger) || life.is_dead() => {}
                 _ if life.sim.advance() => {}
                 _ => {
                     let journals = block_on(journals(&runtime));
-                    panic!("the scenario is stuck, nothing can move:\n  {}\n{journals}", life.told());
+                    panic!("the scenario is stuck and nothing can happen:\n  {}\n{journals}", life.log_text());
                 }
             }
         }
-        panic!("it goes on and on:\n  {}", life.told());
+        panic!("the scenario does not end:\n  {}", life.log_text());
     }
 
-    fn runtime(&self, life: &Arc<Life>, store: Arc<dyn Store>, ledger: &Ledger) -> Runtime {
+    fn runtime(&self, life: &Arc<ProcessLife>, store: Arc<dyn Store>, ledger: &Ledger) -> Runtime {
         let sim = Arc::new(life.sim.clone());
-        let mortal: Arc<dyn Store> = Arc::new(Mortal { inner: sim.attach(store), life: life.clone() });
+        let mortal: Arc<dyn Store> = Arc::new(MortalStore { inner: sim.attach(store), life: life.clone() });
         let mut config = Config::new(mortal, sim.clone(), sim);
         config.seed = Some(self.seed);
         for tool in (self.tools)(ledger) {
@@ -322,15 +323,15 @@ impl CrashMatrix {
         Runtime::new(config)
     }
 
-    /// The outside has a turn; true if it said anything new.
+    /// Gives the outside a turn; true if it did anything new.
     fn turn(&self, outside: Outside<'_>) -> bool {
         let Some(script) = &self.outside else { return false };
         script(&outside);
         outside.acted.get()
     }
 
-    /// A person looks at the doubts, before time passes; true if any could be settled.
-    fn settle(&self, life: &Life, runtime: &Runtime, ledger: &Ledger) -> bool {
+    /// Lets the person settle doubts before time passes; true if any was settled.
+    fn settle(&self, life: &ProcessLife, runtime: &Runtime, ledger: &Ledger) -> bool {
         let Some(person) = &self.person else { return false };
         let mut settled = false;
         for (run, doubt) in block_on(runtime.doubts()).unwrap_or_default() {
@@ -342,16 +343,16 @@ impl CrashMatrix {
             let told = life.sim.block_on(async move {
                 runtime.settle(run, &doubt.path, settlement, "the matrix", "as the ledger says").await
             });
-            // Refused where an attempt may still be running: looked at again later.
+            // Refused while the attempt may still be running; tried again later.
             settled |= matches!(told, Some(Ok(())));
         }
         settled
     }
 }
 
-/// What the process does in each life: go on with the run it finds, or start it.
-async fn perform(runtime: &Runtime, known: Option<RunId>, calls: Vec<ToolCall>) -> Value {
-    let outcomes = match known {
+/// What the process does in each life: continue the run it finds, or start it.
+async fn perform(runtime: &Runtime, root: Option<RunId>, calls: Vec<ToolCall>) -> Value {
+    let outcomes = match root {
         Some(run) => {
             if let Err(error) = runtime.recover().await {
                 return Value::String(format!("recovery failed: {error}"));
@@ -371,9 +372,9 @@ async fn perform(runtime: &Runtime, known: Option<RunId>, calls: Vec<ToolCall>) 
     }
 }
 
-/// Whether every run is over, one way or another.
+/// Whether every run has ended or is held.
 async fn all_ended(runtime: &Runtime) -> bool {
-    for filter in [Filter::Queued, Filter::Running, Filter::Suspended] {
+    for filter in [Filter::queued(), Filter::running(), Filter::suspended()] {
         if runtime.list(filter, None, 1).await.is_ok_and(|runs| !runs.is_empty()) {
             return false;
         }
@@ -381,10 +382,10 @@ async fn all_ended(runtime: &Runtime) -> bool {
     true
 }
 
-/// Every run with its journal, for a person who has to find out why nothing moves.
+/// Every run with its journal, to find out why the scenario is stuck.
 async fn journals(runtime: &Runtime) -> String {
     let mut text = String::new();
-    for info in runtime.list(Filter::All, None, 8).await.unwrap_or_default() {
+    for info in runtime.list(Filter::default(), None, 8).await.unwrap_or_default() {
         text.push_str(&format!("  run {} {:?}\n", info.run, info.state));
         for record in runtime.journal(info.run).await.unwrap_or_default() {
             text.push_str(&format!("    {} {:?}\n", record.path, record.event));

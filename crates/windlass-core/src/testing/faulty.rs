@@ -11,13 +11,13 @@ use crate::store::{Answer, Commit, Store, StoreError};
 /// How a commit fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is refused, and nothing was written.
+    /// It is refused, and nothing is written.
     Refused,
-    /// It happened, and the answer was lost.
+    /// It is written, but the answer is lost.
     AnswerLost,
 }
 
-/// Passes everything on to another store, except for the commits that are told to fail; counts commits.
+/// Passes everything on to another store, except for the commits that are set to fail. Counts commits.
 pub struct FaultyStore {
     inner: Arc<dyn Store>,
     fault: Mutex<Option<(u64, Fault)>>,
@@ -30,12 +30,12 @@ impl FaultyStore {
         Self { inner, fault: Mutex::new(None), commits: AtomicU64::new(0) }
     }
 
-    /// Lets the commit after the next `skip` ones fail.
+    /// Makes the commit after the next `skip` commits fail.
     pub fn fail_after(&self, skip: u64, fault: Fault) {
         *self.fault.lock() = Some((skip, fault));
     }
 
-    /// How many commits it has seen.
+    /// The number of commits so far.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
@@ -60,7 +60,7 @@ impl Around for FaultyStore {
 
     fn commit(&self, commit: Commit) -> Answer<()> {
         self.commits.fetch_add(1, Ordering::Relaxed);
-        let lost = || Answer::Ready(Err(StoreError::Unknown("a fault was asked for".to_owned())));
+        let lost = || Answer::Ready(Err(StoreError::Unknown("an injected fault".to_owned())));
         match self.next_fault() {
             None => self.inner.commit(commit),
             Some(Fault::Refused) => lost(),
@@ -68,7 +68,7 @@ impl Around for FaultyStore {
                 Answer::Ready(_) => lost(),
                 Answer::Wait(ticket) => {
                     let (promise, outer) = crate::store::Promise::pair();
-                    ticket.then(move |_| promise.answer(Err(StoreError::Unknown("a fault was asked for".to_owned()))));
+                    ticket.then(move |_| promise.answer(Err(StoreError::Unknown("an injected fault".to_owned()))));
                     Answer::Wait(outer)
                 }
             },

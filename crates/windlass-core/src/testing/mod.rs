@@ -1,10 +1,12 @@
-//! For testing tools and stores: a seeded executor with a virtual clock, and the crash matrix.
+//! Utilities for testing tools and stores: a seeded executor with a virtual clock, a crash matrix, a simulator, and a
+//! suite of checks for stores.
 
 mod around;
 pub(crate) mod chaos;
 mod crash;
 mod faulty;
 mod sim;
+mod still;
 pub mod store_suite;
 mod watched;
 
@@ -13,6 +15,7 @@ pub use chaos::{Chaos, Story};
 pub use crash::{CrashMatrix, Disk, Ledger, MemoryDisk, Outside, Report};
 pub use faulty::{Fault, FaultyStore};
 pub use sim::{Sim, block_on};
+pub use still::still;
 pub use watched::Watched;
 
 #[cfg(test)]

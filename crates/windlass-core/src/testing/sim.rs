@@ -1,5 +1,5 @@
-//! A single-thread executor that is seeded and whose clock is virtual: the same seed runs the same way again, and time
-//! moves only when nothing else can.
+//! A seeded single-thread executor with a virtual clock: the same seed runs the same way again, and time moves only
+//! when no task can run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -19,22 +19,22 @@ use crate::spawn::Spawn;
 use crate::store::{Answer, Commit, Promise, Store, Ticket};
 use crate::time::{Clock, Timestamp};
 
-/// Where virtual time begins: some moment in 2026, so that instants look like instants.
+/// The start of virtual time: a moment in 2026, so that timestamps look realistic.
 const EPOCH: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
-/// The executor. Cloning shares it.
+/// A seeded executor and virtual clock. Clones share it.
 #[derive(Clone)]
-pub struct Sim(Arc<Inner>);
+pub struct Sim(Arc<SimState>);
 
-struct Inner {
+struct SimState {
     tasks: Mutex<Tasks>,
-    ready: Mutex<Ready>,
-    /// By time, and then by age.
+    ready: Mutex<ReadyTasks>,
+    /// Timers by their time, and then by their age.
     timers: Mutex<BTreeMap<(u64, u64), Waker>>,
     nanos: Arc<AtomicU64>,
-    /// Answers that other threads owe, in the order they were asked for; time stands still until they come, and they are
-    /// delivered in that order, so that another thread's speed decides nothing.
-    owed: Mutex<BTreeMap<u64, Option<Delivery>>>,
+    /// Answers that are expected from other threads, in the order of their requests. Time does not move until they
+    /// arrive, and they are delivered in this order, so that the speed of other threads has no influence.
+    expected_answers: Mutex<BTreeMap<u64, Option<Delivery>>>,
     random: Mutex<u64>,
     thread: Mutex<Option<Thread>>,
     killed: AtomicBool,
@@ -48,16 +48,16 @@ struct Tasks {
     all: BTreeMap<u64, BoxFuture<'static, ()>>,
 }
 
-/// Tasks that want to be polled: in no order that matters, each once.
+/// Tasks to be polled, each once.
 #[derive(Default)]
-struct Ready {
+struct ReadyTasks {
     tasks: Vec<u64>,
-    known: BTreeSet<u64>,
+    queued: BTreeSet<u64>,
 }
 
-impl Ready {
+impl ReadyTasks {
     fn add(&mut self, task: u64) {
-        if self.known.insert(task) {
+        if self.queued.insert(task) {
             self.tasks.push(task);
         }
     }
@@ -65,56 +65,56 @@ impl Ready {
     fn take(&mut self, choice: u64) -> Option<u64> {
         let index = usize::try_from(choice % (self.tasks.len() as u64).max(1)).unwrap_or(0);
         let task = (index < self.tasks.len()).then(|| self.tasks.swap_remove(index))?;
-        self.known.remove(&task);
+        self.queued.remove(&task);
         Some(task)
     }
 }
 
-/// What brought a [`Sim::run`] to its end.
+/// Why [`Sim::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Idle {
-    /// The condition holds.
+pub(crate) enum SimStop {
+    /// The condition is met.
     Done,
-    /// Nothing can move any more unless time does.
+    /// No task can run unless time moves.
     Quiet,
-    /// Nothing can move any more.
+    /// No task can run, and there is no timer.
     Stuck,
-    /// It was killed.
+    /// The executor was killed.
     Killed,
 }
 
 impl Sim {
-    /// An executor whose choices follow from `seed`.
+    /// An executor whose choices are determined by `seed`.
     pub fn new(seed: u64) -> Self {
         Self::with_clock(seed, Arc::default())
     }
 
-    /// The executor of a later process: its clock goes on from here.
+    /// The executor of a later process: its clock continues from here.
     #[must_use]
     pub fn later(&self, seed: u64) -> Self {
         Self::with_clock(seed, Arc::new(AtomicU64::new(self.ticks())))
     }
 
-    /// The executor of another process at the same time: they share the clock.
+    /// The executor of another process at the same time: the two share the clock.
     #[must_use]
-    pub(crate) fn beside(&self, seed: u64) -> Self {
+    pub fn beside(&self, seed: u64) -> Self {
         Self::with_clock(seed, self.0.nanos.clone())
     }
 
     fn with_clock(seed: u64, nanos: Arc<AtomicU64>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SimState {
             tasks: Mutex::default(),
             ready: Mutex::default(),
             timers: Mutex::default(),
             nanos,
-            owed: Mutex::default(),
+            expected_answers: Mutex::default(),
             random: Mutex::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             thread: Mutex::default(),
             killed: AtomicBool::new(false),
         }))
     }
 
-    /// Runs `future`, and everything spawned meanwhile, until it is done. `None` if nothing can move any more.
+    /// Runs `future` and everything it spawns until it is done. `None` if it cannot make progress any more.
     pub fn block_on<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let result = Arc::new(Mutex::new(None));
         let slot = result.clone();
@@ -126,38 +126,38 @@ impl Sim {
         result.lock().take()
     }
 
-    /// Runs tasks until `done` says so or nothing can move.
-    pub(crate) fn run(&self, done: impl Fn() -> bool) -> Idle {
+    /// Runs tasks until `done` returns true or no task can run.
+    pub(crate) fn run(&self, done: impl Fn() -> bool) -> SimStop {
         loop {
             match self.run_now(&done) {
-                Idle::Quiet if self.advance() => {}
-                Idle::Quiet => return Idle::Stuck,
+                SimStop::Quiet if self.advance() => {}
+                SimStop::Quiet => return SimStop::Stuck,
                 idle => return idle,
             }
         }
     }
 
-    /// The same, as far as it goes without time passing.
-    pub(crate) fn run_now(&self, done: impl Fn() -> bool) -> Idle {
+    /// Like [`run`](Self::run), without moving time.
+    pub(crate) fn run_now(&self, done: impl Fn() -> bool) -> SimStop {
         loop {
             if self.0.killed.load(Ordering::Acquire) {
-                return Idle::Killed;
+                return SimStop::Killed;
             }
             if done() {
-                return Idle::Done;
+                return SimStop::Done;
             }
             if !self.step() {
-                return Idle::Quiet;
+                return SimStop::Quiet;
             }
         }
     }
 
-    /// Does one thing, if there is one that can be done now.
-    pub(crate) fn step(&self) -> bool {
+    /// Polls one task or delivers one answer. Returns false if there is none.
+    pub fn step(&self) -> bool {
         *self.0.thread.lock() = Some(std::thread::current());
         if let Some(id) = self.pick() {
             self.poll(id);
-        } else if let Some(delivery) = self.oldest_owed() {
+        } else if let Some(delivery) = self.next_answer() {
             delivery();
         } else {
             return false;
@@ -165,9 +165,9 @@ impl Sim {
         true
     }
 
-    /// Whether anything can be done now.
+    /// Whether there is a task to poll or an expected answer.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.0.ready.lock().tasks.is_empty() || !self.0.owed.lock().is_empty()
+        !self.0.ready.lock().tasks.is_empty() || !self.0.expected_answers.lock().is_empty()
     }
 
     fn pick(&self) -> Option<u64> {
@@ -203,8 +203,8 @@ impl Sim {
         true
     }
 
-    /// Rings every timer whose time has come.
-    pub(crate) fn ring(&self) {
+    /// Wakes every timer whose time has come.
+    pub(crate) fn fire_due_timers(&self) {
         let now = self.ticks();
         let mut timers = self.0.timers.lock();
         let later = timers.split_off(&(now + 1, 0));
@@ -213,36 +213,36 @@ impl Sim {
         due.into_values().for_each(Waker::wake);
     }
 
-    /// When the next timer rings.
+    /// The time of the next timer.
     pub(crate) fn next_timer(&self) -> Option<u64> {
         self.0.timers.lock().first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Moves time, unless it is later already.
+    /// Moves time forward to this point; no effect if it is later already.
     pub(crate) fn pass_to(&self, nanos: u64) {
         self.0.nanos.fetch_max(nanos, Ordering::AcqRel);
     }
 
-    /// Stops everything where it stands: no task is ever polled again.
+    /// Kills the executor: no task is polled again.
     pub(crate) fn kill(&self) {
         self.0.killed.store(true, Ordering::Release);
     }
 
-    /// How many tasks have not ended.
+    /// The number of tasks that have not ended.
     pub fn tasks(&self) -> usize {
         self.0.tasks.lock().all.len()
     }
 
-    /// Drops all tasks where they stand.
+    /// Drops all tasks, as if the process died.
     pub fn bury(&self) {
         *self.0.thread.lock() = Some(std::thread::current());
         loop {
             let tasks = std::mem::take(&mut self.0.tasks.lock().all);
             let none = tasks.is_empty();
-            // What is dropped may spawn, and what is spawned may keep all of it alive.
+            // A task that is dropped may spawn others, which may keep all of them alive.
             drop(tasks);
-            // What other threads still owe is waited for and thrown away, so that nothing of this process is left in them.
-            match self.oldest_owed() {
+            // Wait for expected answers and drop them, so that no other thread still works for this process.
+            match self.next_answer() {
                 Some(delivery) => drop(delivery),
                 None if none => return,
                 None => {}
@@ -250,46 +250,46 @@ impl Sim {
         }
     }
 
-    /// The store as tasks of this executor must see it: answers from other threads come in a fixed order.
+    /// Wraps a store for the tasks of this executor: answers from other threads are delivered in a fixed order.
     pub fn attach(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
-        Arc::new(Attached { store, sim: self.clone() })
+        Arc::new(AttachedStore { store, sim: self.clone() })
     }
 
-    /// Waits until every answer that is owed is there, delivered or not.
-    fn catch_up(&self) {
+    /// Waits until all expected answers have arrived, delivered or not.
+    fn wait_for_answers(&self) {
         *self.0.thread.lock() = Some(std::thread::current());
-        while self.0.owed.lock().values().any(Option::is_none) {
+        while self.0.expected_answers.lock().values().any(Option::is_none) {
             std::thread::park();
         }
     }
 
-    /// Waits for the oldest answer that is owed.
-    fn oldest_owed(&self) -> Option<Delivery> {
+    /// Waits for the oldest expected answer and removes it.
+    fn next_answer(&self) -> Option<Delivery> {
         loop {
             {
-                let mut owed = self.0.owed.lock();
-                let mut oldest = owed.first_entry()?;
+                let mut expected_answers = self.0.expected_answers.lock();
+                let mut oldest = expected_answers.first_entry()?;
                 if let Some(delivery) = oldest.get_mut().take() {
                     oldest.remove();
                     return Some(delivery);
                 }
             }
-            // Whoever pays unparks this thread.
+            // The thread that answers unparks this one.
             std::thread::park();
         }
     }
 
-    fn owe<T: Send + 'static>(&self, ticket: Ticket<T>) -> Ticket<T> {
+    fn expect_answer<T: Send + 'static>(&self, ticket: Ticket<T>) -> Ticket<T> {
         let (promise, outer) = Promise::pair();
         let id = {
             let mut tasks = self.0.tasks.lock();
             tasks.next += 1;
             tasks.next
         };
-        self.0.owed.lock().insert(id, None);
+        self.0.expected_answers.lock().insert(id, None);
         let inner = self.0.clone();
         ticket.then(move |answer| {
-            inner.owed.lock().insert(id, Some(Box::new(move || promise.answer(answer))));
+            inner.expected_answers.lock().insert(id, Some(Box::new(move || promise.answer(answer))));
             if let Some(thread) = &*inner.thread.lock() {
                 thread.unpark();
             }
@@ -299,12 +299,12 @@ impl Sim {
 }
 
 /// See [`Sim::attach`].
-struct Attached {
+struct AttachedStore {
     store: Arc<dyn Store>,
     sim: Sim,
 }
 
-impl Around for Attached {
+impl Around for AttachedStore {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -312,25 +312,25 @@ impl Around for Attached {
     fn commit(&self, commit: Commit) -> Answer<()> {
         match self.store.commit(commit) {
             Answer::Ready(answer) => Answer::Ready(answer),
-            Answer::Wait(ticket) => Answer::Wait(self.sim.owe(ticket)),
+            Answer::Wait(ticket) => Answer::Wait(self.sim.expect_answer(ticket)),
         }
     }
 
-    /// Everything that was told to the store is written by the time it is looked at, and the answer is waited for on the spot:
-    /// what a look finds does not depend on how fast another thread is, and the process sees no time pass.
+    /// Waits until everything submitted before is written, and waits for the answer on the spot: what is read does not
+    /// depend on the speed of other threads, and no virtual time passes.
     fn ask<'a, T: Send + 'a>(
         &'a self,
         _: Request,
         ask: impl FnOnce(&'a dyn Store) -> Asked<'a, T> + Send + 'a,
     ) -> Asked<'a, T> {
-        self.sim.catch_up();
+        self.sim.wait_for_answers();
         Box::pin(std::future::ready(block_on(ask(&*self.store))))
     }
 }
 
 struct TaskWaker {
     id: u64,
-    sim: Arc<Inner>,
+    sim: Arc<SimState>,
 }
 
 impl Wake for TaskWaker {
@@ -372,7 +372,7 @@ impl Clock for Sim {
 }
 
 struct Sleep {
-    sim: Arc<Inner>,
+    sim: Arc<SimState>,
     at: u64,
     id: Option<u64>,
 }
@@ -406,7 +406,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Runs one future on this thread to its end, without an executor: for reading from stores in tests.
+/// Runs one future to its end on this thread, without an executor. For reading from stores in tests.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {

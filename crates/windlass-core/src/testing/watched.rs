@@ -1,11 +1,11 @@
-//! A store that says when it is written to.
+//! A store wrapper that reports commits.
 
 use std::sync::Arc;
 
 use super::Around;
 use crate::store::{Answer, Commit, Promise, Store};
 
-/// Passes everything on to another store and calls a function before every commit and after its answer.
+/// Passes everything on to another store, and calls a function before every commit and after its answer.
 pub struct Watched<F> {
     inner: Arc<dyn Store>,
     tell: F,

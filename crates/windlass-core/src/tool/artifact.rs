@@ -1,4 +1,4 @@
-//! Bytes that a tool takes or returns: here, or in the store.
+//! Artifacts: bytes that a tool takes or returns, either inline or as a reference into the store.
 
 use std::sync::Arc;
 
@@ -11,61 +11,62 @@ use serde_json::Value;
 use super::output::{Content, Output};
 use crate::store::{ArtifactId, Stored};
 
-/// Bytes with a media type and, where it has one, a name.
+/// Bytes with a media type and an optional file name.
 ///
-/// Small ones are part of the record that mentions them. Large ones are stored first
-/// ([`new_artifact`](crate::call::Attempt::new_artifact)) and stand in the record by their name; the record keeps them. Also
-/// what a parameter or a result of a tool may be: in JSON it is `{"media_type", "name"?, "data": Base64}` or
-/// `{"media_type", "name"?, "artifact": "b3:…", "size"}`.
+/// Small artifacts are inline: the record that mentions them contains the bytes. Large ones are stored first
+/// ([`new_artifact`](crate::call::Attempt::new_artifact)); the record then contains only their id and size, and the
+/// store keeps the bytes for as long as a record refers to them. An artifact may also be a parameter or a result of a
+/// tool. In JSON it is `{"media_type", "name"?, "data": Base64}` or `{"media_type", "name"?, "artifact": "b3:…",
+/// "size"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Wire", into = "Wire")]
+#[serde(try_from = "ArtifactJson", into = "ArtifactJson")]
 pub struct Artifact {
     /// Media type, such as `image/png`.
     pub media_type: String,
     /// File name, if it has one.
     pub name: Option<String>,
-    /// The bytes, or where they are.
+    /// The bytes, or the reference to them.
     pub data: Data,
 }
 
 /// Where the bytes of an [`Artifact`] are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// Here.
+    /// In the artifact itself.
     Inline(Arc<[u8]>),
-    /// In the store, for whoever may read them there.
+    /// In the store, where a run that refers to them may read them.
     Stored(Stored),
 }
 
 impl Artifact {
-    /// An unnamed artifact that is not in the store.
+    /// An unnamed artifact with inline bytes.
     pub fn new(media_type: impl Into<String>, data: impl Into<Arc<[u8]>>) -> Self {
         Self { media_type: media_type.into(), name: None, data: Data::Inline(data.into()) }
     }
 
-    /// An unnamed artifact that is in the store.
+    /// An unnamed artifact that refers to bytes in the store.
     pub fn stored(media_type: impl Into<String>, stored: Stored) -> Self {
         Self { media_type: media_type.into(), name: None, data: Data::Stored(stored) }
     }
 
-    /// Names it.
+    /// Sets the file name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Its bytes, if they are here and not in the store.
+    /// The inline bytes; `None` if they are in the store.
     pub fn bytes(&self) -> Option<&[u8]> {
         if let Data::Inline(bytes) = &self.data { Some(bytes) } else { None }
     }
 
-    /// Its name in the store, if it is there.
+    /// The id of the bytes in the store; `None` if they are inline.
     pub fn id(&self) -> Option<ArtifactId> {
         if let Data::Stored(stored) = &self.data { Some(stored.id) } else { None }
     }
 
-    /// How many bytes it has.
+    /// The number of bytes, wherever they are.
     pub fn size(&self) -> u64 {
         match &self.data {
             Data::Inline(bytes) => bytes.len() as u64,
@@ -73,16 +74,16 @@ impl Artifact {
         }
     }
 
-    /// How many bytes of it are where it is mentioned.
+    /// The number of bytes that a record with this artifact contains.
     pub(crate) fn inline_bytes(&self) -> usize {
         self.bytes().map_or(0, <[u8]>::len)
     }
 }
 
-/// An artifact in JSON.
+/// The JSON form of an artifact.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Artifact")]
-struct Wire {
+struct ArtifactJson {
     /// Media type, such as `image/png`.
     media_type: String,
     /// File name, if it has one.
@@ -91,16 +92,16 @@ struct Wire {
     /// The bytes in Base64, unless they are in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     data: Option<String>,
-    /// The name of the bytes in the store.
+    /// The id of the bytes in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     artifact: Option<ArtifactId>,
-    /// How many bytes are in the store.
+    /// The number of bytes in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
 }
 
-impl From<Artifact> for Wire {
+impl From<Artifact> for ArtifactJson {
     fn from(Artifact { media_type, name, data }: Artifact) -> Self {
         let (data, artifact, size) = match data {
             Data::Inline(bytes) => (Some(STANDARD.encode(bytes)), None, None),
@@ -110,17 +111,17 @@ impl From<Artifact> for Wire {
     }
 }
 
-impl TryFrom<Wire> for Artifact {
+impl TryFrom<ArtifactJson> for Artifact {
     type Error = String;
 
-    fn try_from(Wire { media_type, name, data, artifact, size }: Wire) -> Result<Self, String> {
+    fn try_from(ArtifactJson { media_type, name, data, artifact, size }: ArtifactJson) -> Result<Self, String> {
         let data = match (data, artifact, size) {
             (Some(data), None, None) => {
-                let bytes = STANDARD.decode(data).map_err(|error| format!("data: not Base64: {error}"))?;
+                let bytes = STANDARD.decode(data).map_err(|error| format!("`data` is not Base64: {error}"))?;
                 Data::Inline(bytes.into())
             }
             (None, Some(id), Some(size)) => Data::Stored(Stored { id, size }),
-            _ => return Err("an artifact has either `data`, or `artifact` and `size`".to_owned()),
+            _ => return Err("an artifact needs either `data`, or both `artifact` and `size`".to_owned()),
         };
         Ok(Self { media_type, name, data })
     }
@@ -128,15 +129,15 @@ impl TryFrom<Wire> for Artifact {
 
 impl JsonSchema for Artifact {
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        Wire::schema_name()
+        ArtifactJson::schema_name()
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        Wire::json_schema(generator)
+        ArtifactJson::json_schema(generator)
     }
 }
 
-/// The artifacts in the store that an output mentions: in its blocks, as its original, or anywhere in its value.
+/// The stored artifacts that an output mentions: in its content blocks, as its raw original, or anywhere in its value.
 pub(crate) fn mentioned(output: &Output) -> Vec<ArtifactId> {
     let mut found = mentioned_in(&output.value);
     found.extend(output.content.iter().filter_map(|content| content.artifact()?.id()));
@@ -144,7 +145,7 @@ pub(crate) fn mentioned(output: &Output) -> Vec<ArtifactId> {
     found
 }
 
-/// The artifacts in the store that a value mentions, in the form they have in JSON.
+/// The stored artifacts that a value mentions in their JSON form.
 pub(crate) fn mentioned_in(value: &Value) -> Vec<ArtifactId> {
     let mut found = Vec::new();
     walk(value, &mut found);
@@ -163,7 +164,7 @@ fn walk(value: &Value, found: &mut Vec<ArtifactId>) {
 }
 
 impl Content {
-    /// The artifact it is made of, unless it is text.
+    /// The artifact of the block; `None` for text.
     pub fn artifact(&self) -> Option<&Artifact> {
         match self {
             Self::Text { .. } => None,
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l16_an_artifact_in_json_has_its_bytes_or_its_name() {
+    fn l16_an_artifact_in_json_has_its_bytes_or_its_id() {
         let id = ArtifactId::of(b"x");
         let stored = Artifact::stored("text/csv", Stored { id, size: 1 }).named("t.csv");
         let json = json!({"media_type": "text/csv", "name": "t.csv", "artifact": id, "size": 1});
@@ -188,7 +189,7 @@ mod tests {
         let both = json!({"media_type": "a/b", "data": "", "artifact": id, "size": 1});
         for bad in [json!({"media_type": "a/b"}), json!({"media_type": "a/b", "artifact": id}), both] {
             let error = serde_json::from_value::<Artifact>(bad).unwrap_err().to_string();
-            assert!(error.contains("either `data`, or `artifact` and `size`"), "{error}");
+            assert!(error.contains("either `data`, or both `artifact` and `size`"), "{error}");
         }
         let error = serde_json::from_value::<Artifact>(json!({"media_type": "a/b", "data": "?"})).unwrap_err();
         assert!(error.to_string().contains("not Base64"), "{error}");

@@ -1,4 +1,4 @@
-//! How a tool does what it says: atomic bodies, durable bodies, and the question after a doubt.
+//! What a tool executes: atomic bodies, durable bodies, and the hooks that prepare a call and settle a doubt.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -11,25 +11,31 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::contract::schema_of;
 use super::error::{ToolError, ToolResult};
 use super::output::{IntoOutput, Output, Reply};
 use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 
-/// A leaf: one attempt is one effect.
+/// The body of an atomic tool: one attempt is one effect.
 pub trait Atomic: Send + Sync + 'static {
-    /// Makes one attempt. The arguments (`call.args()`) have been validated. The future is dropped when the attempt is
-    /// cancelled or timed out and its grace is over.
+    /// Makes one attempt. The arguments (`call.args()`) have been validated.
+    ///
+    /// The future is dropped if the attempt is cancelled or times out and has not returned within its grace period.
     fn attempt(&self, call: Call) -> BoxFuture<'static, ToolResult<Output>>;
 }
 
-/// A body made of durable operations. It is entered again after a crash; recorded operations answer from the journal.
+/// The body of a durable tool, made of durable operations. It is entered again after a crash; operations that were
+/// recorded then return their recorded outcome from the journal.
 pub trait Durable: Send + Sync + 'static {
-    /// Enters the body.
+    /// Enters the body with validated arguments.
+    ///
+    /// The future is dropped when the run is suspended or cancelled, or when this process loses it. Operations that
+    /// were recorded by then are not repeated.
     fn enter(&self, ctx: Ctx, args: Arc<Value>) -> BoxFuture<'static, ToolResult<Output>>;
 }
 
-/// Does nothing itself: the answer comes by reply key.
+/// The body of a tool that another system completes: every attempt answers later, by reply key.
 pub(crate) struct External;
 
 impl Atomic for External {
@@ -38,51 +44,90 @@ impl Atomic for External {
     }
 }
 
-/// Which of the two a tool has.
+/// The body of a tool.
 #[derive(Clone)]
 pub enum Body {
-    /// A leaf.
+    /// One attempt is one effect.
     Atomic(Arc<dyn Atomic>),
-    /// Made of operations.
+    /// Made of durable operations.
     Durable(Arc<dyn Durable>),
 }
 
-/// What a tool finds out about an attempt whose result was not recorded.
+/// What a tool found out about an attempt whose result was not recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reconciled<T> {
-    /// It happened, and this is its result.
+    /// The effect happened, and this is its result.
     Happened(T),
-    /// It did not happen and will not.
+    /// The effect did not happen and will not happen later.
     DidNotHappen,
-    /// The tool cannot tell.
+    /// The tool cannot find out.
     Unknown,
 }
 
-/// Settles doubts about a tool's own attempts.
+/// Settles doubts about attempts of its tool.
 pub trait Reconcile: Send + Sync + 'static {
-    /// Finds out whether the attempts made under `call.idempotency_key()` happened. Must change nothing. An error counts
-    /// as [`Reconciled::Unknown`].
+    /// Finds out whether the attempts made under `call.idempotency_key()` took effect. It must not change anything: it
+    /// may be called again. An error counts as [`Reconciled::Unknown`].
     fn reconcile(&self, call: Call) -> BoxFuture<'static, ToolResult<Reconciled<Output>>>;
 }
 
-/// Settles what a call is to do before it is approved, queued or attempted.
+/// Decides what a call will do, before it is approved, queued or attempted.
 pub trait Prepare: Send + Sync + 'static {
-    /// Looks at a call whose arguments have been checked. Must change nothing outside: after a crash a call that got no
-    /// further is prepared again. What it says is recorded, and counts from then on.
+    /// Inspects a call whose arguments have been validated. It must not change anything outside: if the process dies
+    /// before the result is recorded, the call is prepared again. Once recorded, the result is used for every later
+    /// attempt.
     fn prepare(&self, call: Call) -> BoxFuture<'static, ToolResult<Preparation>>;
 }
 
-/// Decodes validated arguments into a body's own type.
+/// A type that arguments are decoded into: it derives `serde::Deserialize` and `schemars::JsonSchema`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an argument of a tool: it must implement `Deserialize` and `JsonSchema`",
+    label = "this argument cannot be decoded, or it has no JSON Schema",
+    note = "add `#[derive(serde::Deserialize, windlass::schemars::JsonSchema)]` and \
+            `#[schemars(crate = \"windlass::schemars\")]` to your type",
+    note = "for a type of another crate, take a struct of your own and convert it in the body"
+)]
+pub trait Parameter: DeserializeOwned + JsonSchema {}
+
+// Without this attribute the compiler reports the missing trait alone, without the notes above.
+#[diagnostic::do_not_recommend]
+impl<T: DeserializeOwned + JsonSchema> Parameter for T {}
+
+/// The arguments of a tool that `#[tool]` generates.
+#[doc(hidden)]
+pub trait Arguments: Sized {
+    #[doc(hidden)]
+    fn decode(args: &Value) -> ToolResult<Self>;
+
+    #[doc(hidden)]
+    fn schema() -> Value;
+}
+
+impl<T: DeserializeOwned + JsonSchema> Arguments for T {
+    fn decode(args: &Value) -> ToolResult<Self> {
+        decode_args(args)
+    }
+
+    fn schema() -> Value {
+        schema_of::<T>()
+    }
+}
+
+/// Decodes validated arguments into the body's own type.
+///
+/// # Errors
+///
+/// [`ToolError::InvalidArguments`] if the type cannot represent them.
 pub fn decode_args<A: DeserializeOwned>(args: &Value) -> ToolResult<A> {
     A::deserialize(args).map_err(|error| ToolError::invalid("", error.to_string()))
 }
 
-/// Encodes what a body returned.
+/// Encodes what a body returned. A value that does not serialise is an internal error.
 pub fn encode_output<R: IntoOutput>(result: ToolResult<R>) -> ToolResult<Output> {
     result?.into_output().map_err(ToolError::from)
 }
 
-/// Encodes what a `reconcile` function found out.
+/// Encodes what a `reconcile` function returned. A value that does not serialise is an internal error.
 pub fn encode_reconciled<R: IntoOutput>(found: ToolResult<Reconciled<R>>) -> ToolResult<Reconciled<Output>> {
     Ok(match found? {
         Reconciled::Happened(value) => Reconciled::Happened(value.into_output()?),
@@ -100,7 +145,7 @@ pub(crate) struct AtomicFn<F, A> {
 impl<F, A, R, Fut> Atomic for AtomicFn<F, A>
 where
     F: Fn(Call, A) -> Fut + Send + Sync + 'static,
-    A: DeserializeOwned + JsonSchema + 'static,
+    A: Parameter + 'static,
     R: IntoOutput,
     Fut: Future<Output = ToolResult<R>> + Send + 'static,
 {
@@ -124,7 +169,7 @@ pub(crate) struct DurableFn<F, A> {
 impl<F, A, R, Fut> Durable for DurableFn<F, A>
 where
     F: Fn(Ctx, A) -> Fut + Send + Sync + 'static,
-    A: DeserializeOwned + JsonSchema + 'static,
+    A: Parameter + 'static,
     R: IntoOutput,
     Fut: Future<Output = ToolResult<R>> + Send + 'static,
 {
@@ -139,7 +184,7 @@ where
     }
 }
 
-/// A closure that reconciles.
+/// A closure as the `reconcile` hook.
 pub(crate) struct ReconcileFn<F>(pub(crate) F);
 
 impl<F, R, Fut> Reconcile for ReconcileFn<F>
@@ -154,7 +199,7 @@ where
     }
 }
 
-/// A closure that prepares.
+/// A closure as the `prepare` hook.
 pub(crate) struct PrepareFn<F>(pub(crate) F);
 
 impl<F, Fut> Prepare for PrepareFn<F>
@@ -167,11 +212,18 @@ where
     }
 }
 
-/// What may be passed for a parameter of type `T` when a typed call is built: the value, a reference to it, or the
+/// The types accepted for a parameter of type `T` when a typed call is built: the value, a reference to it, or the
 /// borrowed form of a `String` or `Vec`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be passed where the tool takes `{T}`",
+    label = "expected `{T}`, or a reference to it",
+    note = "a typed call encodes its arguments as JSON: if `{T}` is your own type, derive `serde::Serialize` for it"
+)]
 pub trait Arg<T>: Serialize {}
 
+#[diagnostic::do_not_recommend]
 impl<T: Serialize> Arg<T> for T {}
+#[diagnostic::do_not_recommend]
 impl<T: Serialize> Arg<T> for &T {}
 impl Arg<String> for &str {}
 impl<T: Serialize> Arg<Vec<T>> for &[T] {}

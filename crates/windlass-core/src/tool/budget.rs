@@ -1,31 +1,30 @@
-//! How much a model is shown at once: the head and the tail of a text, honest counts of what lies between, and how to
-//! read on.
+//! Cuts long text for a model: keeps the head and the tail, counts what was left out, and tells how to read the rest.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Characters at most by which a cut moves to keep a character and its marks together. Real text needs two or three; a
-/// text made of marks alone must not move it far.
-const MOST_MARKS: usize = 16;
+/// How many characters a cut may move to keep a character together with its combining marks. Real text needs two or
+/// three. The limit keeps a text that consists only of marks from moving the cut far.
+const MAX_MARKS: usize = 16;
 
-/// A text without its middle. `head` and `tail` are pieces of the text as it is.
+/// A text without its middle. `head` and `tail` are unchanged pieces of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut<'t> {
-    /// How it begins.
+    /// The beginning of the text.
     pub head: &'t str,
-    /// How it ends.
+    /// The end of the text.
     pub tail: &'t str,
-    /// Bytes between the two.
+    /// Bytes between `head` and `tail`.
     pub omitted_bytes: usize,
-    /// Line breaks between the two.
+    /// Line breaks between `head` and `tail`.
     pub omitted_lines: usize,
-    /// Bytes of the whole.
+    /// Bytes of the whole text.
     pub total_bytes: usize,
 }
 
-/// Cuts a text to at most `budget` bytes: two thirds from its head, one third from its tail, neither ending inside a
-/// character nor between a character and its combining marks. `None` if it fits as it is.
+/// Cuts a text to at most `budget` bytes: two thirds from its head, one third from its tail. It never cuts inside a
+/// character or between a character and its combining marks. Returns `None` if the text fits.
 pub fn cut(text: &str, budget: usize) -> Option<Cut<'_>> {
     if text.len() <= budget {
         return None;
@@ -43,14 +42,15 @@ pub fn cut(text: &str, budget: usize) -> Option<Cut<'_>> {
     })
 }
 
-/// Whether a value is so small that its text is within a budget, however it is written. Quicker than writing it.
+/// Whether a value is so small that its text fits the budget in any encoding. An upper bound, cheaper than writing the
+/// text.
 pub(crate) fn surely_fits(value: &Value, budget: usize) -> bool {
     take_room(value, &mut { budget })
 }
 
-/// Takes as much as the value may need at most, as JSON or as plain text; false if there is not so much.
+/// Subtracts the most bytes that the value may need as JSON or as plain text; false if fewer are left.
 fn take_room(value: &Value, room: &mut usize) -> bool {
-    // A character is written as six at most, a number as less than thirty.
+    // A character is escaped to at most six bytes, and a number takes less than thirty.
     let text = |text: &str| 6 * text.len() + 4;
     let own = match value {
         Value::Null | Value::Bool(_) => 8,
@@ -68,13 +68,14 @@ fn take_room(value: &Value, room: &mut usize) -> bool {
     }
 }
 
-/// Cuts a text so that head, notice and tail together are at most `budget` bytes. `how` says how to read on from the end of
-/// the head; the notice is never cut, so a budget smaller than it is exceeded by it and nothing else.
+/// Cuts a text so that head, notice and tail together take at most `budget` bytes. `how` returns the part of the notice
+/// that tells how to read on from the end of the head. The notice itself is never cut, so the result is longer than a
+/// budget that is smaller than the notice.
 pub fn fit<'t>(text: &'t str, budget: usize, how: impl Fn(&Cut<'_>) -> String) -> Cow<'t, str> {
     if text.len() <= budget {
         return Cow::Borrowed(text);
     }
-    // No cut has a longer notice than one with the largest numbers.
+    // The notice with the largest numbers is the longest one.
     let total_bytes = text.len();
     let widest = Cut { head: text, tail: "", omitted_bytes: total_bytes, omitted_lines: total_bytes, total_bytes };
     let room = budget.saturating_sub(notice(&widest, &how).len());
@@ -90,11 +91,11 @@ fn notice(cut: &Cut<'_>, how: impl Fn(&Cut<'_>) -> String) -> String {
     )
 }
 
-/// The last place at or before `at` where the text may be cut.
+/// The last position at or before `at` where the text may be cut.
 fn back(text: &str, at: usize) -> usize {
     let mut at = text.floor_char_boundary(at);
     let start = at;
-    for _ in 0..MOST_MARKS {
+    for _ in 0..MAX_MARKS {
         if !inside(text, at) {
             return at;
         }
@@ -103,11 +104,11 @@ fn back(text: &str, at: usize) -> usize {
     start
 }
 
-/// The first place at or after `at` where the text may be cut.
+/// The first position at or after `at` where the text may be cut.
 fn forth(text: &str, at: usize) -> usize {
     let mut at = text.ceil_char_boundary(at);
     let start = at;
-    for _ in 0..MOST_MARKS {
+    for _ in 0..MAX_MARKS {
         if !inside(text, at) {
             return at;
         }
@@ -116,7 +117,7 @@ fn forth(text: &str, at: usize) -> usize {
     start
 }
 
-/// Whether what stands before `at` and what stands after it are shown as one.
+/// Whether the characters before and after `at` are displayed as one.
 fn inside(text: &str, at: usize) -> bool {
     let (Some(before), Some(after)) = (text[..at].chars().next_back(), text[at..].chars().next()) else { return false };
     before == JOINER || is_mark(after) || (before == '\r' && after == '\n')
@@ -124,8 +125,8 @@ fn inside(text: &str, at: usize) -> bool {
 
 const JOINER: char = '\u{200d}';
 
-/// Whether a character changes the one before it: the blocks of combining marks, variation selectors, skin tones, joiners.
-/// A table of every script's marks would be exact and is not worth its size here.
+/// Whether a character modifies the one before it: combining marks, variation selectors, skin tones and joiners of the
+/// common blocks. A table of the marks of every script would be exact, but is not worth its size here.
 fn is_mark(c: char) -> bool {
     matches!(c,
         '\u{0300}'..='\u{036f}' | '\u{0483}'..='\u{0489}' | '\u{0591}'..='\u{05bd}' | '\u{064b}'..='\u{065f}'
@@ -134,19 +135,19 @@ fn is_mark(c: char) -> bool {
         | '\u{fe00}'..='\u{fe0f}' | '\u{fe20}'..='\u{fe2f}' | '\u{1f3fb}'..='\u{1f3ff}')
 }
 
-/// A piece of a text that is read bit by bit.
+/// One page of a text that is read in several requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// The piece.
+    /// The text of this page.
     pub text: String,
-    /// Where to go on; `None` at the end.
+    /// The offset of the next page; `None` at the end.
     pub next_offset: Option<usize>,
     /// Bytes of the whole text.
     pub total: usize,
 }
 
-/// At most `limit` bytes of a text from `offset` on, whole characters only, and at least one while there is any: whoever
-/// goes on at `next_offset` reads all of it, once.
+/// The page of a text that starts at `offset`: at most `limit` bytes of whole characters, and at least one character
+/// unless the end is reached. A reader that continues at `next_offset` reads the whole text exactly once.
 pub fn page(text: &str, offset: usize, limit: usize) -> Page {
     let start = text.floor_char_boundary(offset);
     let mut end = text.floor_char_boundary(start.saturating_add(limit));
@@ -164,13 +165,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn e10_what_fits_is_left_alone() {
+    fn e10_text_within_the_budget_is_unchanged() {
         assert_eq!(cut("short", 5), None);
         assert_eq!(fit("short", 5, |_| String::new()), "short");
     }
 
     #[test]
-    fn e10_what_surely_fits_does_and_small_values_surely_do() {
+    fn e10_values_reported_as_fitting_do_fit_and_small_values_are_reported() {
         let odd = "\u{0}\u{1f}\"\\ä\u{1f600}".repeat(5);
         let numbers = json!([i64::MIN, u64::MAX, -1.797_693_134_862_315_7e308, 5e-324, 0.1, true, null, []]);
         for value in [numbers, json!(odd), json!({ odd.clone(): { "": odd } }), json!([[[[]]], {}]), json!({})] {
@@ -191,28 +192,29 @@ mod tests {
 
     #[test]
     fn e10_marks_stay_with_their_character() {
-        // A woman and a laptop, joined: four characters, eleven bytes, one picture; then an accent of its own.
+        // A woman and a laptop, joined: four characters, eleven bytes, one picture. Then an `e` with a combining
+        // accent.
         let text = format!("{}👩‍💻{}e\u{301}{}", "a".repeat(10), "b".repeat(100), "c".repeat(4));
         let picture = cut(&text, 24).unwrap();
         assert_eq!(picture.head, "a".repeat(10), "the picture is not cut into its parts");
         let accent = cut(&text, 18).unwrap();
-        assert_eq!(accent.tail, "c".repeat(4), "no tail begins with an accent");
+        assert_eq!(accent.tail, "c".repeat(4), "no tail begins with a combining accent");
         let marks = "\u{301}".repeat(1_000);
-        assert!(cut(&marks, 300).unwrap().head.len() > 150, "nor do marks alone eat up the head");
+        assert!(cut(&marks, 300).unwrap().head.len() > 150, "a text of marks alone keeps most of its head");
     }
 
     #[test]
-    fn e10_the_notice_counts_and_says_how_to_read_on() {
+    fn e10_the_notice_counts_what_is_omitted_and_tells_how_to_read_on() {
         let text = format!("{}\n{}", "head".repeat(200), "tail".repeat(200));
         let shown = fit(&text, 300, |cut| format!("; read on at {}", cut.head.len()));
         assert!(shown.len() <= 300, "{}", shown.len());
         assert!(shown.starts_with("headhead") && shown.ends_with("tailtail"), "{shown}");
         assert!(shown.contains("of 1601 bytes omitted here, 1 line breaks among them; read on at "), "{shown}");
-        assert_eq!(fit(&shown, 300, |_| String::new()), shown, "what was cut is not cut again");
+        assert_eq!(fit(&shown, 300, |_| String::new()), shown, "a text that was cut is not cut again");
     }
 
     #[test]
-    fn e10_pages_go_through_a_text_once() {
+    fn e10_pages_cover_a_text_exactly_once() {
         let text = "añ🦀\n".repeat(50);
         for limit in [0, 1, 3, 4, 7, 1_000] {
             let (mut read, mut offset) = (String::new(), Some(0));

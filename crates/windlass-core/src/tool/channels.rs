@@ -1,4 +1,5 @@
-//! What a tool says it emits and receives: named, with a schema each.
+//! Channels: the events that a tool declares to emit and the signals it declares to receive, each with a name and a
+//! schema.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,24 +7,25 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::contract::{Schema, schema_of};
+use super::contract::{CompiledSchema, schema_of};
 use super::error::ToolError;
 use super::{BadSchema, Tool};
 
-/// Declared events and signals of a tool.
+/// The declared events and signals of a tool.
 #[derive(Clone, Default)]
 pub struct Channels {
     events: BTreeMap<Arc<str>, Channel>,
     signals: BTreeMap<Arc<str>, Channel>,
 }
 
-/// Compiled once, when it is declared; a bad one refuses the tool's registration.
+/// The schema of an event or a signal. It is compiled when it is declared; a bad schema makes the registration of the
+/// tool fail.
 #[derive(Clone)]
-struct Channel(Result<Arc<Schema>, BadSchema>);
+struct Channel(Result<Arc<CompiledSchema>, BadSchema>);
 
 impl Channel {
     fn new(schema: Value, tool: &str, side: &'static str) -> Self {
-        Self(Schema::compile(schema, tool, side).map(Arc::new))
+        Self(CompiledSchema::compile(schema, tool, side).map(Arc::new))
     }
 
     fn check(&self, what: &str, value: &Value) -> Result<(), ToolError> {
@@ -32,18 +34,18 @@ impl Channel {
         if violations.is_empty() {
             return Ok(());
         }
-        let places: Vec<String> = violations.iter().map(|v| format!("{}: {}", v.pointer, v.message)).collect();
-        Err(ToolError::failed(format!("{what} does not fit its schema: {}", places.join("; "))))
+        let problems: Vec<String> = violations.iter().map(|v| format!("{}: {}", v.pointer, v.message)).collect();
+        Err(ToolError::failed(format!("{what} does not fit its schema: {}", problems.join("; "))))
     }
 }
 
 impl Channels {
-    /// The events a run of the tool may emit, with their schemas.
+    /// The events that runs of the tool may emit, with their schemas.
     pub fn events(&self) -> impl Iterator<Item = (&Arc<str>, &Value)> {
         schemas(&self.events)
     }
 
-    /// The signals a run of the tool receives, with their schemas.
+    /// The signals that runs of the tool receive, with their schemas.
     pub fn signals(&self) -> impl Iterator<Item = (&Arc<str>, &Value)> {
         schemas(&self.signals)
     }
@@ -58,6 +60,17 @@ impl Channels {
         channel.check(&format!("signal \"{name}\" of `{tool}`"), value)
     }
 
+    /// Why a body cannot receive a signal of this name.
+    pub(crate) fn refuse_receive(&self, tool: &str, name: &str) -> Option<ToolError> {
+        (!self.signals.contains_key(name)).then(|| {
+            let (declared, way) = (listed(&self.signals), declare("signal", name));
+            ToolError::failed(format!(
+                "receive of \"{name}\": `{tool}` declares no such signal (declared: {declared}), so it would wait for \
+                 ever; {way}"
+            ))
+        })
+    }
+
     pub(crate) fn check(&self) -> Result<(), BadSchema> {
         let all = self.events.values().chain(self.signals.values());
         all.into_iter().try_for_each(|channel| channel.0.as_ref().map(|_| ()).map_err(Clone::clone))
@@ -69,21 +82,27 @@ fn schemas(channels: &BTreeMap<Arc<str>, Channel>) -> impl Iterator<Item = (&Arc
 }
 
 fn undeclared(tool: &str, what: &str, name: &str, declared: &BTreeMap<Arc<str>, Channel>) -> ToolError {
-    let known: Vec<&str> = declared.keys().map(|name| &**name).collect();
-    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    ToolError::failed(format!(
-        "`{tool}` declares no {what} \"{name}\" (declared: {known}); declare it with `.{what}::<T>(\"{name}\")`"
-    ))
+    let (declared, way) = (listed(declared), declare(what, name));
+    ToolError::failed(format!("`{tool}` declares no {what} \"{name}\" (declared: {declared}); {way}"))
+}
+
+fn listed(declared: &BTreeMap<Arc<str>, Channel>) -> String {
+    let names: Vec<&str> = declared.keys().map(|name| &**name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn declare(what: &str, name: &str) -> String {
+    format!("declare it with `#[tool({what}s({name} = T))]` or `.{what}::<T>(\"{name}\")`")
 }
 
 impl Tool {
-    /// Declares an event its runs emit.
+    /// Declares an event that runs of this tool emit. Its schema is that of `T`. Emitting an undeclared event fails.
     #[must_use]
     pub fn event<T: JsonSchema>(self, name: impl Into<Arc<str>>) -> Self {
         self.event_schema(name, schema_of::<T>())
     }
 
-    /// Declares an event by its JSON Schema.
+    /// Declares an event by its JSON Schema. A schema that does not compile is reported when the tool is registered.
     #[must_use]
     pub fn event_schema(mut self, name: impl Into<Arc<str>>, schema: Value) -> Self {
         let channel = Channel::new(schema, &self.spec.name, "event");
@@ -91,13 +110,13 @@ impl Tool {
         self
     }
 
-    /// Declares a signal its runs receive.
+    /// Declares a signal that runs of this tool receive. Its schema is that of `T`. An undeclared signal is refused.
     #[must_use]
     pub fn signal<T: JsonSchema>(self, name: impl Into<Arc<str>>) -> Self {
         self.signal_schema(name, schema_of::<T>())
     }
 
-    /// Declares a signal by its JSON Schema.
+    /// Declares a signal by its JSON Schema. A schema that does not compile is reported when the tool is registered.
     #[must_use]
     pub fn signal_schema(mut self, name: impl Into<Arc<str>>, schema: Value) -> Self {
         let channel = Channel::new(schema, &self.spec.name, "signal");
@@ -105,7 +124,7 @@ impl Tool {
         self
     }
 
-    /// What it emits and receives.
+    /// The declared events and signals.
     pub fn channels(&self) -> &Channels {
         &self.channels
     }

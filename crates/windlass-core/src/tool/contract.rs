@@ -1,4 +1,4 @@
-//! The expensive half of a tool: its schemas, compiled once.
+//! The schemas of a tool, which are expensive to compile and therefore compiled once.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,175 +7,181 @@ use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
-use super::effort::{Effort, TooMuch};
+use super::effort::{CheckCost, SchemaRefusal};
 use super::error::{ToolError, Violation};
 use super::near::nearest;
 use super::secrets::{self, Secrets};
 use super::spec::ToolSpec;
-use crate::limits::{BACKTRACKS, CHECK_STEPS, EXPLAINED_STEPS, PATTERN_BYTES, SCHEMA_BYTES, SCHEMA_PATH};
+use crate::limits::{CHECK_STEPS, EXPLAINED_STEPS, PATTERN_BACKTRACKS, PATTERN_BYTES, SCHEMA_BYTES, SCHEMA_PATH};
 use crate::run::secrets::Places;
 
-/// How many violations are worth telling a model about.
-const MOST_VIOLATIONS: usize = 20;
+/// How many violations an error lists. A model corrects its arguments from the first few.
+const MAX_VIOLATIONS: usize = 20;
 
 static COMPILED: AtomicU64 = AtomicU64::new(0);
 
 /// A schema that cannot be used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the {side} schema of tool `{tool}` is not usable: {problem}")]
+#[error("the {side} schema of tool `{tool}` cannot be used: {problem}")]
 pub struct BadSchema {
-    /// Whose schema.
+    /// The name of the tool.
     pub tool: String,
-    /// `input` or `output`.
+    /// Which schema: `input`, `output`, `event` or `signal`.
     pub side: &'static str,
     /// What is wrong with it.
     pub problem: String,
-    /// Where in the schema, as a JSON pointer; empty for the schema as a whole.
+    /// Where in the schema, as a JSON pointer; empty for the whole schema.
     pub pointer: String,
 }
 
-/// The schemas of a tool, as text and compiled.
+/// The schemas of a tool, as JSON and compiled.
 pub struct Contract {
-    input: Schema,
-    output: Option<Schema>,
+    input: CompiledSchema,
+    output: Option<CompiledSchema>,
 }
 
-pub(super) struct Schema {
+/// A schema as JSON and compiled, with what checking a value against it costs.
+pub(super) struct CompiledSchema {
     json: Value,
     validator: Validator,
-    effort: Effort,
-    /// Whether it marks anything as secret.
+    cost: CheckCost,
+    /// Whether the schema marks anything as secret.
     secrets: bool,
 }
 
-/// Schemas not compiled yet.
+/// The schemas of a tool, not compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schemas {
-    /// JSON Schema 2020-12 of the arguments. Must describe an object.
+    /// JSON Schema 2020-12 of the arguments. It must describe an object.
     pub input: Value,
-    /// The same of the output value, if it has one.
+    /// JSON Schema 2020-12 of the output value; `None` accepts any value.
     pub output: Option<Value>,
 }
 
 impl Schemas {
-    /// Any object in, anything out.
+    /// Accepts any object as arguments and any value as output.
     pub fn any() -> Self {
         Self { input: json!({"type": "object"}), output: None }
     }
 
-    /// These arguments in, anything out.
+    /// Accepts arguments of this schema and any value as output.
     pub fn input(input: Value) -> Self {
         Self { input, output: None }
     }
 
-    /// Roughly what they take in memory once they are compiled; more than they may take where that cannot be said.
+    /// An estimate of the memory that the compiled schemas take. A schema that cannot be estimated counts as the
+    /// largest one that is allowed.
     pub fn compiled_bytes(&self) -> usize {
-        let bytes = |schema: &Value| Effort::of(schema).map_or(SCHEMA_BYTES, |effort| effort.bytes);
+        let bytes = |schema: &Value| CheckCost::of(schema).map_or(SCHEMA_BYTES, |cost| cost.bytes);
         std::iter::once(&self.input).chain(&self.output).map(bytes).fold(0, usize::saturating_add)
     }
 
     fn compile(self, tool: &str) -> Result<Contract, BadSchema> {
         Ok(Contract {
-            input: Schema::compile(self.input, tool, "input")?,
-            output: self.output.map(|json| Schema::compile(json, tool, "output")).transpose()?,
+            input: CompiledSchema::compile(self.input, tool, "input")?,
+            output: self.output.map(|json| CompiledSchema::compile(json, tool, "output")).transpose()?,
         })
     }
 }
 
-impl Schema {
+impl CompiledSchema {
     pub(super) fn compile(json: Value, tool: &str, side: &'static str) -> Result<Self, BadSchema> {
         let bad = |problem, pointer| BadSchema { tool: tool.to_owned(), side, problem, pointer };
         if !json.is_object() && !json.is_boolean() {
             return Err(bad("a JSON Schema is an object or a boolean".to_owned(), String::new()));
         }
         COMPILED.fetch_add(1, Ordering::Relaxed);
-        let effort = Effort::of(&json).map_err(|much| bad(too_much(much), String::new()))?;
+        let cost = CheckCost::of(&json).map_err(|much| bad(refusal_message(much), String::new()))?;
         let options = jsonschema::draft202012::options().should_validate_formats(false);
-        let options = match effort.backtracks {
+        let options = match cost.backtracks {
             false => options.with_pattern_options(PatternOptions::regex().size_limit(PATTERN_BYTES)),
             true => {
-                let patterns = PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS).size_limit(PATTERN_BYTES);
+                let patterns =
+                    PatternOptions::fancy_regex().backtrack_limit(PATTERN_BACKTRACKS).size_limit(PATTERN_BYTES);
                 options.with_pattern_options(patterns)
             }
         };
         let validator = options.build(&json).map_err(|error| {
             bad(format!("{error} (at `{}`)", error.instance_path()), error.instance_path().to_string())
         })?;
-        Ok(Self { secrets: secrets::are_in(&json), json, validator, effort })
+        Ok(Self { secrets: secrets::marks_secrets(&json), json, validator, cost })
     }
 
-    /// Whether a value fits; nothing where it would take too long to say.
+    /// Whether a value fits the schema; `None` if the check would take too long.
     fn fits(&self, value: &Value) -> Option<bool> {
-        self.effort.allows(value).then(|| self.validator.is_valid(value))
+        self.cost.allows(value).then(|| self.validator.is_valid(value))
     }
 
     pub(super) fn json(&self) -> &Value {
         &self.json
     }
 
-    /// What does not fit. A message quotes the value it is about, unless there may be a secret in it: errors are recorded,
-    /// and shown to whoever watches.
+    /// The violations of the schema. A message quotes the value it is about, unless that value may contain a secret:
+    /// errors are recorded and shown to clients.
     pub(super) fn violations(&self, value: &Value) -> Vec<Violation> {
-        self.explained(value, self.fits(value))
+        self.violations_given_fit(value, self.fits(value))
     }
 
-    /// The same of a value of which it is known whether it [fits](Self::fits).
-    fn explained(&self, value: &Value, fits: Option<bool>) -> Vec<Violation> {
-        let whole = |message: String| vec![Violation { pointer: String::new(), message }];
+    /// The violations of a value for which [`fits`](Self::fits) returned `fits`.
+    fn violations_given_fit(&self, value: &Value, fits: Option<bool>) -> Vec<Violation> {
+        let one = |message: String| vec![Violation { pointer: String::new(), message }];
         match fits {
             Some(true) => return Vec::new(),
             None => {
-                return whole(format!(
-                    "checking this against the schema would take too long: more than {CHECK_STEPS} steps for a value of its \
-                     size; send less, or use a schema with fewer alternatives, references or patterns"
+                return one(format!(
+                    "checking this value would take too long: more than {CHECK_STEPS} steps for a value of its size; \
+                     send less, or use a schema with fewer alternatives, references or patterns"
                 ));
             }
-            Some(false) if !self.effort.takes_at_most(value, EXPLAINED_STEPS) => {
-                return whole(
-                    "this does not fit the schema, and is too much to say where; send less at a time".to_owned(),
+            Some(false) if !self.cost.takes_at_most(value, EXPLAINED_STEPS) => {
+                return one(
+                    "this value does not fit the schema, and it is too large to locate the violations; send less"
+                        .to_owned(),
                 );
             }
             Some(false) => {}
         }
-        let hides = |pointer: &str| self.secrets && Secrets { root: &self.json }.concern(pointer);
+        let hides = |pointer: &str| self.secrets && Secrets { root: &self.json }.may_mark_at(pointer);
         let violation = |error: jsonschema::ValidationError<'_>| {
             let pointer = error.instance_path().to_string();
             let mut message = if hides(&pointer) { error.masked().to_string() } else { error.to_string() };
-            message.push_str(&self.meant(&error));
+            message.push_str(&self.suggestion(&error));
             Violation { pointer, message }
         };
-        self.validator.iter_errors(value).take(MOST_VIOLATIONS).map(violation).collect()
+        self.validator.iter_errors(value).take(MAX_VIOLATIONS).map(violation).collect()
     }
 }
 
-fn too_much(much: TooMuch) -> String {
+fn refusal_message(much: SchemaRefusal) -> String {
     match much {
-        TooMuch::Memory => {
-            format!("it would take more than {SCHEMA_BYTES} bytes of memory; use fewer subschemas, or simpler patterns")
+        SchemaRefusal::Memory => {
+            format!("it would take more than {SCHEMA_BYTES} bytes of memory; use fewer subschemas or simpler patterns")
         }
-        TooMuch::Path => format!("its references lead through more than {SCHEMA_PATH} schemas, one within another"),
-        TooMuch::Pattern(why) => why,
-        TooMuch::Ids(most) => format!("it has more than {most} schemas with an `$id`"),
+        SchemaRefusal::Path => {
+            format!("its references lead through more than {SCHEMA_PATH} schemas, one within another; nest less")
+        }
+        SchemaRefusal::Pattern(why) => why,
+        SchemaRefusal::Ids(most) => format!("it has more than {most} schemas with an `$id`; use fewer"),
     }
 }
 
-impl Schema {
-    /// For names that are not allowed: which of those that are may be meant.
-    fn meant(&self, error: &jsonschema::ValidationError<'_>) -> String {
+impl CompiledSchema {
+    /// For properties that are not allowed: "did you mean" with the most similar allowed names, or an empty string.
+    fn suggestion(&self, error: &jsonschema::ValidationError<'_>) -> String {
         let ValidationErrorKind::AdditionalProperties { unexpected } = error.kind() else { return String::new() };
-        let place = error.schema_path().as_str();
-        let object = place.rfind('/').and_then(|end| self.json.pointer(&place[..end]));
-        let known = object.and_then(|object| object.get("properties")).and_then(Value::as_object);
-        // What is there already was not meant.
+        let keyword = error.schema_path().as_str();
+        let object = keyword.rfind('/').and_then(|end| self.json.pointer(&keyword[..end]));
+        let allowed = object.and_then(|object| object.get("properties")).and_then(Value::as_object);
+        // A property that is already given cannot be the intended one.
         let given = |name: &&str| error.instance().get(name).is_some();
         let free: Vec<&str> =
-            known.into_iter().flat_map(Map::keys).map(String::as_str).filter(|name| !given(name)).collect();
-        let meant: Vec<String> = unexpected
+            allowed.into_iter().flat_map(Map::keys).map(String::as_str).filter(|name| !given(name)).collect();
+        let similar: Vec<String> = unexpected
             .iter()
             .filter_map(|wrong| nearest(wrong, free.iter().copied()))
             .map(|near| format!("`{near}`"))
             .collect();
-        if meant.is_empty() { String::new() } else { format!("; did you mean {}?", meant.join(" and ")) }
+        if similar.is_empty() { String::new() } else { format!("; did you mean {}?", similar.join(" and ")) }
     }
 }
 
@@ -190,14 +196,15 @@ impl Contract {
         self.output.as_ref().map(|schema| &schema.json)
     }
 
-    /// Whether arguments may have secrets.
+    /// Whether the arguments may contain secrets.
     pub(crate) fn takes_secrets(&self) -> bool {
         self.input.secrets
     }
 
-    /// Where secrets stand in arguments. In such as do not fit the schema they may stand anywhere.
+    /// The locations of the secrets in arguments. In arguments that do not fit the schema a secret may be anywhere, so
+    /// all of them count as secret.
     pub(crate) fn secret_places(&self, args: &Value) -> Places {
-        let Schema { json, secrets, .. } = &self.input;
+        let CompiledSchema { json, secrets, .. } = &self.input;
         if !secrets {
             return Places::default();
         }
@@ -207,57 +214,68 @@ impl Contract {
         }
     }
 
-    /// Checks arguments; on failure every violation is named.
+    /// Validates arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::InvalidArguments`] with up to 20 violations. It also refuses arguments whose check would take too
+    /// long.
     pub fn check_arguments(&self, args: &Value) -> Result<(), ToolError> {
         match self.input.fits(args) {
             Some(true) => Ok(()),
-            fits => Err(ToolError::InvalidArguments { violations: self.input.explained(args, fits) }),
+            fits => Err(ToolError::InvalidArguments { violations: self.input.violations_given_fit(args, fits) }),
         }
     }
 
-    /// Checks an output value; on failure says where it does not fit.
+    /// Validates an output value.
+    ///
+    /// # Errors
+    ///
+    /// Up to 20 violations.
     pub fn check_output(&self, value: &Value) -> Result<(), Vec<Violation>> {
         match &self.output {
             None => Ok(()),
             Some(schema) => match schema.fits(value) {
                 Some(true) => Ok(()),
-                fits => Err(schema.explained(value, fits)),
+                fits => Err(schema.violations_given_fit(value, fits)),
             },
         }
     }
 
-    /// How many schemas this process has compiled; for tests that prove a call compiles none.
+    /// The number of schemas that this process has compiled, for tests that prove a call compiles none.
     pub fn compiled() -> u64 {
         COMPILED.load(Ordering::Relaxed)
     }
 }
 
-/// Finds a tool's schemas when they are first needed.
+/// Loads the schemas of a tool when they are first needed.
 pub(crate) type Resolve = dyn Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send + Sync;
 
-/// A contract that is compiled at most once: at registration, or on first use for tools of big sources.
+/// A contract that is compiled at most once: at registration if its schemas were given, or on first use if they are
+/// loaded lazily.
 pub(crate) struct LazyContract {
-    source: Source,
+    source: SchemaSource,
     compiled: OnceLock<Contract>,
 }
 
-enum Source {
-    Given(Schemas),
+/// Where the schemas of a tool come from.
+enum SchemaSource {
+    Eager(Schemas),
     Lazy(Box<Resolve>),
 }
 
 impl LazyContract {
-    pub(crate) fn given(schemas: Schemas) -> Self {
-        Self { source: Source::Given(schemas), compiled: OnceLock::new() }
+    pub(crate) fn eager(schemas: Schemas) -> Self {
+        Self { source: SchemaSource::Eager(schemas), compiled: OnceLock::new() }
     }
 
     pub(crate) fn lazy(resolve: Box<Resolve>) -> Self {
-        Self { source: Source::Lazy(resolve), compiled: OnceLock::new() }
+        Self { source: SchemaSource::Lazy(resolve), compiled: OnceLock::new() }
     }
 
-    /// Compiles what was given; a lazy contract is left alone.
-    pub(crate) fn check_given(&self, spec: &ToolSpec) -> Result<(), BadSchema> {
-        let Source::Given(schemas) = &self.source else { return Ok(()) };
+    /// Compiles schemas that were given. Schemas that are loaded lazily are left for their first use.
+    pub(crate) fn compile_eager(&self, spec: &ToolSpec) -> Result<(), BadSchema> {
+        let SchemaSource::Eager(schemas) = &self.source else { return Ok(()) };
         if self.compiled.get().is_none() {
             let contract = schemas.clone().compile(&spec.name)?;
             self.compiled.get_or_init(|| contract);
@@ -265,17 +283,17 @@ impl LazyContract {
         Ok(())
     }
 
-    /// If it was needed before.
-    pub(crate) fn known(&self) -> Option<&Contract> {
+    /// The contract, if it has been compiled already.
+    pub(crate) fn if_compiled(&self) -> Option<&Contract> {
         self.compiled.get()
     }
 
-    /// What would be compiled.
+    /// The schemas as JSON, loaded if necessary.
     pub(crate) fn schemas(&self, spec: &ToolSpec) -> Result<Schemas, ToolError> {
         match (self.compiled.get(), &self.source) {
             (Some(contract), _) => Ok(Schemas { input: contract.input().clone(), output: contract.output().cloned() }),
-            (None, Source::Given(schemas)) => Ok(schemas.clone()),
-            (None, Source::Lazy(resolve)) => resolve(spec),
+            (None, SchemaSource::Eager(schemas)) => Ok(schemas.clone()),
+            (None, SchemaSource::Lazy(resolve)) => resolve(spec),
         }
     }
 
@@ -283,14 +301,15 @@ impl LazyContract {
         if let Some(contract) = self.compiled.get() {
             return Ok(contract);
         }
-        // A source that cannot answer now may answer the next call: only success is kept.
+        // Only success is kept: a source that fails now may succeed at the next call.
         let contract =
             self.schemas(spec)?.compile(&spec.name).map_err(|bad| ToolError::unavailable(bad.to_string()))?;
         Ok(self.compiled.get_or_init(|| contract))
     }
 }
 
-/// The schema of a Rust type in the form model APIs like: 2020-12, everything inline, no meta-schema.
+/// The schema of a Rust type in the form that model APIs accept: JSON Schema 2020-12, everything inline, no
+/// meta-schema.
 pub fn schema_of<T: schemars::JsonSchema>() -> Value {
     let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -299,7 +318,7 @@ pub fn schema_of<T: schemars::JsonSchema>() -> Value {
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     if let Some(object) = schema.as_object_mut() {
         object.remove("title");
-        // Without it a violation of "no further properties" does not name the property.
+        // Without `properties`, a violation of `additionalProperties` does not name the unexpected property.
         if object.get("type").is_some_and(|kind| kind == "object") {
             object.entry("properties").or_insert_with(|| json!({}));
         }
@@ -333,23 +352,23 @@ mod tests {
     }
 
     #[test]
-    fn b04_a_misspelt_argument_is_told_which_one_may_be_meant() {
+    fn b04_a_misspelt_argument_is_answered_with_the_most_similar_name() {
         let city = json!({"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
             "additionalProperties": false});
         let trip = json!({"$defs": {"city": city}, "type": "object", "properties": {"to": {"$ref": "#/$defs/city"}}});
-        let said = |schema: &Value, args: Value| match contract(schema.clone()).check_arguments(&args).unwrap_err() {
+        let message = |schema: &Value, args: Value| match contract(schema.clone()).check_arguments(&args).unwrap_err() {
             ToolError::InvalidArguments { violations } => violations[0].message.clone(),
             other => panic!("{other}"),
         };
         let check = |args: Value, ends: &str| {
-            let message = said(&city, args);
+            let message = message(&city, args);
             assert!(message.contains("unexpected)") && message.ends_with(ends), "{message}");
         };
         check(json!({"ctiy": "Bern"}), "; did you mean `city`?");
         check(json!({"citty": "Bern", "day": 2}), "; did you mean `city` and `days`?");
         check(json!({"colour": "red"}), "unexpected)");
         check(json!({"city": "Bern", "citty": "Bern"}), "unexpected)");
-        assert!(said(&trip, json!({"to": {"cty": "Bern"}})).ends_with("; did you mean `city`?"));
+        assert!(message(&trip, json!({"to": {"cty": "Bern"}})).ends_with("; did you mean `city`?"));
     }
 
     #[test]
@@ -361,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Each level refers to the next one twice.
+    /// A schema in which each level refers to the next one twice.
     fn doubling(levels: usize) -> Value {
         let level = |n: usize| {
             let next = format!("#/$defs/d{}", n + 1);
@@ -397,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn e25_schemas_of_many_small_parts_are_refused_by_name_and_so_are_arguments_that_meet_them_often() {
+    fn e25_schemas_of_many_small_parts_are_refused_by_name_as_are_arguments_that_they_are_checked_against_often() {
         let schemas = |count: usize| {
             let names: Map<String, Value> = (0..count).map(|n| (format!("n{n}"), json!(["a"]))).collect();
             let some = vec![Value::Bool(true); count];
@@ -417,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn e25_what_is_said_of_arguments_that_do_not_fit_has_a_bound() {
+    fn e25_the_explanation_of_arguments_that_do_not_fit_is_bounded() {
         let message = refused_soon(doubling(17), json!({}));
         assert!(message.contains("does not fit the schema") && message.len() < 200, "{message}");
     }
@@ -433,7 +452,7 @@ mod tests {
             .map(|n| json!({"id": format!("a-longer-id-than-most-{n}"), "tags": ["a", "b"], "size": n}))
             .collect();
         contract.check_arguments(&json!({ "all": items, "text": "x".repeat(200_000) })).unwrap();
-        // The largest there may be, of one text.
+        // A single text of the largest allowed size.
         let schema = json!({"properties": {"file": {"type": "string", "pattern": "^[A-Za-z0-9+/]*={0,2}$", "maxLength": 1_048_576}}});
         let base64 = Schemas::input(schema).compile("t").unwrap();
         base64.check_arguments(&json!({"file": "A".repeat((1 << 20) - 16)})).unwrap();
@@ -454,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn e25_the_deepest_schema_that_is_taken_can_be_checked() {
+    fn e25_the_deepest_accepted_schema_can_be_checked() {
         let chain: Map<String, Value> = (0..480)
             .map(|n| (format!("d{n}"), json!({"anyOf": [{"$ref": format!("#/$defs/d{}", n + 1)}]})))
             .chain([("d480".to_owned(), json!({"type": "object"}))])

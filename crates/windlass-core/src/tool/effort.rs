@@ -1,116 +1,118 @@
-//! How much it takes to check a value against a schema, counted before it is done: nothing interrupts a validator.
+//! Estimates how many steps it takes to check a value against a schema, before the check starts: a validator cannot be
+//! interrupted.
 //!
-//! A step is one look of one keyword at one value, some tens of nanoseconds. References are followed and every branch is
-//! counted, so a validator takes fewer steps than this finds.
+//! A step is one keyword that inspects one value, some tens of nanoseconds. References are followed and every branch is
+//! counted, so the estimate is an upper bound of the steps that a validator takes.
 
 use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::{Map, Value};
 
-use super::patterns::Pattern;
+use super::patterns::PatternCost;
 use crate::limits::{
     CHECK_DEPTH, CHECK_STEPS, CHECK_STEPS_PER_BYTE, KEYWORD_BYTES, SCHEMA_BYTES, SCHEMA_PATH, VALUE_DEPTH,
 };
 use crate::value::size;
 
-/// Keywords whose schemas look at the same value.
-const HERE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-const HERE: [&str; 4] = ["not", "if", "then", "else"];
-const HERE_MAPS: [&str; 2] = ["dependentSchemas", "dependencies"];
+/// Keywords whose subschemas inspect the same value.
+const SAME_VALUE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+const SAME_VALUE: [&str; 4] = ["not", "if", "then", "else"];
+const SAME_VALUE_MAPS: [&str; 2] = ["dependentSchemas", "dependencies"];
 const REFERENCES: [&str; 3] = ["$ref", "$dynamicRef", "$recursiveRef"];
-/// Those whose schemas look at every value of an object, and at every one of a list.
+/// Keywords whose subschemas inspect every value of an object, and every item of a list.
 const MEMBERS: [&str; 2] = ["additionalProperties", "unevaluatedProperties"];
 const ELEMENTS: [&str; 4] = ["items", "additionalItems", "contains", "unevaluatedItems"];
-/// Those that compare a value with what is written behind them, and read a text from its beginning to its end.
+/// Keywords that compare a value with the JSON written in the schema, and keywords that read a text to its end.
 const COMPARED: [&str; 5] = ["enum", "const", "required", "dependentRequired", "dependencies"];
 const TEXT_READERS: [&str; 4] = ["minLength", "maxLength", "contentEncoding", "contentMediaType"];
-/// Those that have something compiled for each name.
+/// Keywords for which the validator compiles something for each name.
 const COMPILED_NAMES: [&str; 2] = ["dependentRequired", "dependencies"];
-/// What a value of a schema takes wherever it stands, with the copies that a validator has of it; and how many there are of
-/// its text. The place of a keyword is kept as text, too.
+/// Memory for each JSON value of a schema, including the copies that a validator keeps, and the number of copies of its
+/// text. The path of each keyword is kept as text too.
 const VALUE_BYTES: usize = 128;
 const TEXT_COPIES: usize = 4;
 /// Bytes of text that a keyword reads in a step.
-const READ_IN_A_STEP: usize = 16;
-/// Steps of a division of fractions.
+const READ_PER_STEP: usize = 16;
+/// Steps for the exact division of `multipleOf`.
 const DIVISION_STEPS: u64 = 8;
-/// What a schema is found by, beside its place.
+/// Keywords that name a schema for references, besides its path.
 const ANCHORS: [&str; 2] = ["$anchor", "$dynamicAnchor"];
-/// Schemas with an address of their own within one: every reference is looked for in all of them.
-const MOST_IDS: usize = 64;
-/// What is remembered while steps are counted: a few megabytes.
-const MOST_KNOWN: usize = 100_000;
+/// The most subschemas with an `$id`: every reference is looked up in all of them.
+const MAX_IDS: usize = 64;
+/// The most memoised results while steps are counted; they take a few megabytes.
+const MAX_MEMO: usize = 100_000;
 
-/// A schema as far as it says what looks at what.
+/// A schema reduced to which subschema inspects which value, with its estimated costs.
 #[derive(Default)]
-pub(super) struct Effort {
-    nodes: Vec<Node>,
-    /// Most steps for each byte of a value; nothing if the schema refers to itself.
+pub(super) struct CheckCost {
+    nodes: Vec<SchemaNode>,
+    /// The most steps per byte of a value; `None` if the schema refers to itself.
     weight: Option<u64>,
-    /// Roughly what it takes in memory once it is compiled.
+    /// Estimated memory of the compiled schema.
     pub(super) bytes: usize,
-    /// Whether a pattern needs an engine that backtracks.
+    /// Whether a pattern needs a backtracking engine.
     pub(super) backtracks: bool,
 }
 
 /// What one subschema does with a value.
-// Many fields: one for each kind of keyword that looks at values.
+// Many fields: one for each kind of keyword that inspects values.
 #[derive(Default)]
-struct Node {
-    /// Whether more than one other leads to it.
+struct SchemaNode {
+    /// Whether several other nodes lead to it.
     shared: bool,
-    /// Steps of its own.
+    /// Steps of its own keywords, without subschemas.
     own: u64,
     /// Whether it reads texts to their end.
     reads: bool,
-    pattern: Option<Pattern>,
-    /// Whether it compares the items of a list.
+    pattern: Option<PatternCost>,
+    /// Whether it compares the items of a list with each other.
     compares: bool,
-    here: Vec<u32>,
-    /// Whether it asks what those in `here` looked at, and so has them look once more.
-    asks: bool,
+    /// Subschemas that inspect the same value.
+    same_value: Vec<u32>,
+    /// Whether it has an `unevaluated…` keyword, which evaluates the subschemas in `same_value` once more.
+    unevaluated: bool,
     properties: FxHashMap<Box<str>, u32>,
     members: Vec<u32>,
     prefix: Vec<u32>,
     elements: Vec<u32>,
-    /// What looks at the names of an object.
+    /// The subschema that inspects the names of an object.
     names: Option<u32>,
-    name_patterns: Vec<Pattern>,
+    name_patterns: Vec<PatternCost>,
 }
 
-/// Why a schema is not taken.
-pub(super) enum TooMuch {
-    /// It would take more memory.
+/// Why a schema is refused.
+pub(super) enum SchemaRefusal {
+    /// It would take too much memory.
     Memory,
-    /// Its references make a path longer than may be followed.
+    /// Its references lead through too many schemas.
     Path,
-    /// A pattern that cannot be used.
+    /// A pattern cannot be used; the message says why.
     Pattern(String),
-    /// It has more schemas with an address of their own than are looked through.
+    /// It has more subschemas with an `$id` than this.
     Ids(usize),
 }
 
-impl Effort {
-    pub(super) fn of(root: &Value) -> Result<Self, TooMuch> {
-        let mut reading = Reading::new(root);
-        if reading.bases.len() > MOST_IDS {
-            return Err(TooMuch::Ids(MOST_IDS));
+impl CheckCost {
+    pub(super) fn of(root: &Value) -> Result<Self, SchemaRefusal> {
+        let mut reader = SchemaReader::new(root);
+        if reader.bases.len() > MAX_IDS {
+            return Err(SchemaRefusal::Ids(MAX_IDS));
         }
-        reading.intern(root)?;
-        while let Some(schema) = reading.waiting.pop_front() {
-            let node = reading.node(schema)?;
-            reading.done.nodes.push(node);
+        reader.intern(root)?;
+        while let Some(schema) = reader.waiting.pop_front() {
+            let node = reader.node(schema)?;
+            reader.done.nodes.push(node);
         }
-        let mut effort = reading.done;
-        effort.count_askers()?;
-        let into = effort.parents();
-        effort.weight = effort.weigh(into.clone())?;
-        effort.nodes.iter_mut().zip(into).for_each(|(node, count)| node.shared = count > 1);
-        Ok(effort)
+        let mut cost = reader.done;
+        cost.count_unevaluated_copies()?;
+        let into = cost.parents();
+        cost.weight = cost.weigh(into.clone())?;
+        cost.nodes.iter_mut().zip(into).for_each(|(node, count)| node.shared = count > 1);
+        Ok(cost)
     }
 
-    /// Whether checking a value takes no more than it may.
+    /// Whether checking a value takes an acceptable number of steps.
     pub(super) fn allows(&self, value: &Value) -> bool {
         let most = CHECK_STEPS.checked_div(self.weight.unwrap_or(0)).unwrap_or(0);
         if size::check(value, usize::try_from(most).unwrap_or(usize::MAX)).is_ok() {
@@ -120,33 +122,35 @@ impl Effort {
         self.takes_at_most(value, CHECK_STEPS.saturating_add(bytes.saturating_mul(CHECK_STEPS_PER_BYTE)))
     }
 
-    /// Whether checking a value takes no more than so many steps.
+    /// Whether checking a value takes at most this many steps.
     pub(super) fn takes_at_most(&self, value: &Value, steps: u64) -> bool {
-        Counting { nodes: &self.nodes, left: steps, known: FxHashMap::default() }.spend(0, value, CHECK_DEPTH).is_some()
+        StepCounter { nodes: &self.nodes, left: steps, memo: FxHashMap::default() }
+            .spend(0, value, CHECK_DEPTH)
+            .is_some()
     }
 
-    /// Steps for each byte of a value: as many as there are subschemas when every reference is written out. Nothing where
-    /// there is no end to that.
-    fn weigh(&self, mut into: Vec<usize>) -> Result<Option<u64>, TooMuch> {
-        // A reference to the root makes a circle, too.
+    /// The most steps per byte of a value: the number of subschemas with every reference written out. `None` for a
+    /// recursive schema, where that number is infinite.
+    fn weigh(&self, mut into: Vec<usize>) -> Result<Option<u64>, SchemaRefusal> {
+        // A reference to the root is a cycle too.
         let (mut ready, mut seen, mut weight) = (vec![0u32], 0, 0u64);
         if into.first().is_some_and(|count| *count > 0) {
             ready.clear();
         }
-        let (mut places, mut paths) = (vec![0u64; self.nodes.len()], vec![0usize; self.nodes.len()]);
-        places[0] = 1;
+        let (mut occurrences, mut depths) = (vec![0u64; self.nodes.len()], vec![0usize; self.nodes.len()]);
+        occurrences[0] = 1;
         while let Some(at) = ready.pop() {
             let (node, at) = (&self.nodes[at as usize], at as usize);
             seen += 1;
-            weight = weight.saturating_add(places[at].saturating_mul(node.steps_per_byte()));
-            if paths[at] > SCHEMA_PATH {
-                return Err(TooMuch::Path);
+            weight = weight.saturating_add(occurrences[at].saturating_mul(node.steps_per_byte()));
+            if depths[at] > SCHEMA_PATH {
+                return Err(SchemaRefusal::Path);
             }
             for next in node.next() {
-                let (places_here, path_here) = (places[at], paths[at] + 1);
+                let (occurrences_here, depth_below) = (occurrences[at], depths[at] + 1);
                 let next_at = next as usize;
-                places[next_at] = places[next_at].saturating_add(places_here);
-                paths[next_at] = paths[next_at].max(path_here);
+                occurrences[next_at] = occurrences[next_at].saturating_add(occurrences_here);
+                depths[next_at] = depths[next_at].max(depth_below);
                 into[next_at] -= 1;
                 if into[next_at] == 0 {
                     ready.push(next);
@@ -154,25 +158,25 @@ impl Effort {
             }
         }
         if seen == self.nodes.len() {
-            // What an asker has others do depends on where they stand.
-            return Ok(self.nodes.iter().all(|node| !node.asks).then_some(weight));
+            // The cost of `unevaluated…` keywords depends on where the subschemas are, so there is no bound per byte.
+            return Ok(self.nodes.iter().all(|node| !node.unevaluated).then_some(weight));
         }
-        // The compiler goes down every path once.
+        // The compiler follows every path once.
         match self.deepest() <= SCHEMA_PATH {
             true => Ok(None),
-            false => Err(TooMuch::Path),
+            false => Err(SchemaRefusal::Path),
         }
     }
 
-    /// What asks others has a copy of each, and of what they lead to.
-    fn count_askers(&mut self) -> Result<(), TooMuch> {
-        for asker in 0..self.nodes.len() {
-            if !self.nodes[asker].asks {
+    /// Adds the memory of `unevaluated…` keywords: each has a copy of every subschema that inspects the same value.
+    fn count_unevaluated_copies(&mut self) -> Result<(), SchemaRefusal> {
+        for start in 0..self.nodes.len() {
+            if !self.nodes[start].unevaluated {
                 continue;
             }
-            let (mut seen, mut path) = (FxHashSet::default(), vec![asker as u32]);
+            let (mut seen, mut path) = (FxHashSet::default(), vec![start as u32]);
             while let Some(at) = path.pop() {
-                for next in &self.nodes[at as usize].here {
+                for next in &self.nodes[at as usize].same_value {
                     if seen.insert(*next) {
                         grow(&mut self.bytes, KEYWORD_BYTES)?;
                         path.push(*next);
@@ -183,14 +187,14 @@ impl Effort {
         Ok(())
     }
 
-    /// How many lead to each.
+    /// How many nodes lead to each node.
     fn parents(&self) -> Vec<usize> {
         let mut into = vec![0usize; self.nodes.len()];
-        self.nodes.iter().flat_map(Node::next).for_each(|next| into[next as usize] += 1);
+        self.nodes.iter().flat_map(SchemaNode::next).for_each(|next| into[next as usize] += 1);
         into
     }
 
-    /// The longest path of a walk that enters everything once.
+    /// The longest path of a depth-first walk that enters every node once.
     fn deepest(&self) -> usize {
         let (mut entered, mut deepest) = (vec![false; self.nodes.len()], 0);
         let below = |at: u32| self.nodes[at as usize].next().collect::<Vec<u32>>().into_iter();
@@ -208,9 +212,9 @@ impl Effort {
     }
 }
 
-impl Node {
+impl SchemaNode {
     fn next(&self) -> impl Iterator<Item = u32> {
-        let lists = self.here.iter().chain(&self.members).chain(&self.prefix).chain(&self.elements);
+        let lists = self.same_value.iter().chain(&self.members).chain(&self.prefix).chain(&self.elements);
         lists.chain(self.properties.values()).chain(&self.names).copied()
     }
 
@@ -221,21 +225,21 @@ impl Node {
     }
 }
 
-/// Steps that are being counted.
-struct Counting<'e> {
-    nodes: &'e [Node],
+/// Counts the steps of one check against a budget.
+struct StepCounter<'e> {
+    nodes: &'e [SchemaNode],
     left: u64,
-    /// What a subschema that several lead to did with a value: where each of them leads to it anew, that is many times.
-    known: FxHashMap<(u32, *const Value), u64>,
+    /// Steps of a shared node for a value. Each of its parents leads to it, so the same pair occurs many times.
+    memo: FxHashMap<(u32, *const Value), u64>,
 }
 
-impl Counting<'_> {
+impl StepCounter<'_> {
     fn take(&mut self, steps: u64) -> Option<()> {
         self.left = self.left.checked_sub(steps)?;
         Some(())
     }
 
-    /// Takes what a subschema does with a value from the steps that are left.
+    /// Subtracts the steps that a subschema takes for a value; `None` if too few are left.
     fn spend(&mut self, at: u32, value: &Value, depth: usize) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         let node = self.nodes.get(at as usize)?;
@@ -243,27 +247,27 @@ impl Counting<'_> {
             return self.look(node, value, depth);
         }
         let key = (at, std::ptr::from_ref(value));
-        if let Some(known) = self.known.get(&key) {
-            return self.take(*known);
+        if let Some(steps) = self.memo.get(&key) {
+            return self.take(*steps);
         }
         let before = self.left;
         self.look(node, value, depth)?;
-        if self.known.len() < MOST_KNOWN {
-            self.known.insert(key, before - self.left);
+        if self.memo.len() < MAX_MEMO {
+            self.memo.insert(key, before - self.left);
         }
         Some(())
     }
 
-    fn look(&mut self, node: &Node, value: &Value, depth: usize) -> Option<()> {
+    fn look(&mut self, node: &SchemaNode, value: &Value, depth: usize) -> Option<()> {
         self.take(node.own)?;
-        node.here.iter().try_for_each(|next| self.spend(*next, value, depth))?;
-        if node.asks {
-            self.ask(node, value, depth)?;
+        node.same_value.iter().try_for_each(|next| self.spend(*next, value, depth))?;
+        if node.unevaluated {
+            self.spend_unevaluated(node, value, depth)?;
         }
         match value {
             Value::String(text) => {
                 if node.reads {
-                    self.take((text.len() / READ_IN_A_STEP) as u64)?;
+                    self.take((text.len() / READ_PER_STEP) as u64)?;
                 }
                 node.pattern.map_or(Some(()), |pattern| self.take(pattern.steps(text.len())))
             }
@@ -292,60 +296,61 @@ impl Counting<'_> {
         }
     }
 
-    /// What looks at the same value is asked what it looked at: each looks again, and is asked in turn.
-    fn ask(&mut self, node: &Node, value: &Value, depth: usize) -> Option<()> {
+    /// Adds the steps of an `unevaluated…` keyword: every subschema for the same value is evaluated again, recursively.
+    fn spend_unevaluated(&mut self, node: &SchemaNode, value: &Value, depth: usize) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         self.take(1 + items(value) as u64)?;
-        for next in &node.here {
+        for next in &node.same_value {
             self.spend(*next, value, depth)?;
-            self.ask(self.nodes.get(*next as usize)?, value, depth)?;
+            self.spend_unevaluated(self.nodes.get(*next as usize)?, value, depth)?;
         }
         Some(())
     }
 
-    fn look_at_name(&mut self, node: &Node, name: &str, depth: usize) -> Option<()> {
+    fn look_at_name(&mut self, node: &SchemaNode, name: &str, depth: usize) -> Option<()> {
         let patterns = node.name_patterns.iter().map(|pattern| pattern.steps(name.len()));
         self.take(patterns.fold(0, u64::saturating_add))?;
         let Some(names) = node.names else { return Some(()) };
-        // The next name may stand where this one stood.
-        let known = std::mem::take(&mut self.known);
+        // The next name may have the same address as this one, so its steps must not be memoised.
+        let memo = std::mem::take(&mut self.memo);
         let spent = self.spend(names, &Value::String(name.to_owned()), depth);
-        self.known = known;
+        self.memo = memo;
         spent
     }
 }
 
-/// A schema that is being read, from its root on along every keyword and reference.
-struct Reading<'s> {
-    done: Effort,
+/// Reads a schema from its root, along every keyword and reference.
+struct SchemaReader<'s> {
+    done: CheckCost,
     numbers: FxHashMap<*const Value, u32>,
     waiting: VecDeque<&'s Value>,
-    /// The root, and whatever has an address of its own: where references begin.
+    /// The root and every subschema with an `$id`: the schemas that references are resolved in.
     bases: Vec<&'s Value>,
     anchors: FxHashMap<&'s str, Vec<&'s Value>>,
-    patterns: FxHashMap<&'s str, Pattern>,
+    patterns: FxHashMap<&'s str, PatternCost>,
 }
 
-impl<'s> Reading<'s> {
+impl<'s> SchemaReader<'s> {
     fn new(root: &'s Value) -> Self {
-        let mut reading = Self {
-            done: Effort::default(),
+        let mut reader = Self {
+            done: CheckCost::default(),
             numbers: FxHashMap::default(),
             waiting: VecDeque::new(),
             bases: vec![root],
             anchors: FxHashMap::default(),
             patterns: FxHashMap::default(),
         };
-        reading.name(root, 0, VALUE_DEPTH * 2);
-        reading
+        reader.index(root, 0, VALUE_DEPTH * 2);
+        reader
     }
 
-    /// Finds whatever has a name within a schema, and counts what it takes as text. `place`: bytes of the path that leads here.
-    fn name(&mut self, value: &'s Value, place: usize, depth: usize) {
+    /// Finds every subschema with an `$id` or an anchor, and adds the memory of its text. `path_bytes`: the length of
+    /// the path that leads here.
+    fn index(&mut self, value: &'s Value, path_bytes: usize, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else { return };
         let text = value.as_str().map_or(0, str::len);
-        let path = if value.is_object() || value.is_boolean() { place } else { 0 };
-        self.note(VALUE_BYTES + TEXT_COPIES * text + path);
+        let path = if value.is_object() || value.is_boolean() { path_bytes } else { 0 };
+        self.add_bytes(VALUE_BYTES + TEXT_COPIES * text + path);
         match value {
             Value::Object(map) => {
                 if map.get("$id").is_some_and(Value::is_string) && !std::ptr::eq(value, self.bases[0]) {
@@ -355,24 +360,24 @@ impl<'s> Reading<'s> {
                     self.anchors.entry(anchor).or_default().push(value);
                 }
                 for (key, value) in map {
-                    self.note(TEXT_COPIES * key.len() + place);
-                    self.name(value, place + key.len() + 1, depth);
+                    self.add_bytes(TEXT_COPIES * key.len() + path_bytes);
+                    self.index(value, path_bytes + key.len() + 1, depth);
                 }
             }
-            Value::Array(items) => items.iter().for_each(|value| self.name(value, place + 8, depth)),
+            Value::Array(items) => items.iter().for_each(|value| self.index(value, path_bytes + 8, depth)),
             _ => {}
         }
     }
 
-    /// Adds to what the schema takes. Whether that is too much is seen when the next subschema is.
-    fn note(&mut self, bytes: usize) {
+    /// Adds to the estimated memory. The limit is checked when the next subschema is added.
+    fn add_bytes(&mut self, bytes: usize) {
         self.done.bytes = self.done.bytes.saturating_add(bytes);
     }
 
-    fn intern(&mut self, schema: &'s Value) -> Result<u32, TooMuch> {
+    fn intern(&mut self, schema: &'s Value) -> Result<u32, SchemaRefusal> {
         let next = self.numbers.len() as u32;
-        if let Some(known) = self.numbers.get(&std::ptr::from_ref(schema)) {
-            return Ok(*known);
+        if let Some(number) = self.numbers.get(&std::ptr::from_ref(schema)) {
+            return Ok(*number);
         }
         let keywords = schema.as_object().map_or(0, Map::len);
         grow(&mut self.done.bytes, KEYWORD_BYTES.saturating_mul(keywords.max(1)))?;
@@ -381,12 +386,12 @@ impl<'s> Reading<'s> {
         Ok(next)
     }
 
-    fn all(&mut self, schemas: impl Iterator<Item = &'s Value>) -> Result<Vec<u32>, TooMuch> {
+    fn all(&mut self, schemas: impl Iterator<Item = &'s Value>) -> Result<Vec<u32>, SchemaRefusal> {
         schemas.filter(|schema| is_schema(schema)).map(|schema| self.intern(schema)).collect()
     }
 
-    fn node(&mut self, schema: &'s Value) -> Result<Node, TooMuch> {
-        let mut node = Node { own: 1, ..Node::default() };
+    fn node(&mut self, schema: &'s Value) -> Result<SchemaNode, SchemaRefusal> {
+        let mut node = SchemaNode { own: 1, ..SchemaNode::default() };
         let Some(map) = schema.as_object() else { return Ok(node) };
         let list = |key: &str| map.get(key).and_then(Value::as_array).into_iter().flatten();
         let compared = COMPARED.iter().filter_map(|key| map.get(*key)).map(|value| written(value, VALUE_DEPTH));
@@ -399,15 +404,16 @@ impl<'s> Reading<'s> {
         }
         node.reads = TEXT_READERS.iter().any(|key| map.contains_key(*key));
         node.compares = map.get("uniqueItems").is_some_and(|unique| *unique == Value::Bool(true));
-        let here = HERE_LISTS.iter().flat_map(|key| list(key)).chain(HERE.iter().filter_map(|key| map.get(*key)));
-        node.here = self.all(here.chain(HERE_MAPS.iter().flat_map(|key| values(map, key))))?;
+        let here = SAME_VALUE_LISTS.iter().flat_map(|key| list(key));
+        let here = here.chain(SAME_VALUE.iter().filter_map(|key| map.get(*key)));
+        node.same_value = self.all(here.chain(SAME_VALUE_MAPS.iter().flat_map(|key| values(map, key))))?;
         for target in REFERENCES.iter().filter_map(|key| map.get(*key)?.as_str()) {
             let found = self.targets(target)?;
-            // What is not here is one of the schemas of schemas, which the validator has itself.
+            // A target outside of this schema is a meta-schema, which the validator contains.
             node.own += if found.is_empty() { 64 } else { 0 };
-            node.here.extend(found);
+            node.same_value.extend(found);
         }
-        node.asks = map.keys().any(|key| key.starts_with("unevaluated"));
+        node.unevaluated = map.keys().any(|key| key.starts_with("unevaluated"));
         for (name, schema) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
             if is_schema(schema) {
                 node.properties.insert(name.as_str().into(), self.intern(schema)?);
@@ -427,19 +433,19 @@ impl<'s> Reading<'s> {
         Ok(node)
     }
 
-    fn pattern(&mut self, text: &'s str) -> Result<Pattern, TooMuch> {
-        if let Some(known) = self.patterns.get(text) {
-            return Ok(*known);
+    fn pattern(&mut self, text: &'s str) -> Result<PatternCost, SchemaRefusal> {
+        if let Some(pattern) = self.patterns.get(text) {
+            return Ok(*pattern);
         }
-        let pattern = Pattern::of(text).map_err(TooMuch::Pattern)?;
+        let pattern = PatternCost::of(text).map_err(SchemaRefusal::Pattern)?;
         grow(&mut self.done.bytes, pattern.bytes)?;
         self.done.backtracks |= pattern.backtracks;
         self.patterns.insert(text, pattern);
         Ok(pattern)
     }
 
-    /// Everything a reference may lead to: which base it counts from is not looked at.
-    fn targets(&mut self, target: &str) -> Result<Vec<u32>, TooMuch> {
+    /// Every schema that a reference may lead to. Which base the reference is relative to is ignored.
+    fn targets(&mut self, target: &str) -> Result<Vec<u32>, SchemaRefusal> {
         let (base, fragment) = target.split_once('#').unwrap_or((target, ""));
         let id = |schema: &&Value| schema.get("$id").and_then(Value::as_str).is_some_and(|id| id.ends_with(base));
         let found: Vec<&'s Value> = match fragment {
@@ -448,23 +454,23 @@ impl<'s> Reading<'s> {
                 let pointer = decoded(fragment);
                 self.bases.iter().filter_map(|schema| schema.pointer(&pointer)).collect()
             }
-            _ => self.anchors.get(fragment).into_iter().flatten().copied().take(MOST_IDS).collect(),
+            _ => self.anchors.get(fragment).into_iter().flatten().copied().take(MAX_IDS).collect(),
         };
         self.all(found.into_iter())
     }
 }
 
-/// Adds to what a schema takes, unless it is too much.
-fn grow(bytes: &mut usize, more: usize) -> Result<(), TooMuch> {
+/// Adds to the estimated memory of a schema; fails if it is too much.
+fn grow(bytes: &mut usize, more: usize) -> Result<(), SchemaRefusal> {
     *bytes = bytes.saturating_add(more);
-    if *bytes > SCHEMA_BYTES { Err(TooMuch::Memory) } else { Ok(()) }
+    if *bytes > SCHEMA_BYTES { Err(SchemaRefusal::Memory) } else { Ok(()) }
 }
 
 fn is_schema(value: &Value) -> bool {
     value.is_object() || value.is_boolean()
 }
 
-/// How many values are directly in one.
+/// The number of direct items or members of a value.
 fn items(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.len(),
@@ -473,7 +479,8 @@ fn items(value: &Value) -> usize {
     }
 }
 
-/// How many values are written, one within another. Subschemas of `dependencies` are counted where they are read, too.
+/// The number of JSON values in a value, at any depth. Subschemas of `dependencies` are also counted where they are
+/// read.
 fn written(value: &Value, depth: usize) -> u64 {
     let Some(depth) = depth.checked_sub(1) else { return u64::from(u32::MAX) };
     let below: u64 = match value {
@@ -484,12 +491,12 @@ fn written(value: &Value, depth: usize) -> u64 {
     below + 1
 }
 
-/// The schemas of a keyword that has one for each name.
+/// The values of a keyword that is a map.
 fn values<'s>(map: &'s Map<String, Value>, key: &str) -> impl Iterator<Item = &'s Value> {
     map.get(key).and_then(Value::as_object).into_iter().flat_map(Map::values)
 }
 
-/// A fragment of an address as it is meant.
+/// Decodes the percent-encoding of a URI fragment.
 fn decoded(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.as_bytes();

@@ -1,5 +1,5 @@
-//! How a call fails: one enum, split by what the caller does next. What outsiders see of it is decided in
-//! [`view`](super::view) alone.
+//! How a call fails: one enum, split by what the caller does next. Only [`view`](super::view) decides what clients and
+//! models see of it.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifacts::ArtifactError;
 
-/// What a body or call returns.
+/// The result of a body or a call.
 pub type ToolResult<T> = Result<T, ToolError>;
 
 /// Why a call did not return an output.
 ///
-/// Any `std::error::Error` turns into [`ToolError::Internal`] with `?`: hidden from models and outsiders, logged with
-/// its whole source chain. Use [`ToolError::failed`] for what the model should read.
+/// Any `std::error::Error` turns into [`ToolError::Internal`] with `?`: models and clients see only a correlation id,
+/// and the log gets the whole source chain. Use [`ToolError::failed`] for a message that the model should read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -26,76 +26,76 @@ pub enum ToolError {
         /// Every violation.
         violations: Vec<Violation>,
     },
-    /// There is no such tool, or it cannot be used now.
+    /// The tool does not exist, or cannot be used now.
     Unavailable {
-        /// Which, and what to do.
+        /// Which tool, why, and what to do.
         message: String,
     },
-    /// The tool says so itself.
+    /// The tool itself reports a failure.
     Failed {
         /// For the model.
         message: String,
-        /// Whether trying again is safe.
+        /// Whether another attempt is safe.
         #[serde(default, skip_serializing_if = "Retryable::is_no")]
         retry: Retryable,
-        /// A short name programs can act on, where whoever failed gave one.
+        /// A short name for programs to act on, if the tool gave one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<String>,
     },
-    /// Something broke that the model must not read.
+    /// A failure whose details the model must not read.
     Internal(Internal),
     /// An attempt, heartbeat or deadline ran out.
     TimedOut {
-        /// Which of them, and after how long.
+        /// Which limit, and after how long.
         message: String,
     },
     /// Cancelled, or skipped because the batch was stopped.
     Cancelled {
-        /// By what.
+        /// What cancelled it.
         reason: String,
     },
-    /// Not allowed.
+    /// The call is not allowed.
     Denied {
         /// Why.
         reason: String,
     },
     /// The session must be connected to a provider first.
     ConnectionRequired {
-        /// Which.
+        /// The name of the provider.
         provider: String,
     },
     /// The body panicked.
     Panicked {
-        /// Finds the log entry.
+        /// Identifies the log entry.
         correlation: String,
     },
-    /// It may have happened, and nobody can tell. Returned by an attempt it says just that: a `once` attempt is then in
-    /// doubt and settled, any other is repeated. To a body it means that whoever had to settle it gave up.
+    /// The effect may have happened, and nothing can tell. If an attempt returns it, a `once` attempt is in doubt and
+    /// has to be settled, and any other attempt is repeated. If a body receives it, the doubt could not be settled.
     InDoubt {
-        /// Why it is not known.
+        /// Why it is unknown.
         reason: String,
     },
 }
 
-/// One way in which arguments do not fit.
+/// One violation of a schema.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// JSON pointer into the arguments; empty for the whole.
+    /// JSON pointer into the value; empty for the whole value.
     pub pointer: String,
     /// What is wrong there.
     pub message: String,
 }
 
-/// Whether a failure says that trying again is safe.
+/// Whether a failed attempt may safely be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retryable {
-    /// It does not.
+    /// It may not.
     #[default]
     No,
-    /// It is, after the usual delay.
+    /// It may, after the usual delay.
     Yes,
-    /// It is, after this delay.
+    /// It may, after this delay.
     After(Duration),
 }
 
@@ -105,10 +105,11 @@ impl Retryable {
     }
 }
 
-/// A hidden failure. The source never enters a journal, an event or an answer; the correlation id finds it in the log.
+/// A failure with hidden details. The source never enters a journal, an event or a response; the correlation id finds
+/// it in the log.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Internal {
-    /// Set by the runtime when the failure is recorded.
+    /// The correlation id, set by the runtime when the failure is recorded.
     pub correlation: String,
     #[serde(skip)]
     source: Option<Arc<dyn StdError + Send + Sync>>,
@@ -133,7 +134,7 @@ impl ToolError {
         Self::Failed { message: message.into(), retry: Retryable::No, code: Some(code.into()) }
     }
 
-    /// The short name of a failure, where it has one.
+    /// The short name of the failure, if it has one.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Failed { code, .. } => code.as_deref(),
@@ -141,42 +142,42 @@ impl ToolError {
         }
     }
 
-    /// A failure the model may read, which left nothing behind and may be tried again.
+    /// A failure the model may read, for an attempt that had no effect and may be repeated.
     pub fn retryable(message: impl Into<String>) -> Self {
         Self::Failed { message: message.into(), retry: Retryable::Yes, code: None }
     }
 
-    /// The same, asking for a delay.
+    /// Like [`retryable`](Self::retryable), but the next attempt waits at least `delay`.
     pub fn retry_after(message: impl Into<String>, delay: Duration) -> Self {
         Self::Failed { message: message.into(), retry: Retryable::After(delay), code: None }
     }
 
-    /// A failure nobody outside may read.
+    /// A failure whose source is only logged: models and clients see a correlation id.
     pub fn internal(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Internal(Internal { correlation: String::new(), source: Some(Arc::from(source.into())) })
     }
 
-    /// A refusal.
+    /// A refusal of the call.
     pub fn denied(reason: impl Into<String>) -> Self {
         Self::Denied { reason: reason.into() }
     }
 
-    /// An attempt that cannot tell whether it happened: it asked another system, and no whole answer came.
+    /// For an attempt that cannot tell whether it took effect: it sent a request and got no complete response.
     pub fn in_doubt(reason: impl Into<String>) -> Self {
         Self::InDoubt { reason: reason.into() }
     }
 
-    /// A tool that cannot be used.
+    /// The tool does not exist or cannot be used; the message says why and what to do.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::Unavailable { message: message.into() }
     }
 
-    /// One violation of the whole arguments.
+    /// Invalid arguments with one violation, at this JSON pointer.
     pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidArguments { violations: vec![Violation { pointer: pointer.into(), message: message.into() }] }
     }
 
-    /// The error as a journal gives it back. A body must not see more of it the first time than when it is entered again.
+    /// The error as the journal returns it. A body must not see more of an error the first time than when it replays.
     pub(crate) fn as_recorded(&self) -> Self {
         match self {
             Self::Internal(internal) => {
@@ -186,7 +187,7 @@ impl ToolError {
         }
     }
 
-    /// The name of the kind, as records, APIs and models know it.
+    /// The name of the kind in records, APIs and what models see.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::InvalidArguments { .. } => "invalid_arguments",
@@ -205,7 +206,7 @@ impl ToolError {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for ToolError {
     fn from(error: E) -> Self {
-        // What went wrong with an artifact is no secret, and often the caller's to mend.
+        // An artifact error contains no secrets, and the caller can often fix its cause.
         match (&error as &dyn std::any::Any).downcast_ref::<ArtifactError>() {
             Some(error) => error.for_tool(),
             None => Self::internal(error),
@@ -213,7 +214,7 @@ impl<E: StdError + Send + Sync + 'static> From<E> for ToolError {
     }
 }
 
-/// For people with access to the process: names the source of a hidden failure, so never show it to outsiders.
+/// For people with access to the process: it names the source of a hidden failure, so never show it to clients.
 impl fmt::Display for ToolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! Layers of a toolbox: named overlays, kept in one registry, that a scope stacks on one another.
+//! Layers of a toolbox: named overlays in one registry, which a scope stacks on top of each other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,31 +8,31 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::toolbox::{RegisterError, Table};
+use super::toolbox::{RegisterError, ToolTable};
 
-/// Longest name of a layer: as long as that of a tool.
+/// Longest name of a layer; the same as for a tool.
 const NAME_CHARS: usize = 64;
 
-/// What generated names begin with. `~` is in no name that a program may choose.
-const UNNAMED: &str = "~";
+/// Prefix of generated names. Names chosen by a program cannot contain `~`.
+const UNNAMED_PREFIX: &str = "~";
 
-/// The layers of a scope by name, the lowest first. Empty for the scope of a runtime's own toolbox.
+/// The names of the layers of a scope, the lowest first. Empty for the runtime's own toolbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Arc<str>>", into = "Vec<Arc<str>>")]
 pub struct Layers(Option<Arc<[Arc<str>]>>);
 
 impl Layers {
-    /// Whether there are none.
+    /// Whether there are no layers.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Their names, the lowest first.
+    /// The names, the lowest first.
     pub fn names(&self) -> &[Arc<str>] {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// The same with one more on top. A layer that is on top already is not stacked on itself.
+    /// These layers with one more on top. A layer that is already on top is not added again.
     #[must_use]
     pub fn with(&self, name: &Arc<str>) -> Self {
         match self.names().last() {
@@ -41,7 +41,7 @@ impl Layers {
         }
     }
 
-    /// The same with these on top.
+    /// These layers with the others on top.
     #[must_use]
     pub fn and(&self, above: &Self) -> Self {
         above.names().iter().fold(self.clone(), |layers, name| layers.with(name))
@@ -73,31 +73,31 @@ impl fmt::Display for Layers {
     }
 }
 
-/// A layer that is not registered.
+/// No layer of this name is registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no layer `{0}`")]
 pub struct NoLayer(pub Arc<str>);
 
-/// What one toolbox or layer has by itself.
+/// The tools of one layer, or of the toolbox below all layers.
 #[derive(Default)]
-pub(super) struct Tools {
-    pub(super) own: Arc<Table>,
-    pub(super) sources: Vec<(Arc<str>, Arc<Table>)>,
-    /// Hides most of what is below, in a layer that shows only some.
-    pub(super) only: Option<Arc<Table>>,
+pub(super) struct LayerTools {
+    pub(super) own: Arc<ToolTable>,
+    pub(super) sources: Vec<(Arc<str>, Arc<ToolTable>)>,
+    /// For a layer that shows only some names of the layers below: hides all others.
+    pub(super) only: Option<Arc<ToolTable>>,
 }
 
-/// A layer of its own, wherever it is stacked.
+/// A layer, shared by all stacks that contain it.
 pub(super) struct Layer {
     name: Arc<str>,
-    pub(super) tools: RwLock<Tools>,
-    /// The registry that knows an unnamed layer for as long as the layer lives.
-    registry: Weak<Root>,
+    pub(super) tools: RwLock<LayerTools>,
+    /// The registry, from which an unnamed layer removes itself when it is dropped.
+    registry: Weak<LayerRegistry>,
 }
 
 impl Drop for Layer {
     fn drop(&mut self) {
-        if self.name.starts_with(UNNAMED)
+        if self.name.starts_with(UNNAMED_PREFIX)
             && let Some(registry) = self.registry.upgrade()
         {
             registry.layers.write().remove(&self.name);
@@ -105,26 +105,27 @@ impl Drop for Layer {
     }
 }
 
-/// A stack of layers, seen from its top.
-pub(super) struct Stack {
+/// A stack of layers, referred to by its top.
+pub(super) struct LayerStack {
     pub(super) layer: Arc<Layer>,
-    pub(super) below: Option<Arc<Stack>>,
+    pub(super) below: Option<Arc<LayerStack>>,
     pub(super) names: Layers,
 }
 
-/// What all scopes of a toolbox share: the tools at the bottom, and every layer there is.
+/// What all scopes of a toolbox share: the tools below all layers, and the registered layers.
 #[derive(Default)]
-pub(super) struct Root {
-    pub(super) tools: RwLock<Tools>,
-    layers: RwLock<BTreeMap<Arc<str>, Registered>>,
+pub(super) struct LayerRegistry {
+    pub(super) tools: RwLock<LayerTools>,
+    layers: RwLock<BTreeMap<Arc<str>, RegisteredLayer>>,
 }
 
-enum Registered {
+/// A registered layer. Named layers live until they are removed, unnamed ones until their last toolbox is dropped.
+enum RegisteredLayer {
     Named(Arc<Layer>),
     Unnamed(Weak<Layer>),
 }
 
-impl Registered {
+impl RegisteredLayer {
     fn layer(&self) -> Option<Arc<Layer>> {
         match self {
             Self::Named(layer) => Some(layer.clone()),
@@ -133,26 +134,27 @@ impl Registered {
     }
 }
 
-impl Root {
-    /// The layer with this name, made if there is none yet.
+impl LayerRegistry {
+    /// The layer with this name. It is created if it does not exist.
     pub(super) fn named(self: &Arc<Self>, name: &str) -> Result<Arc<Layer>, RegisterError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || name.len() > NAME_CHARS || !name.chars().all(legal) {
             return Err(RegisterError::LayerName(name.to_owned()));
         }
         let mut layers = self.layers.write();
-        if let Some(layer) = layers.get(name).and_then(Registered::layer) {
+        if let Some(layer) = layers.get(name).and_then(RegisteredLayer::layer) {
             return Ok(layer);
         }
         let layer = self.make(name.into());
-        layers.insert(layer.name.clone(), Registered::Named(layer.clone()));
+        layers.insert(layer.name.clone(), RegisteredLayer::Named(layer.clone()));
         Ok(layer)
     }
 
-    /// A layer whose generated name no other process has: a run that is left in it is not taken for another's.
+    /// A new layer with a generated name that is unique across processes, so that no other process resolves a run of
+    /// this layer to a layer of its own.
     pub(super) fn unnamed(self: &Arc<Self>) -> Arc<Layer> {
-        let layer = self.make(format!("{UNNAMED}{}", Uuid::new_v4().simple()).into());
-        self.layers.write().insert(layer.name.clone(), Registered::Unnamed(Arc::downgrade(&layer)));
+        let layer = self.make(format!("{UNNAMED_PREFIX}{}", Uuid::new_v4().simple()).into());
+        self.layers.write().insert(layer.name.clone(), RegisteredLayer::Unnamed(Arc::downgrade(&layer)));
         layer
     }
 
@@ -161,7 +163,7 @@ impl Root {
     }
 
     pub(super) fn get(&self, name: &Arc<str>) -> Result<Arc<Layer>, NoLayer> {
-        let found = self.layers.read().get(name).and_then(Registered::layer);
+        let found = self.layers.read().get(name).and_then(RegisteredLayer::layer);
         found.ok_or_else(|| NoLayer(name.clone()))
     }
 
@@ -172,7 +174,7 @@ impl Root {
 
     /// Every layer, sorted by name.
     pub(super) fn all(&self) -> Vec<Arc<Layer>> {
-        self.layers.read().values().filter_map(Registered::layer).collect()
+        self.layers.read().values().filter_map(RegisteredLayer::layer).collect()
     }
 }
 
@@ -182,8 +184,8 @@ impl Layer {
     }
 }
 
-impl Stack {
-    /// This layer on top of what is below.
+impl LayerStack {
+    /// Puts the layer on top of a stack, unless it is already there.
     pub(super) fn on(below: Option<&Arc<Self>>, layer: Arc<Layer>) -> Arc<Self> {
         if let Some(top) = below.filter(|top| Arc::ptr_eq(&top.layer, &layer)) {
             return top.clone();

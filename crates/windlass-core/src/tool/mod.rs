@@ -1,5 +1,4 @@
-//! Tools: what they say about themselves ([`ToolSpec`]), what they take and return ([`Contract`]), and how they do it
-//! ([`Body`]).
+//! Tools: their metadata ([`ToolSpec`]), their schemas ([`Contract`]), and what they execute ([`Body`]).
 
 pub(crate) mod artifact;
 mod body;
@@ -26,13 +25,12 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use artifact::{Artifact, Data};
 pub use body::{
-    Arg, Atomic, Body, Durable, Prepare, Reconcile, Reconciled, decode_args, encode_output, encode_reconciled,
+    Arg, Arguments, Atomic, Body, Durable, Parameter, Prepare, Reconcile, Reconciled, decode_args, encode_output,
+    encode_reconciled,
 };
 pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
@@ -41,7 +39,7 @@ pub use layers::{Layers, NoLayer};
 pub use model_name::{called, model_name};
 pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
-pub(crate) use output::{Later, from_output, to_output};
+pub(crate) use output::{LaterReply, from_output, to_output};
 pub use projection::IntoContent;
 use projection::Projector;
 pub(crate) use secrets::HIDDEN;
@@ -52,11 +50,11 @@ use crate::admit::Gate;
 use crate::call::{Call, Preparation};
 use crate::ctx::Ctx;
 use crate::id::ToolId;
-use crate::policy::{Policy, Resolved};
+use crate::policy::{EffectivePolicy, Policy};
 use contract::LazyContract;
 use spec::{Approval, KeyExpression, OnDoubt, Retry};
 
-/// A tool: spec, contract and body.
+/// A tool: its spec, its schemas, its body, and optional hooks.
 pub struct Tool {
     spec: ToolSpec,
     contract: LazyContract,
@@ -66,27 +64,28 @@ pub struct Tool {
     channels: Channels,
     project: Option<Arc<Projector>>,
     gate: OnceLock<Option<Arc<Gate>>>,
-    resolved: OnceLock<Resolved>,
+    resolved: OnceLock<EffectivePolicy>,
 }
 
 impl Tool {
-    /// A closure as an atomic tool: `Tool::new("add", "Add two numbers", |a: Add| async move { Ok(a.x + a.y) })`.
-    /// Schemas come from its types.
+    /// An atomic tool from a closure: `Tool::new("add", "Add two numbers", |a: Add| async move { Ok(a.x + a.y) })`.
+    /// The schemas are derived from its argument and result types.
     pub fn new<F, A, R, Fut>(name: impl Into<Arc<str>>, description: impl Into<String>, f: F) -> Self
     where
         F: Fn(A) -> Fut + Send + Sync + 'static,
-        A: DeserializeOwned + JsonSchema + 'static,
+        A: Parameter + 'static,
         R: IntoOutput + 'static,
         Fut: Future<Output = ToolResult<R>> + Send + 'static,
     {
         Self::with_call(name, description, move |_: Call, args: A| f(args))
     }
 
-    /// Like [`Tool::new`], for a closure that wants the [`Call`] too: its idempotency key, token and heartbeat.
+    /// Like [`Tool::new`], for a closure that also takes the [`Call`]: its idempotency key, cancellation token and
+    /// heartbeat.
     pub fn with_call<F, A, R, Fut>(name: impl Into<Arc<str>>, description: impl Into<String>, f: F) -> Self
     where
         F: Fn(Call, A) -> Fut + Send + Sync + 'static,
-        A: DeserializeOwned + JsonSchema + 'static,
+        A: Parameter + 'static,
         R: IntoOutput + 'static,
         Fut: Future<Output = ToolResult<R>> + Send + 'static,
     {
@@ -94,11 +93,11 @@ impl Tool {
         Self::atomic(ToolSpec::new(name, description), schemas, body::AtomicFn { f, args: PhantomData })
     }
 
-    /// A closure as a durable tool. It takes the context by value: `|mut ctx: Ctx, a: Trip| async move { … }`.
+    /// A durable tool from a closure. It takes the context by value: `|mut ctx: Ctx, a: Trip| async move { … }`.
     pub fn durable_fn<F, A, R, Fut>(name: impl Into<Arc<str>>, description: impl Into<String>, f: F) -> Self
     where
         F: Fn(Ctx, A) -> Fut + Send + Sync + 'static,
-        A: DeserializeOwned + JsonSchema + 'static,
+        A: Parameter + 'static,
         R: IntoOutput + 'static,
         Fut: Future<Output = ToolResult<R>> + Send + 'static,
     {
@@ -106,24 +105,25 @@ impl Tool {
         Self::durable(ToolSpec::new(name, description), schemas, body::DurableFn { f, args: PhantomData })
     }
 
-    /// A tool that something outside does: every call waits for an answer by its reply key, which the inbox shows, for as
-    /// long as its deadline allows.
+    /// A tool that another system completes. Every call waits for a reply by its reply key, which the inbox shows,
+    /// until its deadline.
     pub fn external(name: impl Into<Arc<str>>, description: impl Into<String>, schemas: Schemas) -> Self {
         let spec = ToolSpec::new(name, description);
         Self::atomic(spec, schemas, body::External).effect(Effect::Idempotent)
     }
 
-    /// A tool with a hand-written atomic body.
+    /// An atomic tool with a body that implements [`Atomic`].
     pub fn atomic(spec: ToolSpec, schemas: Schemas, body: impl Atomic) -> Self {
-        Self::made(spec, LazyContract::given(schemas), Body::Atomic(Arc::new(body)))
+        Self::made(spec, LazyContract::eager(schemas), Body::Atomic(Arc::new(body)))
     }
 
-    /// A tool with a hand-written durable body.
+    /// A durable tool with a body that implements [`Durable`].
     pub fn durable(spec: ToolSpec, schemas: Schemas, body: impl Durable) -> Self {
-        Self::made(spec, LazyContract::given(schemas), Body::Durable(Arc::new(body)))
+        Self::made(spec, LazyContract::eager(schemas), Body::Durable(Arc::new(body)))
     }
 
-    /// A tool of a big source: its schemas are asked for, and compiled, when it is first called or looked at.
+    /// A tool of a large source: `resolve` loads its schemas when it is first called or inspected, and they are
+    /// compiled then. A failure is not kept: the next use calls `resolve` again.
     pub fn lazy(
         spec: ToolSpec,
         resolve: impl Fn(&ToolSpec) -> Result<Schemas, ToolError> + Send + Sync + 'static,
@@ -153,56 +153,58 @@ impl Tool {
         self
     }
 
-    /// Sets the effect class of its attempts.
+    /// Sets the effect class of its attempts. The default is [`Effect::Once`].
     #[must_use]
     pub fn effect(self, effect: Effect) -> Self {
         self.with(|spec| spec.effect = effect)
     }
 
-    /// Sets the stable id, where it differs from the name.
+    /// Sets the stable id, by which journals refer to the tool. The default is the name.
     #[must_use]
     pub fn id(self, id: impl Into<ToolId>) -> Self {
         self.with(|spec| spec.id = id.into())
     }
 
-    /// Sets how long one attempt may take.
+    /// Sets how long one attempt may take. Refused at registration for a durable tool.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|spec| spec.limits.timeout = Some(timeout))
     }
 
-    /// Lets failed attempts be repeated.
+    /// Sets how failed attempts are repeated. Those of a `once` tool are repeated only after
+    /// [`ToolError::retryable`], up to this number. Refused at registration for a durable tool.
     #[must_use]
     pub fn retry(self, retry: Retry) -> Self {
         self.with(|spec| spec.limits.retry = Some(retry))
     }
 
-    /// Makes calls with the same key run one at a time.
+    /// Makes calls with the same key run one at a time. A key expression that does not parse is refused at
+    /// registration.
     #[must_use]
     pub fn key(self, key: KeyExpression) -> Self {
         self.with(|spec| spec.guards.concurrency = Concurrency::Keyed(key))
     }
 
-    /// Says what happens to doubts nobody else settles.
+    /// Sets what happens to a doubt that neither a message nor `reconcile` settles.
     #[must_use]
     pub fn on_doubt(self, policy: OnDoubt) -> Self {
         self.with(|spec| spec.guards.on_doubt = Some(policy))
     }
 
-    /// Says which calls need approval: `tool.approval_when("args.cents > 10000")`. An expression that does not compile is
-    /// refused when the tool is registered.
+    /// Sets which calls need approval: `tool.approval_when("args.cents > 10000")`. An expression that does not compile
+    /// is refused at registration.
     #[must_use]
     pub fn approval_when(self, condition: &str) -> Self {
         self.with(|spec| spec.guards.approval = Approval::When(condition.into()))
     }
 
-    /// Sets everything a policy says; what it leaves open stays as it is.
+    /// Applies a policy to the spec. Fields that the policy leaves open keep their values.
     #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         self.with(|spec| spec.apply(policy))
     }
 
-    /// Lets the tool settle doubts about its own attempts.
+    /// Sets the function that settles doubts about the tool's own attempts; see [`Reconcile`].
     #[must_use]
     pub fn reconcile<F, R, Fut>(mut self, f: F) -> Self
     where
@@ -214,8 +216,9 @@ impl Tool {
         self
     }
 
-    /// Lets the tool settle what a call is to do before it is approved, queued or attempted: freeze a payload for the
-    /// attempts, rewrite the arguments, or answer at once. What it says is recorded, and not asked for again.
+    /// Sets the function that decides what a call will do before it is approved, queued or attempted: it can freeze a
+    /// payload for the attempts, rewrite the arguments, or answer at once. Its result is recorded and not asked for
+    /// again; see [`Prepare`].
     #[must_use]
     pub fn prepare<F, Fut>(mut self, f: F) -> Self
     where
@@ -226,8 +229,8 @@ impl Tool {
         self
     }
 
-    /// Says what the model sees of an output: text, or content blocks. The record and the caller keep the whole output; if
-    /// the projector fails or panics, the model sees the output as text.
+    /// Sets what the model sees of an output: text or content blocks. The record and the caller keep the whole output.
+    /// If the projector fails or panics, the model sees the output as text and a warning is logged.
     #[must_use]
     pub fn project<F, C>(mut self, f: F) -> Self
     where
@@ -238,52 +241,63 @@ impl Tool {
         self
     }
 
-    /// Sets how many bytes of an output the model sees at once.
+    /// Sets how many bytes of an output the model sees at once. The rest can be read with `read_output`.
     #[must_use]
     pub fn output_budget(self, bytes: usize) -> Self {
         self.with(|spec| spec.limits.output_budget = Some(bytes))
     }
 
-    /// The cheap half.
+    /// The metadata of the tool, without its schemas and its body.
     pub fn spec(&self) -> &ToolSpec {
         &self.spec
     }
 
-    /// The schemas, resolved and compiled on first use and kept.
+    /// The compiled schemas. They are loaded and compiled on first use, then kept.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Unavailable`] if a lazily loaded schema does not compile, or the error of the source that loads it.
+    /// The next call tries again.
     pub fn contract(&self) -> Result<&Contract, ToolError> {
         self.contract.get(&self.spec)
     }
 
-    /// The schemas as they are written, for showing the tool: nothing is compiled, and what had to be resolved is not kept.
+    /// The schemas as JSON, for displaying the tool. Nothing is compiled, and lazily loaded schemas are not kept.
+    ///
+    /// # Errors
+    ///
+    /// The error of the source that loads the schemas.
     pub fn schemas(&self) -> Result<Schemas, ToolError> {
         self.contract.schemas(&self.spec)
     }
 
-    /// A human line about a call of this tool, if it has one in a language near this locale.
+    /// A line for people about a call of this tool, in the language closest to the locale; `None` if the tool has no
+    /// such line or its schemas could not be loaded.
     pub fn narrate(&self, locale: &str, phase: narrate::Phase, args: &Value) -> Option<String> {
         self.spec.about.narration.line(locale, phase, args, self.contract().ok()?)
     }
 
-    /// Whether its body is made of durable operations.
+    /// Whether the body is made of durable operations.
     pub fn is_durable(&self) -> bool {
         matches!(self.body, Body::Durable(_))
     }
 
-    /// What limits its attempts in this process, if anything does.
+    /// The gate that limits its attempts in this process, if the tool has such limits.
     pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
-        self.gate.get_or_init(|| Gate::new(&self.spec.limits).map(Arc::new)).clone()
+        self.gate.get_or_init(|| Gate::new(&self.spec.id, &self.spec.limits).map(Arc::new)).clone()
     }
 
-    /// Takes the place of another version of itself, which may have calls under way.
-    pub(crate) fn succeed(&self, old: &Self) {
+    /// Continues the counts of the version that this one replaces, whose calls may still be running.
+    pub(crate) fn inherit_gate(&self, old: &Self) {
         if let Some(gate) = old.gate() {
-            self.gate.get_or_init(|| Gate::after(&self.spec.limits, &old.spec.limits, &gate).map(Arc::new));
+            self.gate
+                .get_or_init(|| Gate::after(&self.spec.id, &self.spec.limits, &old.spec.limits, &gate).map(Arc::new));
         }
     }
 
-    /// What governs its calls where neither the call nor the runtime says anything.
-    pub(crate) fn resolved(&self) -> &Resolved {
-        self.resolved.get_or_init(|| Resolved::of(&Policy::default(), &self.spec, None))
+    /// The settings that apply to its calls if neither the call nor the runtime overrides them.
+    pub(crate) fn resolved(&self) -> &EffectivePolicy {
+        self.resolved.get_or_init(|| EffectivePolicy::of(&Policy::default(), &self.spec, None))
     }
 
     pub(crate) fn body(&self) -> &Body {
@@ -302,15 +316,15 @@ impl Tool {
         self.reconcile.as_ref()
     }
 
-    /// Refuses what cannot work, before anyone calls it.
+    /// Refuses a spec, channel or schema that cannot work.
     pub(crate) fn check(&self) -> Result<(), RegisterError> {
         toolbox::check_spec(&self.spec, self.is_durable())?;
         self.channels.check()?;
-        Ok(self.contract.check_given(&self.spec)?)
+        Ok(self.contract.compile_eager(&self.spec)?)
     }
 }
 
-/// `#[tool]` generates a function that makes the tool, so its name is all that is needed to register it.
+/// `#[tool]` generates a function that returns the tool, so the name of the function is enough to register it.
 impl<F: Fn() -> Tool> From<F> for Tool {
     fn from(make: F) -> Self {
         make()

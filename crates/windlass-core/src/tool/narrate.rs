@@ -1,20 +1,20 @@
-//! A human line about a call: "Reading AGENTS.md".
+//! Narration: a line for people about a call, such as "Reading AGENTS.md".
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::contract::Contract;
-use super::secrets::{Secrets, places};
+use super::secrets::{Secrets, property_schemas};
 
-/// How much of an argument a line shows.
+/// How many characters of an argument a line shows.
 const SHOWN_CHARS: usize = 60;
 
-/// Templates by locale, such as `en` or `de-CH`. `{path}` in a template stands for the argument of that name.
+/// Narration templates by locale, such as `en` or `de-CH`. `{path}` in a template is replaced by the argument `path`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Narration(BTreeMap<String, Lines>);
 
-/// The lines of a locale.
+/// The templates of one locale.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Lines {
     start: Option<String>,
@@ -22,25 +22,25 @@ struct Lines {
     failure: Option<String>,
 }
 
-/// Which line.
+/// Which template of a locale to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The call begins.
+    /// The call starts.
     Start,
-    /// It has ended well.
+    /// The call has succeeded.
     End,
-    /// It has failed.
+    /// The call has failed.
     Failure,
 }
 
 impl Narration {
-    /// Adds what is said in a locale when a call starts and when it has ended well.
+    /// Sets the templates of a locale for the start of a call and for its success.
     pub fn add(&mut self, locale: &str, start: &str, end: &str) {
         let lines = self.0.entry(locale.to_owned()).or_default();
         (lines.start, lines.end) = (Some(start.to_owned()), Some(end.to_owned()));
     }
 
-    /// Adds what is said in a locale when a call has failed. Without it nothing is.
+    /// Sets the template of a locale for a failed call. Without one, a failure has no line.
     pub fn add_failure(&mut self, locale: &str, failure: &str) {
         self.0.entry(locale.to_owned()).or_default().failure = Some(failure.to_owned());
     }
@@ -49,8 +49,8 @@ impl Narration {
         self.0.is_empty()
     }
 
-    /// The line for these arguments: in the locale, else in its language, else in English, else `None`. Whatever the
-    /// schema marks as secret is never in it.
+    /// The line for these arguments: in the locale, else in its language, else in English, else `None`. It never
+    /// contains a value that the schema marks as secret.
     pub(crate) fn line(&self, locale: &str, phase: Phase, args: &Value, contract: &Contract) -> Option<String> {
         let template = chain(locale).find_map(|locale| {
             let lines = self.0.get(locale)?;
@@ -77,7 +77,7 @@ impl Narration {
     }
 }
 
-/// `de-Latn-CH`, `de-Latn`, `de`, `en`.
+/// The locales to try, in order: `de-Latn-CH`, `de-Latn`, `de`, `en`.
 fn chain(locale: &str) -> impl Iterator<Item = &str> {
     fn shorter<'l>(locale: &&'l str) -> Option<&'l str> {
         locale.rfind(['-', '_']).map(|end| &locale[..end])
@@ -88,14 +88,14 @@ fn chain(locale: &str) -> impl Iterator<Item = &str> {
 fn shown(name: &str, args: &Value, contract: &Contract) -> String {
     let root = contract.input();
     let value = &args[name];
-    let text = match (value, Secrets { root }.redact(value, &places(root, name))) {
+    let text = match (value, Secrets { root }.redact(value, &property_schemas(root, name))) {
         (Value::Null, _) => return "…".to_owned(),
         (_, Some(Value::String(text))) => text,
         (Value::String(text), None) => text.clone(),
         (_, Some(other)) => other.to_string(),
         (other, None) => other.to_string(),
     };
-    // One line, whatever the argument contains.
+    // Keep it on one line, whatever the argument contains.
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match text.char_indices().nth(SHOWN_CHARS) {
         Some((cut, _)) => format!("{}…", &text[..cut]),
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn e12_a_line_names_what_happens_by_locale_and_never_a_secret() {
+    fn e12_a_line_is_chosen_by_locale_and_never_shows_a_secret() {
         let args = || json!({"path": "AGENTS.md", "token": "hunter2", "login": {"user": "ann", "pin": 1234}});
         assert_eq!(line("Reading {path}", "en-GB", args()).unwrap(), "Reading AGENTS.md");
         assert_eq!(line("Reading {path}", "de-CH", args()).unwrap(), "Lese AGENTS.md");
@@ -148,7 +148,7 @@ mod tests {
         let line = |locale, phase| tool.narrate(locale, phase, &json!({"path": "a"}));
         assert_eq!(line("de-CH", Phase::End).unwrap(), "a gelesen");
         assert_eq!(line("en", Phase::Failure).unwrap(), "Could not read a");
-        assert_eq!(line("de-CH", Phase::Failure).unwrap(), "Could not read a", "rather English than nothing");
+        assert_eq!(line("de-CH", Phase::Failure).unwrap(), "Could not read a", "English is the fallback");
         let silent = Tool::new("x", "", |_: serde_json::Value| async { Ok(()) });
         assert_eq!(silent.narrate("en", Phase::Failure, &json!({})), None);
     }

@@ -1,17 +1,18 @@
-//! Which word a misspelt one stands for.
+//! Suggests the intended word for a misspelt one.
 
-/// Longer words than this are no misspelt ones, and cost more to compare than they help.
-const LONGEST: usize = 64;
+/// Words longer than this are not compared: the comparison costs more than the suggestion helps.
+const MAX_WORD_BYTES: usize = 64;
 
-/// The word that is nearest to what was written, if one is near enough to be meant: a third of it may differ, and never all.
+/// The word most similar to `written`, if it is similar enough to be meant: at most a third of the characters, at most
+/// three, and never all of them may differ. Case is ignored.
 pub fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    if written.len() > LONGEST {
+    if written.len() > MAX_WORD_BYTES {
         return None;
     }
     let letters = written.chars().count();
     let most = letters.div_ceil(3).min(3).min(letters.saturating_sub(1));
     let fold = written.to_lowercase();
-    let short = words.into_iter().filter(|word| word.len() <= LONGEST);
+    let short = words.into_iter().filter(|word| word.len() <= MAX_WORD_BYTES);
     let ranked = short.map(|word| (strsim::osa_distance(&fold, &word.to_lowercase()), word));
     ranked.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, word)| word)
 }
@@ -21,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_near_is_found_and_what_is_far_is_not() {
+    fn similar_words_are_found_and_others_are_not() {
         let words = ["timeout", "deadline", "effect", "tags", "y"];
         for (written, meant) in [
             ("timout", Some("timeout")),

@@ -8,67 +8,67 @@ use serde_json::Value;
 use super::artifact::Artifact;
 use crate::call::Command;
 use crate::store::ArtifactId;
-use crate::tool::ToolError;
+use crate::tool::{ToolError, ToolResult};
 use crate::value::size;
 
-/// A successful result: a JSON value, native content blocks beside it, and the raw artifact the value was made from.
+/// A successful result: a JSON value, content blocks beside it, and the raw artifact that the value was made from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Output {
-    /// What the caller computes with and the model reads.
+    /// The value that the caller computes with and the model reads.
     pub value: Value,
-    /// Text, images, audio and files for the model, natively, never as strings inside the value.
+    /// Text, images, audio and files for the model, as blocks of their own instead of strings inside the value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<Content>,
-    /// The untruncated original, kept beside what the model sees.
+    /// The complete original, if the value is a shortened form of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raw: Option<Box<Artifact>>,
-    /// What happens if and only if this outcome is recorded. For atomic bodies.
+    /// Commands that take effect if and only if this outcome is recorded. For atomic bodies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) commands: Vec<Command>,
-    /// The artifacts in the store that it refers to. Filled in when it is recorded; means nothing before.
+    /// The stored artifacts that the output refers to. Set when it is recorded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) refs: Vec<ArtifactId>,
-    /// The outcome comes later, by reply key. Never recorded: what is recorded is that the call waits.
+    /// Set if the outcome comes later, by reply key. Never recorded: the journal records that the call waits.
     #[serde(skip)]
-    pub(crate) later: Option<Later>,
+    pub(crate) later: Option<LaterReply>,
 }
 
-/// What an attempt says whose outcome comes later.
+/// Returned by an attempt whose outcome comes later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Later {
+pub(crate) struct LaterReply {
     pub(crate) within: Option<Duration>,
 }
 
-/// What a body returns that may have its answer now or later: by the reply key
-/// ([`Call::reply_key`](crate::call::Attempt::reply_key)) that it handed out.
+/// The result of a body that answers now, or later through the reply key
+/// ([`Call::reply_key`](crate::call::Attempt::reply_key)) that it passed on.
 ///
 /// ```
 /// # use windlass_core::{call::Call, tool::{Reply, ToolResult}};
-/// # async fn send_letter(_: &str, _: String) -> ToolResult<()> { Ok(()) }
+/// # async fn send_question(_: &str, _: String) -> ToolResult<()> { Ok(()) }
 /// async fn ask_the_office(call: &Call, question: String) -> ToolResult<Reply<String>> {
-///     send_letter(&question, call.reply_key()).await?;
+///     send_question(&question, call.reply_key()).await?;
 ///     Ok(Reply::later().within(std::time::Duration::from_secs(3 * 86_400)))
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<T> {
-    /// Here it is.
+    /// The answer.
     Now(T),
-    /// It comes by reply key. The call waits, and costs nothing meanwhile.
+    /// The answer comes by reply key. The call waits without occupying a worker.
     Later {
-        /// How long to wait; for ever if nothing is said. The time counts from the end of the attempt, whatever becomes
-        /// of the process.
+        /// How long to wait; `None` waits until the deadline of the call, if it has one. The time counts from the end
+        /// of the attempt and continues while no process runs.
         within: Option<Duration>,
     },
 }
 
 impl<T> Reply<T> {
-    /// The answer comes by reply key.
+    /// The answer comes later, by reply key.
     pub fn later() -> Self {
         Self::Later { within: None }
     }
 
-    /// Waits no longer than this.
+    /// Sets how long a later answer is waited for. No effect on [`Reply::Now`].
     #[must_use]
     pub fn within(self, time: Duration) -> Self {
         match self {
@@ -82,7 +82,7 @@ impl<T: IntoOutput> IntoOutput for Reply<T> {
     fn into_output(self) -> Result<Output, serde_json::Error> {
         match self {
             Self::Now(value) => value.into_output(),
-            Self::Later { within } => Ok(Output { later: Some(Later { within }), ..Output::default() }),
+            Self::Later { within } => Ok(Output { later: Some(LaterReply { within }), ..Output::default() }),
         }
     }
 
@@ -92,7 +92,7 @@ impl<T: IntoOutput> IntoOutput for Reply<T> {
 }
 
 impl Output {
-    /// An output that is just a value.
+    /// An output with only a value.
     pub fn value(value: Value) -> Self {
         Self { value, ..Self::default() }
     }
@@ -104,7 +104,7 @@ impl Output {
         self
     }
 
-    /// Keeps the untruncated original.
+    /// Attaches the complete original.
     #[must_use]
     pub fn raw(mut self, artifact: Artifact) -> Self {
         self.raw = Some(Box::new(artifact));
@@ -113,22 +113,22 @@ impl Output {
 }
 
 impl Output {
-    /// Refuses what could be recorded but not read back everywhere.
-    pub(crate) fn shallow(&self, of: &str) -> Result<(), ToolError> {
-        size::shallow(&self.value, format_args!("the output of `{of}`")).map_err(ToolError::failed)
+    /// Refuses a value that is nested too deeply to be read back.
+    pub(crate) fn check_depth(&self, tool: &str) -> Result<(), ToolError> {
+        size::check_depth(&self.value, format_args!("the output of `{tool}`")).map_err(ToolError::failed)
     }
 
-    /// Refuses what only an atomic tool can return: elsewhere it would be lost.
-    pub(crate) fn plain(self, who: &str) -> Result<Self, ToolError> {
+    /// Refuses what only an atomic tool can return; elsewhere it would be lost silently.
+    pub(crate) fn refuse_atomic_only(self, returned_by: &str) -> Result<Self, ToolError> {
         if !self.commands.is_empty() {
             return Err(ToolError::internal(format!(
-                "{who} returned work to be committed with its outcome, which only an atomic tool can; use the operations \
-                 of `ctx`, or call a tool that returns it"
+                "{returned_by} returned commands to be committed with its outcome, which only an atomic tool can; use the \
+                 operations of `ctx`, or call a tool that returns them"
             )));
         }
         if self.later.is_some() {
             return Err(ToolError::internal(format!(
-                "{who} said that its answer comes later, which only an atomic tool can; use `ctx.wait`"
+                "{returned_by} returned `Reply::Later`, which only an atomic tool can; use `ctx.wait`"
             )));
         }
         Ok(self)
@@ -141,7 +141,7 @@ impl From<Value> for Output {
     }
 }
 
-/// A native content block.
+/// A content block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -151,11 +151,11 @@ pub enum Content {
         /// The text.
         text: String,
     },
-    /// A picture.
+    /// An image.
     Image(Artifact),
-    /// Sound.
+    /// Audio.
     Audio(Artifact),
-    /// Any file.
+    /// Any other file.
     File(Artifact),
 }
 
@@ -165,7 +165,7 @@ impl Content {
         Self::Text { text: text.into() }
     }
 
-    /// How many bytes of a record it takes.
+    /// The number of bytes it takes in a record.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Text { text } => text.len(),
@@ -174,34 +174,52 @@ impl Content {
     }
 }
 
-/// Decodes what a tool returned: its value, or the whole output where that is what `T` is.
+/// Decodes the value of an output, or returns the whole output if `T` is [`Output`].
 pub(crate) fn from_output<T: serde::de::DeserializeOwned + 'static>(output: &Output) -> Result<T, serde_json::Error> {
     let mut whole = None::<T>;
     if let Some(whole) = (&mut whole as &mut dyn std::any::Any).downcast_mut::<Option<Output>>() {
-        // What it caused has happened, and must not happen again where it is passed on.
+        // The commands were committed with this outcome. They must not take effect again when it is passed on.
         *whole = Some(Output { commands: Vec::new(), refs: Vec::new(), ..output.clone() });
     }
     whole.map_or_else(|| T::deserialize(&output.value), Ok)
 }
 
-/// What a step returned: its value, or the whole output where that is what `T` is.
+/// Encodes what a step returned: as the value of an output, or as it is if `T` is [`Output`].
 pub(crate) fn to_output<T: Serialize + 'static>(value: T) -> Result<Output, ToolError> {
     let mut value = Some(value);
     match (&mut value as &mut dyn std::any::Any).downcast_mut::<Option<Output>>().and_then(Option::take) {
-        Some(whole) => whole.plain("a step"),
+        Some(whole) => whole.refuse_atomic_only("a step"),
         None => Ok(Output::value(serde_json::to_value(&value)?)),
     }
 }
 
-/// What a body may return: anything that serialises and has a schema, or an [`Output`] built by hand.
+/// The types a body may return: any type that serialises and has a schema, or an [`Output`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a tool: it must implement `Serialize` and `JsonSchema`",
+    label = "this result cannot be encoded, or it has no JSON Schema",
+    note = "add `#[derive(serde::Serialize, windlass::schemars::JsonSchema)]` and \
+            `#[schemars(crate = \"windlass::schemars\")]` to your type; to read it back from a typed call, also derive \
+            `serde::Deserialize`",
+    note = "for a result without a schema, return `serde_json::Value` or `windlass::Output`"
+)]
 pub trait IntoOutput {
-    /// The output this value stands for.
+    /// Converts the value.
     fn into_output(self) -> Result<Output, serde_json::Error>;
 
-    /// The schema of [`Output::value`], if the type has one.
+    /// The schema of [`Output::value`]; `None` if any value is allowed.
     fn schema() -> Option<Value>;
+
+    #[doc(hidden)]
+    fn encode(result: ToolResult<Self>) -> ToolResult<Output>
+    where
+        Self: Sized,
+    {
+        result?.into_output().map_err(ToolError::from)
+    }
 }
 
+// Without this attribute the compiler reports the missing trait alone, without the notes above.
+#[diagnostic::do_not_recommend]
 impl<T: Serialize + schemars::JsonSchema> IntoOutput for T {
     fn into_output(self) -> Result<Output, serde_json::Error> {
         serde_json::to_value(self).map(Output::value)

@@ -1,4 +1,4 @@
-//! What a model sees of an outcome, as opposed to what the record keeps and a body computes with.
+//! What a model sees of an outcome. The record and the caller keep the whole outcome.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::limits;
 use crate::path::Path;
 use crate::policy::Policy;
 
-/// Makes what the model sees out of an output and the arguments as asked.
+/// Computes what the model sees from an output and the arguments of the call.
 pub(crate) type Projector = dyn Fn(&Output, &Value) -> ToolResult<Vec<Content>> + Send + Sync;
 
-/// What a projector may return.
+/// The types a projector may return.
 pub trait IntoContent {
-    /// The blocks it stands for.
+    /// Converts the value into content blocks.
     fn into_content(self) -> Vec<Content>;
 }
 
@@ -49,17 +49,17 @@ impl IntoContent for &str {
     }
 }
 
-/// How outcomes of one call are shown.
+/// How the outcomes of one call are shown to the model.
 #[derive(Clone)]
-pub(crate) struct Lens {
+pub(crate) struct ModelView {
     pub(crate) open_world: bool,
     budget: usize,
-    /// Only a tool that has a projector pays for one.
+    /// The projector and the arguments of the call, for tools that have a projector.
     projector: Option<(Arc<Projector>, Arc<Value>)>,
 }
 
-impl Lens {
-    /// `policies`: the call's own policy and the runtime's.
+impl ModelView {
+    /// `policies` are the call's own policy and the runtime's.
     pub(crate) fn of(tool: Option<&Arc<Tool>>, args: &Arc<Value>, policies: (Option<&Policy>, &Policy)) -> Self {
         let Some(tool) = tool else { return Self::default() };
         let spec = tool.spec();
@@ -71,54 +71,62 @@ impl Lens {
         }
     }
 
-    /// The blocks a projector makes of it; `None` where there is none, or where it fails: then the output is its own text.
-    fn projected(&self, output: &Output, place: &Place<'_>) -> Option<Vec<Content>> {
+    /// The blocks that the projector makes of an output. `None` if there is no projector or it fails; then the output
+    /// is shown as text.
+    fn projected(&self, output: &Output, uri: &OutputUri<'_>) -> Option<Vec<Content>> {
         let (projector, args) = self.projector.as_ref()?;
         let made = std::panic::catch_unwind(AssertUnwindSafe(|| projector(output, args)));
         let problem = match made {
             Ok(Ok(content)) => return Some(content),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "it panicked".to_owned(),
+            Err(_) => "the projector panicked".to_owned(),
         };
-        let Place { run, path } = place;
-        tracing::warn!(%run, %path, "the projector failed, the model sees the output as text: {problem}");
+        let OutputUri { run, path } = uri;
+        tracing::warn!(%run, %path, "the projector failed, so the model sees the output as text: {problem}");
         None
     }
 
-    /// What the model sees as one JSON value.
-    pub(crate) fn value<'o>(&self, output: &'o Output, place: &Place<'_>) -> Cow<'o, Value> {
-        match self.projected(output, place) {
+    /// The outcome as one JSON value.
+    pub(crate) fn value<'o>(&self, output: &'o Output, uri: &OutputUri<'_>) -> Cow<'o, Value> {
+        match self.projected(output, uri) {
             Some(content) => {
-                let mut content = self.bounded(content, place);
+                let mut content = self.bounded(content, uri);
                 Cow::Owned(match content.as_mut_slice() {
                     [Content::Text { text }] => Value::String(std::mem::take(text)),
                     _ => serde_json::to_value(content).unwrap_or_default(),
                 })
             }
-            None if budget::surely_fits(&output.value, self.budget) => Cow::Borrowed(&output.value),
-            None => match self.cut(&output.text(), place, true) {
-                Cow::Owned(cut) => Cow::Owned(Value::String(cut)),
-                Cow::Borrowed(_) => Cow::Borrowed(&output.value),
-            },
+            None => self.unprojected(output, uri),
         }
     }
 
-    /// What the model sees as native blocks.
-    pub(crate) fn content(&self, output: &Output, place: &Place<'_>) -> Vec<Content> {
-        if let Some(content) = self.projected(output, place) {
-            return self.bounded(content, place);
+    /// The value as the tool returned it; owned if it had to be cut to the budget.
+    pub(crate) fn unprojected<'o>(&self, output: &'o Output, uri: &OutputUri<'_>) -> Cow<'o, Value> {
+        if budget::surely_fits(&output.value, self.budget) {
+            return Cow::Borrowed(&output.value);
         }
-        let text = Content::text(self.cut(&output.text(), place, true));
+        match self.cut(&output.text(), uri, true) {
+            Cow::Owned(cut) => Cow::Owned(Value::String(cut)),
+            Cow::Borrowed(_) => Cow::Borrowed(&output.value),
+        }
+    }
+
+    /// The outcome as content blocks.
+    pub(crate) fn content(&self, output: &Output, uri: &OutputUri<'_>) -> Vec<Content> {
+        if let Some(content) = self.projected(output, uri) {
+            return self.bounded(content, uri);
+        }
+        let text = Content::text(self.cut(&output.text(), uri, true));
         let mut all = vec![text];
-        all.extend(self.bounded(output.content.clone(), place));
+        all.extend(self.bounded(output.content.clone(), uri));
         all
     }
 
-    /// The budget counts for each block of text; other media are bounded where they are made.
-    fn bounded(&self, mut content: Vec<Content>, place: &Place<'_>) -> Vec<Content> {
+    /// Applies the budget to each text block. Other media are bounded when they are created.
+    fn bounded(&self, mut content: Vec<Content>, uri: &OutputUri<'_>) -> Vec<Content> {
         for block in &mut content {
             if let Content::Text { text } = block
-                && let Cow::Owned(cut) = self.cut(text, place, false)
+                && let Cow::Owned(cut) = self.cut(text, uri, false)
             {
                 *text = cut;
             }
@@ -126,35 +134,35 @@ impl Lens {
         content
     }
 
-    /// `whole`: the text is the one that can be read on, so its offsets count there.
-    fn cut<'t>(&self, text: &'t str, place: &Place<'_>, whole: bool) -> Cow<'t, str> {
+    /// `whole`: the text is the one that `read_output` returns, so the notice can name the offset at which to continue.
+    fn cut<'t>(&self, text: &'t str, uri: &OutputUri<'_>, whole: bool) -> Cow<'t, str> {
         budget::fit(text, self.budget, |cut| {
             let from = if whole { cut.head.len() } else { 0 };
-            format!("; the whole output is {place}: read on with read_output from offset {from}")
+            format!("; the whole output is {uri}: read on with read_output from offset {from}")
         })
     }
 }
 
-impl Default for Lens {
+impl Default for ModelView {
     fn default() -> Self {
         Self { open_world: false, budget: limits::OUTPUT_BUDGET, projector: None }
     }
 }
 
-impl fmt::Debug for Lens {
+impl fmt::Debug for ModelView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let projector = self.projector.is_some();
-        write!(f, "Lens(open_world: {}, budget: {}, projector: {projector})", self.open_world, self.budget)
+        write!(f, "ModelView(open_world: {}, budget: {}, projector: {projector})", self.open_world, self.budget)
     }
 }
 
-/// Where the whole output is.
-pub(crate) struct Place<'a> {
+/// The address of a whole output.
+pub(crate) struct OutputUri<'a> {
     pub(crate) run: RunId,
     pub(crate) path: &'a Path,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for OutputUri<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.to_string();
         write!(f, "windlass://run/{}/{}", self.run, path.trim_start_matches('/'))
@@ -162,7 +170,8 @@ impl fmt::Display for Place<'_> {
 }
 
 impl Output {
-    /// The value as text: a string as it is, anything else as JSON. What a model is shown and reads on in.
+    /// The value as text: a string as it is, anything else as JSON. This is the text that a model is shown and that
+    /// `read_output` pages through.
     pub fn text(&self) -> Cow<'_, str> {
         match &self.value {
             Value::String(text) => Cow::Borrowed(text),

@@ -1,30 +1,30 @@
-//! What of a call's arguments must not be shown: whatever the schema marks as secret, at any depth.
+//! Finds the secrets in a call's arguments: the values that the schema marks as secret, at any depth.
 
 use serde_json::Value;
 
 use crate::limits::VALUE_DEPTH;
 use crate::run::secrets::Places;
 
-/// What stands for a value that must not be shown.
+/// The text shown instead of a secret.
 pub(crate) const HIDDEN: &str = "•••";
 
-/// Where schemas keep further schemas for the same value.
-const ALSO: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+/// Keywords with lists of schemas for the same value.
+const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
-/// The same for schemas that hold for some values only.
-const SOMETIMES: [&str; 3] = ["if", "then", "else"];
+/// Keywords with a schema that applies to the same value under a condition.
+const CONDITIONALS: [&str; 3] = ["if", "then", "else"];
 
-/// Where they keep schemas for every item of a list.
+/// Keywords with a schema for every item of a list.
 const EVERY_ITEM: [&str; 3] = ["items", "unevaluatedItems", "contains"];
 
 /// Finds secrets by the schema they belong to.
 pub(crate) struct Secrets<'s> {
-    /// Where local references lead.
+    /// The whole schema, which local references are resolved in.
     pub(crate) root: &'s Value,
 }
 
 impl<'s> Secrets<'s> {
-    /// The value without its secrets; `None` if it has none.
+    /// The value with its secrets replaced; `None` if it has none.
     pub(crate) fn redact(&self, value: &Value, schemas: &[&'s Value]) -> Option<Value> {
         let places = self.find(value, schemas);
         if places.is_empty() {
@@ -35,21 +35,24 @@ impl<'s> Secrets<'s> {
         Some(clean)
     }
 
-    /// Where the secrets of a value stand.
+    /// The locations of the secrets in a value.
     pub(crate) fn find(&self, value: &Value, schemas: &[&'s Value]) -> Places {
         let mut found = Vec::new();
         self.look(value, schemas, &mut String::new(), &mut found);
         Places::new(found)
     }
 
-    /// Whether the schemas of the place a pointer names mark anything in it, or at it, as secret; whatever stands there.
-    pub(crate) fn concern(&self, pointer: &str) -> bool {
+    /// Whether the schemas for the location of a JSON pointer mark that location, or anything below it, as secret. It
+    /// does not look at values.
+    pub(crate) fn may_mark_at(&self, pointer: &str) -> bool {
         let mut all = Vec::new();
         self.collect(self.root, &mut all, VALUE_DEPTH);
         for step in pointer.split('/').skip(1) {
             let key = step.replace("~1", "/").replace("~0", "~");
-            let below: Vec<&Value> =
-                all.iter().flat_map(|schema| places(schema, &key).into_iter().chain(items(schema))).collect();
+            let below: Vec<&Value> = all
+                .iter()
+                .flat_map(|schema| property_schemas(schema, &key).into_iter().chain(item_schemas(schema)))
+                .collect();
             all.clear();
             below.iter().for_each(|schema| self.collect(schema, &mut all, VALUE_DEPTH));
         }
@@ -66,7 +69,7 @@ impl<'s> Secrets<'s> {
         match value {
             Value::Object(map) => {
                 for (key, item) in map {
-                    let below: Vec<&Value> = all.iter().flat_map(|schema| places(schema, key)).collect();
+                    let below: Vec<&Value> = all.iter().flat_map(|schema| property_schemas(schema, key)).collect();
                     at.push('/');
                     at.push_str(&key.replace('~', "~0").replace('/', "~1"));
                     self.look(item, &below, at, found);
@@ -89,10 +92,10 @@ impl<'s> Secrets<'s> {
         }
     }
 
-    /// Every schema that says something about the same value. A circle of references ends at the depth limit.
+    /// Collects every schema that applies to the same value. Circular references end at the depth limit.
     fn collect(&self, schema: &'s Value, all: &mut Vec<&'s Value>, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else { return };
-        if all.iter().any(|known| std::ptr::eq(*known, schema)) {
+        if all.iter().any(|seen| std::ptr::eq(*seen, schema)) {
             return;
         }
         all.push(schema);
@@ -100,8 +103,8 @@ impl<'s> Secrets<'s> {
         if let Some(target) = target.and_then(|pointer| self.root.pointer(pointer)) {
             self.collect(target, all, depth);
         }
-        let lists = ALSO.iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
-        let single = SOMETIMES.iter().filter_map(|key| schema.get(key));
+        let lists = COMBINATORS.iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
+        let single = CONDITIONALS.iter().filter_map(|key| schema.get(key));
         let by_property =
             schema.get("dependentSchemas").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
         for further in lists.chain(single).chain(by_property) {
@@ -111,34 +114,35 @@ impl<'s> Secrets<'s> {
 }
 
 impl super::Tool {
-    /// Arguments as others may see them; nothing where the schema that knows the secrets cannot be had.
+    /// Arguments with their secrets replaced, for display. `None` if the schema could not be loaded: then no argument
+    /// may be shown.
     pub fn without_secrets(&self, args: &Value) -> Option<Value> {
         let mut clean = args.clone();
         self.contract().ok()?.secret_places(args).hide(&mut clean);
         Some(clean)
     }
 
-    /// Where secrets stand in arguments; all of them are one where the schema that would say so cannot be had.
+    /// The locations of secrets in arguments. All arguments count as secret if the schema could not be loaded.
     pub(crate) fn secret_places(&self, args: &Value) -> Places {
         self.contract().map_or_else(|_| Places::whole(args), |contract| contract.secret_places(args))
     }
 
-    /// The same as far as the schema was needed before: nobody is asked for it.
-    pub(crate) fn known_secret_places(&self, args: &Value) -> Places {
-        self.contract.known().map_or_else(|| Places::whole(args), |contract| contract.secret_places(args))
+    /// Like [`secret_places`](Self::secret_places), but does not load a schema that has not been needed before.
+    pub(crate) fn secret_places_if_compiled(&self, args: &Value) -> Places {
+        self.contract.if_compiled().map_or_else(|| Places::whole(args), |contract| contract.secret_places(args))
     }
 
-    /// Whether its arguments may have secrets.
+    /// Whether its arguments may contain secrets.
     pub(crate) fn takes_secrets(&self) -> bool {
         self.contract().map_or(true, super::Contract::takes_secrets)
     }
 }
 
-/// What a schema says about the property `key`.
-pub(crate) fn places<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
+/// The schemas that apply to the property `key`.
+pub(crate) fn property_schemas<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
     match schema.get("properties").and_then(|properties| properties.get(key)) {
         Some(own) => vec![own],
-        // Which pattern a name fits is not looked at: rather one value too many is hidden than one too few.
+        // Patterns are not matched against the name: hiding one value too many is better than one too few.
         None => {
             let patterns =
                 schema.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(|all| all.values());
@@ -148,18 +152,18 @@ pub(crate) fn places<'s>(schema: &'s Value, key: &str) -> Vec<&'s Value> {
     }
 }
 
-/// What a schema says about any item of a list.
-fn items(schema: &Value) -> impl Iterator<Item = &Value> {
+/// The schemas that apply to any item of a list.
+fn item_schemas(schema: &Value) -> impl Iterator<Item = &Value> {
     let every = EVERY_ITEM.iter().filter_map(|key| schema.get(key));
     every.chain(schema.get("prefixItems").and_then(Value::as_array).into_iter().flatten())
 }
 
-/// Whether anything in a schema is marked as secret.
-pub(crate) fn are_in(schema: &Value) -> bool {
+/// Whether a schema marks anything as secret.
+pub(crate) fn marks_secrets(schema: &Value) -> bool {
     any(schema, &is_secret)
 }
 
-/// The same for a part of a schema: where a reference leads is not looked at, but taken for a mark.
+/// Like [`marks_secrets`], for a part of a schema. References are not followed; each counts as a mark.
 fn may_mark(schema: &Value) -> bool {
     any(schema, &|part| is_secret(part) || part.get("$ref").is_some())
 }
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn e12_schemas_that_go_round_in_circles_end() {
+    fn e12_circular_schemas_end() {
         let schema = json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"});
         check(schema, json!({"a": 1}), json!({"a": 1}));
     }

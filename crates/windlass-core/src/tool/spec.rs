@@ -1,4 +1,4 @@
-//! What a tool says about itself. Every field is acted on by the runtime; the doc of each says how.
+//! The metadata of a tool. The runtime acts on every field; its documentation says how.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,65 +11,66 @@ use crate::id::ToolId;
 use crate::limits;
 use crate::policy::{Expression, Facts, Unattended};
 
-/// What repeating an attempt means. On replay the stricter of the recorded and the live class wins.
+/// Whether an attempt may be repeated. On replay the stricter of the recorded and the current class applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// Changes nothing: may be repeated freely and may run before what it depends on is durable.
+    /// The attempt changes nothing: it may be repeated freely, and may start before what it depends on is durable.
     Readonly,
-    /// May be repeated with the same idempotency key.
+    /// The attempt may be repeated with the same idempotency key.
     Idempotent,
-    /// Must not be repeated unless it is known not to have happened.
+    /// The attempt must not be repeated unless it is known that it did not take effect.
     #[default]
     Once,
 }
 
-/// What a caller should know about a tool besides its effect.
+/// Further properties of a tool that its callers should know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hints {
-    /// May destroy what cannot be restored: never retried automatically, and a `readonly` tool may not claim it.
+    /// May destroy data that cannot be restored. Never retried automatically; a `readonly` tool cannot have this hint.
     pub destructive: bool,
-    /// Talks to the world outside: what it returns is marked untrusted in what the model sees.
+    /// Returns data from outside systems. The model sees the output marked as untrusted.
     pub open_world: bool,
-    /// Attempts take minutes: the default attempt timeout is an hour.
+    /// Attempts take minutes. The default attempt timeout is then an hour.
     pub long_running: bool,
-    /// Computes without yielding: attempts run on threads of their own.
+    /// Computes without yielding. Attempts then run on threads of their own.
     pub cpu_bound: bool,
 }
 
-/// Which calls may overlap.
+/// Which calls of a tool may run at the same time as others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Concurrency {
-    /// Readonly and durable tools are parallel, other atomic tools exclusive.
+    /// `Parallel` for readonly and durable tools, `Exclusive` for other atomic tools.
     #[default]
     Auto,
-    /// Overlaps with everything.
+    /// Runs at the same time as any other call.
     Parallel,
-    /// Alone in its session: waits for the attempts before it and holds back the ones after it.
+    /// Runs alone in its session: waits for the attempts before it, and the ones after it wait for it.
     Exclusive,
-    /// One at a time per key, first come first served, across batches and runs.
+    /// One call per key at a time, in order of arrival, across batches and runs.
     Keyed(KeyExpression),
 }
 
-/// Computes the key a call queues under from its arguments: a literal (`'printer'`), an argument (`args.account`), or
-/// several pieces joined with `+` (`'account-' + args.account`). With the feature `cel`, any other CEL expression on `args`
-/// that gives a text or a number (`args.a == 1 ? 'x' : args.b`).
+/// An expression that computes from its arguments the key a call queues under: a literal (`'printer'`), an argument
+/// (`args.account`), or several of them joined with `+` (`'account-' + args.account`). With the feature `cel`, also any
+/// CEL expression on `args` that returns a string or a number (`args.a == 1 ? 'x' : args.b`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyExpression {
     source: Arc<str>,
     form: KeyForm,
 }
 
+/// A parsed key expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum KeyForm {
     Pieces(Vec<KeyPiece>),
     Expression(Expression),
-    /// Refused when the tool is registered.
+    /// Does not parse; refused when the tool is registered.
     Bad(BadKeyExpression),
 }
 
-/// What makes a piece of a key more than an argument's name.
+/// Characters that cannot be part of an argument's name.
 fn not_in_names(c: char) -> bool {
     !c.is_alphanumeric() && !matches!(c, '_' | '-')
 }
@@ -83,8 +84,8 @@ enum KeyPiece {
 /// A key expression that does not parse.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), pieces joined with +, \
-     or, where the build has CEL, an expression on args that gives a text"
+    "key expression `{source_text}`: {problem}; write a literal ('printer'), an argument (args.account), several \
+     joined with +, or, if the feature `cel` is enabled, a CEL expression on args that returns a string"
 )]
 pub struct BadKeyExpression {
     source_text: String,
@@ -93,6 +94,10 @@ pub struct BadKeyExpression {
 
 impl KeyExpression {
     /// Parses an expression.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and which forms are allowed.
     pub fn parse(source: &str) -> Result<Self, BadKeyExpression> {
         let expression = Self::from(source);
         match expression.check() {
@@ -101,7 +106,8 @@ impl KeyExpression {
         }
     }
 
-    /// What is wrong with it, if anything. One that is wrong can be kept until the tool is registered.
+    /// The parse error, if the expression does not parse. `From<&str>` accepts such an expression; the tool is then
+    /// refused at registration.
     pub fn check(&self) -> Result<(), &BadKeyExpression> {
         match &self.form {
             KeyForm::Bad(bad) => Err(bad),
@@ -147,8 +153,8 @@ impl KeyExpression {
         &self.source
     }
 
-    /// The key for these arguments. An argument that is not there counts as `null`, and calls for which the expression
-    /// gives nothing that can be a key share its text: such calls have one key, which is the safe side.
+    /// The key for these arguments. A missing argument counts as `null`. If the expression fails or returns something
+    /// that cannot be a key, its source text is the key: all such calls then queue behind each other, which is safe.
     pub fn evaluate(&self, args: &Value) -> String {
         let pieces = match &self.form {
             KeyForm::Pieces(pieces) => pieces,
@@ -173,7 +179,7 @@ impl KeyExpression {
     }
 }
 
-/// Parses what may be wrong; see [`KeyExpression::check`].
+/// Accepts any text; [`KeyExpression::check`] tells whether it parses.
 impl From<&str> for KeyExpression {
     fn from(source: &str) -> Self {
         let form = Self::pieces(source).map(KeyForm::Pieces).unwrap_or_else(|bad| {
@@ -188,51 +194,54 @@ impl From<&str> for KeyExpression {
     }
 }
 
-/// Automatic repetition of failed attempts. Off unless the tool sets it or a failure says it is safe.
+/// Automatic repetition of failed attempts. Without it, an attempt is repeated only if its failure says that this is
+/// safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
-    /// Attempts in all, the first included.
+    /// The most attempts, the first included.
     pub attempts: u32,
-    /// Delay after the first failure; doubles with each further one, with jitter.
+    /// Delay after the first failure. It doubles with each further one, with jitter.
     pub base: Duration,
-    /// Longest delay, unless the failure asks for more.
+    /// Longest delay, unless the failure asks for a longer one.
     pub cap: Duration,
 }
 
 impl Retry {
-    /// `attempts` in all, with delays from half a second up.
+    /// At most `attempts`, with delays of half a second and more.
     pub const fn attempts(attempts: u32) -> Self {
         Self { attempts, base: Duration::from_millis(500), cap: limits::RETRY_DELAY_CAP }
     }
 }
 
-/// Bounds on a tool's calls and attempts.
+/// Limits on the calls and attempts of a tool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest one attempt may run; a default applies where this is `None`.
+    /// How long one attempt may run; `None` applies a default.
     pub timeout: Option<Duration>,
-    /// Longest a call may take in all, queueing and retries included.
+    /// How long a call may take in all, including queueing and retries.
     pub deadline: Option<Duration>,
-    /// How long an attempt that was asked to stop may still take, instead of [`limits::CANCEL_GRACE`].
+    /// How long an attempt that was asked to stop may still run, instead of [`limits::CANCEL_GRACE`].
     pub grace: Option<Duration>,
     /// An attempt that has not called `heartbeat` for this long counts as timed out.
     pub heartbeat: Option<Duration>,
-    /// Repetition of failed attempts.
+    /// How failed attempts are repeated. For a `once` tool it bounds only the failures that say that they left nothing
+    /// behind ([`ToolError::retryable`](crate::tool::ToolError::retryable)); its other failures are never repeated.
     pub retry: Option<Retry>,
-    /// Most attempts of this tool in flight at once in this runtime.
+    /// The most attempts of this tool that run at once in this runtime.
     pub in_flight: Option<usize>,
-    /// Most attempts of this tool started per second in this runtime; the rest wait.
+    /// The most attempts of this tool that start per second in this runtime; further ones wait.
     pub per_second: Option<u32>,
-    /// Bytes of text the model is shown of one output, instead of [`limits::OUTPUT_BUDGET`].
+    /// How many bytes of text the model is shown of one output, instead of [`limits::OUTPUT_BUDGET`].
     pub output_budget: Option<usize>,
-    /// Identical calls with identical results in a row, of one body or handed in for one session, before the next is refused,
-    /// instead of [`limits::LOOP_LIMIT`].
+    /// How many identical calls with identical results may follow each other, in one body or one session, before the
+    /// next one is refused, instead of [`limits::LOOP_LIMIT`].
     pub loop_limit: Option<u32>,
-    /// How deep in a run its calls may stand, instead of [`limits::CALL_DEPTH`].
+    /// How deeply its calls may be nested in a run, instead of [`limits::CALL_DEPTH`].
     pub max_depth: Option<usize>,
 }
 
-/// Whether a person must agree before an attempt. Fails closed: a runtime in which nobody can approve denies the call.
+/// Whether a person must approve a call before it is attempted. Fails closed: if no person can approve, the call is
+/// denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approval {
@@ -241,28 +250,28 @@ pub enum Approval {
     Never,
     /// Every call needs approval.
     Always,
-    /// Calls for which the expression holds need approval, and those for which that cannot be told. One that does not
-    /// compile is refused when the tool is registered: `Approval::When("args.cents > 10000".into())`.
+    /// Calls for which the expression is true need approval, and so do calls for which it cannot be evaluated. An
+    /// expression that does not compile is refused at registration: `Approval::When("args.cents > 10000".into())`.
     When(Expression),
 }
 
-/// What happens to a doubt that neither the mailbox nor the tool's `reconcile` settles.
+/// What happens to a doubt that neither a pending message nor the tool's `reconcile` settles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDoubt {
     /// A person settles it.
     #[default]
     Ask,
-    /// The body gets an `in_doubt` error.
+    /// The body receives an `in_doubt` error.
     Fail,
-    /// The attempt is repeated: for tools whose owner prefers twice to never.
+    /// The attempt is repeated, for tools for which a second effect is better than none.
     Rerun,
 }
 
-/// Whether large toolboxes may list the tool as a stub.
+/// Whether a listing of a large toolbox may show the tool as a stub, without its schemas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deferral {
-    /// A stub where the toolbox is large.
+    /// As a stub if the toolbox is large.
     #[default]
     Auto,
     /// Always in full.
@@ -271,85 +280,86 @@ pub enum Deferral {
     Always,
 }
 
-/// Who a tool is: shown to models and people, used to find it.
+/// How a tool is described and found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// For people; the name where absent.
+    /// The title for people; the name if absent.
     pub title: Option<String>,
-    /// For the model.
+    /// The description for the model.
     pub description: String,
-    /// The tool's own version, kept with every call.
+    /// The tool's own version, recorded with every call.
     pub version: Option<Arc<str>>,
-    /// Selects tools in listings.
+    /// Tags that select tools in listings.
     pub tags: Vec<String>,
-    /// Whether it may be listed as a stub.
+    /// Whether listings may show it as a stub.
     pub deferral: Deferral,
-    /// What people are told while it runs: a line in the log of the run when a call starts and ends.
+    /// Lines for people in the log of the run, when a call starts and when it ends.
     pub narration: Narration,
 }
 
-/// The cheap half of a tool: everything but its schemas and its body.
+/// The metadata of a tool: everything except its schemas and its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSpec {
-    /// Stable identity; the name unless set.
+    /// Stable identity, by which journals refer to the tool. The name, unless set.
     pub id: ToolId,
-    /// Earlier ids under which journals may know this tool.
+    /// Earlier ids that journals may still contain.
     pub aliases: Vec<ToolId>,
-    /// What models call it.
+    /// The name that callers and models use.
     pub name: Arc<str>,
-    /// For models and people.
+    /// Descriptions for models and people.
     pub about: About,
-    /// Effect class of its attempts. Meaningless for a durable body, whose steps and calls have their own.
+    /// The effect class of its attempts. Ignored for a durable body, whose steps and calls have their own.
     pub effect: Effect,
-    /// What a caller should know.
+    /// Further properties that a caller should know.
     pub hints: Hints,
-    /// What guards a call.
+    /// Conditions that a call must meet before its attempt.
     pub guards: Guards,
-    /// Bounds.
+    /// Limits on its calls and attempts.
     pub limits: Limits,
 }
 
-/// What stands between a call and its attempt.
+/// The conditions that a call must meet before its attempt starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guards {
-    /// Whether a person must agree first.
+    /// Whether a person must approve it.
     pub approval: Approval,
-    /// Which calls may overlap.
+    /// Which calls may run at the same time.
     pub concurrency: Concurrency,
-    /// The provider the session must be connected to; without it the call ends `connection_required`.
+    /// The provider that the session must be connected to. Without the connection the call fails with
+    /// `connection_required`.
     pub connection: Option<Arc<str>>,
-    /// What happens to a doubt nobody else settles; `None` leaves it to the runtime's policy.
+    /// What happens to a doubt that nothing else settles; `None` uses the runtime's policy.
     pub on_doubt: Option<OnDoubt>,
     /// How long a call waits for its approval, instead of [`limits::APPROVAL_WITHIN`].
     pub approval_within: Option<Duration>,
-    /// What becomes of a call that needs approval where nobody attends; `None` leaves it to the runtime's policy.
+    /// What happens to a call that needs approval in a runtime without an approver; `None` uses the runtime's policy.
     pub unattended: Option<Unattended>,
-    /// How long a grant is valid once given, instead of [`limits::GRANT_VALID`].
+    /// How long an approval is valid once given, instead of [`limits::GRANT_VALID`].
     pub grant_valid: Option<Duration>,
-    /// Whether it may be started without anyone waiting for it.
+    /// Whether it may be started without a waiting caller.
     pub background: Background,
-    /// What becomes of its runs when their owner dies.
+    /// What happens to its runs when their owner dies.
     pub recovery: Recovery,
 }
 
-/// What becomes of a tool's runs when the process that owns them dies. A run that something outside finishes is one of a
-/// tool that answers later: see [`Tool::external`](super::Tool::external).
+/// What happens to a tool's runs when the process that owns them dies. For runs that another system completes, see
+/// [`Tool::external`](super::Tool::external).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
-    /// Another worker goes on with them.
+    /// Another worker continues them.
     #[default]
     Rerun,
-    /// They end as lost: what they work on is in the memory of their owner.
+    /// They end as lost, because their work exists only in the memory of their owner.
     OwnerBound,
 }
 
-/// Whether a tool may be started without anyone waiting for it.
+/// Whether a tool may be started without a waiting caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Background {
-    /// It may.
+    /// It may be started in the background.
     #[default]
     Allowed,
-    /// It must be called and waited for.
+    /// It must be called and awaited.
     Never,
 }
 
@@ -392,14 +402,14 @@ mod tests {
 
     #[cfg(feature = "cel")]
     #[test]
-    fn keys_that_are_no_pieces_are_cel() {
+    fn other_key_expressions_are_cel() {
         let args = json!({"a": 2, "b": "bee", "list": [1]});
         for (source, key) in [
             ("args.a == 1 ? 'x' : args.b", "bee"),
             ("string(args.a) + '/' + args.b", "2/bee"),
             ("args.list[0]", "1"),
             ("has(args.c) ? args.c : 'none'", "none"),
-            // Nothing that can be a key: all such calls share one.
+            // The result cannot be a key: all such calls share one.
             ("args.missing + ''", "null"),
             ("args.list.map(x, x)", "args.list.map(x, x)"),
             ("(args.missing)", "(args.missing)"),
@@ -407,11 +417,11 @@ mod tests {
             assert_eq!(KeyExpression::parse(source).unwrap().evaluate(&args), key, "{source}");
         }
         let error = KeyExpression::parse("session.id").unwrap_err().to_string();
-        assert!(error.contains("neither"), "a key depends on arguments alone: {error}");
+        assert!(error.contains("neither"), "a key depends only on arguments: {error}");
     }
 
     #[test]
-    fn bad_key_expressions_are_named() {
+    fn bad_key_expressions_are_reported_with_their_text() {
         for (source, word) in [
             ("", "neither"),
             ("'open", "not closed"),

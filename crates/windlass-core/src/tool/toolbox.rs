@@ -1,4 +1,4 @@
-//! Sets of tools that overlay one another.
+//! Sets of tools, and layers on top of them.
 
 use std::sync::Arc;
 
@@ -8,91 +8,93 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::contract::BadSchema;
-use super::layers::{Layer, Layers, NoLayer, Root, Stack, Tools};
+use super::layers::{Layer, LayerRegistry, LayerStack, LayerTools, Layers, NoLayer};
 use super::spec::{Approval, BadKeyExpression, Concurrency, Deferral, Effect, ToolSpec};
 use super::{Tool, ToolError};
 use crate::id::ToolId;
 use crate::limits::STUB_ABOVE;
 use crate::policy::BadPolicy;
 
-/// Longest tool name; what model APIs accept.
+/// Longest tool name; the limit of model APIs.
 const NAME_CHARS: usize = 64;
 
-/// Why a tool cannot be registered.
+/// Why a tool or a layer was not registered. Nothing has changed then.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// Its schema does not compile.
+    /// A schema does not compile.
     #[error(transparent)]
     Schema(#[from] BadSchema),
-    /// Models could not call it by this name.
+    /// The name is not one that models can call.
     #[error("`{0}` is not a tool name: use 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`")]
     Name(String),
-    /// Layers cannot have this name.
+    /// The name is not one that a layer can have.
     #[error("`{0}` is not a layer name: use 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`")]
     LayerName(String),
-    /// Another tool of the same toolbox has this id.
+    /// Another tool of the same toolbox already has this id.
     #[error("tool `{name}` claims the id `{id}`, which belongs to tool `{owner}`: give one of them another id")]
     IdTaken {
         /// The tool that was refused.
         name: String,
-        /// The contested id.
+        /// The id.
         id: ToolId,
-        /// Who has it.
+        /// The tool that has the id.
         owner: String,
     },
-    /// Its concurrency key does not parse.
+    /// The concurrency key does not parse.
     #[error("tool `{name}`: {problem}")]
     Key {
-        /// Whose.
+        /// The tool.
         name: String,
         /// What is wrong.
         problem: BadKeyExpression,
     },
-    /// Its limits or its approval condition cannot work.
+    /// A limit or the approval condition cannot work.
     #[error("tool `{name}`: {problem}")]
     Policy {
-        /// Whose.
+        /// The tool.
         name: String,
         /// What is wrong.
         problem: BadPolicy,
     },
-    /// The spec contradicts itself.
+    /// Two parts of the spec contradict each other.
     #[error("the spec of tool `{name}` contradicts itself: {problem}")]
     Contradiction {
-        /// Whose spec.
+        /// The tool.
         name: String,
-        /// What contradicts what.
+        /// The contradiction, and how to resolve it.
         problem: &'static str,
     },
 }
 
-/// A set of tools. Cloning shares it. [`layer`](Toolbox::layer) makes one that overlays it: what a layer adds or hides is
-/// seen through the layer only.
+/// A set of tools. Clones share it. [`layer`](Toolbox::layer) returns a toolbox that overlays it: what a layer adds or
+/// hides is visible only through that layer.
 ///
-/// Which layers a call is made through is recorded with it. A run that is taken up again finds its tools through the same
-/// layers, by their names, or is held until they are registered.
+/// The layers that a call was made through are recorded with it. A run that is resumed finds its tools through layers
+/// of the same names; if one of them is not registered, the run is held until it is.
 #[derive(Clone, Default)]
 pub struct Toolbox {
-    root: Arc<Root>,
-    top: Option<Arc<Stack>>,
+    root: Arc<LayerRegistry>,
+    top: Option<Arc<LayerStack>>,
 }
 
+/// The tools of one layer or one source, and what it hides of the layers below.
 #[derive(Clone, Default)]
-pub(super) struct Table {
-    by_name: FxHashMap<Arc<str>, Entry>,
+pub(super) struct ToolTable {
+    by_name: FxHashMap<Arc<str>, ToolSlot>,
     by_id: FxHashMap<ToolId, Arc<Tool>>,
-    /// The only names that show from below; all of them, if there is no such list.
+    /// If set, only these names of the layers below are visible.
     only: Option<FxHashSet<Arc<str>>>,
 }
 
+/// What a layer has under a name.
 #[derive(Clone)]
-enum Entry {
-    Here(Arc<Tool>),
+enum ToolSlot {
+    Present(Arc<Tool>),
     Hidden,
 }
 
-impl Table {
+impl ToolTable {
     fn insert(&mut self, tool: Arc<Tool>) -> Result<Option<Arc<Tool>>, RegisterError> {
         let name = tool.spec().name.clone();
         for id in ids(&tool) {
@@ -107,20 +109,20 @@ impl Table {
         for id in ids(&tool) {
             self.by_id.insert(id.clone(), tool.clone());
         }
-        self.by_name.insert(name, Entry::Here(tool));
+        self.by_name.insert(name, ToolSlot::Present(tool));
         Ok(old)
     }
 
-    fn succeed(&self, old: &Self) {
+    fn inherit_gates(&self, old: &Self) {
         for (name, entry) in &self.by_name {
-            if let (Entry::Here(tool), Some(Entry::Here(old))) = (entry, old.by_name.get(name)) {
-                tool.succeed(old);
+            if let (ToolSlot::Present(tool), Some(ToolSlot::Present(old))) = (entry, old.by_name.get(name)) {
+                tool.inherit_gate(old);
             }
         }
     }
 
     fn remove(&mut self, name: &str) -> Option<Arc<Tool>> {
-        let Some(Entry::Here(tool)) = self.by_name.remove(name) else { return None };
+        let Some(ToolSlot::Present(tool)) = self.by_name.remove(name) else { return None };
         for id in ids(&tool) {
             self.by_id.remove(id);
         }
@@ -138,26 +140,27 @@ impl Toolbox {
         Self::default()
     }
 
-    /// A toolbox that overlays this one with the layer of this name, and sees later changes below it. The layer is made if
-    /// there is none yet; every use of the name is the same layer, whatever it is stacked on, until
-    /// [`remove_layer`](Toolbox::remove_layer).
+    /// A toolbox that overlays this one with the layer of this name. Later changes below the layer are visible through
+    /// it. The layer is created if it does not exist. The same name always means the same layer, whatever it is stacked
+    /// on, until [`remove_layer`](Toolbox::remove_layer).
     ///
     /// # Errors
     ///
-    /// When the name is not 1 to 64 of the characters `a-z`, `A-Z`, `0-9`, `_`, `-`, `.`.
+    /// [`RegisterError::LayerName`] if the name is not 1 to 64 of the characters `a-z`, `A-Z`, `0-9`, `_`, `-`, `.`.
     pub fn layer(&self, name: &str) -> Result<Self, RegisterError> {
         Ok(self.on_top(self.root.named(name)?))
     }
 
-    /// The same with a layer of its own that has a generated name and ends with its last toolbox. Runs that were called
-    /// through it cannot find it after a restart and are held then: name a layer that runs shall outlive.
+    /// A toolbox that overlays this one with a new layer. The layer has a generated name and is removed with its last
+    /// toolbox. After a restart, runs that were started through it cannot find it and are held; use a named layer for
+    /// runs that should survive.
     #[must_use]
     pub fn unnamed_layer(&self) -> Self {
         self.on_top(self.root.unnamed())
     }
 
-    /// Takes the layer with this name out of the registry; says whether there was one. Toolboxes that have it go on with
-    /// it. Runs that are taken up from now on are held until there is a layer of that name again.
+    /// Removes the layer of this name from the registry and returns whether it existed. Toolboxes that contain the
+    /// layer keep using it. Runs that are resumed from now on are held until a layer of that name is registered again.
     pub fn remove_layer(&self, name: &str) -> bool {
         self.root.remove(name)
     }
@@ -171,17 +174,17 @@ impl Toolbox {
         self.top.is_some()
     }
 
-    /// The names of all layers that are registered, sorted; those without a name of their own are left out.
+    /// The names of all registered layers, sorted. Unnamed layers are left out.
     pub fn layer_names(&self) -> Vec<Arc<str>> {
         let all = self.root.all();
         all.iter().map(|layer| layer.name().clone()).filter(|name| !name.starts_with('~')).collect()
     }
 
-    /// The toolbox of a scope: this one's root under these layers, or this one where there are none.
+    /// The toolbox of a scope: the tools below all layers, with these layers on top. Without layers, this toolbox.
     ///
     /// # Errors
     ///
-    /// When one of them is not registered.
+    /// [`NoLayer`] if one of them is not registered.
     pub fn scope(&self, layers: &Layers) -> Result<Self, NoLayer> {
         if layers.is_empty() || self.top.as_ref().is_some_and(|top| top.names == *layers) {
             return Ok(self.clone());
@@ -194,21 +197,25 @@ impl Toolbox {
     ///
     /// # Errors
     ///
-    /// When one of them is not registered.
+    /// [`NoLayer`] if one of them is not registered.
     pub fn with_layers(&self, layers: &Layers) -> Result<Self, NoLayer> {
         layers.names().iter().try_fold(self.clone(), |toolbox, name| Ok(toolbox.on_top(toolbox.root.get(name)?)))
     }
 
     fn on_top(&self, layer: Arc<Layer>) -> Self {
-        Self { root: self.root.clone(), top: Some(Stack::on(self.top.as_ref(), layer)) }
+        Self { root: self.root.clone(), top: Some(LayerStack::on(self.top.as_ref(), layer)) }
     }
 
-    /// What the top layer has, or the toolbox itself where there is none.
-    fn tools_here(&self) -> &RwLock<Tools> {
+    /// The tools of the top layer, or those below all layers if there is none.
+    fn tools_here(&self) -> &RwLock<LayerTools> {
         self.top.as_ref().map_or(&self.root.tools, |top| &top.layer.tools)
     }
 
-    /// Adds a tool. One of the same name is replaced and returned.
+    /// Adds a tool to the top layer. A tool of the same name in that layer is replaced and returned.
+    ///
+    /// # Errors
+    ///
+    /// If the tool is refused; the toolbox is then unchanged.
     pub fn insert(&self, tool: impl Into<Tool>) -> Result<Option<Arc<Tool>>, RegisterError> {
         let tool = tool.into();
         tool.check()?;
@@ -216,47 +223,52 @@ impl Toolbox {
         Arc::make_mut(&mut here.own).insert(Arc::new(tool))
     }
 
-    /// Takes a tool of this layer out and returns it; one of a layer below shows again.
+    /// Removes a tool from the top layer and returns it. A tool of the same name in a layer below is visible again.
     pub fn remove(&self, name: &str) -> Option<Arc<Tool>> {
         Arc::make_mut(&mut self.tools_here().write().own).remove(name)
     }
 
-    /// Hides whatever tool has this name below, until [`remove`](Toolbox::remove) or the layer's end.
+    /// Hides the tool with this name in the layers below, until [`remove`](Toolbox::remove) or until the layer is
+    /// removed.
     pub fn hide(&self, name: &str) {
         let mut here = self.tools_here().write();
         let table = Arc::make_mut(&mut here.own);
         table.remove(name);
-        table.by_name.insert(name.into(), Entry::Hidden);
+        table.by_name.insert(name.into(), ToolSlot::Hidden);
     }
 
-    /// Hides every tool below whose name is not one of these, also those that are registered later, and none of these.
-    /// What the layer has by itself shows.
+    /// Hides all tools of the layers below except those with these names, including tools that are registered later.
+    /// The layer's own tools stay visible. Replaces what the layer hid before.
     pub fn show_only<N: Into<Arc<str>>>(&self, names: impl IntoIterator<Item = N>) {
         let only = Some(names.into_iter().map(Into::into).collect());
-        self.show(Some(Arc::new(Table { only, ..Table::default() })), []);
+        self.show(Some(Arc::new(ToolTable { only, ..ToolTable::default() })), []);
     }
 
-    /// Hides the tools below with these names, and no others.
+    /// Hides the tools of the layers below with these names, and shows all others. Replaces what the layer hid before.
     pub fn show_all_but<N: Into<Arc<str>>>(&self, names: impl IntoIterator<Item = N>) {
         self.show(None, names.into_iter().map(Into::into));
     }
 
-    /// Replaces at once what was hidden from below.
-    fn show(&self, only: Option<Arc<Table>>, hidden: impl IntoIterator<Item = Arc<str>>) {
+    /// Replaces what the layer hides, in one step.
+    fn show(&self, only: Option<Arc<ToolTable>>, hidden: impl IntoIterator<Item = Arc<str>>) {
         let mut here = self.tools_here().write();
         here.only = only;
         let own = Arc::make_mut(&mut here.own);
-        own.by_name.retain(|_, entry| matches!(entry, Entry::Here(_)));
+        own.by_name.retain(|_, entry| matches!(entry, ToolSlot::Present(_)));
         for name in hidden {
-            own.by_name.entry(name).or_insert(Entry::Hidden);
+            own.by_name.entry(name).or_insert(ToolSlot::Hidden);
         }
     }
 
-    /// Brings the tools of a source, all at once; mounting a source again replaces all of its tools. The layer's own
-    /// tools shadow them. A tool that was there before goes on counting what its limits count, unless they changed. Nothing
-    /// changes if one of them is refused.
+    /// Adds all tools of a source in one step. Mounting a source again replaces all of its tools. The layer's own tools
+    /// take precedence over them. A tool that was mounted before keeps the counts of its limits, unless those limits
+    /// changed.
+    ///
+    /// # Errors
+    ///
+    /// If one of the tools is refused; the toolbox is then unchanged.
     pub fn mount(&self, source: &str, tools: impl IntoIterator<Item = Tool>) -> Result<(), RegisterError> {
-        let mut table = Table::default();
+        let mut table = ToolTable::default();
         for tool in tools {
             tool.check()?;
             table.insert(Arc::new(tool))?;
@@ -265,7 +277,7 @@ impl Toolbox {
         let sources = &mut self.tools_here().write().sources;
         match sources.iter_mut().find(|(name, _)| &**name == source) {
             Some((_, old)) => {
-                table.succeed(old);
+                table.inherit_gates(old);
                 *old = table;
             }
             None => sources.push((source.into(), table)),
@@ -273,7 +285,8 @@ impl Toolbox {
         Ok(())
     }
 
-    /// Takes all tools of a source away. Calls that already resolved one of them finish with it.
+    /// Removes all tools of a source and returns whether it was mounted. Calls that already resolved one of them finish
+    /// with it.
     pub fn unmount(&self, source: &str) -> bool {
         let sources = &mut self.tools_here().write().sources;
         let before = sources.len();
@@ -281,7 +294,7 @@ impl Toolbox {
         sources.len() != before
     }
 
-    /// The tools as they are now; later changes do not show in it.
+    /// The tools as they are now; later changes are not visible in it.
     pub fn snapshot(&self) -> Snapshot {
         let mut tables = SmallVec::new();
         let mut stack = self.top.as_deref();
@@ -293,17 +306,17 @@ impl Toolbox {
         Snapshot(tables)
     }
 
-    /// The tool a call by this name would use.
+    /// The tool that a call by this name would use.
     pub fn get(&self, name: &str) -> Option<Arc<Tool>> {
         self.snapshot().by_name(name).cloned()
     }
 
-    /// The tool with this id, or with it as an alias.
+    /// The tool with this id or alias.
     pub fn by_id(&self, id: &str) -> Option<Arc<Tool>> {
         self.snapshot().by_id(id).cloned()
     }
 
-    /// The tool that a call recorded under this id uses, in the scope that is recorded with it.
+    /// The tool that a recorded call uses: by its recorded id, in its recorded layers.
     pub fn recorded(&self, id: &str, layers: &Layers) -> Option<Arc<Tool>> {
         if layers.is_empty() { self.by_id(id) } else { self.scope(layers).ok()?.by_id(id) }
     }
@@ -320,7 +333,11 @@ impl Toolbox {
         tools
     }
 
-    /// What a model is shown: every visible tool sorted by name, deferrable ones as stubs where the toolbox is large.
+    /// What a model is shown: every visible tool, sorted by name. In a large toolbox, tools that allow it are stubs.
+    ///
+    /// # Errors
+    ///
+    /// If the schemas of a tool could not be loaded.
     pub fn listing(&self) -> Result<Vec<Listing>, ToolError> {
         let tools = self.tools();
         let large = tools.len() > STUB_ABOVE;
@@ -328,18 +345,18 @@ impl Toolbox {
     }
 }
 
-/// One tool as a model is shown it.
+/// A tool as it is shown to a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listing {
     /// The name to call.
     pub name: Arc<str>,
-    /// For people.
+    /// The title for people.
     pub title: Option<String>,
-    /// What it does.
+    /// The description for the model.
     pub description: String,
     /// The schema of its arguments; `None` for a stub.
     pub input: Option<Value>,
-    /// The schema of its output, if it has one and this is no stub.
+    /// The schema of its output; `None` for a stub or if any value is allowed.
     pub output: Option<Value>,
 }
 
@@ -362,26 +379,26 @@ impl Listing {
     }
 }
 
-/// The tools of a toolbox at one moment: what one batch resolves its calls in.
+/// The visible tools of a toolbox at one moment. A batch resolves all its calls in one snapshot.
 #[derive(Clone)]
 pub struct Snapshot(Tables);
 
-type Tables = SmallVec<[Arc<Table>; 2]>;
+type Tables = SmallVec<[Arc<ToolTable>; 2]>;
 
-/// Adds what one layer has: its own tools, those of its sources, and what it hides of everything below.
-fn collect(tools: &Tools, tables: &mut Tables) {
+/// Adds the tables of one layer: its own tools, those of its sources, and what it hides of the layers below.
+fn collect(tools: &LayerTools, tables: &mut Tables) {
     tables.push(tools.own.clone());
     tables.extend(tools.sources.iter().map(|(_, table)| table.clone()));
     tables.extend(tools.only.clone());
 }
 
 impl Snapshot {
-    /// The tool a call by this name uses.
+    /// The tool that a call by this name uses.
     pub fn by_name(&self, name: &str) -> Option<&Arc<Tool>> {
         for table in &self.0 {
             match table.by_name.get(name) {
-                Some(Entry::Here(tool)) => return Some(tool),
-                Some(Entry::Hidden) => return None,
+                Some(ToolSlot::Present(tool)) => return Some(tool),
+                Some(ToolSlot::Hidden) => return None,
                 None if table.only.as_ref().is_some_and(|only| !only.contains(name)) => return None,
                 None => {}
             }
@@ -389,7 +406,7 @@ impl Snapshot {
         None
     }
 
-    /// The tool with this id or alias. A tool that is shadowed or hidden by name cannot be reached by id either.
+    /// The tool with this id or alias. A tool that is shadowed or hidden by name cannot be found by id either.
     pub fn by_id(&self, id: &str) -> Option<&Arc<Tool>> {
         let tool = self.0.iter().find_map(|table| table.by_id.get(id))?;
         self.by_name(&tool.spec().name).filter(|visible| Arc::ptr_eq(visible, tool))
@@ -404,7 +421,7 @@ impl Snapshot {
     }
 }
 
-/// What a spec may not say.
+/// Refuses a spec that cannot work.
 pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterError> {
     let name = &spec.name;
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -414,9 +431,7 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
     let no = |problem| Err(RegisterError::Contradiction { name: name.to_string(), problem });
     let limits = &spec.limits;
     if durable && (limits.timeout.is_some() || limits.retry.is_some() || limits.heartbeat.is_some()) {
-        return no(
-            "a durable body has no timeout, retry or heartbeat of its own; set a deadline, or limits on its steps",
-        );
+        return no("a durable body cannot have a timeout, retry or heartbeat; set a deadline, or limits on its steps");
     }
     if spec.effect == Effect::Readonly && spec.hints.destructive {
         return no("a readonly tool destroys nothing; drop `destructive` or change the effect");
@@ -431,7 +446,7 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
         return no("a heartbeat interval of zero would fail every attempt");
     }
     if limits.retry.is_some_and(|retry| retry.attempts == 0) {
-        return no("zero attempts would never run it; one attempt means no retry");
+        return no("zero attempts would never run it; use one attempt for no retry");
     }
     if limits.retry.is_some_and(|retry| retry.attempts > 1) && spec.hints.destructive {
         return no("a destructive tool is never retried automatically");
@@ -440,7 +455,7 @@ pub(crate) fn check_spec(spec: &ToolSpec, durable: bool) -> Result<(), RegisterE
         return no("a limit of zero would never let a call start");
     }
     if matches!(&spec.guards.approval, Approval::When(condition) if condition.source().trim().is_empty()) {
-        return no("the approval condition is empty");
+        return no("the approval condition is empty; use `Approval::Always` or `Approval::Never`");
     }
     if let Concurrency::Keyed(key) = &spec.guards.concurrency {
         let refuse =

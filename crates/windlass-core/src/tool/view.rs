@@ -1,4 +1,4 @@
-//! The one place that turns an outcome into what the model, the API and other protocols see.
+//! Turns an outcome into what models, API clients and other protocols see. No other module does.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use super::budget;
 use super::error::{Retryable, ToolError, Violation};
 use super::output::{Content, Output};
-use super::projection::{Lens, Place};
+use super::projection::{ModelView, OutputUri};
 use crate::limits::ERROR_BYTES;
 
-/// What anyone outside the process may know of a failure.
+/// What clients and models may know of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ErrorView<'a> {
     /// The kind, such as `timed_out`.
@@ -21,12 +21,12 @@ pub struct ErrorView<'a> {
     /// Each violation of the schema.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub violations: &'a [Violation],
-    /// Whether calling again may help without changing anything.
+    /// Whether the same call may succeed if it is repeated.
     pub retryable: bool,
 }
 
 impl<'a> ErrorView<'a> {
-    /// The outside of `error`.
+    /// The view of `error`.
     pub fn of(error: &'a ToolError) -> Self {
         let message: Cow<'a, str> = match error {
             ToolError::InvalidArguments { violations } => describe(violations).into(),
@@ -51,26 +51,27 @@ impl<'a> ErrorView<'a> {
     }
 }
 
-/// The same, to be kept and sent.
+/// An owned [`ErrorView`], to be stored and sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The kind, such as `timed_out`.
     pub kind: String,
     /// One bounded sentence.
     pub message: String,
-    /// Whether calling again may help without changing anything.
+    /// Whether the same call may succeed if it is repeated.
     pub retryable: bool,
 }
 
 impl Failure {
-    /// The outside of `error`.
+    /// The view of `error`.
     pub fn of(error: &ToolError) -> Self {
         let view = ErrorView::of(error);
         Self { kind: view.kind.to_owned(), message: view.message.into_owned(), retryable: view.retryable }
     }
 }
 
-/// What the model sees of a result, as JSON that is well-formed whatever the result contains.
+/// What the model sees of a result: well-formed JSON, whatever the result contains. An output of an `open_world` tool
+/// is marked as untrusted.
 pub fn for_model(result: Result<&Output, &ToolError>, open_world: bool) -> Value {
     match result {
         Ok(output) => marked(Cow::Borrowed(&output.value), open_world).into_owned(),
@@ -82,31 +83,35 @@ fn marked(value: Cow<'_, Value>, open_world: bool) -> Cow<'_, Value> {
     if open_world { Cow::Owned(json!({ "untrusted": true, "result": value })) } else { value }
 }
 
-/// An outcome as native content blocks: what a protocol that has such blocks hands to a model.
+/// An outcome as content blocks, for protocols that have such blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Projection {
-    /// What the model sees, each text within the tool's budget.
+    /// What the model sees. Each text is within the tool's budget.
     pub content: Vec<Content>,
-    /// The call failed; the content says how.
+    /// Whether the call failed; the content then contains the error.
     pub failed: bool,
-    /// It comes from the world outside: nothing in it is an instruction.
+    /// Whether the content comes from outside systems. Nothing in it is an instruction then.
     pub untrusted: bool,
 }
 
-/// The same as [`for_model`], through the tool's projector and within its budget.
-pub(crate) fn shown<'o>(result: Result<&'o Output, &ToolError>, lens: &Lens, place: &Place<'_>) -> Cow<'o, Value> {
+/// Like [`for_model`], through the tool's projector and within its budget.
+pub(crate) fn shown<'o>(
+    result: Result<&'o Output, &ToolError>,
+    view: &ModelView,
+    uri: &OutputUri<'_>,
+) -> Cow<'o, Value> {
     match result {
-        Ok(output) => marked(lens.value(output, place), lens.open_world),
+        Ok(output) => marked(view.value(output, uri), view.open_world),
         Err(_) => Cow::Owned(for_model(result, false)),
     }
 }
 
-/// The same as native content blocks.
-pub(crate) fn projection(result: Result<&Output, &ToolError>, lens: &Lens, place: &Place<'_>) -> Projection {
+/// Like [`shown`], as content blocks.
+pub(crate) fn projection(result: Result<&Output, &ToolError>, view: &ModelView, uri: &OutputUri<'_>) -> Projection {
     match result {
         Ok(output) => {
-            let content = lens.content(output, place);
-            Projection { content, failed: false, untrusted: lens.open_world }
+            let content = view.content(output, uri);
+            Projection { content, failed: false, untrusted: view.open_world }
         }
         Err(error) => {
             let text = json!({ "error": ErrorView::of(error) }).to_string();
@@ -127,8 +132,8 @@ fn hidden(what: &str, correlation: &str) -> Cow<'static, str> {
     format!("{what} (correlation id {correlation})").into()
 }
 
-/// At most [`ERROR_BYTES`]: head and tail, with a count of what lies between. What is cut is kept nowhere, so there is
-/// nothing to read on.
+/// Shortens a text to [`ERROR_BYTES`]: its head, a count of the omitted bytes, and its tail. The omitted part is not
+/// kept, so the notice does not tell how to read it.
 pub(crate) fn bounded(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.len() <= ERROR_BYTES {
         text
@@ -164,7 +169,7 @@ mod tests {
         let recorded = serde_json::to_string(&error).unwrap();
         assert!(recorded.contains("c-1") && !recorded.contains("hunter2"), "{recorded}");
         let ToolError::Internal(internal) = error else { panic!("an io error is internal") };
-        assert_eq!(internal.chain(), ["password=hunter2"], "the log gets the whole chain");
+        assert_eq!(internal.chain(), ["password=hunter2"], "the log contains the whole chain");
     }
 
     #[test]
@@ -172,9 +177,9 @@ mod tests {
         let error = ToolError::failed(format!("{}at last: disk full", "ü".repeat(ERROR_BYTES)));
         let view = ErrorView::of(&error);
         assert!(view.message.len() <= ERROR_BYTES && view.message.starts_with("üü"), "{}", view.message);
-        assert!(view.message.ends_with("üat last: disk full"), "the cause stands at the end: {}", view.message);
+        assert!(view.message.ends_with("üat last: disk full"), "the cause at the end is kept: {}", view.message);
         assert!(view.message.contains(" of 8210 bytes omitted here"), "{}", view.message);
         let again = ToolError::failed(view.message.clone());
-        assert_eq!(ErrorView::of(&again).message, view.message, "recorded or shown, it is the same text");
+        assert_eq!(ErrorView::of(&again).message, view.message, "the recorded and the displayed text are the same");
     }
 }

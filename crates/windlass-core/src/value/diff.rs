@@ -1,4 +1,4 @@
-//! Where two values differ, for people who have to find out what changed.
+//! Finds where two values differ, for people who investigate what changed.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use crate::tool::HIDDEN;
 
-/// How many differences are worth naming; the first ones are what a person acts on.
-const MOST: usize = 5;
-/// How much of a differing value is shown.
+/// How many differences are reported. A person acts on the first ones.
+const MAX_DIFFERENCES: usize = 5;
+/// How many characters of a differing value are shown.
 const SHOWN_CHARS: usize = 80;
 
-/// One place where what is asked now differs from what was recorded.
+/// One location where the requested value differs from the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// JSON pointer of the place (the empty pointer is the whole value).
+    /// JSON pointer of the location; empty for the whole value.
     pub pointer: String,
-    /// What the journal has there; `None` where it has nothing.
+    /// The recorded value; `None` if the journal has none there.
     pub recorded: Option<String>,
-    /// What the code asks for now; `None` where it asks for nothing.
+    /// The requested value; `None` if the code passes none there.
     pub asked: Option<String>,
 }
 
 impl Difference {
-    /// Says where, and no longer what.
+    /// Hides the values and keeps the location.
     pub(crate) fn hide(&mut self) {
         for side in [&mut self.recorded, &mut self.asked].into_iter().flatten() {
             HIDDEN.clone_into(side);
@@ -34,13 +34,13 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.pointer.is_empty() { "(whole value)" } else { &self.pointer };
+        let location = if self.pointer.is_empty() { "(whole value)" } else { &self.pointer };
         let side = |side: &Option<String>| side.clone().unwrap_or_else(|| "nothing".to_owned());
-        write!(f, "{place}: recorded {}, asked {}", side(&self.recorded), side(&self.asked))
+        write!(f, "{location}: recorded {}, asked {}", side(&self.recorded), side(&self.asked))
     }
 }
 
-/// The first few places where `asked` differs from `recorded`, in document order of the recorded value.
+/// The first few differences, sorted by key.
 pub(crate) fn differences(recorded: &Value, asked: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(&mut String::new(), Some(recorded), Some(asked), &mut found);
@@ -48,7 +48,7 @@ pub(crate) fn differences(recorded: &Value, asked: &Value) -> Vec<Difference> {
 }
 
 fn compare(pointer: &mut String, recorded: Option<&Value>, asked: Option<&Value>, found: &mut Vec<Difference>) {
-    if found.len() >= MOST || recorded == asked {
+    if found.len() >= MAX_DIFFERENCES || recorded == asked {
         return;
     }
     match (recorded, asked) {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_places_that_differ() {
+    fn differing_locations_are_named() {
         check(json!({"a": 1}), json!({"a": 1}), &[]);
         check(json!(1), json!("1"), &["(whole value): recorded 1, asked \"1\""]);
         check(
@@ -112,10 +112,10 @@ mod tests {
     }
 
     #[test]
-    fn stops_after_the_first_few_and_cuts_at_characters() {
+    fn only_the_first_differences_are_listed_and_long_values_are_cut() {
         let old: Vec<u32> = (0..20).collect();
         let new: Vec<u32> = (20..40).collect();
-        assert_eq!(differences(&json!(old), &json!(new)).len(), MOST);
+        assert_eq!(differences(&json!(old), &json!(new)).len(), MAX_DIFFERENCES);
         let found = differences(&json!("ü".repeat(200)), &json!(null));
         assert_eq!(found[0].recorded.as_ref().unwrap().chars().count(), SHOWN_CHARS + 1);
     }

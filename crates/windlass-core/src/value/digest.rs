@@ -1,15 +1,16 @@
-//! Digests of values in an encoding of our own: type-tagged, key-sorted, length-prefixed and versioned, so that two
-//! builds, two JSON libraries or two map orders can never disagree about whether two values are the same.
+//! Digests of JSON values. The encoding is type-tagged, key-sorted, length-prefixed and versioned, so that the digest
+//! does not depend on the build, the JSON library or the order of map keys.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// Changes when the encoding does; part of every digest.
+/// Part of every digest; changes with the encoding.
 const VERSION: u8 = 1;
 
-/// A 256-bit digest. Printed as `d1:` and 64 hexadecimal digits, the `1` being the version of the encoding.
+/// A 256-bit digest of a JSON value. Printed as `d1:` and 64 hexadecimal digits; the `1` is the version of the
+/// encoding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -25,13 +26,13 @@ impl Digest {
         self.0
     }
 
-    /// The first 32 bits, where a little of the digest is enough.
+    /// The first 32 bits, for short forms.
     pub(crate) fn prefix(&self) -> u32 {
         u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
     }
 }
 
-/// Feeds typed pieces into a digest.
+/// Encodes typed values into a digest.
 pub(crate) struct Encoder(blake3::Hasher);
 
 impl Encoder {
@@ -61,7 +62,7 @@ impl Encoder {
                 items.iter().for_each(|item| self.value(item));
             }
             Value::Object(map) => {
-                // Sorted here, whatever order the map keeps.
+                // Sorted here, because the map may keep another order.
                 let mut keys: Vec<&String> = map.keys().collect();
                 keys.sort_unstable();
                 self.length(b'o', keys.len());

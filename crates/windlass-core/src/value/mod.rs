@@ -1,4 +1,4 @@
-//! What the kernel does with JSON values besides passing them on.
+//! Operations on JSON values: digests, differences, size limits and reading.
 
 pub(crate) mod diff;
 pub(crate) mod digest;

@@ -1,4 +1,4 @@
-//! Bounds on values, measured without serialising them.
+//! Limits on the size and depth of values, measured without serialising them.
 
 use std::fmt;
 
@@ -6,21 +6,22 @@ use serde_json::Value;
 
 use crate::limits::VALUE_DEPTH;
 
-/// Why a value is too big to take.
+/// Why a value is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TooBig {
     Bytes,
     Depth,
 }
 
-/// Whether `value` stays within `bytes` (roughly its compact JSON text) and within the depth limit. Stops at the first
+/// Whether a value is at most `bytes` long (about its compact JSON text) and within the depth limit. Stops at the first
 /// excess, so refusing a huge value costs no more than accepting the largest allowed one.
 pub(crate) fn check(value: &Value, bytes: usize) -> Result<(), TooBig> {
     spend(value, &mut { bytes }, VALUE_DEPTH)
 }
 
-/// Refuses a value that is nested too deep, in a sentence about `what`. Every output passes here, so nothing but depth is looked at.
-pub(crate) fn shallow(value: &Value, what: impl fmt::Display) -> Result<(), String> {
+/// Refuses a value that is nested too deeply, with a message about `what`. Every output is checked, so it only measures
+/// the depth.
+pub(crate) fn check_depth(value: &Value, what: impl fmt::Display) -> Result<(), String> {
     if !is_deeper(value, VALUE_DEPTH) {
         return Ok(());
     }
@@ -36,7 +37,7 @@ fn is_deeper(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Roughly how many bytes of compact JSON text `value` is.
+/// The approximate number of bytes of the compact JSON text.
 pub(crate) fn of(value: &Value) -> usize {
     let mut left = usize::MAX;
     match spend(value, &mut left, usize::MAX) {
@@ -45,7 +46,7 @@ pub(crate) fn of(value: &Value) -> usize {
     }
 }
 
-/// Takes the size of `value` from what is left. A call walks its arguments here, so this is a plain loop.
+/// Subtracts the size of a value from what is left. Every call walks its arguments here, so this is a plain loop.
 fn spend(value: &Value, left: &mut usize, depth: usize) -> Result<(), TooBig> {
     let Some(depth) = depth.checked_sub(1) else { return Err(TooBig::Depth) };
     match value {
@@ -87,7 +88,7 @@ mod tests {
             deep = json!([deep]);
         }
         assert_eq!(check(&deep, 1 << 20), Err(TooBig::Depth));
-        assert!(shallow(&deep, "it").unwrap_err().starts_with("it is nested deeper than 128"));
-        assert_eq!(shallow(&deep[0], "it"), Ok(()));
+        assert!(check_depth(&deep, "it").unwrap_err().starts_with("it is nested deeper than 128"));
+        assert_eq!(check_depth(&deep[0], "it"), Ok(()));
     }
 }

@@ -1,4 +1,4 @@
-//! Who asks, and what they may do.
+//! Authentication and authorization: the sender of a request, and the scopes it has.
 
 mod tokens;
 
@@ -9,56 +9,57 @@ use std::sync::{Arc, LazyLock};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use windlass::{Layers, RunId, Windlass};
+use windlass::tool::Layers;
+use windlass::{RunId, Windlass};
 
 pub use tokens::TokensError;
-pub(crate) use tokens::{Made, Tokens};
+pub(crate) use tokens::{CreateOutcome, Tokens};
 
 use crate::app::Shared;
 use crate::extract::shortened;
-use crate::refusal::{Answer, Refusal};
+use crate::refusal::{ApiResult, Refusal};
 use crate::wire::Scope;
 
-/// Who asks where nobody says so.
+/// The name of senders that need no token.
 static LOCAL: LazyLock<Arc<str>> = LazyLock::new(|| "local".into());
 
-/// Who asks, as the guard found out.
+/// How a request is authenticated; a request extension that the guard adds.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
-    /// Somebody at this machine, where no tokens are needed: may do everything.
+    /// From this machine, as long as no tokens exist: full access.
     Local,
-    /// The bearer of a token.
+    /// With a valid token.
     Token(Arc<Bearer>),
-    /// Somebody without a token.
-    Nobody,
-    /// Somebody with a token that is none, or none any more.
-    Void(&'static str),
+    /// Without a token.
+    Anonymous,
+    /// With an invalid token, for this reason.
+    Invalid(&'static str),
 }
 
-/// The bearer of a token.
+/// The holder of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bearer {
     pub(crate) id: Arc<str>,
     pub(crate) name: Arc<str>,
     pub(crate) scopes: Vec<Scope>,
-    /// What it sees and calls tools through, if not all of them.
+    /// The layer through which the bearer sees and calls tools, if its token is bound to one.
     pub(crate) layer: Option<Arc<str>>,
 }
 
 impl Access {
-    /// Looks at a request's `Authorization`.
+    /// Checks the `Authorization` header.
     pub(crate) fn of(app: &Shared, headers: &HeaderMap) -> Self {
         if app.options.trusted || app.is_open() {
             return Self::Local;
         }
-        let Some(value) = headers.get(header::AUTHORIZATION) else { return Self::Nobody };
+        let Some(value) = headers.get(header::AUTHORIZATION) else { return Self::Anonymous };
         let bearer = value.to_str().ok().and_then(|value| {
             let (scheme, secret) = value.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
         });
         match bearer {
-            Some(secret) => app.tokens.bearer(secret).map_or_else(Self::Void, Self::Token),
-            None => Self::Void("`Authorization` is not of the form `Bearer TOKEN`"),
+            Some(secret) => app.tokens.bearer(secret).map_or_else(Self::Invalid, Self::Token),
+            None => Self::Invalid("`Authorization` is not of the form `Bearer TOKEN`"),
         }
     }
 
@@ -66,120 +67,135 @@ impl Access {
         match self {
             Self::Local => true,
             Self::Token(bearer) => bearer.scopes.contains(&scope),
-            Self::Nobody | Self::Void(_) => false,
+            Self::Anonymous | Self::Invalid(_) => false,
         }
     }
 
-    fn who(&self) -> Who {
+    fn identity(&self) -> Identity {
         match self {
-            Self::Token(bearer) => Who {
+            Self::Token(bearer) => Identity {
                 name: bearer.name.clone(),
-                approves: bearer.scopes.contains(&Scope::Approve),
+                may_approve: bearer.scopes.contains(&Scope::Approve),
                 layer: bearer.layer.clone(),
+                without_read: (!bearer.scopes.contains(&Scope::Read)).then(|| bearer.id.clone()),
             },
-            _ => Who { name: LOCAL.clone(), approves: true, layer: None },
+            _ => Identity { name: LOCAL.clone(), may_approve: true, layer: None, without_read: None },
         }
     }
 }
 
 impl crate::app::App {
-    /// Whether everybody who reaches this server is its owner: it listens to its own machine only, and has no tokens.
+    /// Whether no token is needed: the server listens on a loopback address and has no tokens.
     fn is_open(&self) -> bool {
         self.hosts.bound.is_none_or(|bound| bound.ip().is_loopback()) && self.tokens.is_empty()
     }
 }
 
-/// Who does something, as the journal names them.
+/// The sender of a request, by the name that the journal records.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
+pub(crate) struct Identity {
     pub(crate) name: Arc<str>,
-    /// Whether they may approve and answer.
-    pub(crate) approves: bool,
-    /// The layer that a token is bound to.
+    /// Whether the sender may approve calls and answer inputs.
+    pub(crate) may_approve: bool,
+    /// The layer that the token is bound to.
     layer: Option<Arc<str>>,
+    /// The id of a token without the scope `read`.
+    without_read: Option<Arc<str>>,
 }
 
-impl Who {
-    /// The same for calls under a key, and the layers that they name themselves. What was called before through a layer that
-    /// is not there any more is found by its key all the same.
-    pub(crate) async fn caller<'a>(
+impl Identity {
+    /// The permission to read a run of an own call, for a token that needs one.
+    pub(crate) fn run_access(&self, app: &Shared, run: RunId) -> Option<String> {
+        self.without_read.as_ref().map(|token| app.tokens.run_access(token, run))
+    }
+
+    /// The runtime for a call, and the layer that the call has to name itself. A layer may have been removed since the
+    /// call was first made: then a repeated request still finds its run by the key, through the runtime without layers.
+    pub(crate) async fn call_runtime<'a>(
         &self,
         app: &'a Shared,
-        asked: Option<&str>,
+        requested: Option<&str>,
         key: Option<&str>,
-    ) -> Answer<(Cow<'a, Windlass>, Option<Arc<str>>)> {
-        let refusal = match self.windlass(app, asked) {
+    ) -> ApiResult<(Cow<'a, Windlass>, Option<Arc<str>>)> {
+        let refusal = match self.windlass(app, requested) {
             Ok(windlass) => return Ok((windlass, None)),
             Err(refusal) => refusal,
         };
-        match (self.layer(asked)?, key) {
-            (Some(layer), Some(key)) if app.windlass.keyed(key).await?.is_some() => {
+        match (self.layer(requested)?, key) {
+            (Some(layer), Some(key)) if app.windlass.runtime().keyed(key).await?.is_some() => {
                 Ok((Cow::Borrowed(&app.windlass), Some(layer)))
             }
             _ => Err(refusal),
         }
     }
 
-    /// The layer of its token, or the one that its request names.
-    fn layer(&self, asked: Option<&str>) -> Answer<Option<Arc<str>>> {
-        match (&self.layer, asked) {
+    /// The layer of the token, or else the one that the request names.
+    fn layer(&self, requested: Option<&str>) -> ApiResult<Option<Arc<str>>> {
+        match (&self.layer, requested) {
             (Some(own), Some(other)) if **own != *other => {
                 let detail = format!(
-                    "the token `{}` is bound to the layer `{own}` and can use no other; leave out `layer`",
+                    "the token `{}` is bound to the layer `{own}` and cannot use another; leave out `layer`",
                     self.name
                 );
-                Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", &**own))
+                Err(forbidden(detail).with("layer", &**own))
             }
             (Some(own), _) => Ok(Some(own.clone())),
-            (None, asked) => Ok(asked.map(Into::into)),
+            (None, requested) => Ok(requested.map(Into::into)),
         }
     }
 
-    /// The runtime as this client may use it: through the layer of its token, or through the one that its request names.
-    pub(crate) fn windlass<'a>(&self, app: &'a Shared, asked: Option<&str>) -> Answer<Cow<'a, Windlass>> {
-        let Some(layer) = self.layer(asked)? else { return Ok(Cow::Borrowed(&app.windlass)) };
+    /// The runtime through the layer of the token, or else through the one that the request names.
+    pub(crate) fn windlass<'a>(&self, app: &'a Shared, requested: Option<&str>) -> ApiResult<Cow<'a, Windlass>> {
+        let Some(layer) = self.layer(requested)? else { return Ok(Cow::Borrowed(&app.windlass)) };
         app.windlass.in_layers(&Layers::from_iter([layer])).map(Cow::Owned).map_err(|missing| {
-            let why = format!("{missing} here; add `[layer.{}]` to the config, or use another", shortened(&missing.0));
-            Refusal::conflict("no_layer", why)
+            let name = shortened(&missing.0);
+            let detail = format!(
+                "the layer `{name}` does not exist; add `[layer.{name}]` to the configuration, or use another layer"
+            );
+            Refusal::conflict("layer_not_found", detail)
         })
     }
 
-    /// Refuses to act on a run outside of the layer that a token is bound to. A layer above or below the token's own may show
-    /// more than the token does, so the run has exactly that layer.
-    pub(crate) async fn may_act_on(&self, app: &Shared, run: RunId) -> Answer<()> {
+    /// Refuses a run that was not called through exactly the layer that the token is bound to. A layer above or below
+    /// it could give access to other tools.
+    pub(crate) async fn may_act_on(&self, app: &Shared, run: RunId) -> ApiResult<()> {
         let Some(own) = &self.layer else { return Ok(()) };
-        if app.windlass.layers_of(run).await?.names() == [own.clone()] {
+        if app.windlass.runtime().layers_of(run).await?.names() == [own.clone()] {
             return Ok(());
         }
-        Err(self.bound(own, &format!("run {run} was not called through it alone")))
+        Err(self.bound_to(own, &format!("run {run} was not called through this layer alone")))
     }
 
-    /// Refuses what concerns the runs of all layers to a token that is bound to one.
-    pub(crate) fn may_act_on_all(&self) -> Answer<()> {
-        self.layer.as_ref().map_or(Ok(()), |own| Err(self.bound(own, "this concerns the runs of all layers")))
+    /// Refuses a request that affects the runs of all layers, if the token is bound to one.
+    pub(crate) fn may_act_on_all(&self) -> ApiResult<()> {
+        self.layer.as_ref().map_or(Ok(()), |own| Err(self.bound_to(own, "the request affects the runs of all layers")))
     }
 
-    fn bound(&self, own: &str, why: &str) -> Refusal {
-        let detail = format!("the token `{}` is bound to the layer `{own}`, and {why}; use another token", self.name);
-        Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("layer", own)
+    fn bound_to(&self, own: &str, why: &str) -> Refusal {
+        let detail = format!("the token `{}` is bound to the layer `{own}`, but {why}; use another token", self.name);
+        forbidden(detail).with("layer", own)
     }
 }
 
-/// Somebody who may do what a handler does; taking it as an argument is asking for it.
-pub(crate) struct May<S> {
-    pub(crate) who: Who,
+fn forbidden(detail: String) -> Refusal {
+    Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Access denied", detail)
+}
+
+/// A sender with the scope `S`. A handler requires the scope by taking this as an argument.
+pub(crate) struct Authorized<S> {
+    pub(crate) identity: Identity,
     scope: PhantomData<fn() -> S>,
 }
 
 /// A scope as a type.
-pub(crate) trait Needs {
+pub(crate) trait RequiredScope {
     const SCOPE: Scope;
 }
 
 macro_rules! scopes {
     ($($name:ident),*) => {$(
         pub(crate) struct $name;
-        impl Needs for $name {
+        impl RequiredScope for $name {
             const SCOPE: Scope = Scope::$name;
         }
     )*};
@@ -187,41 +203,83 @@ macro_rules! scopes {
 
 scopes!(Read, Call, Approve, Admin);
 
-impl<S: Needs> FromRequestParts<Shared> for May<S> {
+impl<S: RequiredScope> FromRequestParts<Shared> for Authorized<S> {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Refusal> {
-        let access = parts.extensions.get::<Access>().unwrap_or(&Access::Nobody);
+        let access = parts.extensions.get::<Access>().unwrap_or(&Access::Anonymous);
         if access.may(S::SCOPE) {
-            return Ok(Self { who: access.who(), scope: PhantomData });
+            return Ok(Self { identity: access.identity(), scope: PhantomData });
         }
-        Err(refused(access, S::SCOPE))
+        Err(missing_scope(access, S::SCOPE))
     }
 }
 
-fn refused(access: &Access, scope: Scope) -> Refusal {
-    let word = scope_word(scope);
+/// A sender that may read runs: all of them with the scope `read`, those of its own calls with the scope `call`.
+pub(crate) struct RunReader(Access);
+
+impl FromRequestParts<Shared> for RunReader {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Refusal> {
+        let access = parts.extensions.get::<Access>().cloned().unwrap_or(Access::Anonymous);
+        if access.may(Scope::Read) || access.may(Scope::Call) {
+            return Ok(Self(access));
+        }
+        Err(missing_scope(&access, Scope::Read))
+    }
+}
+
+impl RunReader {
+    /// Refuses a run that the sender may not read. `run_access`: the permission that a 202 response gave it. Whether the
+    /// run exists is not revealed.
+    pub(crate) fn may_read(&self, app: &Shared, run: RunId, run_access: Option<&str>) -> ApiResult<()> {
+        match &self.0 {
+            access if access.may(Scope::Read) => Ok(()),
+            Access::Token(bearer) => {
+                if run_access.is_some_and(|given| app.tokens.allows_run(&bearer.id, run, given)) {
+                    return Ok(());
+                }
+                let detail = format!(
+                    "the token `{}` lacks the scope `read` and can read only the runs of its own calls; use the \
+                     `Location` of the 202 response to the call, or a token with the scope `read`",
+                    bearer.name
+                );
+                Err(forbidden(detail).with("scope", "read"))
+            }
+            access => Err(missing_scope(access, Scope::Read)),
+        }
+    }
+
+    /// Whether the sender needs a permission for each run.
+    pub(crate) fn needs_access(&self) -> bool {
+        !self.0.may(Scope::Read)
+    }
+}
+
+fn missing_scope(access: &Access, scope: Scope) -> Refusal {
+    let scope = scope_name(scope);
     let unauthorized = |detail: String| {
-        Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "Who are you?", detail)
+        Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "Authentication required", detail)
             .header(header::WWW_AUTHENTICATE, "Bearer realm=\"windlass\"")
     };
     match access {
         Access::Token(bearer) => {
             let detail = format!(
-                "the token `{}` lacks the scope `{word}`; use one that has it, or have one made (`windlass token create`)",
+                "the token `{}` lacks the scope `{scope}`; use a token that has it (`windlass token create` makes one)",
                 bearer.name
             );
-            Refusal::new(StatusCode::FORBIDDEN, "forbidden", "Not allowed", detail).with("scope", word)
+            forbidden(detail).with("scope", scope)
         }
-        Access::Void(why) => unauthorized(format!("{why}; use a token of this server")),
-        Access::Nobody | Access::Local => unauthorized(format!(
-            "this needs a token with the scope `{word}`: send `Authorization: Bearer TOKEN`; `windlass token create` makes \
-             one"
+        Access::Invalid(why) => unauthorized(format!("{why}; use a token of this server")),
+        Access::Anonymous | Access::Local => unauthorized(format!(
+            "the request has no token, and needs one with the scope `{scope}`: send `Authorization: Bearer TOKEN` \
+             (`windlass token create` makes one)"
         )),
     }
 }
 
-pub(crate) fn scope_word(scope: Scope) -> &'static str {
+fn scope_name(scope: Scope) -> &'static str {
     match scope {
         Scope::Read => "read",
         Scope::Call => "call",

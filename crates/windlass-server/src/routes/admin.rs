@@ -1,18 +1,18 @@
-//! Housekeeping.
+//! Administration of the store and the configuration.
 
 use axum::extract::State;
 
-use crate::access::{Admin, May};
-use crate::answer::ok;
+use crate::access::{Admin, Authorized};
 use crate::app::Shared;
-use crate::extract::{Json, Key};
-use crate::refusal::{Answer, Refusal};
-use crate::wire::{BackupAnswer, BackupRequest, FileCheck, ReloadAnswer, TidyAnswer};
+use crate::extract::{IdempotencyKey, Json};
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::ok;
+use crate::wire::{BackupRequest, BackupResponse, FileCheck, ReloadResponse, TidyResponse};
 
-/// Let go of what is kept no longer
+/// Remove runs and artifacts that retention no longer keeps
 #[utoipa::path(post, path = "/v1/admin/tidy", tag = "admin",
-    responses((status = 200, description = "What went", body = TidyAnswer)))]
-pub(super) async fn tidy(State(app): State<Shared>, _may: May<Admin>, _key: Key) -> Answer {
+    responses((status = 200, description = "What was removed", body = TidyResponse)))]
+pub(super) async fn tidy(State(app): State<Shared>, _authorized: Authorized<Admin>, _key: IdempotencyKey) -> ApiResult {
     let tidied = app.windlass.tidy().await?;
     let mut artifacts = 0;
     loop {
@@ -22,56 +22,71 @@ pub(super) async fn tidy(State(app): State<Shared>, _may: May<Admin>, _key: Key)
             break;
         }
     }
-    let answer = TidyAnswer { summarized: tidied.summarized as u64, removed: tidied.removed as u64, artifacts };
+    let answer = TidyResponse { summarized: tidied.summarized as u64, removed: tidied.removed as u64, artifacts };
     Ok(ok(&answer))
 }
 
-/// Write a copy of the database file
+/// Back up the database file
 ///
-/// While work goes on. It appears when it is whole, and overwrites nothing.
+/// The server continues to work meanwhile. The file appears when the backup is complete; an existing file is not
+/// overwritten.
 #[utoipa::path(post, path = "/v1/admin/backup", tag = "admin", request_body = BackupRequest,
-    responses((status = 200, description = "Where the copy is", body = BackupAnswer)))]
+    responses((status = 200, description = "The path of the backup", body = BackupResponse)))]
 pub(super) async fn backup(
     State(app): State<Shared>,
-    _may: May<Admin>,
-    _key: Key,
+    _authorized: Authorized<Admin>,
+    _key: IdempotencyKey,
     Json(request): Json<BackupRequest>,
-) -> Answer {
+) -> ApiResult {
     let path = std::path::Path::new(&request.to);
     if !path.is_absolute() || request.to.contains('\0') {
-        return Err(Refusal::invalid("`to` is an absolute path on the machine of the server"));
+        return Err(Refusal::invalid("`to` must be an absolute path on the server's machine"));
     }
-    app.windlass.backup(path).await?;
-    let key_file = app.windlass.key_file().map(|path| path.display().to_string());
-    Ok(ok(&BackupAnswer { to: request.to, key_file }))
+    let Some(file) = app.windlass.file() else {
+        return Err(Refusal::invalid(
+            "only a database file can be backed up, and this server keeps its runs in memory",
+        ));
+    };
+    file.backup(path).await?;
+    let key_file = file.key_file().map(|path| path.display().to_string());
+    Ok(ok(&BackupResponse { to: request.to, key_file }))
 }
 
-/// Look through the whole store
+/// Check the whole store for damage
 #[utoipa::path(post, path = "/v1/admin/check", tag = "admin",
-    responses((status = 200, description = "What was found", body = FileCheck)))]
-pub(super) async fn check(State(app): State<Shared>, _may: May<Admin>, _key: Key) -> Answer {
-    let windlass = app.windlass.clone();
-    // It reads the whole file, and must not hold up requests meanwhile.
-    let checked = tokio::task::spawn_blocking(move || windlass.check()).await;
+    responses((status = 200, description = "The problems that were found", body = FileCheck)))]
+pub(super) async fn check(
+    State(app): State<Shared>,
+    _authorized: Authorized<Admin>,
+    _key: IdempotencyKey,
+) -> ApiResult {
+    let Some(file) = app.windlass.file() else { return Ok(ok(&FileCheck { ok: true, problems: Vec::new() })) };
+    // Reads the whole file, so it must not block a thread of the executor.
+    let checked = tokio::task::spawn_blocking(move || file.check()).await;
     let checked = checked.map_err(|error| {
-        tracing::error!("the check of the file ended early: {error}");
+        tracing::error!("the check of the store panicked: {error}");
         Refusal::internal()
     })?;
-    let Some(report) = checked? else { return Ok(ok(&FileCheck { ok: true, problems: Vec::new() })) };
+    let report = checked?;
     let missing = report.missing_keys(&report.path);
     let mut problems = report.problems;
     problems.extend(missing);
     Ok(ok(&FileCheck { ok: problems.is_empty(), problems }))
 }
 
-/// Read the configuration anew
+/// Reload the configuration
 ///
-/// Runs go on meanwhile. If it has a problem, everything stays as it is.
+/// Runs continue meanwhile. If the new configuration has a problem, the old one stays in effect.
 #[utoipa::path(post, path = "/v1/admin/reload", tag = "admin",
-    responses((status = 200, description = "What changed", body = ReloadAnswer)))]
-pub(super) async fn reload(State(app): State<Shared>, _may: May<Admin>, _key: Key) -> Answer {
+    responses((status = 200, description = "What changed", body = ReloadResponse)))]
+pub(super) async fn reload(
+    State(app): State<Shared>,
+    _authorized: Authorized<Admin>,
+    _key: IdempotencyKey,
+) -> ApiResult {
     let Some(reload) = &app.options.reload else {
-        return Err(Refusal::conflict("nothing_to_reload", "this server was started without a configuration file"));
+        let detail = "the server was started without a configuration file, so there is nothing to reload";
+        return Err(Refusal::conflict("no_config_file", detail));
     };
     match reload().await {
         Ok(answer) => Ok(ok(&answer)),

@@ -1,4 +1,4 @@
-//! Artifacts: streamed in, streamed out, whole or in parts.
+//! Artifacts: upload, and download of a whole artifact or a range of it.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -7,119 +7,120 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use windlass::{Access, Artifact, ArtifactError, ArtifactId, ArtifactReader, Stored};
+use windlass::Artifact;
+use windlass::store::{Access, ArtifactError, ArtifactId, ArtifactReader, Stored};
 
 use super::calls::check_session;
-use super::range::{Wanted, wanted};
-use crate::access::{Call, May, Read};
-use crate::answer::located;
+use super::range::{ByteRange, parse_range};
+use crate::access::{Authorized, Call, Read};
 use crate::app::Shared;
-use crate::extract::{Key, Place, Query, announced, linger, shortened};
-use crate::guard::{Asker, Takes, too_much_held};
-use crate::refusal::{Answer, Refusal};
-use crate::wire::ArtifactAnswer;
+use crate::extract::{IdempotencyKey, PathParam, Query, content_length, drain_body, incomplete_body, shortened};
+use crate::guard::{BufferedBytes, QuotaClient, too_many_bytes};
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::located;
+use crate::wire::ArtifactResponse;
 
-/// What content is that nothing more is known of.
-const BYTES: &str = "application/octet-stream";
+/// Media type of content of unknown type.
+const UNKNOWN_TYPE: &str = "application/octet-stream";
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct StoreQuery {
-    /// The session whose runs may refer to it.
+    /// Session whose runs may refer to the artifact.
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     session: String,
-    /// Its media type; the `Content-Type` of the request unless said.
+    /// Media type; by default the `Content-Type` of the request.
     #[param(min_length = 1, max_length = 255, pattern = "^[0-9A-Za-z!#$&^_.+-]+/[0-9A-Za-z!#$&^_.+-]+( *;[ -~]*)?$")]
     media_type: Option<String>,
-    /// Its file name.
+    /// File name.
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     name: Option<String>,
 }
 
 /// Store an artifact
 ///
-/// For a run of a session to be started with, within an hour; that run keeps it from then on. The name is the digest of the
-/// content, so storing the same again is harmless.
+/// It is kept for an hour, and longer if a run of the session refers to it. Its id is the digest of the content, so it
+/// can be stored repeatedly.
 #[utoipa::path(post, path = "/v1/artifacts", tag = "artifacts", params(StoreQuery),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
-    responses((status = 201, description = "It is stored", body = ArtifactAnswer)))]
+    responses((status = 201, description = "The stored artifact", body = ArtifactResponse)))]
 pub(super) async fn store(
     State(app): State<Shared>,
-    _may: May<Call>,
-    _key: Key,
-    Asker(client): Asker,
+    _authorized: Authorized<Call>,
+    _key: IdempotencyKey,
+    QuotaClient(client): QuotaClient,
     Query(query): Query<StoreQuery>,
     request: Request,
-) -> Answer {
+) -> ApiResult {
     check_session(&query.session)?;
-    let given = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let media_type = query.media_type.or(given).unwrap_or_else(|| BYTES.to_owned());
+    let content_type =
+        request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let media_type = query.media_type.or(content_type).unwrap_or_else(|| UNKNOWN_TYPE.to_owned());
     check_media_type(&media_type)?;
     let mut writer = app.windlass.new_artifact(query.session.as_str(), media_type.as_str());
     let limit = writer.limit();
-    if announced(request.headers()).is_some_and(|length| length > limit) {
+    if content_length(request.headers()).is_some_and(|length| length > limit) {
         let (parts, body) = request.into_parts();
-        linger(&parts.headers, body).await;
-        return Err(refused(ArtifactError::TooLarge { limit }));
+        drain_body(&parts.headers, body).await;
+        return Err(artifact_refusal(ArtifactError::TooLarge { limit }));
     }
-    // What has arrived of it and is not stored yet.
-    let _held = match &client {
+    // For the part that has arrived and is not stored yet.
+    let _permit = match &client {
         Some(client) => {
-            let held = app.bytes.take(client, windlass::limits::ARTIFACT_PIECE);
-            Some(held.ok_or_else(|| too_much_held(&app).header(header::CONNECTION, "close"))?)
+            let permit = app.bytes.take(client, windlass::limits::ARTIFACT_PIECE);
+            Some(permit.ok_or_else(|| too_many_bytes(&app).header(header::CONNECTION, "close"))?)
         }
         None => None,
     };
     if let Some(name) = &query.name {
         if name.is_empty() || name.chars().count() > 255 || name.chars().any(char::is_control) {
-            return Err(Refusal::invalid("name has 1 to 255 visible characters"));
+            return Err(Refusal::invalid("`name` must have 1 to 255 visible characters"));
         }
         writer = writer.named(name.as_str());
     }
     let mut stream = request.into_body().into_data_stream();
     loop {
-        let piece = tokio::time::timeout(app.options.limits.body, stream.next()).await.map_err(|_| {
-            let why = "the next piece did not arrive in time; send it again from the beginning";
-            Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "The request took too long to arrive", why)
+        let chunk = tokio::time::timeout(app.options.limits.body_timeout, stream.next()).await.map_err(|_| {
+            let detail = "the next part of the body did not arrive in time; send the artifact again from the beginning";
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "Request body timed out", detail)
                 .header(header::CONNECTION, "close")
         })?;
-        let Some(piece) = piece else { break };
-        let piece = piece.map_err(|error| {
-            Refusal::bad_request("broken_body", format!("the body broke off: {error}"))
-                .header(header::CONNECTION, "close")
-        })?;
-        writer.write(&piece).await.map_err(refused)?;
+        let Some(chunk) = chunk else { break };
+        let chunk = chunk.map_err(|error| incomplete_body(&error))?;
+        writer.write(&chunk).await.map_err(artifact_refusal)?;
     }
-    let artifact = writer.finish().await.map_err(refused)?;
+    let artifact = writer.finish().await.map_err(artifact_refusal)?;
     let (Some(id), size) = (artifact.id(), artifact.size()) else { return Err(Refusal::internal()) };
-    // The content has a place of its own whatever it is called, so its address says that.
-    let place = format!("/v1/artifacts/{id}?session={}&media_type={}", escaped(&query.session), escaped(&media_type));
-    let answer = ArtifactAnswer { artifact: id.to_string(), size, media_type, name: query.name };
-    Ok(located(StatusCode::CREATED, &place, &answer))
+    // The same content may be stored under several media types, so the location names the one of this request.
+    let location =
+        format!("/v1/artifacts/{id}?session={}&media_type={}", escaped(&query.session), escaped(&media_type));
+    let answer = ArtifactResponse { artifact: id.to_string(), size, media_type, name: query.name };
+    Ok(located(StatusCode::CREATED, &location, &answer))
 }
 
-fn check_media_type(text: &str) -> Answer<()> {
+fn check_media_type(text: &str) -> ApiResult<()> {
     let is_name = |name: &str| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&byte))
     };
     let kind = text.split(';').next().unwrap_or_default().trim_end_matches(' ');
     let is_kind = kind.split_once('/').is_some_and(|(kind, sort)| is_name(kind) && is_name(sort));
     if !is_kind || text.len() > 255 || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        let why = "media_type is a type and a subtype, such as text/csv or text/plain; charset=utf-8, of at most 255 characters";
-        return Err(Refusal::invalid(why));
+        let detail = "the media type is not valid; use a type and a subtype, such as text/csv or text/plain; \
+                      charset=utf-8, of at most 255 characters";
+        return Err(Refusal::invalid(detail));
     }
     Ok(())
 }
 
-/// Text as it may stand in a query.
+/// Percent-encodes a value of a query.
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
-/// What a browser shows without running it. Everything else is a file to it, whatever its type.
-fn is_shown(media_type: &str) -> bool {
+/// Whether a browser displays the type without executing scripts. Everything else is sent as a download.
+fn is_inline(media_type: &str) -> bool {
     let kind = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     matches!(
         kind.as_str(),
@@ -127,16 +128,16 @@ fn is_shown(media_type: &str) -> bool {
     )
 }
 
-fn refused(error: ArtifactError) -> Refusal {
+fn artifact_refusal(error: ArtifactError) -> Refusal {
     match error {
         ArtifactError::TooLarge { limit } => {
-            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The artifact is too large", error.to_string())
+            Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Artifact too large", error.to_string())
                 .with("limit", limit)
                 .header(header::CONNECTION, "close")
         }
         ArtifactError::Store(error) => error.into(),
         ArtifactError::Missing(_) => Refusal::not_found(error.to_string()),
-        other => Refusal::conflict("refused", other.to_string()),
+        other => Refusal::run_conflict("conflict", other.to_string()),
     }
 }
 
@@ -144,39 +145,39 @@ fn refused(error: ArtifactError) -> Refusal {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReadQuery {
-    /// The session on whose behalf it is read: only what was stored for it, or what its runs refer to. Everything unless said.
+    /// Session that reads the artifact: it must have been stored for this session, or a run of the session must refer
+    /// to it. Without a session every artifact can be read.
     #[param(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     session: Option<String>,
-    /// As what it is sent; as what it was first stored as unless said.
+    /// Media type of the response; by default the type under which the artifact was first stored.
     #[param(min_length = 1, max_length = 255, pattern = "^[0-9A-Za-z!#$&^_.+-]+/[0-9A-Za-z!#$&^_.+-]+( *;[ -~]*)?$")]
     media_type: Option<String>,
 }
 
 /// Read an artifact
 ///
-/// Whole, or a range of it. Its content never changes. It is sent as `media_type` says, or as what it was first stored as; a type
-/// that a browser might run is sent as a file.
+/// The whole content or a range of it. Types that a browser might execute are sent as a download.
 #[utoipa::path(get, path = "/v1/artifacts/{id}", tag = "artifacts",
-    params(ReadQuery, ("id" = String, Path, pattern = "^b3:[0-9a-f]{64}$"), ("range" = Option<String>, Header), ("if-none-match" = Option<String>, Header),
-           ("if-range" = Option<String>, Header)),
+    params(ReadQuery, ("id" = String, Path, pattern = "^b3:[0-9a-f]{64}$"), ("range" = Option<String>, Header),
+        ("if-none-match" = Option<String>, Header), ("if-range" = Option<String>, Header)),
     responses(
-        (status = 200, description = "All of it", content_type = "application/octet-stream", body = Vec<u8>),
-        (status = 206, description = "A part of it", content_type = "application/octet-stream", body = Vec<u8>),
-        (status = 304, description = "The reader has it"),
+        (status = 200, description = "The whole content", content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 206, description = "The requested range", content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 304, description = "The content has not changed"),
     ))]
 pub(super) async fn read(
     State(app): State<Shared>,
-    _may: May<Read>,
-    Place(id): Place<String>,
+    _authorized: Authorized<Read>,
+    PathParam(id): PathParam<String>,
     Query(query): Query<ReadQuery>,
     headers: HeaderMap,
-) -> Answer {
+) -> ApiResult {
     let id: ArtifactId = id.parse().map_err(|_| {
-        let why = format!("`{}` names no artifact: it is `b3:` and 64 hexadecimal digits", shortened(&id));
-        Refusal::bad_request("bad_artifact_id", why)
+        let detail = format!("`{}` is not an artifact id; use `b3:` and 64 hexadecimal digits", shortened(&id));
+        Refusal::bad_request("bad_artifact_id", detail)
     })?;
     let tag = format!("\"{id}\"");
-    let by = match query.session {
+    let access = match query.session {
         Some(session) => {
             check_session(&session)?;
             Access::Session(session.into())
@@ -184,41 +185,39 @@ pub(super) async fn read(
         None => Access::Owner,
     };
     query.media_type.as_deref().map_or(Ok(()), check_media_type)?;
-    let named = Artifact::stored(BYTES, Stored { id, size: 0 });
-    let reader = app.windlass.open_artifact(&named, by).await?;
+    let artifact = Artifact::stored(UNKNOWN_TYPE, Stored { id, size: 0 });
+    let reader = app.windlass.open_artifact(&artifact, access).await?;
     let media_type = match query.media_type {
         Some(media_type) => media_type,
-        // A program may have stored it as anything.
-        None => match reader.media_type().await.map_err(refused)? {
-            Some(kept) if check_media_type(&kept).is_ok() => kept.to_string(),
-            _ => BYTES.to_owned(),
+        // The library does not check media types, so the stored one may not be valid.
+        None => match reader.media_type().await.map_err(artifact_refusal)? {
+            Some(stored) if check_media_type(&stored).is_ok() => stored.to_string(),
+            _ => UNKNOWN_TYPE.to_owned(),
         },
     };
-    let has = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let known = |list: &str| {
-        list.split(',')
-            .any(|one| matches!(one.trim().trim_start_matches("W/"), "*") || one.trim().trim_start_matches("W/") == tag)
-    };
-    if has(header::IF_NONE_MATCH).is_some_and(known) {
+    let header = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let matches_tag =
+        |list: &str| list.split(',').map(|one| one.trim().trim_start_matches("W/")).any(|one| one == "*" || one == tag);
+    if header(header::IF_NONE_MATCH).is_some_and(matches_tag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
     }
     let size = reader.size();
-    let range = has(header::RANGE).filter(|_| has(header::IF_RANGE).is_none_or(|seen| seen.trim() == tag));
-    let (status, first, end) = match wanted(range, size) {
-        Wanted::Whole => (StatusCode::OK, 0, size),
-        Wanted::Part(first, last) => (StatusCode::PARTIAL_CONTENT, first, last + 1),
-        Wanted::Nothing => {
-            let why = format!("the artifact has {size} bytes, and none where the range begins");
-            let title = "There is nothing there";
-            return Err(Refusal::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", title, why)
+    let range = header(header::RANGE).filter(|_| header(header::IF_RANGE).is_none_or(|seen| seen.trim() == tag));
+    let (status, first, end) = match parse_range(range, size) {
+        ByteRange::Whole => (StatusCode::OK, 0, size),
+        ByteRange::Part(first, last) => (StatusCode::PARTIAL_CONTENT, first, last + 1),
+        ByteRange::Unsatisfiable => {
+            let detail = format!("the range starts after the end of the artifact, which has {size} bytes");
+            let (status, title) = (StatusCode::RANGE_NOT_SATISFIABLE, "Range not satisfiable");
+            return Err(Refusal::new(status, "range_not_satisfiable", title, detail)
                 .header(header::CONTENT_RANGE, &format!("bytes */{size}")));
         }
     };
-    let mut response = Response::new(Body::from_stream(pieces(reader, first, end)));
+    let mut response = Response::new(Body::from_stream(chunks(reader, first, end)));
     *response.status_mut() = status;
     let text = |text: String| HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static(""));
     let into = response.headers_mut();
-    // A browser guesses nothing and runs nothing of it.
+    // Keeps a browser from executing the content.
     into.insert(header::CONTENT_DISPOSITION, text(disposition(&media_type)));
     into.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
     into.insert(header::CONTENT_TYPE, text(media_type));
@@ -229,17 +228,17 @@ pub(super) async fn read(
     if status == StatusCode::PARTIAL_CONTENT {
         into.insert(header::CONTENT_RANGE, text(format!("bytes {first}-{}/{size}", end - 1)));
     }
-    let takes = windlass::limits::ARTIFACT_PIECE * 2;
-    response.extensions_mut().insert(Takes(usize::try_from(end - first).unwrap_or(takes).min(takes)));
+    let most = windlass::limits::ARTIFACT_PIECE * 2;
+    response.extensions_mut().insert(BufferedBytes(usize::try_from(end - first).unwrap_or(most).min(most)));
     Ok(response)
 }
 
 fn disposition(media_type: &str) -> String {
-    if is_shown(media_type) { "inline" } else { "attachment" }.to_owned()
+    if is_inline(media_type) { "inline" } else { "attachment" }.to_owned()
 }
 
-/// A piece at a time; an error cuts the answer off, which its reader notices by the length.
-fn pieces(
+/// The content in chunks. An error ends the response early, which the client notices by its length.
+fn chunks(
     reader: ArtifactReader,
     first: u64,
     end: u64,

@@ -1,132 +1,153 @@
-//! Making calls.
+//! Calls and batches.
 
 use std::pin::pin;
 use std::sync::Arc;
 
 use axum::extract::State as With;
-use axum::http::StatusCode;
 use axum::response::Response;
-use windlass::{Error, RunId, Start, Submitted, ToolCall, Windlass, Work};
+use windlass::run::{Start, Submitted, Work};
+use windlass::{Error, RunId, ToolCall, Windlass};
 
-use crate::access::{Call, May};
-use crate::answer::{located, ok};
-use crate::app::{Shared, patience};
-use crate::extract::{Json, Key};
-use crate::given;
-use crate::guard::Instead;
-use crate::refusal::{Answer, Refusal};
+use crate::access::{Authorized, Call, Identity};
+use crate::app::{Shared, wait_time};
+use crate::body;
+use crate::extract::{IdempotencyKey, Json};
+use crate::guard::FallbackResponse;
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::{accepted as accepted_response, ok};
 use crate::show;
-use crate::wire::{Accepted, BatchAnswer, BatchRequest, CallAnswer, CallRequest, State};
+use crate::wire::{Accepted, BatchRequest, BatchResponse, CallRequest, CallResponse, RunState};
 
-/// How long a call is waited for unless its request says otherwise, in milliseconds.
+/// Default of `wait_ms`.
 const WAIT_MS: u64 = 30_000;
-/// Longest name of a session.
+/// Longest name of a session, in characters.
 const SESSION_CHARS: usize = 255;
-/// Longest id of a call, and longest name of a tool that is looked for.
+/// Longest id of a call and longest name of a tool, in characters.
 const ID_CHARS: usize = 255;
-/// Most calls in one batch of this API.
+/// Most calls in one batch.
 const BATCH_CALLS: usize = 1_000;
 
-/// Make one call
+/// Call a tool
 ///
-/// 200 with its outcome, also of a call that failed, or 202 if it takes longer than `wait_ms`. With an `Idempotency-Key` the
-/// same request is the same run.
+/// The response is 200 with the outcome, even if the call failed, or 202 if it takes longer than `wait_ms`. A request
+/// that is repeated with the same `Idempotency-Key` gets the same run. `Location` of a 202 response is the address of
+/// the run; a token without the scope `read` can read the run there, because the address has a permission for this
+/// token and this run (`access`).
 #[utoipa::path(
     post, path = "/v1/calls", tag = "calls", request_body = CallRequest,
     responses(
-        (status = 200, description = "It has its outcome", body = CallAnswer),
-        (status = 202, description = "It goes on", body = Accepted),
+        (status = 200, description = "The outcome of the call", body = CallResponse),
+        (status = 202, description = "The run has not finished", body = Accepted),
     )
 )]
 pub(super) async fn call(
     With(app): With<Shared>,
-    may: May<Call>,
-    Key(key): Key,
+    authorized: Authorized<Call>,
+    IdempotencyKey(key): IdempotencyKey,
     Json(request): Json<CallRequest>,
-) -> Answer {
-    let wait = patience(request.wait_ms, WAIT_MS)?;
-    let how = start(key, request.session)?;
-    let (windlass, layer) = may.who.caller(&app, request.layer.as_deref(), how.key.as_deref()).await?;
-    let tool = named(&windlass, &request.tool);
+) -> ApiResult {
+    let wait = wait_time(request.wait_ms, WAIT_MS)?;
+    let start = start(key, request.session)?;
+    let (windlass, layer) =
+        authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
+    let tool = tool_name(&windlass, &request.tool);
     let work = Work::Call(in_layer(to_call(tool.clone(), request.args, request.call_id)?, layer));
-    let mut submitted = windlass.submit(work, how).await?;
-    let told = app.within(wait, pin!(submitted.outcomes())).await;
-    match told {
+    let mut submitted = windlass.runtime().submit(work, start).await?;
+    let waited = app.within(wait, pin!(submitted.outcomes())).await;
+    match waited {
         Some(Ok((run, mut outcomes))) => {
             app.metrics.outcomes(std::iter::once(&*tool), &outcomes);
             let outcome = outcomes.pop().ok_or_else(Refusal::internal)?;
-            Ok(or_later(run, ok(&CallAnswer { run, outcome: show::outcome(outcome) })))
+            let response = ok(&CallResponse { run, outcome: show::outcome(outcome) });
+            Ok(or_later(&app, &authorized.identity, run, response))
         }
-        told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
+        waited => {
+            let error = waited.and_then(Result::err);
+            Box::pin(unfinished(&app, &authorized.identity, &mut submitted, error)).await
+        }
     }
 }
 
-/// Make several calls as one run
+/// Call several tools as one run
 ///
-/// Their outcomes come back in order. With an `Idempotency-Key` the same request is the same run.
+/// The outcomes are in the order of the calls. A request that is repeated with the same `Idempotency-Key` gets the same
+/// run.
 #[utoipa::path(
     post, path = "/v1/batches", tag = "calls", request_body = BatchRequest,
     responses(
-        (status = 200, description = "They have their outcomes", body = BatchAnswer),
-        (status = 202, description = "The run goes on", body = Accepted),
+        (status = 200, description = "The outcomes of the calls", body = BatchResponse),
+        (status = 202, description = "The run has not finished", body = Accepted),
     )
 )]
 pub(super) async fn batch(
     With(app): With<Shared>,
-    may: May<Call>,
-    Key(key): Key,
+    authorized: Authorized<Call>,
+    IdempotencyKey(key): IdempotencyKey,
     Json(request): Json<BatchRequest>,
-) -> Answer {
-    let wait = patience(request.wait_ms, WAIT_MS)?;
-    let how = start(key, request.session)?;
-    let (windlass, layer) = may.who.caller(&app, request.layer.as_deref(), how.key.as_deref()).await?;
+) -> ApiResult {
+    let wait = wait_time(request.wait_ms, WAIT_MS)?;
+    let start = start(key, request.session)?;
+    let (windlass, layer) =
+        authorized.identity.call_runtime(&app, request.layer.as_deref(), start.key.as_deref()).await?;
     if request.calls.is_empty() || request.calls.len() > BATCH_CALLS {
-        return Err(Refusal::invalid(format!("a batch has 1 to {BATCH_CALLS} calls")));
+        let count = request.calls.len();
+        return Err(Refusal::invalid(format!("`calls` has {count} entries; send 1 to {BATCH_CALLS} calls")));
     }
-    let tools: Vec<Arc<str>> = request.calls.iter().map(|call| named(&windlass, &call.tool)).collect();
+    let tools: Vec<Arc<str>> = request.calls.iter().map(|call| tool_name(&windlass, &call.tool)).collect();
     let calls = request.calls.into_iter().zip(&tools);
     let calls = calls.map(|(call, tool)| Ok(in_layer(to_call(tool.clone(), call.args, call.call_id)?, layer.clone())));
-    let calls = calls.collect::<Answer<Vec<ToolCall>>>()?;
+    let calls = calls.collect::<ApiResult<Vec<ToolCall>>>()?;
     let work = Work::Batch { calls, stop_on_failure: request.stop_on_failure };
-    let mut submitted = windlass.submit(work, how).await?;
-    let told = app.within(wait, pin!(submitted.outcomes())).await;
-    match told {
+    let mut submitted = windlass.runtime().submit(work, start).await?;
+    let waited = app.within(wait, pin!(submitted.outcomes())).await;
+    match waited {
         Some(Ok((run, outcomes))) => {
             app.metrics.outcomes(tools.iter().map(|tool| &**tool), &outcomes);
-            Ok(or_later(run, ok(&BatchAnswer { run, outcomes: show::outcomes(outcomes) })))
+            let response = ok(&BatchResponse { run, outcomes: show::outcomes(outcomes) });
+            Ok(or_later(&app, &authorized.identity, run, response))
         }
-        told => Box::pin(unfinished(&app, &mut submitted, told.and_then(Result::err))).await,
+        waited => {
+            let error = waited.and_then(Result::err);
+            Box::pin(unfinished(&app, &authorized.identity, &mut submitted, error)).await
+        }
     }
 }
 
-/// An answer that may be too large to be held now: then it is 202, because the call was made all the same.
-fn or_later(run: RunId, mut response: Response) -> Response {
-    if given::size(&response).is_some_and(|size| size > given::PIECE as u64) {
+/// Adds a 202 response, which is sent if the client has no quota left for a large outcome: the call was made in any
+/// case.
+fn or_later(app: &Shared, sender: &Identity, run: RunId, mut response: Response) -> Response {
+    if body::size(&response).is_some_and(|size| size > body::CHUNK_BYTES as u64) {
         let sentence = format!(
-            "it has ended, and too much is on its way to this client to send what it came to; take what was answered \
-             already, then ask for /v1/runs/{run}/outcome"
+            "the run has finished, but this client has too many bytes in flight for the outcome; read the pending \
+             responses, then get /v1/runs/{run}/outcome"
         );
-        response.extensions_mut().insert(Instead(Accepted { run, state: State::Finished, sentence: Some(sentence) }));
+        response.extensions_mut().insert(FallbackResponse(Accepted {
+            run,
+            state: RunState::Finished,
+            sentence,
+            moves: Vec::new(),
+            access: sender.run_access(app, run),
+        }));
     }
     response
 }
 
-/// The name of the tool that is meant, which a model may know by another; see [`windlass::tools::model_name`].
-fn named(windlass: &Windlass, name: &str) -> Arc<str> {
-    windlass::tools::called(windlass.toolbox(), name).map_or_else(|| name.into(), |tool| tool.spec().name.clone())
+/// The name of the tool. A model may know it by another name; see [`windlass::tool::model_name`].
+fn tool_name(windlass: &Windlass, name: &str) -> Arc<str> {
+    windlass::tool::called(windlass.toolbox(), name).map_or_else(|| name.into(), |tool| tool.spec().name.clone())
 }
 
-fn to_call(tool: Arc<str>, args: serde_json::Value, call_id: Option<String>) -> Answer<ToolCall> {
+fn to_call(tool: Arc<str>, args: serde_json::Value, call_id: Option<String>) -> ApiResult<ToolCall> {
     if tool.is_empty() || tool.chars().count() > ID_CHARS {
-        return Err(Refusal::invalid(format!("the name of a tool has 1 to {ID_CHARS} characters")));
+        return Err(Refusal::invalid(format!("`tool` must have 1 to {ID_CHARS} characters")));
     }
     if !args.is_object() {
-        return Err(Refusal::invalid("args: the arguments of a call are an object"));
+        return Err(Refusal::invalid("`args` must be a JSON object"));
     }
     let call = ToolCall::new(tool, args);
     match call_id {
         Some(id) if id.chars().count() > ID_CHARS => {
-            Err(Refusal::invalid(format!("call_id has at most {ID_CHARS} characters")))
+            Err(Refusal::invalid(format!("`call_id` is too long; use at most {ID_CHARS} characters")))
         }
         Some(id) => Ok(call.with_id(id)),
         None => Ok(call),
@@ -140,34 +161,31 @@ fn in_layer(call: ToolCall, layer: Option<Arc<str>>) -> ToolCall {
     }
 }
 
-fn start(key: Option<String>, session: Option<String>) -> Answer<Start> {
+fn start(key: Option<String>, session: Option<String>) -> ApiResult<Start> {
     let session = session.map(|name| check_session(&name).map(|()| Arc::from(name))).transpose()?;
     Ok(Start { key: key.map(Arc::from), session, ..Start::default() })
 }
 
-pub(super) fn check_session(name: &str) -> Answer<()> {
+pub(super) fn check_session(name: &str) -> ApiResult<()> {
     if name.is_empty() || name.chars().count() > SESSION_CHARS || name.chars().any(char::is_control) {
-        return Err(Refusal::invalid(format!("the name of a session has 1 to {SESSION_CHARS} visible characters")));
+        return Err(Refusal::invalid(format!("`session` must have 1 to {SESSION_CHARS} visible characters")));
     }
     Ok(())
 }
 
-/// The run has no outcome yet: it takes longer than it is waited for, is held, or somebody else goes on with it.
-async fn unfinished(app: &Shared, submitted: &mut Submitted, error: Option<Error>) -> Answer {
-    match error {
-        Some(Error::Held { run, .. }) => accepted(app, run).await,
-        None | Some(Error::Elsewhere { .. }) => accepted(app, submitted.accepted().await?).await,
-        Some(error) => Err(error.into()),
-    }
+/// The response for a run without an outcome: the wait timed out, the run is held, or another process continues it.
+async fn unfinished(app: &Shared, sender: &Identity, submitted: &mut Submitted, error: Option<Error>) -> ApiResult {
+    let run = match error {
+        Some(Error::Held { run, .. }) => run,
+        None | Some(Error::Elsewhere { .. }) => submitted.accepted().await?,
+        Some(error) => return Err(error.into()),
+    };
+    accepted(app, run, sender.run_access(app, run)).await
 }
 
-/// 202, and where to look.
-pub(super) async fn accepted(app: &Shared, run: RunId) -> Answer<Response> {
-    let info = app.windlass.info(run).await?.ok_or(windlass::StoreError::NoSuchRun(run))?;
-    let sentence = match &info.state {
-        windlass::RunState::Held { hold } => Some(hold.to_string()),
-        _ => None,
-    };
-    let body = Accepted { run, state: show::state(&info.state), sentence };
-    Ok(located(StatusCode::ACCEPTED, &format!("/v1/runs/{run}"), &body))
+/// A 202 response with the location of the run. `access`: the permission to read it, for a token that needs one.
+pub(super) async fn accepted(app: &Shared, run: RunId, access: Option<String>) -> ApiResult<Response> {
+    let explanation = app.windlass.runtime().explain(run).await?;
+    let (state, moves) = (show::state(&explanation.state), show::moves(&explanation));
+    Ok(accepted_response(&Accepted { run, state, sentence: explanation.sentence, moves, access }))
 }

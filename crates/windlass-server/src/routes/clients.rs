@@ -1,61 +1,65 @@
-//! Tools that connected clients have.
+//! Client tools.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 
-use crate::access::{Call, May};
-use crate::answer::located;
+use crate::access::{Authorized, Call};
 use crate::app::Shared;
-use crate::clients::take_up_held;
-use crate::extract::{Json, Key, Place};
-use crate::guard::Asker;
-use crate::refusal::{Answer, Refusal};
+use crate::clients::resume_held;
+use crate::extract::{IdempotencyKey, Json, PathParam};
+use crate::guard::QuotaClient;
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::located;
 use crate::sse;
-use crate::wire::{ClientAnswer, ClientRequest};
+use crate::wire::{ClientRequest, ClientResponse};
 
-/// Bring tools
+/// Register client tools
 ///
-/// Calls of them are handed to whoever reads `/v1/clients/{client}/calls`, and answered at `/v1/replies/{key}`. With an
-/// `Idempotency-Key` it is always the same client: bring its tools again under it after a restart of either side.
+/// Read their calls at `/v1/clients/{client}/calls`, and answer each at `/v1/replies/{key}`. The same `Idempotency-Key`
+/// always gets the same client id: register the tools again with it after a restart of the client or the server.
 #[utoipa::path(post, path = "/v1/clients", tag = "clients", request_body = ClientRequest,
-    responses((status = 201, description = "They can be called", body = ClientAnswer)))]
+    responses((status = 201, description = "The registered client", body = ClientResponse)))]
 pub(super) async fn register(
     State(app): State<Shared>,
-    may: May<Call>,
-    key: Key,
+    authorized: Authorized<Call>,
+    key: IdempotencyKey,
     Json(request): Json<ClientRequest>,
-) -> Answer {
-    let windlass = may.who.windlass(&app, None)?.into_owned();
-    let (shared, owner) = (app.clone(), may.who.name.clone());
-    // Schemas take a second to compile where they are large.
+) -> ApiResult {
+    let windlass = authorized.identity.windlass(&app, None)?.into_owned();
+    let (shared, owner) = (app.clone(), authorized.identity.name.clone());
+    // Compiling large schemas can take a second.
     let register = move || shared.clients.register(&windlass, &shared.options.limits, request, &owner, key.as_deref());
     let answer = tokio::task::spawn_blocking(register).await.map_err(|_| Refusal::internal())??;
-    // Runs that came to a halt for want of these tools go on.
-    take_up_held(&app.windlass, &answer.tools).await;
+
+    resume_held(&app.windlass, &answer.tools).await;
     Ok(located(StatusCode::CREATED, &format!("/v1/clients/{}/calls", answer.client), &answer))
 }
 
 /// Read the calls of a client's tools
 ///
-/// As server-sent events `call`, each with the key that answers it; those that wait already come first. A call that was not
-/// answered is handed out again to whoever connects next, under the same key.
+/// Each call is a server-sent event `call` with the reply key for its answer. Pending calls come first. A call without
+/// an answer is sent again to the next reader, with the same key.
 #[utoipa::path(get, path = "/v1/clients/{client}/calls", tag = "clients", params(("client" = String, Path)),
     responses((status = 200, description = "The calls", content_type = "text/event-stream", body = String)))]
 pub(super) async fn calls(
     State(app): State<Shared>,
-    may: May<Call>,
-    asker: Asker,
-    Place(client): Place<String>,
-) -> Answer {
-    let calls = app.clients.calls(&app, &client, &may.who.name)?;
-    sse::stream(app, asker, calls)
+    authorized: Authorized<Call>,
+    quota_client: QuotaClient,
+    PathParam(client): PathParam<String>,
+) -> ApiResult {
+    let calls = app.clients.calls(&app, &client, &authorized.identity.name)?;
+    sse::stream(app, quota_client, calls)
 }
 
-/// Take a client's tools away
+/// Remove a client and its tools
 #[utoipa::path(delete, path = "/v1/clients/{client}", tag = "clients", params(("client" = String, Path)),
-    responses((status = 204, description = "They are gone")))]
-pub(super) async fn remove(State(app): State<Shared>, may: May<Call>, Place(client): Place<String>) -> Answer {
-    app.clients.remove(&client, &may.who.name)?;
+    responses((status = 204, description = "The client was removed")))]
+pub(super) async fn remove(
+    State(app): State<Shared>,
+    authorized: Authorized<Call>,
+    PathParam(client): PathParam<String>,
+) -> ApiResult {
+    app.clients.remove(&client, &authorized.identity.name)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -7,90 +7,95 @@ use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use serde::Deserialize;
 use utoipa::IntoParams;
-use windlass::{Activity, Cursor, Error, Watch};
+use windlass::Error;
+use windlass::run::{Activity, Cursor, Watch};
 
 use super::calls::check_session;
 use super::paging::{PAGE_BYTES, json_bytes, page_size};
 use super::runs::info;
-use crate::access::{May, Read};
-use crate::answer::ok;
+use crate::access::{Authorized, Read};
 use crate::app::Shared;
-use crate::extract::{InRun, Place, Query};
-use crate::given::PIECE;
-use crate::guard::Asker;
-use crate::refusal::{Answer, Refusal, troubled};
+use crate::body::CHUNK_BYTES;
+use crate::extract::{PathParam, Query, RunParam};
+use crate::guard::QuotaClient;
+use crate::refusal::{ApiResult, Refusal, log_throttled};
+use crate::response::ok;
 use crate::show::{self, cursor, parse_cursor};
 use crate::sse::{self, Next, Source, event};
 use crate::wire::{EndReason, EventPage};
 
-/// A page that nothing comes for within this time has all there is.
+/// A page ends when there is no further event within this time.
 const CAUGHT_UP: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct FromQuery {
-    /// The first event wanted, `RECORD.INDEX`: what `next` said. From the beginning unless said.
+    /// Position of the first event, `RECORD.INDEX`, such as `next` of a page. By default the first event of the stream.
     #[param(pattern = "^[0-9]+\\.[0-9]+$")]
     from: Option<String>,
-    /// Most events of a page; streams have no limit.
+    /// Most events in a page. Streams have no limit.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u64>,
 }
 
 /// Watch a run
 ///
-/// As server-sent events: first what happened, then what happens, in order and without gaps, to the run's end. Each event
-/// that is recorded has an `id`; reconnecting with `Last-Event-ID` goes on behind it. The last one is `end`. With
-/// `Accept: application/json` the answer is one page of what is there.
+/// A stream of server-sent events: recorded events first, then new ones as they happen, in order and without gaps,
+/// until the run ends. Recorded events have an `id`; a client that reconnects with `Last-Event-ID` resumes after that
+/// event. The last event is `end`. With `Accept: application/json` the response is one page of recorded events.
 #[utoipa::path(get, path = "/v1/runs/{run}/events", tag = "events",
     params(("run" = String, Path, format = "uuid"), FromQuery, ("last-event-id" = Option<String>, Header)),
     responses((status = 200, description = "The events", content(
         (EventPage = "application/json"), (String = "text/event-stream")))))]
 pub(super) async fn of_run(
     State(app): State<Shared>,
-    _may: May<Read>,
-    asker: Asker,
-    InRun(run): InRun,
+    _authorized: Authorized<Read>,
+    quota_client: QuotaClient,
+    RunParam(run): RunParam,
     Query(query): Query<FromQuery>,
     headers: HeaderMap,
-) -> Answer {
-    let from = place(&query, &headers)?;
-    // Its journal must be there, too: an event stream that cannot begin says so instead.
+) -> ApiResult {
+    let from = start_position(&query, &headers)?;
+    // Reads the run and its journal first, so that an error is a problem and not a broken stream.
     info(&app, run).await?;
-    app.windlass.journal_page(run, from.record, 1).await?;
-    let watch = app.windlass.watch(run, from).await?;
-    answer(app, asker, watch, &query, &headers).await
+    app.windlass.runtime().journal_page(run, from.record, 1).await?;
+    let watch = app.windlass.runtime().watch(run, from).await?;
+    respond(app, quota_client, watch, &query, &headers).await
 }
 
-/// Watch every run of a session
+/// Watch all runs of a session
 ///
-/// The same for a session, in the order in which the store took it. It has no end of its own.
+/// Like the stream of a run, with the events of all runs in the order in which they were stored. It has no end of its
+/// own.
 #[utoipa::path(get, path = "/v1/sessions/{session}/events", tag = "events",
     params(("session" = String, Path), FromQuery, ("last-event-id" = Option<String>, Header)),
     responses((status = 200, description = "The events", content(
         (EventPage = "application/json"), (String = "text/event-stream")))))]
 pub(super) async fn of_session(
     State(app): State<Shared>,
-    _may: May<Read>,
-    asker: Asker,
-    Place(session): Place<String>,
+    _authorized: Authorized<Read>,
+    quota_client: QuotaClient,
+    PathParam(session): PathParam<String>,
     Query(query): Query<FromQuery>,
     headers: HeaderMap,
-) -> Answer {
+) -> ApiResult {
     check_session(&session)?;
-    let from = place(&query, &headers)?;
+    let from = start_position(&query, &headers)?;
     let watch = app.windlass.watch_session(Arc::<str>::from(session), from);
-    answer(app, asker, watch, &query, &headers).await
+    respond(app, quota_client, watch, &query, &headers).await
 }
 
-/// Where a reader begins.
-fn place(query: &FromQuery, headers: &HeaderMap) -> Answer<Cursor> {
-    let bad = |what: &str| {
-        let why = format!("{what} is RECORD.INDEX, such as 3.0: the `id` of an event, or `next` of a page or an `end`");
-        Refusal::bad_request("bad_cursor", why)
+/// The position of the first event that a reader wants.
+fn start_position(query: &FromQuery, headers: &HeaderMap) -> ApiResult<Cursor> {
+    let bad = |name: &str| {
+        let detail = format!(
+            "`{name}` is not a position; use RECORD.INDEX, such as 3.0: the `id` of an event, or `next` of a page or \
+             of an `end` event"
+        );
+        Refusal::bad_request("bad_cursor", detail)
     };
-    // A browser that reconnects repeats the address, and says what it saw last.
+    // The header first: a browser that reconnects repeats the address with its `from`.
     if let Some(seen) = headers.get("last-event-id").filter(|seen| !seen.is_empty()) {
         let seen = seen.to_str().ok().and_then(parse_cursor).ok_or_else(|| bad("Last-Event-ID"))?;
         return Ok(seen.next());
@@ -101,30 +106,36 @@ fn place(query: &FromQuery, headers: &HeaderMap) -> Answer<Cursor> {
     }
 }
 
-async fn answer(app: Shared, asker: Asker, watch: Watch, query: &FromQuery, headers: &HeaderMap) -> Answer {
+async fn respond(
+    app: Shared,
+    quota_client: QuotaClient,
+    watch: Watch,
+    query: &FromQuery,
+    headers: &HeaderMap,
+) -> ApiResult {
     let limit = page_size(query.limit, 1_000)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let wants = |kind: &str| accept.split(',').any(|one| one.split(';').next().unwrap_or_default().trim() == kind);
     if wants("application/json") && !wants("text/event-stream") {
-        return page(&app, asker, watch, limit).await;
+        return page(&app, quota_client, watch, limit).await;
     }
-    sse::stream(app, asker, Watched(watch))
+    sse::stream(app, quota_client, Watched(watch))
 }
 
-/// A page of what is there. It waits for a moment, so what it holds meanwhile is counted; where there is no room it ends.
-async fn page(app: &Shared, Asker(client): Asker, mut watch: Watch, limit: usize) -> Answer {
-    let mut held = None;
+/// A page of events. Collecting them may wait, so the bytes are counted meanwhile; without quota the page ends.
+async fn page(app: &Shared, QuotaClient(client): QuotaClient, mut watch: Watch, limit: usize) -> ApiResult {
+    let mut permit = None;
     let (mut events, mut bytes, mut ended) = (Vec::new(), 0, false);
     while events.len() < limit && bytes < PAGE_BYTES {
         match tokio::time::timeout(CAUGHT_UP, watch.next()).await {
             Ok(Some(activity)) => {
                 let activity = activity?;
-                let event = placed(&watch, &activity);
+                let event = with_position(&watch, &activity);
                 bytes += json_bytes(&event);
                 events.push(event);
-                if let Some(client) = client.as_ref().filter(|_| held.is_none() && bytes > PIECE) {
-                    held = app.bytes.take(client, PAGE_BYTES);
-                    if held.is_none() {
+                if let Some(client) = client.as_ref().filter(|_| permit.is_none() && bytes > CHUNK_BYTES) {
+                    permit = app.bytes.take(client, PAGE_BYTES);
+                    if permit.is_none() {
                         break;
                     }
                 }
@@ -139,9 +150,9 @@ async fn page(app: &Shared, Asker(client): Asker, mut watch: Watch, limit: usize
     Ok(ok(&EventPage { events, next: cursor(watch.cursor()), ended }))
 }
 
-/// An activity that a watch has just returned, with its place in that stream: that of a session counts the records of all
-/// its runs.
-fn placed(watch: &Watch, activity: &Activity) -> crate::wire::Activity {
+/// An activity that a watch has just returned, with its position in that stream. The stream of a session counts the
+/// records of all runs, so the position differs from the one in the run.
+fn with_position(watch: &Watch, activity: &Activity) -> crate::wire::Activity {
     let mut shown = show::activity(activity);
     if shown.position.is_some() {
         let next = watch.cursor();
@@ -156,20 +167,19 @@ impl Source for Watched {
     async fn next(&mut self) -> Next {
         match self.0.next().await {
             Some(Ok(activity)) => {
-                let shown = placed(&self.0, &activity);
+                let shown = with_position(&self.0, &activity);
                 Next::Event(event(shown.position.as_deref(), &shown.kind, &shown))
             }
-            None => Next::Over(EndReason::Finished),
-            // Shut down, but for the last word.
-            Some(Err(Error::Closed)) => Next::Over(EndReason::Shutdown),
+            None => Next::End(EndReason::Finished),
+            Some(Err(Error::Closed)) => Next::End(EndReason::Shutdown),
             Some(Err(error)) => {
-                troubled(&format_args!("a stream ends early: {error}"));
-                Next::Over(EndReason::Failed)
+                log_throttled(&format_args!("an event stream failed: {error}"));
+                Next::End(EndReason::Failed)
             }
         }
     }
 
-    fn place(&self) -> String {
+    fn position(&self) -> String {
         cursor(self.0.cursor())
     }
 }

@@ -1,30 +1,31 @@
-//! The people's list.
+//! The inbox.
 
 use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use windlass::{Filter, RunId, RunInfo};
+use windlass::RunId;
+use windlass::run::{Filter, RunInfo};
 
+use super::decisions::{Decider, item_id};
 use super::paging::{cursor, page_size, read_cursor};
-use super::people::{Speaker, named};
 use super::runs::info;
-use crate::access::{May, Read};
-use crate::answer::ok;
+use crate::access::{Authorized, Read};
 use crate::app::Shared;
-use crate::clients::for_people;
-use crate::extract::{Json, MaybeJson, Place, Query, run_id};
-use crate::refusal::{Answer, Refusal};
+use crate::clients::without_client_calls;
+use crate::extract::{Json, MaybeJson, PathParam, Query, run_id};
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::ok;
 use crate::show::{Item, ItemId, items};
 use crate::wire::{
-    AnswerRequest, ConnectionRequest, DecideRequest, Decided, InboxAction, InboxFilter, InboxKind, InboxPage,
-    ManyAnswer, ManyRequest, ManyResult, SettleRequest,
+    AnswerRequest, BulkRequest, BulkResponse, BulkResult, ConnectionRequest, DecideRequest, Decided, InboxAction,
+    InboxFilter, InboxKind, InboxPage, SettleRequest,
 };
 
-/// Most items of one request about many.
-const MANY: usize = 1_000;
-/// Runs that are looked at for one page.
-const LOOKED_AT: usize = 2_000;
-/// Runs read from the store at a time.
+/// Most items of a bulk action.
+const MAX_ITEMS: usize = 1_000;
+/// Most runs that are read for one page.
+const MAX_SCANNED: usize = 2_000;
+/// Runs that are read from the store at a time.
 const PAGE: usize = 100;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -41,72 +42,76 @@ pub(super) struct InboxQuery {
     run: Option<String>,
     /// Only items of runs of this session.
     session: Option<String>,
-    /// Also calls of tools that clients brought: they wait for a program.
+    /// Include calls of client tools, which wait for a program.
     #[serde(default)]
-    programs: bool,
-    /// How many items, about: those of one run are never torn apart.
+    client_calls: bool,
+    /// Approximate number of items: all items of a run are on the same page.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u64>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(pattern = "^i[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     cursor: Option<String>,
 }
 
-/// What waits for a person?
+/// List what waits for a person
 ///
-/// Approvals, doubts, inputs, connections; the oldest run first. Reply keys are shown to those who may answer. Calls of tools that
-/// clients brought wait for a program and are left out, unless asked for.
+/// Approvals, doubts, inputs and connections, those of the oldest run first. Reply keys are included for tokens with
+/// the scope `approve`. Calls of client tools wait for a program, and are included only with `client_calls`.
 #[utoipa::path(get, path = "/v1/inbox", tag = "inbox", params(InboxQuery),
     responses((status = 200, description = "A page of the inbox", body = InboxPage)))]
-pub(super) async fn list(State(app): State<Shared>, may: May<Read>, Query(query): Query<InboxQuery>) -> Answer {
+pub(super) async fn list(
+    State(app): State<Shared>,
+    authorized: Authorized<Read>,
+    Query(query): Query<InboxQuery>,
+) -> ApiResult {
     let limit = page_size(query.limit, 500)?;
     let after = query.cursor.as_deref().map(|text| read_cursor('i', text)).transpose()?;
     let run = query.run.as_deref().map(run_id).transpose()?;
-    let InboxQuery { kind, tool, session, programs, .. } = query;
-    let filter = InboxFilter { kind, tool, run, session, programs };
-    let mut shown = Vec::new();
-    let (found, next) = find(&app, &filter, after, limit).await?;
-    for (info, items) in &found {
-        shown.extend(Item::shown(&app.windlass, info, items, may.who.approves).await?);
+    let InboxQuery { kind, tool, session, client_calls, .. } = query;
+    let filter = InboxFilter { kind, tool, run, session, client_calls };
+    let mut page = Vec::new();
+    let (runs, next) = find(&app, &filter, after, limit).await?;
+    for (info, items) in &runs {
+        page.extend(Item::shown(&app.windlass, info, items, authorized.identity.may_approve).await?);
     }
-    Ok(ok(&InboxPage { items: shown, next: next.map(|run| cursor('i', run)) }))
+    Ok(ok(&InboxPage { items: page, next: next.map(|run| cursor('i', run)) }))
 }
 
-/// Runs with items that fit, until there are enough; and the run after which to go on.
+/// Runs with matching items until there are `enough` items, and the run after which the next page starts.
 async fn find(
     app: &Shared,
     filter: &InboxFilter,
     after: Option<RunId>,
     enough: usize,
-) -> Answer<(Vec<(RunInfo, Vec<Item>)>, Option<RunId>)> {
-    let fitting = |info: &RunInfo| -> Vec<Item> {
+) -> ApiResult<(Vec<(RunInfo, Vec<Item>)>, Option<RunId>)> {
+    let matching = |info: &RunInfo| -> Vec<Item> {
         let run = filter.tool.as_ref().is_none_or(|tool| **tool == *info.tool)
             && filter.session.as_deref().is_none_or(|session| info.session.as_deref() == Some(session));
         let mut items = if run { items(&app.windlass, info) } else { Vec::new() };
         items.retain(|item| filter.kind.is_none_or(|kind| item.id.kind == kind));
         items
     };
-    let asked = async |info: &RunInfo| match (filter.programs, fitting(info)) {
+    let items_of = async |info: &RunInfo| match (filter.client_calls, matching(info)) {
         (true, items) => Ok(items),
-        (false, items) => for_people(app, info, items).await,
+        (false, items) => without_client_calls(app, info, items).await,
     };
     if let Some(run) = filter.run {
         let info = info(app, run).await?;
-        let items = asked(&info).await?;
+        let items = items_of(&info).await?;
         let all = if items.is_empty() || after.is_some() { Vec::new() } else { vec![(info, items)] };
         return Ok((all, None));
     }
-    let (mut found, mut count, mut looked, mut after) = (Vec::new(), 0, 0, after);
+    let (mut found, mut count, mut scanned, mut after) = (Vec::new(), 0, 0, after);
     loop {
-        let page = app.windlass.list(Filter::Inbox, after, PAGE).await?;
+        let page = app.windlass.list(Filter::inbox(), after, PAGE).await?;
         let full = page.len() == PAGE;
         for info in page {
-            if count >= enough || looked >= LOOKED_AT {
+            if count >= enough || scanned >= MAX_SCANNED {
                 return Ok((found, after));
             }
             after = Some(info.run);
-            looked += 1;
-            let items = asked(&info).await?;
+            scanned += 1;
+            let items = items_of(&info).await?;
             count += items.len();
             if !items.is_empty() {
                 found.push((info, items));
@@ -120,64 +125,77 @@ async fn find(
 
 /// Approve a call
 ///
-/// Exactly the one this item is about, once. The first decision counts; a late one is 409 and says what counted.
+/// The approval is valid for this call with these arguments only. The first decision counts; a late one gets 409 with
+/// the first.
 #[utoipa::path(post, path = "/v1/inbox/{id}/approve", tag = "inbox", params(("id" = String, Path)),
-    request_body = Option<DecideRequest>, responses((status = 200, description = "It counts", body = Decided)))]
+    request_body = Option<DecideRequest>,
+    responses((status = 200, description = "The decision took effect", body = Decided)))]
 pub(super) async fn approve(
-    speaker: Speaker,
-    Place(id): Place<String>,
+    decider: Decider,
+    PathParam(id): PathParam<String>,
     MaybeJson(request): MaybeJson<DecideRequest>,
-) -> Answer {
-    let id = named(&id, InboxKind::Approval)?;
-    speaker.decide(&id, true, request.reason).await?;
+) -> ApiResult {
+    let id = item_id(&id, InboxKind::Approval)?;
+    decider.decide(&id, true, request.reason).await?;
     Ok(decided(&id))
 }
 
 /// Deny a call
 #[utoipa::path(post, path = "/v1/inbox/{id}/deny", tag = "inbox", params(("id" = String, Path)),
-    request_body = Option<DecideRequest>, responses((status = 200, description = "It counts", body = Decided)))]
+    request_body = Option<DecideRequest>,
+    responses((status = 200, description = "The decision took effect", body = Decided)))]
 pub(super) async fn deny(
-    speaker: Speaker,
-    Place(id): Place<String>,
+    decider: Decider,
+    PathParam(id): PathParam<String>,
     MaybeJson(request): MaybeJson<DecideRequest>,
-) -> Answer {
-    let id = named(&id, InboxKind::Approval)?;
-    speaker.decide(&id, false, request.reason).await?;
+) -> ApiResult {
+    let id = item_id(&id, InboxKind::Approval)?;
+    decider.decide(&id, false, request.reason).await?;
     Ok(decided(&id))
 }
 
 /// Settle a doubt
 ///
-/// It happened, and this is what it came to; or it did not, and is attempted again; or nobody can tell.
+/// The attempt happened, with a value or an error as its outcome; or it did not happen, and is repeated; or it cannot
+/// be determined.
 #[utoipa::path(post, path = "/v1/inbox/{id}/settle", tag = "inbox", params(("id" = String, Path)),
-    request_body = SettleRequest, responses((status = 200, description = "It counts", body = Decided)))]
-pub(super) async fn settle(speaker: Speaker, Place(id): Place<String>, Json(request): Json<SettleRequest>) -> Answer {
-    let id = named(&id, InboxKind::Doubt)?;
-    speaker.settle(&id, request).await?;
+    request_body = SettleRequest, responses((status = 200, description = "The decision took effect", body = Decided)))]
+pub(super) async fn settle(
+    decider: Decider,
+    PathParam(id): PathParam<String>,
+    Json(request): Json<SettleRequest>,
+) -> ApiResult {
+    let id = item_id(&id, InboxKind::Doubt)?;
+    decider.settle(&id, request).await?;
     Ok(decided(&id))
 }
 
 /// Answer an input
 #[utoipa::path(post, path = "/v1/inbox/{id}/answer", tag = "inbox", params(("id" = String, Path)),
-    request_body = AnswerRequest, responses((status = 200, description = "It counts", body = Decided)))]
-pub(super) async fn answer(speaker: Speaker, Place(id): Place<String>, Json(request): Json<AnswerRequest>) -> Answer {
-    let id = named(&id, InboxKind::Input)?;
-    speaker.answer(&id, request).await?;
+    request_body = AnswerRequest, responses((status = 200, description = "The decision took effect", body = Decided)))]
+pub(super) async fn answer(
+    decider: Decider,
+    PathParam(id): PathParam<String>,
+    Json(request): Json<AnswerRequest>,
+) -> ApiResult {
+    let id = item_id(&id, InboxKind::Input)?;
+    decider.answer(&id, request).await?;
     Ok(decided(&id))
 }
 
-/// Say that a provider is connected
+/// Report that a provider is connected, or will not be
 ///
-/// To every run that waits for it; or why it will not be.
+/// Affects every run that waits for the provider.
 #[utoipa::path(post, path = "/v1/inbox/{id}/connect", tag = "inbox", params(("id" = String, Path)),
-    request_body = Option<ConnectionRequest>, responses((status = 200, description = "They are told", body = Decided)))]
+    request_body = Option<ConnectionRequest>,
+    responses((status = 200, description = "The decision took effect", body = Decided)))]
 pub(super) async fn connect(
-    speaker: Speaker,
-    Place(id): Place<String>,
+    decider: Decider,
+    PathParam(id): PathParam<String>,
     MaybeJson(request): MaybeJson<ConnectionRequest>,
-) -> Answer {
-    let id = named(&id, InboxKind::Connection)?;
-    speaker.connect(&id, request.refused.as_deref()).await?;
+) -> ApiResult {
+    let id = item_id(&id, InboxKind::Connection)?;
+    decider.connect(&id, request.refused.as_deref()).await?;
     Ok(decided(&id))
 }
 
@@ -185,32 +203,40 @@ fn decided(id: &ItemId) -> axum::response::Response {
     ok(&Decided { id: id.to_string(), run: id.run })
 }
 
-/// Do the same about many items
+/// Decide about many items
 ///
-/// Those that are named, or those that fit a filter now. Each has a result of its own.
-#[utoipa::path(post, path = "/v1/inbox", tag = "inbox", request_body = ManyRequest,
-    responses((status = 200, description = "What became of each", body = ManyAnswer)))]
-pub(super) async fn many(speaker: Speaker, Json(request): Json<ManyRequest>) -> Answer {
+/// Applies one action to the items in `ids`, or to those that match `filter` now. Each item has a result of its own.
+#[utoipa::path(post, path = "/v1/inbox", tag = "inbox", request_body = BulkRequest,
+    responses((status = 200, description = "The result for each item", body = BulkResponse)))]
+pub(super) async fn bulk(decider: Decider, Json(request): Json<BulkRequest>) -> ApiResult {
     let unused = request.unused();
     if !unused.is_empty() {
-        return Err(Refusal::invalid(format!("this action has no use for: {}", unused.join(", "))));
+        let fields: Vec<String> = unused.iter().map(|field| format!("`{field}`")).collect();
+        return Err(Refusal::invalid(format!("the action does not use {}; leave it out", fields.join(", "))));
     }
     let ids = match (&request.ids, &request.filter) {
-        (Some(ids), None) if ids.len() <= MANY => ids.clone(),
-        (Some(_), None) => return Err(Refusal::invalid(format!("ids are at most {MANY}"))),
+        (Some(ids), None) if ids.len() <= MAX_ITEMS => ids.clone(),
+        (Some(ids), None) => {
+            let count = ids.len();
+            return Err(Refusal::invalid(format!("`ids` has {count} entries; send at most {MAX_ITEMS}")));
+        }
         (None, Some(filter)) => {
             let filter = InboxFilter { kind: Some(kind(request.action)), ..filter.clone() };
-            let (found, _) = find(&speaker.app, &filter, None, MANY).await?;
-            found.iter().flat_map(|(_, items)| items.iter().map(|item| item.id.to_string())).take(MANY).collect()
+            let (runs, _) = find(&decider.app, &filter, None, MAX_ITEMS).await?;
+            runs.iter().flat_map(|(_, items)| items.iter().map(|item| item.id.to_string())).take(MAX_ITEMS).collect()
         }
-        _ => return Err(Refusal::invalid("name the items with either `ids` or `filter`")),
+        _ => {
+            return Err(Refusal::invalid(
+                "the items are selected by either `ids` or `filter`; send exactly one of them",
+            ));
+        }
     };
     let mut results = Vec::with_capacity(ids.len());
     for id in ids {
-        let problem = one(&speaker, &id, &request).await.err().map(Refusal::problem);
-        results.push(ManyResult { id, ok: problem.is_none(), problem });
+        let problem = one(&decider, &id, &request).await.err().map(Refusal::problem);
+        results.push(BulkResult { id, ok: problem.is_none(), problem });
     }
-    Ok(ok(&ManyAnswer { results }))
+    Ok(ok(&BulkResponse { results }))
 }
 
 fn kind(action: InboxAction) -> InboxKind {
@@ -222,18 +248,19 @@ fn kind(action: InboxAction) -> InboxKind {
     }
 }
 
-async fn one(speaker: &Speaker, id: &str, request: &ManyRequest) -> Answer<()> {
-    let id = named(id, kind(request.action))?;
-    let ManyRequest { reason, settlement, value, error, refused, .. } = request.clone();
+async fn one(decider: &Decider, id: &str, request: &BulkRequest) -> ApiResult<()> {
+    let id = item_id(id, kind(request.action))?;
+    let BulkRequest { reason, settlement, value, error, refused, .. } = request.clone();
     match request.action {
-        InboxAction::Approve => speaker.decide(&id, true, reason).await,
-        InboxAction::Deny => speaker.decide(&id, false, reason).await,
+        InboxAction::Approve => decider.decide(&id, true, reason).await,
+        InboxAction::Deny => decider.decide(&id, false, reason).await,
         InboxAction::Settle => {
-            let settlement = settlement.ok_or_else(|| Refusal::invalid("`settlement` says how doubts are settled"))?;
-            let reason = reason.ok_or_else(|| Refusal::invalid("`reason` says why doubts are settled so"))?;
-            speaker.settle(&id, SettleRequest { settlement, value, error, reason }).await
+            let settlement =
+                settlement.ok_or_else(|| Refusal::invalid("`settlement` is missing; the action `settle` needs it"))?;
+            let reason = reason.ok_or_else(|| Refusal::invalid("`reason` is missing; the action `settle` needs it"))?;
+            decider.settle(&id, SettleRequest { settlement, value, error, reason }).await
         }
-        InboxAction::Answer => speaker.answer(&id, AnswerRequest { value, error, cancelled: false }).await,
-        InboxAction::Connect => speaker.connect(&id, refused.as_deref()).await,
+        InboxAction::Answer => decider.answer(&id, AnswerRequest { value, error, cancelled: false }).await,
+        InboxAction::Connect => decider.connect(&id, refused.as_deref()).await,
     }
 }

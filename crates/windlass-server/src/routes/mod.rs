@@ -1,18 +1,18 @@
-//! What the API can be asked, one file a resource.
+//! The handlers, one file for each resource.
 
 mod admin;
 mod artifacts;
 mod calls;
 mod clients;
+mod decisions;
 mod events;
 mod inbox;
 mod meta;
 mod paging;
-mod people;
 mod prefix;
 mod range;
 mod replies;
-mod run_acts;
+mod run_commands;
 mod runs;
 mod tokens;
 mod tools;
@@ -26,13 +26,13 @@ use crate::app::Shared;
 use crate::extract::shortened;
 use crate::refusal::Refusal;
 
-/// Every route with its description.
+/// All routes with their OpenAPI descriptions.
 pub(crate) fn all() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(crate::openapi::base())
         .routes(routes!(calls::call))
         .routes(routes!(calls::batch))
         .routes(routes!(runs::list))
-        .routes(routes!(runs::get, run_acts::purge))
+        .routes(routes!(runs::get, run_commands::purge))
         .routes(routes!(runs::outcome))
         .routes(routes!(events::of_run))
         .routes(routes!(events::of_session))
@@ -41,14 +41,14 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
         .routes(routes!(runs::explain))
         .routes(routes!(runs::export))
         .routes(routes!(runs::compare))
-        .routes(routes!(run_acts::cancel))
-        .routes(routes!(run_acts::resume))
-        .routes(routes!(run_acts::finish))
-        .routes(routes!(run_acts::fork))
-        .routes(routes!(run_acts::signal))
-        .routes(routes!(run_acts::replay_check))
-        .routes(routes!(run_acts::import))
-        .routes(routes!(inbox::list, inbox::many))
+        .routes(routes!(run_commands::cancel))
+        .routes(routes!(run_commands::resume))
+        .routes(routes!(run_commands::finish))
+        .routes(routes!(run_commands::fork))
+        .routes(routes!(run_commands::signal))
+        .routes(routes!(run_commands::replay_check))
+        .routes(routes!(run_commands::import))
+        .routes(routes!(inbox::list, inbox::bulk))
         .routes(routes!(inbox::approve))
         .routes(routes!(inbox::deny))
         .routes(routes!(inbox::settle))
@@ -79,12 +79,13 @@ pub(crate) fn all() -> OpenApiRouter<Shared> {
 
 pub(crate) async fn not_found(request: axum::extract::Request) -> Response {
     let path = shortened(request.uri().path());
-    Refusal::not_found(format!("there is nothing at {path}; /openapi.json says what there is")).into_response()
+    Refusal::not_found(format!("the path {path} does not exist; /openapi.json lists all paths")).into_response()
 }
 
-pub(crate) async fn wrong_method(method: Method, request: axum::extract::Request) -> Response {
+pub(crate) async fn method_not_allowed(method: Method, request: axum::extract::Request) -> Response {
     let path = shortened(request.uri().path());
-    let detail = format!("{path} does not take {}; /openapi.json says what it takes", shortened(method.as_str()));
-    Refusal::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Not this way", detail)
+    let method = shortened(method.as_str());
+    let detail = format!("the path {path} does not support {method}; /openapi.json lists the methods of all paths");
+    Refusal::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
         .into_response()
 }

@@ -1,38 +1,38 @@
-//! Cursors: where a list goes on, as text that says which list it belongs to.
+//! Pages of lists, and cursors.
 
 use windlass::RunId;
 
-use crate::refusal::{Answer, Refusal};
+use crate::refusal::{ApiResult, Refusal};
 
-/// How many things a page has, as a request says it.
-pub(super) fn page_size(limit: Option<u64>, most: u64) -> Answer<usize> {
+/// Checks `limit` of a request.
+pub(super) fn page_size(limit: Option<u64>, most: u64) -> ApiResult<usize> {
     let limit = limit.unwrap_or(100.min(most));
     if (1..=most).contains(&limit) {
         return Ok(usize::try_from(limit).unwrap_or(usize::MAX));
     }
-    Err(Refusal::bad_request("bad_query", format!("limit is 1 to {most}")))
+    Err(Refusal::bad_request("bad_query", format!("query: `limit` must be 1 to {most}")))
 }
 
-/// After the run `run`, in the list that `list` stands for.
+/// The cursor after `run`. `list` identifies the list and its order, so that a cursor is not used with another list.
 pub(super) fn cursor(list: char, run: RunId) -> String {
     format!("{list}{run}")
 }
 
-pub(super) fn read_cursor(list: char, text: &str) -> Answer<RunId> {
+pub(super) fn read_cursor(list: char, text: &str) -> ApiResult<RunId> {
     let bad = || {
-        let why = "the cursor is none of this list; use `next` of the page before, with the same order, or leave it out to \
-                   begin anew";
-        Refusal::bad_request("bad_cursor", why)
+        let detail = "query: `cursor` does not belong to this list; use `next` of the previous page with the same \
+                      order, or leave it out to start with the first page";
+        Refusal::bad_request("bad_cursor", detail)
     };
     let run = text.strip_prefix(list).ok_or_else(bad)?;
-    // One place has one name.
-    run.parse::<RunId>().ok().filter(|found| found.to_string() == run).ok_or_else(bad)
+    // Other spellings of the same id are refused.
+    run.parse::<RunId>().ok().filter(|parsed| parsed.to_string() == run).ok_or_else(bad)
 }
 
-/// Bytes of what a page shows, after which it ends though it may have more; the rest is on the next one.
+/// A page ends when its items exceed this size, even if it has fewer than `limit`.
 pub(super) const PAGE_BYTES: usize = 4 << 20;
 
-/// How long something is as JSON.
+/// The size of a value as JSON.
 pub(super) fn json_bytes(value: &impl serde::Serialize) -> usize {
     struct Count(usize);
     impl std::io::Write for Count {

@@ -1,46 +1,50 @@
-//! Answers by reply key, and connections.
+//! Answers by reply key, and connections to providers.
 
 use axum::extract::State;
 
-use super::people::{resolution, told};
-use crate::access::{Approve, May};
-use crate::answer::ok;
+use super::decisions::{check_resolved, resolution};
+use crate::access::{Approve, Authorized};
 use crate::app::Shared;
-use crate::extract::{Json, Key, MaybeJson, Place};
-use crate::refusal::Answer;
-use crate::wire::{ConnectionAnswer, ConnectionRequest, ReplyAnswer, ReplyRequest};
+use crate::extract::{IdempotencyKey, Json, MaybeJson, PathParam};
+use crate::refusal::ApiResult;
+use crate::response::ok;
+use crate::wire::{ConnectionRequest, ConnectionResponse, ReplyRequest, ReplyResponse};
 
 /// Answer by reply key
 ///
-/// The key is the capability: no token is asked for. The first answer counts; a late one is 409 and says what counted.
-#[utoipa::path(post, path = "/v1/replies/{key}", tag = "inbox", params(("key" = String, Path)), request_body = ReplyRequest,
-    responses((status = 200, description = "It is the answer", body = ReplyAnswer)), security(()))]
+/// The reply key authorizes the request, so no token is needed. The first answer counts; a late one gets 409 with the
+/// first.
+#[utoipa::path(post, path = "/v1/replies/{key}", tag = "inbox", params(("key" = String, Path)),
+    request_body = ReplyRequest,
+    responses((status = 200, description = "The answer was accepted", body = ReplyResponse)), security(()))]
 pub(super) async fn reply(
     State(app): State<Shared>,
-    key: Key,
-    Place(reply): Place<String>,
+    key: IdempotencyKey,
+    PathParam(reply): PathParam<String>,
     Json(request): Json<ReplyRequest>,
-) -> Answer {
-    let said = resolution(request, "whoever had its reply key")?;
-    let resolved = app.windlass.resolve(&reply, said.clone()).await?;
-    told(resolved, &said, key.0.is_some())?;
-    Ok(ok(&ReplyAnswer { resolved: "accepted".to_owned() }))
+) -> ApiResult {
+    let answer = resolution(request, "the holder of its reply key")?;
+    let resolved = app.windlass.inbox().resolve(&reply, answer.clone()).await?;
+    check_resolved(resolved, &answer, key.0.is_some())?;
+    Ok(ok(&ReplyResponse { resolved: "accepted".to_owned() }))
 }
 
-/// Say that a provider is connected
+/// Report that a provider is connected, or will not be
 ///
-/// To every run that waits for it; or why it will not be.
+/// Affects every run that waits for the provider.
 #[utoipa::path(post, path = "/v1/connections/{provider}", tag = "inbox", params(("provider" = String, Path)),
     request_body = Option<ConnectionRequest>,
-    responses((status = 200, description = "They are told", body = ConnectionAnswer)))]
+    responses(
+        (status = 200, description = "The number of runs that waited for the provider", body = ConnectionResponse),
+    ))]
 pub(super) async fn connection(
     State(app): State<Shared>,
-    may: May<Approve>,
-    key: Key,
-    Place(provider): Place<String>,
+    authorized: Authorized<Approve>,
+    key: IdempotencyKey,
+    PathParam(provider): PathParam<String>,
     MaybeJson(request): MaybeJson<ConnectionRequest>,
-) -> Answer {
-    may.who.may_act_on_all()?;
-    let runs = app.windlass.connect_under(key.as_deref(), &provider, request.refused.as_deref()).await?;
-    Ok(ok(&ConnectionAnswer { runs: runs as u64 }))
+) -> ApiResult {
+    authorized.identity.may_act_on_all()?;
+    let runs = app.windlass.runtime().connect_under(key.as_deref(), &provider, request.refused.as_deref()).await?;
+    Ok(ok(&ConnectionResponse { runs: runs as u64 }))
 }

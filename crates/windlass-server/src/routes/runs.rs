@@ -1,4 +1,4 @@
-//! Looking at runs.
+//! Reading runs.
 
 use std::pin::pin;
 
@@ -6,37 +6,56 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use windlass::record::Record;
-use windlass::{Error, Filter, RunId, RunInfo, StoreError};
+use windlass::run::record::Record;
+use windlass::run::{Ending, Filter, RunInfo};
+use windlass::store::StoreError;
+use windlass::{Error, RunId};
 
 use super::calls::accepted;
 use super::paging::{PAGE_BYTES, cursor, json_bytes, page_size, read_cursor};
-use super::prefix::Prefix;
-use crate::access::{Admin, May, Read};
-use crate::answer::ok;
-use crate::app::{Shared, patience};
-use crate::extract::{InRun, Place, Query, run_id};
-use crate::refusal::{Answer, Refusal};
+use super::prefix::IdPrefix;
+use crate::access::{Admin, Authorized, Read, RunReader};
+use crate::app::{Shared, wait_time};
+use crate::extract::{PathParam, Query, RunParam, run_id};
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::ok;
 use crate::show;
-use crate::wire::{Accepted, Comparison, Explanation, JournalPage, OutcomeAnswer, Run, RunPage, Trace};
+use crate::wire::{Accepted, Comparison, Explanation, JournalPage, OutcomeResponse, Run, RunPage, RunState, Trace};
 
-/// Runs that are looked at for one page: a filter that fits few of them must not hold up everybody else.
-const LOOKED_AT: usize = 2_000;
+/// Most runs that are read for one page: a filter that matches few of them must not delay other requests.
+const MAX_SCANNED: usize = 2_000;
 
-/// Which runs a list shows.
+/// Runs by state, or by what they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Which {
+pub(super) enum StateFilter {
     Queued,
     Running,
     Suspended,
     Held,
     Finished,
-    Doubted,
+    Ok,
+    Failed,
+    Cancelled,
+    Lost,
+    InDoubt,
     Inbox,
 }
 
-/// In which order.
+impl StateFilter {
+    /// The ending that runs must have.
+    fn ending(self) -> Option<Ending> {
+        match self {
+            Self::Ok => Some(Ending::Ok),
+            Self::Failed => Some(Ending::Failed),
+            Self::Cancelled => Some(Ending::Cancelled),
+            Self::Lost => Some(Ending::Lost),
+            _ => None,
+        }
+    }
+}
+
+/// Order of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Order {
@@ -49,55 +68,72 @@ pub(super) enum Order {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListQuery {
-    /// Only runs in this state, or with open doubts, or that wait for a person.
+    /// Only runs in this state; `ok`, `failed`, `cancelled`, `lost`: finished with this ending; `in_doubt`: with open
+    /// doubts; `inbox`: waiting for a person.
     #[param(inline)]
-    state: Option<Which>,
+    state: Option<StateFilter>,
     /// Only runs of this tool, by name or id.
     tool: Option<String>,
     /// Only runs of this session.
     session: Option<String>,
-    /// Only runs that this run spawned.
+    /// Only child runs of this run.
     #[param(format = "uuid")]
     parent: Option<String>,
-    /// Only runs whose id begins like this; hyphens do not count.
+    /// Only runs whose id starts with this prefix. Hyphens are ignored.
     #[param(pattern = "^[0-9a-fA-F-]{1,36}$")]
     prefix: Option<String>,
-    /// `newest` first unless said.
+    /// Only the run that was started under this `Idempotency-Key`.
+    key: Option<String>,
+    /// `newest` (the default) or `oldest` first.
     #[param(inline)]
     order: Option<Order>,
-    /// Most runs in the answer.
+    /// Most runs in the page.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u64>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[param(pattern = "^[no][0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     cursor: Option<String>,
 }
 
 /// List runs
 ///
-/// A page may have fewer runs than asked for, and still not be the last: `next` says so.
+/// A page may have fewer runs than `limit` and not be the last one. The last page has no `next`.
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", params(ListQuery),
     responses((status = 200, description = "A page of runs", body = RunPage)))]
-pub(super) async fn list(State(app): State<Shared>, _may: May<Read>, Query(query): Query<ListQuery>) -> Answer {
+pub(super) async fn list(
+    State(app): State<Shared>,
+    _authorized: Authorized<Read>,
+    Query(query): Query<ListQuery>,
+) -> ApiResult {
     let limit = page_size(query.limit, 500)?;
     let order = query.order.unwrap_or_default();
     let sign = if order == Order::Newest { 'n' } else { 'o' };
-    let prefix = query.prefix.as_deref().map(Prefix::read).transpose()?;
+    let prefix = query.prefix.as_deref().map(IdPrefix::parse).transpose()?;
     let after = query.cursor.as_deref().map(|text| read_cursor(sign, text)).transpose()?;
     let mut after = after.or_else(|| prefix.and_then(|prefix| prefix.edge(order == Order::Newest)));
-    let wanted = Wanted::of(&app, query)?;
-    let (mut runs, mut looked) = (Vec::new(), 0);
+    let key = query.key.clone();
+    let filter = RunFilter::of(&app, query)?;
+    if let Some(key) = key {
+        let run = app.windlass.runtime().keyed(&key).await?;
+        let info = match run.filter(|run| prefix.is_none_or(|prefix| prefix.matches(*run))) {
+            Some(run) => app.windlass.runtime().info(run).await?,
+            None => None,
+        };
+        let runs = info.filter(|info| filter.matches(info)).iter().map(show::run).collect();
+        return Ok(ok(&RunPage { runs, next: None }));
+    }
+    let (mut runs, mut scanned) = (Vec::new(), 0);
     loop {
         let page = match order {
-            Order::Newest => app.windlass.latest(wanted.filter.clone(), after, limit).await?,
-            Order::Oldest => app.windlass.list(wanted.filter.clone(), after, limit).await?,
+            Order::Newest => app.windlass.latest(filter.indexed.clone(), after, limit).await?,
+            Order::Oldest => app.windlass.list(filter.indexed.clone(), after, limit).await?,
         };
-        let inside = page.iter().take_while(|info| prefix.is_none_or(|prefix| prefix.has(info.run))).count();
+        let inside = page.iter().take_while(|info| prefix.is_none_or(|prefix| prefix.matches(info.run))).count();
         let full = inside == limit;
-        looked += page.len();
+        scanned += page.len();
         for info in &page[..inside] {
             after = Some(info.run);
-            if wanted.fits(info) {
+            if filter.matches(info) {
                 runs.push(show::run(info));
             }
             if runs.len() == limit {
@@ -105,96 +141,124 @@ pub(super) async fn list(State(app): State<Shared>, _may: May<Read>, Query(query
             }
         }
         let more = full || runs.len() == limit && page[..inside].last().map(|info| info.run) != after;
-        if !more || runs.len() == limit || looked >= LOOKED_AT {
+        if !more || runs.len() == limit || scanned >= MAX_SCANNED {
             let next = after.filter(|_| more).map(|run| cursor(sign, run));
             return Ok(ok(&RunPage { runs, next }));
         }
     }
 }
 
-/// What is wanted: what an index answers, and the rest.
-struct Wanted {
-    filter: Filter,
-    state: Option<Which>,
+/// A filter of runs: the part that an index of the store answers, and all conditions.
+struct RunFilter {
+    indexed: Filter,
+    state: Option<StateFilter>,
     tool: Option<String>,
     session: Option<String>,
     parent: Option<RunId>,
 }
 
-impl Wanted {
-    fn of(app: &Shared, query: ListQuery) -> Answer<Self> {
+impl RunFilter {
+    fn of(app: &Shared, query: ListQuery) -> ApiResult<Self> {
         let ListQuery { state, tool, session, parent, .. } = query;
         let parent = parent.as_deref().map(run_id).transpose()?;
-        // Runs are listed under the id of their tool.
+        // Runs are indexed by the id of their tool.
         let by_name = |name: String| app.windlass.toolbox().get(&name).map_or(name, |tool| tool.spec().id.to_string());
         let tool = tool.map(by_name);
-        let filter = match (parent, &session, state, &tool) {
-            (Some(parent), ..) => Filter::Children(parent),
-            (_, Some(session), ..) => Filter::Session(session.as_str().into()),
-            (_, _, Some(state), _) if state != Which::Finished => filter(state),
-            (_, _, _, Some(tool)) => Filter::Tool(tool.as_str().into()),
-            (_, _, Some(state), _) => filter(state),
-            _ => Filter::All,
+        let indexed = match (parent, &session, state, &tool) {
+            (Some(parent), ..) => Filter::children(parent),
+            (_, Some(session), ..) => Filter::session(session.as_str()),
+            (_, _, Some(state), _) if store_filter(state) != Filter::finished() => store_filter(state),
+            (_, _, _, Some(tool)) => Filter::tool(tool.as_str()),
+            (_, _, Some(state), _) => store_filter(state),
+            _ => Filter::default(),
         };
-        Ok(Self { filter, state, tool, session, parent })
+        Ok(Self { indexed, state, tool, session, parent })
     }
 
-    fn fits(&self, info: &RunInfo) -> bool {
-        let state = self.state.is_none_or(|which| match which {
-            Which::Doubted => !info.doubts.is_empty(),
-            Which::Inbox => !info.doubts.is_empty() || info.parks.iter().any(|park| park.on.needs_person()),
-            _ => show::state(&info.state) == plain(which),
+    fn matches(&self, info: &RunInfo) -> bool {
+        let state = self.state.is_none_or(|state| match state {
+            StateFilter::InDoubt => !info.doubts.is_empty(),
+            StateFilter::Inbox => !info.doubts.is_empty() || info.parks.iter().any(|park| park.on.needs_person()),
+            _ => {
+                let has_ending = |ending| info.state == windlass::run::RunState::Finished { ending };
+                show::state(&info.state) == run_state(state) && state.ending().is_none_or(has_ending)
+            }
         });
         state
             && self.tool.as_ref().is_none_or(|tool| **tool == *info.tool)
             && self.session.as_deref().is_none_or(|session| info.session.as_deref() == Some(session))
-            && self.parent.is_none_or(|parent| info.parent.as_ref().is_some_and(|found| found.0 == parent))
+            && self.parent.is_none_or(|parent| info.parent.as_ref().is_some_and(|operation| operation.0 == parent))
     }
 }
 
-fn filter(which: Which) -> Filter {
-    match which {
-        Which::Queued => Filter::Queued,
-        Which::Running => Filter::Running,
-        Which::Suspended => Filter::Suspended,
-        Which::Held => Filter::Held,
-        Which::Finished => Filter::Finished,
-        Which::Doubted => Filter::Doubted,
-        Which::Inbox => Filter::Inbox,
+fn store_filter(state: StateFilter) -> Filter {
+    match state {
+        StateFilter::Queued => Filter::queued(),
+        StateFilter::Running => Filter::running(),
+        StateFilter::Suspended => Filter::suspended(),
+        StateFilter::Held => Filter::held(),
+        StateFilter::Finished | StateFilter::Ok | StateFilter::Failed | StateFilter::Cancelled | StateFilter::Lost => {
+            Filter::finished()
+        }
+        StateFilter::InDoubt => Filter::in_doubt(),
+        StateFilter::Inbox => Filter::inbox(),
     }
 }
 
-fn plain(which: Which) -> crate::wire::State {
-    use crate::wire::State;
-    match which {
-        Which::Queued => State::Queued,
-        Which::Running => State::Running,
-        Which::Suspended => State::Suspended,
-        Which::Held => State::Held,
-        Which::Finished | Which::Doubted | Which::Inbox => State::Finished,
+fn run_state(state: StateFilter) -> RunState {
+    match state {
+        StateFilter::Queued => RunState::Queued,
+        StateFilter::Running => RunState::Running,
+        StateFilter::Suspended => RunState::Suspended,
+        StateFilter::Held => RunState::Held,
+        StateFilter::Finished
+        | StateFilter::Ok
+        | StateFilter::Failed
+        | StateFilter::Cancelled
+        | StateFilter::Lost
+        | StateFilter::InDoubt
+        | StateFilter::Inbox => RunState::Finished,
     }
 }
 
-/// A run's row; 404 if there is none.
-pub(super) async fn info(app: &Shared, run: RunId) -> Answer<RunInfo> {
-    Ok(app.windlass.info(run).await?.ok_or(StoreError::NoSuchRun(run))?)
+/// The summary of a run, or 404.
+pub(super) async fn info(app: &Shared, run: RunId) -> ApiResult<RunInfo> {
+    Ok(app.windlass.runtime().info(run).await?.ok_or(StoreError::NoSuchRun(run))?)
 }
 
-/// Look at a run
-#[utoipa::path(get, path = "/v1/runs/{run}", tag = "runs", params(("run" = String, Path, format = "uuid")),
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RunQuery {
+    /// For a token without the scope `read`: `access` of the response to its own call.
+    access: Option<String>,
+}
+
+/// Read a run
+///
+/// Needs the scope `read`. A token with the scope `call` only can read the runs of its own calls, with the `access`
+/// value of the 202 response.
+#[utoipa::path(get, path = "/v1/runs/{run}", tag = "runs",
+    params(("run" = String, Path, format = "uuid"), RunQuery),
     responses((status = 200, description = "The run", body = Run)))]
-pub(super) async fn get(State(app): State<Shared>, _may: May<Read>, InRun(run): InRun) -> Answer {
-    Ok(ok(&whole(&app, run).await?))
+pub(super) async fn get(
+    State(app): State<Shared>,
+    reader: RunReader,
+    RunParam(run): RunParam,
+    Query(query): Query<RunQuery>,
+) -> ApiResult {
+    reader.may_read(&app, run, query.access.as_deref())?;
+    Ok(ok(&full_run(&app, run).await?))
 }
 
-/// A run with its sentence and, if it is finished, its outcomes.
-pub(super) async fn whole(app: &Shared, run: RunId) -> Answer<Run> {
+/// A run with the fields that lists do not have.
+pub(super) async fn full_run(app: &Shared, run: RunId) -> ApiResult<Run> {
     let info = info(app, run).await?;
     let mut shown = show::run(&info);
-    shown.sentence = Some(app.windlass.explain(run).await?.sentence);
-    shown.layers = app.windlass.layers_of(run).await?.names().iter().map(ToString::to_string).collect();
-    if let windlass::RunState::Finished { .. } = info.state {
-        shown.outcomes = match app.windlass.attach(run).await {
+    shown.sentence = Some(app.windlass.runtime().explain(run).await?.sentence);
+    shown.layers = app.windlass.runtime().layers_of(run).await?.names().iter().map(ToString::to_string).collect();
+    if let windlass::run::RunState::Finished { .. } = info.state {
+        shown.outcomes = match app.windlass.runtime().attach(run).await {
             Ok(outcomes) => Some(show::outcomes(outcomes)),
             Err(Error::Store(StoreError::JournalGone(_))) => None,
             Err(error) => return Err(error.into()),
@@ -207,36 +271,43 @@ pub(super) async fn whole(app: &Shared, run: RunId) -> Answer<Run> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitQuery {
-    /// How long to wait for the end; not at all unless said.
+    /// Longest time to wait for the end of the run; 0 by default.
     #[param(maximum = 300_000)]
     wait_ms: Option<u64>,
+    /// For a token without the scope `read`: `access` of the response to its own call.
+    access: Option<String>,
 }
 
 /// Wait for a run's outcomes
 ///
-/// Also of a run that another process started, or that this one went on with after a restart.
+/// Also works for a run that another process started, or that continued after a restart. Needs the scope `read`, or the
+/// `access` value of the 202 response to an own call.
 #[utoipa::path(get, path = "/v1/runs/{run}/outcome", tag = "runs",
     params(("run" = String, Path, format = "uuid"), WaitQuery),
     responses(
-        (status = 200, description = "It is finished", body = OutcomeAnswer),
-        (status = 202, description = "It goes on", body = Accepted),
+        (status = 200, description = "The outcomes of the finished run", body = OutcomeResponse),
+        (status = 202, description = "The run has not finished", body = Accepted),
     ))]
 pub(super) async fn outcome(
     State(app): State<Shared>,
-    _may: May<Read>,
-    InRun(run): InRun,
+    reader: RunReader,
+    RunParam(run): RunParam,
     Query(query): Query<WaitQuery>,
-) -> Answer {
-    let wait = patience(query.wait_ms, 0)?;
+) -> ApiResult {
+    reader.may_read(&app, run, query.access.as_deref())?;
+    let wait = wait_time(query.wait_ms, 0)?;
     let state = info(&app, run).await?.state;
-    let finished = matches!(state, windlass::RunState::Finished { .. });
+    let finished = matches!(state, windlass::run::RunState::Finished { .. });
     let attached = match finished {
-        true => Some(app.windlass.attach(run).await),
-        false => app.within(wait, pin!(app.windlass.attach(run))).await,
+        true => Some(app.windlass.runtime().attach(run).await),
+        false => app.within(wait, pin!(app.windlass.runtime().attach(run))).await,
     };
     match attached {
-        Some(Ok(outcomes)) => Ok(ok(&OutcomeAnswer { run, outcomes: show::outcomes(outcomes) })),
-        Some(Err(Error::Held { .. } | Error::Elsewhere { .. })) | None => accepted(&app, run).await,
+        Some(Ok(outcomes)) => Ok(ok(&OutcomeResponse { run, outcomes: show::outcomes(outcomes) })),
+        Some(Err(Error::Held { .. } | Error::Elsewhere { .. })) | None => {
+            let access = query.access.filter(|_| reader.needs_access());
+            accepted(&app, run, access).await
+        }
         Some(Err(error)) => Err(error.into()),
     }
 }
@@ -245,10 +316,10 @@ pub(super) async fn outcome(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct JournalQuery {
-    /// `next` of the page before: the number of its last record.
+    /// `next` of the previous page: the sequence number of its last record.
     #[param(maximum = 9_007_199_254_740_991u64)]
     after: Option<u64>,
-    /// Most records in the answer.
+    /// Most records in the page.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u64>,
 }
@@ -259,14 +330,15 @@ pub(super) struct JournalQuery {
     responses((status = 200, description = "A page of records", body = JournalPage)))]
 pub(super) async fn journal(
     State(app): State<Shared>,
-    _may: May<Read>,
-    InRun(run): InRun,
+    _authorized: Authorized<Read>,
+    RunParam(run): RunParam,
     Query(query): Query<JournalQuery>,
-) -> Answer {
+) -> ApiResult {
     let limit = page_size(query.limit, 1_000)?;
     let from = query.after.map_or(0, |after| after.saturating_add(1));
     if i64::try_from(from).is_err() {
-        return Err(Refusal::bad_request("bad_cursor", "`after` is beyond what a journal has"));
+        let detail = "query: `after` is larger than any sequence number; use `next` of the previous page";
+        return Err(Refusal::bad_request("bad_cursor", detail));
     }
     let (records, more) = records(&app, run, from, limit).await?;
     let next = more.then(|| from + records.len() as u64 - 1);
@@ -274,55 +346,68 @@ pub(super) async fn journal(
     Ok(ok(&JournalPage { records, next }))
 }
 
-/// Records of a page, up to [`PAGE_BYTES`] of them and one more read, and whether there may be others.
-async fn records(app: &Shared, run: RunId, from: u64, limit: usize) -> Answer<(Vec<Record>, bool)> {
+/// The records of a page, and whether there may be more. Stops with the read that exceeds [`PAGE_BYTES`].
+async fn records(app: &Shared, run: RunId, from: u64, limit: usize) -> ApiResult<(Vec<Record>, bool)> {
     let (mut records, mut bytes, mut reads) = (Vec::new(), 0, 4);
     loop {
         let most = reads.min(limit - records.len());
-        let page = app.windlass.journal_page(run, from + records.len() as u64, most).await?;
+        let page = app.windlass.runtime().journal_page(run, from + records.len() as u64, most).await?;
         let (more, read) = (page.len() == most, page.iter().map(json_bytes).sum::<usize>());
         records.extend(page);
         bytes += read;
         if !more || records.len() == limit || bytes >= PAGE_BYTES {
             return Ok((records, more));
         }
-        // As long as they are small.
+        // Larger reads as long as the records are small.
         reads = if read < PAGE_BYTES / 16 { (reads * 2).min(256) } else { 4 };
     }
 }
 
-/// See a run and the runs it started as a tree
+/// Read the events of a run and its child runs as a tree
 #[utoipa::path(get, path = "/v1/runs/{run}/trace", tag = "runs", params(("run" = String, Path, format = "uuid")),
     responses((status = 200, description = "The tree", body = Trace)))]
-pub(super) async fn trace(State(app): State<Shared>, _may: May<Read>, InRun(run): InRun) -> Answer {
-    Ok(ok(&show::trace(&app.windlass.trace(run).await?)))
+pub(super) async fn trace(
+    State(app): State<Shared>,
+    _authorized: Authorized<Read>,
+    RunParam(run): RunParam,
+) -> ApiResult {
+    Ok(ok(&show::trace(&app.windlass.runtime().trace(run).await?)))
 }
 
-/// Why is it not running?
+/// Explain why a run is not running
 #[utoipa::path(get, path = "/v1/runs/{run}/explain", tag = "runs", params(("run" = String, Path, format = "uuid")),
-    responses((status = 200, description = "Why, and what would move it", body = Explanation)))]
-pub(super) async fn explain(State(app): State<Shared>, _may: May<Read>, InRun(run): InRun) -> Answer {
-    Ok(ok(&show::explanation(&app.windlass.explain(run).await?)))
+    responses((status = 200, description = "The state of the run, and what has to happen before it continues",
+        body = Explanation)))]
+pub(super) async fn explain(
+    State(app): State<Shared>,
+    _authorized: Authorized<Read>,
+    RunParam(run): RunParam,
+) -> ApiResult {
+    Ok(ok(&show::explanation(&app.windlass.runtime().explain(run).await?)))
 }
 
 /// Export a run as a document
 ///
-/// For another store. It is whole, with the secrets of arguments, so it needs the scope `admin`.
+/// The document can be imported into another store. It includes secret arguments, so the scope `admin` is required.
 #[utoipa::path(get, path = "/v1/runs/{run}/export", tag = "runs", params(("run" = String, Path, format = "uuid")),
     responses((status = 200, description = "The document", body = Object)))]
-pub(super) async fn export(State(app): State<Shared>, _may: May<Admin>, InRun(run): InRun) -> Answer {
-    Ok(ok(&app.windlass.export(run).await?))
+pub(super) async fn export(
+    State(app): State<Shared>,
+    _authorized: Authorized<Admin>,
+    RunParam(run): RunParam,
+) -> ApiResult {
+    Ok(ok(&app.windlass.runtime().export(run).await?))
 }
 
-/// Where do two runs differ?
+/// Compare two runs
 #[utoipa::path(get, path = "/v1/runs/{run}/compare/{other}", tag = "runs",
     params(("run" = String, Path, format = "uuid"), ("other" = String, Path, format = "uuid")),
-    responses((status = 200, description = "Where they differ", body = Comparison)))]
+    responses((status = 200, description = "The differences of the runs", body = Comparison)))]
 pub(super) async fn compare(
     State(app): State<Shared>,
-    _may: May<Read>,
-    Place((run, other)): Place<(String, String)>,
-) -> Answer<Response> {
+    _authorized: Authorized<Read>,
+    PathParam((run, other)): PathParam<(String, String)>,
+) -> ApiResult<Response> {
     let (run, other) = (run_id(&run)?, run_id(&other)?);
-    Ok(ok(&show::comparison(&app.windlass.compare(run, other).await?)))
+    Ok(ok(&show::comparison(&app.windlass.runtime().compare(run, other).await?)))
 }

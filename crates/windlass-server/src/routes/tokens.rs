@@ -4,40 +4,40 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 
-use crate::access::{Admin, Made, May};
-use crate::answer::{json, ok};
+use crate::access::{Admin, Authorized, CreateOutcome};
 use crate::app::Shared;
-use crate::extract::{Json, Key, Place};
-use crate::refusal::{Answer, Refusal};
+use crate::extract::{IdempotencyKey, Json, PathParam};
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::{json, ok};
 use crate::wire::{TokenCreated, TokenList, TokenRequest};
 
 /// List tokens
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens",
     responses((status = 200, description = "The tokens, without their secrets", body = TokenList)))]
-pub(super) async fn list(State(app): State<Shared>, _may: May<Admin>) -> Answer {
+pub(super) async fn list(State(app): State<Shared>, _authorized: Authorized<Admin>) -> ApiResult {
     Ok(ok(&TokenList { tokens: app.tokens.list() }))
 }
 
-/// Make a token
+/// Create a token
 ///
-/// Its secret is shown this once. From the first token on every request needs one.
+/// Only this response contains its secret. As soon as there is a token, every request needs one.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", request_body = TokenRequest,
-    responses((status = 201, description = "The token", body = TokenCreated)))]
+    responses((status = 201, description = "The token with its secret", body = TokenCreated)))]
 pub(super) async fn create(
     State(app): State<Shared>,
-    _may: May<Admin>,
-    key: Key,
+    _authorized: Authorized<Admin>,
+    key: IdempotencyKey,
     Json(request): Json<TokenRequest>,
-) -> Answer {
+) -> ApiResult {
     let mut response = match app.tokens.create(request, key.as_deref())? {
-        Made::New(created) => json(StatusCode::CREATED, &created),
-        Made::Before(token) => {
-            let why = format!(
-                "the token `{}` was made under this key already, and its secret was shown then; if nobody has it, revoke \
-                 the token and make another under a new key",
+        CreateOutcome::New(created) => json(StatusCode::CREATED, &created),
+        CreateOutcome::Existing(token) => {
+            let detail = format!(
+                "the token `{}` was created by an earlier request with this Idempotency-Key, whose response had the \
+                 secret; if the secret is lost, revoke the token and create another with a new key",
                 token.name
             );
-            return Err(Refusal::conflict("made_before", why).with("id", token.id));
+            return Err(Refusal::conflict("already_created", detail).with("id", token.id));
         }
     };
     response.headers_mut().insert(axum::http::header::CACHE_CONTROL, axum::http::HeaderValue::from_static("no-store"));
@@ -46,8 +46,12 @@ pub(super) async fn create(
 
 /// Revoke a token
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", params(("id" = String, Path)),
-    responses((status = 204, description = "It is void")))]
-pub(super) async fn revoke(State(app): State<Shared>, _may: May<Admin>, Place(id): Place<String>) -> Answer {
+    responses((status = 204, description = "The token is no longer valid")))]
+pub(super) async fn revoke(
+    State(app): State<Shared>,
+    _authorized: Authorized<Admin>,
+    PathParam(id): PathParam<String>,
+) -> ApiResult {
     app.tokens.revoke(&id)?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

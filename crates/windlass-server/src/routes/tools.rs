@@ -1,4 +1,4 @@
-//! Tools: what there is, and what would become of a call.
+//! Tools, and checks of hypothetical calls.
 
 use std::convert::Infallible;
 use std::iter;
@@ -15,16 +15,17 @@ use utoipa::openapi::schema::{AnyOfBuilder, Schema};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 use windlass::policy::{Hypothetical, Verdict as Predicted};
-use windlass::tools::spec::Concurrency;
-use windlass::{Schemas, Tool, ToolCall, ToolError, Windlass};
+use windlass::tool::Schemas;
+use windlass::tool::spec::Concurrency;
+use windlass::{Tool, ToolCall, ToolError, Windlass};
 
-use crate::access::{May, Read};
-use crate::answer::ok;
+use crate::access::{Authorized, Read};
 use crate::app::Shared;
-use crate::extract::{Key, MaybeJson, Place, Query, shortened};
-use crate::refusal::{Answer, Refusal};
+use crate::extract::{IdempotencyKey, MaybeJson, PathParam, Query, shortened};
+use crate::refusal::{ApiResult, Refusal};
+use crate::response::ok;
 use crate::show;
-use crate::wire::{AnthropicTools, CheckAnswer, CheckRequest, OpenAiTools, ToolList, ToolView, Verdict};
+use crate::wire::{AnthropicTools, CheckRequest, CheckResponse, OpenAiTools, ToolList, ToolView, Verdict};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -40,23 +41,23 @@ pub(super) enum Format {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ToolQuery {
-    /// In whose form; `windlass` unless said.
+    /// Format of the list; `windlass` by default.
     #[param(inline)]
     format: Option<Format>,
     /// Only tools with this tag.
     tag: Option<String>,
-    /// As this layer shows them.
+    /// Only the tools that this layer shows.
     #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     layer: Option<String>,
 }
 
-/// Lists up to this long are answered whole. The schemas of a large document are ten times its text.
-const AT_ONCE: usize = 64;
+/// Longer lists are streamed, because the schemas of a large OpenAPI document take ten times the size of its text.
+const MAX_BUFFERED: usize = 64;
 
-/// A list of tools in one of its forms.
+/// A list of tools in one of the formats.
 struct Tools;
 
-/// By hand, because an empty list has all three forms at once.
+/// Not derived, because an empty list matches all three formats.
 impl PartialSchema for Tools {
     fn schema() -> RefOr<Schema> {
         let item = |name| Ref::from_schema_name(name);
@@ -79,41 +80,45 @@ impl ToSchema for Tools {
 /// List tools
 #[utoipa::path(get, path = "/v1/tools", tag = "tools", params(ToolQuery),
     responses((status = 200, description = "The tools, sorted by name", body = inline(Tools))))]
-pub(super) async fn list(State(app): State<Shared>, may: May<Read>, Query(query): Query<ToolQuery>) -> Answer {
-    let windlass = may.who.windlass(&app, query.layer.as_deref())?;
+pub(super) async fn list(
+    State(app): State<Shared>,
+    authorized: Authorized<Read>,
+    Query(query): Query<ToolQuery>,
+) -> ApiResult {
+    let windlass = authorized.identity.windlass(&app, query.layer.as_deref())?;
     let toolbox = windlass.toolbox();
     let tools = query.tag.as_deref().map_or_else(|| toolbox.tools(), |tag| toolbox.tagged(tag));
     let format = query.format.unwrap_or_default();
     let (mut first, count) = (true, tools.len());
-    let pieces = tools.into_iter().filter_map(move |tool| {
-        let text = written(&tool, format)?;
+    let parts = tools.into_iter().filter_map(move |tool| {
+        let text = to_json(&tool, format)?;
         Some(format!("{}{text}", if std::mem::take(&mut first) { "" } else { "," }))
     });
-    let pieces = iter::once("{\"tools\":[".to_owned()).chain(pieces).chain(["]}\n".to_owned()]);
-    let body = if count <= AT_ONCE {
-        Body::from(pieces.collect::<String>())
+    let parts = iter::once("{\"tools\":[".to_owned()).chain(parts).chain(["]}\n".to_owned()]);
+    let body = if count <= MAX_BUFFERED {
+        Body::from(parts.collect::<String>())
     } else {
-        // Each is made when it is sent, and other requests go on meanwhile.
-        Body::from_stream(stream::iter(pieces).then(|piece| async {
+        // Each tool is serialized when it is sent, and other requests are served in between.
+        Body::from_stream(stream::iter(parts).then(|part| async {
             tokio::task::yield_now().await;
-            Ok::<_, Infallible>(piece)
+            Ok::<_, Infallible>(part)
         }))
     };
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// A tool as JSON; nothing where a model would be told of one it cannot call.
-fn written(tool: &Tool, format: Format) -> Option<String> {
+/// A tool as JSON. In the formats for models, a tool that cannot be called is left out.
+fn to_json(tool: &Tool, format: Format) -> Option<String> {
     let text = match (format, view(tool)) {
         (Format::Windlass, view) => serde_json::to_string(&view.unwrap_or_else(|why| unavailable(tool, why))),
         (Format::OpenAi, Ok(view)) => serde_json::to_string(&show::openai(view)),
         (Format::Anthropic, Ok(view)) => serde_json::to_string(&show::anthropic(view)),
         (Format::OpenAi | Format::Anthropic, Err(_)) => return None,
     };
-    text.inspect_err(|error| tracing::error!("the tool `{}` cannot be written: {error}", tool.spec().name)).ok()
+    text.inspect_err(|error| tracing::error!("tool `{}` could not be serialized: {error}", tool.spec().name)).ok()
 }
 
-/// The tool, or why its schemas cannot be had.
+/// The tool, or why its schemas could not be loaded.
 fn view(tool: &Tool) -> Result<ToolView, String> {
     let schemas = tool.schemas().map_err(|error| {
         let why = show::failure(&error).message;
@@ -126,47 +131,49 @@ fn unavailable(tool: &Tool, why: String) -> ToolView {
     ToolView { unavailable: Some(why), ..show::tool(tool, Schemas::any()) }
 }
 
-fn find(windlass: &Windlass, name: &str) -> Answer<Arc<Tool>> {
-    windlass::tools::called(windlass.toolbox(), name)
-        .ok_or_else(|| Refusal::not_found(format!("there is no tool `{}`; /v1/tools lists them", shortened(name))))
+fn find(windlass: &Windlass, name: &str) -> ApiResult<Arc<Tool>> {
+    windlass::tool::called(windlass.toolbox(), name).ok_or_else(|| {
+        Refusal::not_found(format!("tool `{}` does not exist; /v1/tools lists all tools", shortened(name)))
+    })
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LayerQuery {
-    /// As this layer shows it.
+    /// Layer through which the tool is read.
     #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     layer: Option<String>,
 }
 
-/// Look at a tool
+/// Read a tool
 #[utoipa::path(get, path = "/v1/tools/{name}", tag = "tools", params(("name" = String, Path), LayerQuery),
     responses((status = 200, description = "The tool", body = ToolView)))]
 pub(super) async fn get(
     State(app): State<Shared>,
-    may: May<Read>,
-    Place(name): Place<String>,
+    authorized: Authorized<Read>,
+    PathParam(name): PathParam<String>,
     Query(query): Query<LayerQuery>,
-) -> Answer {
-    let view = view(&*find(&*may.who.windlass(&app, query.layer.as_deref())?, &name)?);
-    Ok(ok(&view.map_err(|why| Refusal::unavailable("tool_unavailable", why))?))
+) -> ApiResult {
+    let view = view(&*find(&*authorized.identity.windlass(&app, query.layer.as_deref())?, &name)?);
+    Ok(ok(&view.map_err(|why| Refusal::unavailable("tool_unavailable", "Tool unavailable", why))?))
 }
 
-/// What would become of a call?
+/// Check a hypothetical call
 ///
-/// Whether its arguments fit, whether it would wait for a connection or an approval and why, its effect and its key. Nothing is
-/// run.
+/// Returns whether the arguments are valid, whether the call would wait for a connection or an approval and why, its
+/// effect and its key. Nothing is executed.
 #[utoipa::path(post, path = "/v1/tools/{name}/check", tag = "tools", params(("name" = String, Path)),
-    request_body = Option<CheckRequest>, responses((status = 200, description = "What would happen", body = CheckAnswer)))]
+    request_body = Option<CheckRequest>,
+    responses((status = 200, description = "What would happen to the call", body = CheckResponse)))]
 pub(super) async fn check(
     State(app): State<Shared>,
-    may: May<Read>,
-    _key: Key,
-    Place(name): Place<String>,
+    authorized: Authorized<Read>,
+    _key: IdempotencyKey,
+    PathParam(name): PathParam<String>,
     MaybeJson(request): MaybeJson<CheckRequest>,
-) -> Answer {
-    let windlass = may.who.windlass(&app, request.layer.as_deref())?;
+) -> ApiResult {
+    let windlass = authorized.identity.windlass(&app, request.layer.as_deref())?;
     let tool = find(&windlass, &name)?;
     let name = tool.spec().name.to_string();
     let args = Value::Object(request.args);
@@ -179,7 +186,7 @@ pub(super) async fn check(
     let (verdict, why, error) = match predicted.verdict {
         Predicted::Runs(_) => (Verdict::Runs, None, None),
         Predicted::NeedsConnection { provider, then } => {
-            let why = format!("there is no connection to `{provider}`; with it, the call {then}");
+            let why = format!("the provider `{provider}` is not connected; once it is, the call {then}");
             (Verdict::NeedsConnection, Some(why), None)
         }
         Predicted::NeedsApproval(need) => (Verdict::NeedsApproval, Some(need.to_string()), None),
@@ -190,9 +197,9 @@ pub(super) async fn check(
         _ => Vec::new(),
     };
     let failure = error.as_ref().map(show::failure);
-    let effect = show::effect_word(tool.spec().effect).to_owned();
+    let effect = show::effect_name(tool.spec().effect).to_owned();
     let why = why.or_else(|| failure.as_ref().map(|failure| failure.message.clone()));
-    Ok(ok(&CheckAnswer {
+    Ok(ok(&CheckResponse {
         tool: name,
         valid: violations.is_empty(),
         violations,

@@ -1,14 +1,15 @@
-//! What happens, as streams and traces show it.
+//! Events and traces.
 
-use windlass::{Activity, Cursor, Position, Trace};
+use windlass::run::{Activity, Cursor, Position, Trace};
 
+use super::blocked::operation_ref;
 use super::value::tagged;
 use crate::wire;
 
 pub(crate) fn activity(activity: &Activity) -> wire::Activity {
     let (kind, detail) = tagged(&activity.what, "kind");
     let position = match activity.position {
-        Position::Recorded(place) => Some(cursor(place)),
+        Position::Recorded(position) => Some(cursor(position)),
         Position::Live => None,
     };
     wire::Activity {
@@ -16,18 +17,18 @@ pub(crate) fn activity(activity: &Activity) -> wire::Activity {
         position,
         path: activity.path.clone(),
         at: activity.at.into(),
-        parent: super::run::parent(activity.parent.as_deref()),
+        parent: activity.parent.as_deref().map(operation_ref),
         kind,
         detail,
     }
 }
 
-/// A place in a stream, as text.
+/// A position in a stream, as text.
 pub(crate) fn cursor(cursor: Cursor) -> String {
     format!("{}.{}", cursor.record, cursor.index)
 }
 
-/// The place that a text names.
+/// The position that a text denotes; `None` if it is malformed.
 pub(crate) fn parse_cursor(text: &str) -> Option<Cursor> {
     let (record, index) = text.trim().split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -35,7 +36,7 @@ pub(crate) fn parse_cursor(text: &str) -> Option<Cursor> {
         return None;
     }
     let record: u64 = record.parse().ok()?;
-    // The store counts in signed numbers.
+    // The store uses signed integers.
     i64::try_from(record).ok()?;
     Some(Cursor { record, index: index.parse().ok()? })
 }
@@ -44,10 +45,10 @@ pub(crate) fn trace(trace: &Trace) -> wire::Trace {
     wire::Trace {
         run: trace.run,
         tool: trace.tool.to_string(),
-        parent: super::run::parent(trace.parent.as_deref()),
+        parent: trace.parent.as_deref().map(operation_ref),
         activities: trace.activities.iter().map(activity).collect(),
         children: trace.children.iter().map(self::trace).collect(),
-        cut: trace.cut,
+        truncated: trace.cut,
     }
 }
 
@@ -56,9 +57,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b12_a_place_in_a_stream_round_trips_and_nonsense_is_none() {
-        let place = Cursor { record: 12, index: 3 };
-        assert_eq!(parse_cursor(&cursor(place)), Some(place));
+    fn b12_a_stream_position_round_trips_and_a_malformed_one_is_refused() {
+        let position = Cursor { record: 12, index: 3 };
+        assert_eq!(parse_cursor(&cursor(position)), Some(position));
         for bad in
             ["", "1", "1.", ".1", "-1.0", "1.-1", "+1.0", "1.0.0", "18446744073709551615.0", "1.99999999999", "a.b"]
         {

@@ -1,29 +1,30 @@
-//! What waits for people, as a list of items that each have a name of their own.
+//! Inbox items and their ids.
 
 use std::fmt;
 use std::str::FromStr;
 
-use windlass::{
-    About, Awaited, Blocked, Doubt, Error, Path, Question, RunId, RunInfo, RunState, StoreError, Timestamp, Windlass,
-};
+use windlass::inbox::{About, Awaited, Blocked, Doubt, Question};
+use windlass::run::{RunInfo, RunState, idempotency_key};
+use windlass::store::StoreError;
+use windlass::{Error, Path, RunId, Timestamp, Windlass};
 
-use crate::refusal::Answer;
+use crate::refusal::ApiResult;
 use crate::wire::{InboxItem, InboxKind};
 
-/// Names one item: one question of one run, and not the same again later.
+/// Id of an item: one question of one run. If the same question is asked again later, it has another id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ItemId {
     pub(crate) run: RunId,
     pub(crate) generation: u32,
     pub(crate) kind: InboxKind,
     pub(crate) path: Path,
-    /// Of an approval since when, in microseconds, because a grant that is void is asked for again; of a doubt which attempt;
-    /// of anything else nothing, for a path is asked it once.
+    /// Approval: the time in microseconds, because approval is requested again when a grant expires. Doubt: the
+    /// attempt. Zero for other kinds, because a path has only one such question.
     pub(crate) mark: i64,
 }
 
 impl ItemId {
-    /// The question it is, where whoever answers first counts.
+    /// The question to which the first decision counts. Inputs are resolved by reply key instead.
     pub(crate) fn question(&self) -> Option<Question> {
         let about = match self.kind {
             InboxKind::Approval => About::Approval(Timestamp::from_micros(self.mark)),
@@ -35,7 +36,7 @@ impl ItemId {
     }
 }
 
-fn letter(kind: InboxKind) -> &'static str {
+fn kind_code(kind: InboxKind) -> &'static str {
     match kind {
         InboxKind::Approval => "a",
         InboxKind::Doubt => "d",
@@ -48,7 +49,7 @@ impl fmt::Display for ItemId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let positions: Vec<String> = self.path.positions().iter().map(u32::to_string).collect();
         let path = if positions.is_empty() { "root".to_owned() } else { positions.join("-") };
-        write!(f, "{}.{}.{}.{path}.{}", self.run, self.generation, letter(self.kind), self.mark)
+        write!(f, "{}.{}.{}.{path}.{}", self.run, self.generation, kind_code(self.kind), self.mark)
     }
 }
 
@@ -59,7 +60,7 @@ impl FromStr for ItemId {
         let parts: Vec<&str> = text.split('.').collect();
         let [run, generation, kind, path, mark] = parts[..] else { return Err(()) };
         let kinds = [InboxKind::Approval, InboxKind::Doubt, InboxKind::Input, InboxKind::Connection];
-        let kind = kinds.into_iter().find(|known| letter(*known) == kind).ok_or(())?;
+        let kind = kinds.into_iter().find(|candidate| kind_code(*candidate) == kind).ok_or(())?;
         let path = if path == "root" { "/".to_owned() } else { path.replace('-', "/") };
         let id = Self {
             run: run.parse().map_err(drop)?,
@@ -68,27 +69,27 @@ impl FromStr for ItemId {
             path: path.parse().map_err(drop)?,
             mark: mark.parse().map_err(drop)?,
         };
-        // One item has one name.
+        // Other spellings of the same id are refused.
         if id.to_string() == text { Ok(id) } else { Err(()) }
     }
 }
 
-/// Something that waits, and its name.
+/// An inbox item.
 pub(crate) struct Item {
     pub(crate) id: ItemId,
-    pub(crate) what: What,
+    pub(crate) cause: ItemCause,
 }
 
-pub(crate) enum What {
+pub(crate) enum ItemCause {
     Park(Awaited),
     Doubt(Doubt),
 }
 
-/// Everything of a run that waits for somebody.
+/// All inbox items of a run.
 pub(crate) fn items(windlass: &Windlass, info: &RunInfo) -> Vec<Item> {
     let (run, generation) = (info.run, info.generation);
-    let name = |kind, path: &Path, mark| ItemId { run, generation, kind, path: path.clone(), mark };
-    let parks = windlass.awaited(info).into_iter().filter_map(|awaited| {
+    let id = |kind, path: &Path, mark| ItemId { run, generation, kind, path: path.clone(), mark };
+    let parks = windlass.runtime().awaited(info).into_iter().filter_map(|awaited| {
         let kind = match awaited.park.on {
             Blocked::Approval { .. } => InboxKind::Approval,
             Blocked::Input { .. } => InboxKind::Input,
@@ -96,52 +97,52 @@ pub(crate) fn items(windlass: &Windlass, info: &RunInfo) -> Vec<Item> {
             _ => return None,
         };
         let mark = if kind == InboxKind::Approval { awaited.park.since.as_micros() } else { 0 };
-        let id = name(kind, &awaited.park.path, mark);
-        Some(Item { id, what: What::Park(awaited) })
+        let id = id(kind, &awaited.park.path, mark);
+        Some(Item { id, cause: ItemCause::Park(awaited) })
     });
     let doubts = info.doubts.iter().map(|doubt| {
-        let id = name(InboxKind::Doubt, &doubt.path, doubt.attempt.into());
-        Item { id, what: What::Doubt(doubt.clone()) }
+        let id = id(InboxKind::Doubt, &doubt.path, doubt.attempt.into());
+        Item { id, cause: ItemCause::Doubt(doubt.clone()) }
     });
     parks.chain(doubts).collect()
 }
 
 impl Item {
-    /// What people see of items of one run. Reply keys are only for those who may answer.
+    /// The items of one run as the API shows them. `with_keys`: the client may answer, so it gets the reply keys.
     pub(crate) async fn shown(
         windlass: &Windlass,
         info: &RunInfo,
         items: &[Self],
         with_keys: bool,
-    ) -> Answer<Vec<InboxItem>> {
+    ) -> ApiResult<Vec<InboxItem>> {
         let paths: Vec<Path> = items.iter().map(|item| item.id.path.clone()).collect();
-        let mut calls = match windlass.asked_calls(info.run, &paths).await {
-            // It is asked for all the same, and whoever decides is told why that cannot be.
+        let mut calls = match windlass.runtime().asked_calls(info.run, &paths).await {
+            // The item is still listed. A decision about it is refused with this error.
             Err(Error::Store(StoreError::Sealed { .. } | StoreError::Damaged { .. })) => Vec::new(),
             calls => calls?,
         }
         .into_iter();
         let moves = match info.state {
             RunState::Finished { .. } => Vec::new(),
-            _ => windlass.explain(info.run).await?.moves,
+            _ => windlass.runtime().explain(info.run).await?.moves,
         };
         let shown = items.iter().map(|item| {
             let sentence = moves.iter().find(|one| one.path == item.id.path).map(|one| one.sentence.clone());
             let args = calls.next().flatten().and_then(|call| call.shown);
-            item.one(info, sentence, args, with_keys)
+            item.to_wire(info, sentence, args, with_keys)
         });
         Ok(shown.collect())
     }
 
-    fn one(
+    fn to_wire(
         &self,
         info: &RunInfo,
         sentence: Option<String>,
         args: Option<serde_json::Value>,
         with_keys: bool,
     ) -> InboxItem {
-        let (operation, why, since, until, key) = match &self.what {
-            What::Park(awaited) => {
+        let (operation, why, since, until, key) = match &self.cause {
+            ItemCause::Park(awaited) => {
                 let park = &awaited.park;
                 let why = match &park.on {
                     Blocked::Approval { why, .. } => why.clone(),
@@ -152,14 +153,10 @@ impl Item {
                 let key = awaited.key.clone().filter(|_| with_keys);
                 (park.operation.clone(), why, park.since, park.until, key)
             }
-            What::Doubt(doubt) => (doubt.operation.clone(), doubt.why(), doubt.since, None, None),
+            ItemCause::Doubt(doubt) => (doubt.operation.clone(), doubt.why(), doubt.since, None, None),
         };
-        let otherwise = || {
-            format!(
-                "{operation} at {} waits because of this: {why}; settle it, answer it or decide about it",
-                self.id.path
-            )
-        };
+        let is_doubt = self.id.kind == InboxKind::Doubt;
+        let otherwise = || format!("{operation} at {} waits for a person: {why}", self.id.path);
         InboxItem {
             id: self.id.to_string(),
             kind: self.id.kind,
@@ -173,6 +170,7 @@ impl Item {
             why,
             since: since.into(),
             until: until.map(Into::into),
+            idempotency_key: is_doubt.then(|| idempotency_key(info.run, info.generation, &self.id.path)),
             key,
         }
     }
@@ -183,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w12_an_item_has_one_name_and_nonsense_has_none() {
+    fn w12_an_item_id_round_trips_and_a_malformed_one_is_refused() {
         let run: RunId = "01900000-0000-7000-8000-000000000000".parse().unwrap();
         for (path, kind) in [("/", InboxKind::Doubt), ("2/0", InboxKind::Approval), ("7", InboxKind::Input)] {
             let id = ItemId { run, generation: 3, kind, path: path.parse().unwrap(), mark: 17 };

@@ -1,5 +1,6 @@
-//! From the kernel's values to those of the API.
+//! Conversion of the kernel's values to those of the API.
 
+mod blocked;
 mod event;
 mod inbox;
 mod outcome;
@@ -7,8 +8,9 @@ mod run;
 mod tool;
 mod value;
 
+pub(crate) use blocked::{explanation, moves};
 pub(crate) use event::{activity, cursor, parse_cursor, trace};
-pub(crate) use inbox::{Item, ItemId, What, items};
+pub(crate) use inbox::{Item, ItemCause, ItemId, items};
 pub(crate) use outcome::{failure, outcome, outcomes, violation};
-pub(crate) use run::{comparison, explanation, journal, replay_check, run, state};
-pub(crate) use tool::{anthropic, effect_word, openai, tool};
+pub(crate) use run::{comparison, journal, replay_check, run, state};
+pub(crate) use tool::{anthropic, effect_name, openai, tool};

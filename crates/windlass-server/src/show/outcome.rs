@@ -1,4 +1,4 @@
-//! What calls came to.
+//! Outcomes of calls.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use windlass::{Outcome, Output, ToolError};
 
 use crate::wire;
 
-/// How a call failed, as anyone outside may know it.
+/// The error of a call, without internal details.
 pub(crate) fn failure(error: &ToolError) -> wire::Failure {
-    let seen = windlass::activity::Failure::of(error);
+    let public = windlass::run::activity::Failure::of(error);
     let violations = match error {
         ToolError::InvalidArguments { violations } => violations.iter().map(violation).collect(),
         _ => Vec::new(),
     };
     let code = error.code().map(str::to_owned);
-    wire::Failure { kind: seen.kind, message: seen.message, code, violations, retryable: seen.retryable }
+    wire::Failure { kind: public.kind, message: public.message, code, violations, retryable: public.retryable }
 }
 
-pub(crate) fn violation(violation: &windlass::tools::Violation) -> wire::Violation {
+pub(crate) fn violation(violation: &windlass::tool::Violation) -> wire::Violation {
     wire::Violation { pointer: violation.pointer.clone(), message: violation.message.clone() }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
     };
     let (value, content, error) = match outcome.result {
         Ok(output) => {
-            // Nobody else has it as a rule, and it may be large.
+            // The only reference as a rule, so a large output is not copied.
             let Output { value, content, .. } = Arc::unwrap_or_clone(output);
             let blocks = content.iter().filter_map(|block| serde_json::to_value(block).ok());
             (Some(value), blocks.collect(), None)

@@ -4,36 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use windlass::record::{Asked, Event, OpKind, Record};
-use windlass::{
-    Check, Comparison, Departure, Differs, Doubt, Ending, Explanation, Hold, Park, Path, RunId, RunInfo, RunState,
-    Toolbox,
-};
+use windlass::run::record::{Asked, Event, OpKind, Record};
+use windlass::run::{Check, Comparison, Departure, Differs, Ending, RunInfo, RunState};
+use windlass::{Path, RunId, Toolbox};
 
+use super::blocked::{doubt, hold, operation_ref, park};
 use super::failure;
-use super::value::{object, tagged, word};
+use super::value::object;
 use crate::wire;
 
-pub(crate) fn state(state: &RunState) -> wire::State {
+pub(crate) fn state(state: &RunState) -> wire::RunState {
     match state {
-        RunState::Queued => wire::State::Queued,
-        RunState::Running => wire::State::Running,
-        RunState::Suspended { .. } => wire::State::Suspended,
-        RunState::Held { .. } => wire::State::Held,
-        RunState::Finished { .. } => wire::State::Finished,
+        RunState::Queued => wire::RunState::Queued,
+        RunState::Running => wire::RunState::Running,
+        RunState::Suspended { .. } => wire::RunState::Suspended,
+        RunState::Held { .. } => wire::RunState::Held,
+        RunState::Finished { .. } => wire::RunState::Finished,
     }
 }
 
-pub(crate) fn parent(parent: Option<&(RunId, Path)>) -> Option<wire::Parent> {
-    parent.map(|(run, path)| wire::Parent { run: *run, path: path.clone() })
-}
-
-pub(crate) fn hold(hold: &Hold) -> wire::Hold {
-    let (reason, detail) = tagged(hold, "reason");
-    wire::Hold { reason, sentence: hold.to_string(), detail }
-}
-
-/// A run as lists show it.
+/// A run without the fields that lists do not have.
 pub(crate) fn run(info: &RunInfo) -> wire::Run {
     let ending = match &info.state {
         RunState::Finished { ending } => Some(match ending {
@@ -51,7 +41,7 @@ pub(crate) fn run(info: &RunInfo) -> wire::Run {
         tool: info.tool.to_string(),
         session: info.session.as_deref().map(str::to_owned),
         layers: Vec::new(),
-        parent: parent(info.parent.as_deref()),
+        parent: info.parent.as_deref().map(operation_ref),
         created: info.created.into(),
         ended: info.ended.map(Into::into),
         state: state(&info.state),
@@ -60,52 +50,14 @@ pub(crate) fn run(info: &RunInfo) -> wire::Run {
         wake,
         generation: info.generation,
         epoch: info.epoch,
-        doubts: info.doubts.iter().map(doubt).collect(),
+        doubts: info.doubts.iter().map(|open| doubt(info, open)).collect(),
         parks: info.parks.iter().map(park).collect(),
         sentence: None,
         outcomes: None,
     }
 }
 
-fn doubt(doubt: &Doubt) -> wire::Doubt {
-    wire::Doubt {
-        path: doubt.path.clone(),
-        attempt: doubt.attempt,
-        operation: doubt.operation.clone(),
-        cause: word(serde_json::to_value(doubt.cause).ok()),
-        said: doubt.said.as_deref().map(str::to_owned),
-        over_by: doubt.over_by.into(),
-        since: doubt.since.into(),
-    }
-}
-
-fn park(park: &Park) -> wire::Park {
-    let (kind, detail) = tagged(&park.on, "kind");
-    wire::Park {
-        path: park.path.clone(),
-        operation: park.operation.clone(),
-        on: wire::Waiting { kind, detail },
-        since: park.since.into(),
-        until: park.until.map(Into::into),
-    }
-}
-
-pub(crate) fn explanation(explanation: &Explanation) -> wire::Explanation {
-    let moves = explanation.moves.iter().map(|one| {
-        let (why, detail) = tagged(&one.why, "why");
-        wire::Move { path: one.path.clone(), sentence: one.sentence.clone(), why, detail }
-    });
-    wire::Explanation {
-        run: explanation.run,
-        tool: explanation.tool.to_string(),
-        state: state(&explanation.state),
-        layers: explanation.layers.names().iter().map(ToString::to_string).collect(),
-        sentence: explanation.sentence.clone(),
-        moves: moves.collect(),
-    }
-}
-
-/// Records from number `from` on, without the secrets of arguments.
+/// The records of a journal from sequence number `from` on, with secret arguments hidden.
 pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<wire::Record> {
     let mut calls: BTreeMap<&Path, &Asked> = BTreeMap::new();
     let mut shown = Vec::with_capacity(records.len());
@@ -114,10 +66,10 @@ pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<w
             calls.insert(&record.path, asked);
         }
         let tool = calls.get(&record.path).and_then(|asked| toolbox.recorded(&asked.name, &asked.layers));
-        // What was a secret when it was recorded stays one, whatever became of its tool. What the schema of today calls one
-        // is hidden below.
+        // Hides what was secret when it was recorded, whatever the tool's schema is now. What the current schema
+        // declares secret is hidden below.
         let mut record = record.without_secrets().into_owned();
-        // What cannot be shown without its secrets is not shown.
+        // Arguments of an unknown tool may contain secrets, so they are not shown at all.
         let hide = |args: Arc<Value>| tool.as_ref()?.without_secrets(&args).map(Arc::new);
         if let Some(asked) = &mut record.asked
             && matches!(asked.kind, OpKind::Call | OpKind::Spawn)
@@ -126,7 +78,7 @@ pub(crate) fn journal(records: &[Record], from: u64, toolbox: &Toolbox) -> Vec<w
         }
         if let Event::Prepared(prepared) = &mut record.event {
             prepared.args = prepared.args.take().and_then(hide);
-            // What a tool froze for itself is not shown to others.
+            // The payload is internal to the tool.
             prepared.payload = None;
         }
         shown.push(wire::Record {
@@ -144,8 +96,8 @@ pub(crate) fn replay_check(run: RunId, check: &Check) -> wire::ReplayCheck {
     match check {
         Check::Fits { up_to } => {
             let sentence = match up_to {
-                Some(path) => format!("the journal fits the tools of this server; the run would go on at {path}"),
-                None => "the journal fits the tools of this server, to its end".to_owned(),
+                Some(path) => format!("the journal fits the tools of this server; the run would continue at {path}"),
+                None => "the whole journal fits the tools of this server".to_owned(),
             };
             wire::ReplayCheck { run, fits: true, sentence, hold: None }
         }

@@ -2,13 +2,14 @@
 
 use serde_json::{Map, Value};
 use windlass::policy::Policy;
-use windlass::tools::model_name;
-use windlass::tools::spec::{Approval, Concurrency};
-use windlass::{Effect, Schemas, Tool};
+use windlass::tool::Schemas;
+use windlass::tool::model_name;
+use windlass::tool::spec::{Approval, Concurrency};
+use windlass::{Effect, Tool};
 
 use crate::wire;
 
-pub(crate) fn effect_word(effect: Effect) -> &'static str {
+pub(crate) fn effect_name(effect: Effect) -> &'static str {
     match effect {
         Effect::Readonly => "readonly",
         Effect::Idempotent => "idempotent",
@@ -35,7 +36,7 @@ pub(crate) fn tool(tool: &Tool, schemas: Schemas) -> wire::ToolView {
         description: spec.about.description.clone(),
         version: spec.about.version.as_deref().map(str::to_owned),
         tags: spec.about.tags.clone(),
-        effect: effect_word(spec.effect).to_owned(),
+        effect: effect_name(spec.effect).to_owned(),
         durable: tool.is_durable(),
         hints,
         policy: policy(&spec.policy()),
@@ -47,7 +48,7 @@ pub(crate) fn tool(tool: &Tool, schemas: Schemas) -> wire::ToolView {
     }
 }
 
-/// What a policy says, with durations in milliseconds.
+/// The fields that a policy sets, with durations in milliseconds.
 fn policy(policy: &Policy) -> Map<String, Value> {
     let mut map = Map::new();
     let times = [

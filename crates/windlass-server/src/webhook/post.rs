@@ -1,4 +1,4 @@
-//! One signed request to an address that the owner of the server named.
+//! Sends one signed notification to the receiver that the operator configured.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use hyper::header;
 use sha2::Sha256;
 use windlass_http::{Connector, Origin};
 
-/// How long a connection may take; the receiver's answer has the rest of the time.
-const CONNECT: Duration = Duration::from_secs(10);
+/// Time-out of the connection. The response has a time-out of its own.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where it goes.
+/// The address of the receiver.
 #[derive(Clone)]
 pub(super) struct Target {
     origin: Origin,
-    /// As the request line has it.
+    /// Path and query of the request.
     path: String,
     connector: Connector,
 }
 
 impl Target {
     pub(super) fn parse(url: &str) -> Result<Self, String> {
-        let uri: hyper::Uri = url.parse().map_err(|error| format!("`{url}` is no address: {error}"))?;
-        let origin = Origin::of(&uri, "what is posted is signed instead");
-        let origin = origin.map_err(|problem| format!("its address cannot be used: {problem}"))?;
+        let uri: hyper::Uri = url.parse().map_err(|error| format!("`{url}` is not a valid address: {error}"))?;
+        let origin = Origin::of(&uri, "leave them out, notifications are signed instead");
+        let origin = origin.map_err(|problem| format!("the address `{url}` cannot be used: {problem}"))?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-        Ok(Self { origin, path, connector: Connector::system(CONNECT) })
+        Ok(Self { origin, path, connector: Connector::system(CONNECT_TIMEOUT) })
     }
 
-    /// Posts a body; the status of the answer, or what went wrong.
+    /// Posts a body and returns the status of the response.
     pub(super) async fn post(&self, secret: &[u8], id: &str, body: Vec<u8>) -> Result<u16, String> {
         let seconds = jiff::Timestamp::now().as_second();
         let request = hyper::Request::post(&self.path)
@@ -42,7 +42,7 @@ impl Target {
             .header("windlass-signature", format!("t={seconds},v1={}", signature(secret, seconds, &body)?))
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| error.to_string())?;
-        // No redirection is followed: the operator of the server chose the receiver.
+        // Redirects are not followed, because the operator chose the receiver.
         let answer = self.connector.send(&self.origin, request).await.map_err(|error| error.to_string())?;
         Ok(answer.status().as_u16())
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w02_only_plain_addresses_are_posted_to() {
+    fn w02_only_http_addresses_without_credentials_are_accepted() {
         let target = Target::parse("https://hooks.example/a?b=1").unwrap();
         let parts = (target.origin.to_string(), target.origin.port, target.path);
         assert_eq!(parts, ("https://hooks.example".to_owned(), 443, "/a?b=1".to_owned()));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn w02_a_signature_is_the_one_everybody_else_computes() {
+    fn w02_the_signature_is_the_hmac_of_time_and_body() {
         let expected = "e4f8e2ecae2295b2ddb2f0b5584c8275e226c0ebe9b3b819e70156bb67122e3e";
         assert_eq!(signature(b"0123456789abcdef", 1_700_000_000, b"{}").unwrap(), expected);
     }

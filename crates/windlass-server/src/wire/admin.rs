@@ -1,52 +1,53 @@
-//! Housekeeping.
+//! Administration of the store and the configuration.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What tidying came to.
+/// What retention removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct TidyAnswer {
-    /// Runs of which only the summary is left now.
+pub struct TidyResponse {
+    /// Number of runs whose journal was removed. Their summary is kept.
     pub summarized: u64,
-    /// Runs that are gone now.
+    /// Number of runs that were removed completely.
     pub removed: u64,
-    /// Artifacts that are gone now.
+    /// Number of artifacts that were removed.
     pub artifacts: u64,
 }
 
-/// Where a copy is written.
+/// A request for a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackupRequest {
-    /// A path on the server's machine where nothing is yet.
+    /// Absolute path of a new file on the server's machine.
     #[schema(pattern = "^/[^\\x00]*$")]
     pub to: String,
 }
 
-/// Where the copy is.
+/// A backup that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct BackupAnswer {
-    /// The path.
+pub struct BackupResponse {
+    /// Path of the backup.
     pub to: String,
-    /// Where the keys are that secrets in it are sealed with, if it may have any: they are not in the copy.
+    /// Path of the file with the keys that secrets in the backup are sealed with, if it may have any. The keys are not
+    /// part of the backup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<String>,
 }
 
-/// Whether the store is sound.
+/// The result of a check of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FileCheck {
-    /// Whether nothing was found.
+    /// True if there are no problems.
     pub ok: bool,
-    /// What was found.
+    /// The problems that were found.
     pub problems: Vec<String>,
 }
 
-/// What the configuration is now.
+/// The result of reading the configuration again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ReloadAnswer {
-    /// How many tools there are now.
+pub struct ReloadResponse {
+    /// Number of tools in the new configuration.
     pub tools: u64,
-    /// What changed, in words.
+    /// One sentence for each change.
     pub changes: Vec<String>,
 }

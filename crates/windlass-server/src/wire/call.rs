@@ -1,36 +1,37 @@
-//! Calls and what they come to.
+//! Calls and their outcomes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use windlass::{Path, RunId};
 
-use super::run::State;
+use super::blocked::Move;
+use super::run::RunState;
 
-/// A call to be made.
+/// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallRequest {
-    /// The tool's name.
+    /// Name of the tool.
     #[schema(example = "add", min_length = 1, max_length = 255)]
     pub tool: String,
-    /// Its arguments.
-    #[serde(default = "nothing")]
+    /// Arguments of the call.
+    #[serde(default = "empty_object")]
     #[schema(value_type = Object)]
     pub args: Value,
-    /// The session it belongs to: 1 to 255 characters.
+    /// Session that the run belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub session: Option<String>,
-    /// Through which layer, if any.
+    /// Layer through which the tool is called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     pub layer: Option<String>,
-    /// The id a model gave the call; comes back with the outcome.
+    /// The model's id of the call, returned with the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255)]
     pub call_id: Option<String>,
-    /// How long to wait for the outcome; 30,000 unless said, at most 300,000. Zero does not wait.
+    /// Longest time to wait for the outcome; 30,000 by default. With 0 the response does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 300_000)]
     pub wait_ms: Option<u64>,
@@ -40,164 +41,170 @@ pub struct CallRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchCall {
-    /// The tool's name.
+    /// Name of the tool.
     #[schema(min_length = 1, max_length = 255)]
     pub tool: String,
-    /// Its arguments.
-    #[serde(default = "nothing")]
+    /// Arguments of the call.
+    #[serde(default = "empty_object")]
     #[schema(value_type = Object)]
     pub args: Value,
-    /// The id a model gave the call; comes back with the outcome.
+    /// The model's id of the call, returned with the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
 }
 
-/// Several calls to be made as one run.
+/// Several calls as one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
-    /// The calls; at least one.
+    /// The calls.
     #[schema(min_items = 1, max_items = 1000)]
     pub calls: Vec<BatchCall>,
-    /// The session they belong to: 1 to 255 characters.
+    /// Session that the run belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$")]
     pub session: Option<String>,
-    /// Through which layer, if any.
+    /// Layer through which the tool is called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     pub layer: Option<String>,
-    /// After a failure, calls not yet started are skipped and say so.
+    /// After a failed call, calls that have not started are skipped; their outcome is a `cancelled` error.
     #[serde(default)]
     pub stop_on_failure: bool,
-    /// How long to wait for the outcomes; 30,000 unless said, at most 300,000. Zero does not wait.
+    /// Longest time to wait for the outcomes; 30,000 by default. With 0 the response does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 300_000)]
     pub wait_ms: Option<u64>,
 }
 
-fn nothing() -> Value {
+fn empty_object() -> Value {
     Value::Object(Map::new())
 }
 
-/// What a call came to. The outcome is about the tool; that there is one is what the HTTP status says.
+/// A finished call. Its outcome may be an error of the tool: the HTTP status is 200 in both cases.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CallAnswer {
-    /// The run it was.
+pub struct CallResponse {
+    /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
-    /// What it came to.
+    /// Outcome of the call.
     pub outcome: Outcome,
 }
 
-/// What the calls of a batch came to.
+/// A finished batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct BatchAnswer {
-    /// The run they were.
+pub struct BatchResponse {
+    /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
-    /// What they came to, in their order.
+    /// Outcomes in the order of the calls.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What a run came to: one outcome, or those of a batch.
-pub type OutcomeAnswer = BatchAnswer;
+/// The outcomes of a run: one of a call, or those of a batch.
+pub type OutcomeResponse = BatchResponse;
 
-/// It is in the store and goes on, whatever becomes of whoever asked.
+/// A run that is stored and continues, even if the client disconnects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Accepted {
-    /// Which run.
+    /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
-    /// Where it stood a moment ago.
-    pub state: State,
-    /// Why it has no outcome yet, and what would move it, where that is known without looking further.
+    /// State of the run when the response was made.
+    pub state: RunState,
+    /// Why there is no outcome yet, and what has to happen, in one sentence.
+    pub sentence: String,
+    /// What would let the run continue; empty if it has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves: Vec<Move>,
+    /// Query parameter `access` of `/v1/runs/{run}` and `/v1/runs/{run}/outcome`, with which the token that made the
+    /// call can read the run. Missing if the token has the scope `read`, and therefore needs no permission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sentence: Option<String>,
+    pub access: Option<String>,
 }
 
-/// What one call came to: `error`, or else `value`.
+/// The outcome of one call: either `value` or `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Outcome {
-    /// Where in the run the call stands; `/` for the only one.
+    /// Path of the call in its run; `/` for a single call.
     #[schema(value_type = String, example = "/")]
     pub path: Path,
-    /// The id the caller gave it.
+    /// The id that the request gave the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// What it returned; may be `null`, and is missing where it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::present::value")]
+    /// Returned value, which may be `null`. Missing if the call failed.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub value: Option<Value>,
-    /// Text, images, audio and files beside the value.
+    /// Text, images, audio and files in addition to the value.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub content: Vec<Value>,
-    /// What a model is to be shown, where that is not the value: cut to its budget, made by the tool for models, or marked
-    /// as coming from the world outside.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::present::value")]
+    /// What to show a model, if that is not the value: shortened to the output budget, rendered by the tool, or marked
+    /// as untrusted content.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub shown: Option<Value>,
-    /// How it failed.
+    /// The error, if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// Where its time went.
+    /// Duration of the call.
     pub times: Times,
 }
 
 impl Outcome {
-    /// Whether the call returned something.
+    /// Whether the call succeeded.
     pub fn is_ok(&self) -> bool {
         self.error.is_none()
     }
 }
 
-/// What anyone outside may know of a failure.
+/// An error of a call, without internal details.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {
-    /// The kind: `invalid_arguments`, `unavailable`, `failed`, `internal`, `timed_out`, `cancelled`, `denied`,
+    /// Kind of the error: `invalid_arguments`, `unavailable`, `failed`, `internal`, `timed_out`, `cancelled`, `denied`,
     /// `connection_required`, `panicked` or `in_doubt`.
     pub kind: String,
-    /// One sentence.
+    /// One sentence for people and models.
     pub message: String,
-    /// A short name programs can act on, where whoever failed gave one.
+    /// Short name for programs, if the tool gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// Each way in which the arguments do not fit.
+    /// Violations of the input schema.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
-    /// Whether calling again may help without changing anything.
+    /// Whether the same call may succeed later.
     #[serde(default)]
     pub retryable: bool,
 }
 
-/// One way in which arguments do not fit.
+/// A violation of the input schema.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Violation {
-    /// JSON pointer into the arguments; empty for the whole.
+    /// JSON pointer into the arguments; empty for the arguments as a whole.
     pub pointer: String,
-    /// What is wrong there.
+    /// What is wrong at this position.
     pub message: String,
 }
 
-/// An error from outside: of a reply, of a run that is finished by hand, of a changed outcome.
+/// An error that a client supplies as the outcome of an input, an attempt or a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorRequest {
-    /// A short name programs can act on.
+    /// Short name for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// For people and models.
+    /// One sentence for people and models.
     pub message: String,
 }
 
-/// Where a call's time went, in milliseconds.
+/// Durations of a call, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Times {
-    /// Waiting for permits, keys, its turn, retry delays and people.
+    /// Time spent waiting: for permits, keys, earlier turns, retry delays and people.
     pub queued_ms: f64,
-    /// In attempts.
+    /// Time spent in attempts.
     pub running_ms: f64,
-    /// From being asked to having an outcome.
+    /// Time from the request to the outcome.
     pub total_ms: f64,
 }

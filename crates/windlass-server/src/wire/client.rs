@@ -1,4 +1,4 @@
-//! Tools that a connected client has, and the calls it is handed.
+//! Client tools, and the calls that are sent to clients.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,67 +7,67 @@ use windlass::{Path, RunId};
 
 use super::Time;
 
-/// The tools a client brings.
+/// Tools that a client registers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientRequest {
-    /// The tools; at least one.
+    /// The tools.
     #[schema(min_items = 1, max_items = 256)]
     pub tools: Vec<ClientTool>,
 }
 
-/// A tool that a client has.
+/// A tool that runs in a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientTool {
-    /// What models call it: 1 to 64 of `a-z A-Z 0-9 _ - .`
+    /// Name of the tool.
     #[schema(pattern = "^[a-zA-Z0-9_.-]{1,64}$")]
     pub name: String,
-    /// What it does.
+    /// Description for models.
     pub description: String,
-    /// JSON Schema of its arguments; any object unless said.
+    /// JSON Schema of the arguments. By default any object is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub input_schema: Option<Value>,
-    /// JSON Schema of what it returns.
+    /// JSON Schema of the returned value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output_schema: Option<Value>,
-    /// `readonly`, `idempotent` or `once`; `once` unless said.
+    /// Effect of a call: `readonly`, `idempotent` or `once` (the default).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<String>,
-    /// How long a call waits for the client's answer; ten minutes unless said.
+    /// Time within which the client has to answer a call; ten minutes by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub deadline_ms: Option<u64>,
 }
 
-/// A client that brought tools.
+/// A registered client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ClientAnswer {
-    /// Names it: its calls are at `/v1/clients/{client}/calls`.
+pub struct ClientResponse {
+    /// Id of the client. Its calls are at `/v1/clients/{client}/calls`.
     pub client: String,
-    /// The names of its tools.
+    /// Names of its tools.
     pub tools: Vec<String>,
 }
 
-/// A call that a client is to make. It answers at `/v1/replies/{key}`.
+/// A call for a client to execute. The client answers at `/v1/replies/{key}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClientCall {
-    /// Which run.
+    /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
-    /// Where in it.
+    /// Path of the call in its run.
     #[schema(value_type = String)]
     pub path: Path,
-    /// Which tool.
+    /// Name of the tool.
     pub tool: String,
-    /// Its arguments.
+    /// Arguments of the call.
     #[schema(value_type = Value)]
     pub args: Value,
-    /// The key that answers it; the same if the call is handed out again.
+    /// Reply key of the call. It stays the same if the call is sent again.
     pub key: String,
-    /// The answer is too late from then on.
+    /// Deadline of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
 }

@@ -1,4 +1,4 @@
-//! What happens in a run, as it happens.
+//! Events of runs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,52 +6,56 @@ use utoipa::ToSchema;
 use windlass::{Path, RunId};
 
 use super::Time;
-use super::run::Parent;
+use super::run::OperationRef;
 
-/// One thing that happened. What it says beside its kind depends on that; instants are RFC 3339 there too.
+/// An event of a run. Its further fields depend on `kind`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Activity {
-    /// Which run.
+    /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
-    /// Its place in the stream, `RECORD.INDEX`: the same for every reader. Missing for what is only said once, to whoever
-    /// listens at that moment.
+    /// Position in the stream, `RECORD.INDEX`, which is the same for every reader. Missing for live events, such as
+    /// progress, which are not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "3.0")]
     pub position: Option<String>,
-    /// Which call or operation; `/` for the root call and for the run itself.
+    /// Path of the call or operation; `/` for the root call and for the run itself.
     #[schema(value_type = String)]
     pub path: Path,
-    /// When.
+    /// Time of the event.
     pub at: Time,
-    /// The run that spawned this one, and where.
+    /// The run and operation that spawned this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<Parent>,
-    /// What: `run_started`, `call_started`, `attempt_started`, `parked`, `call_finished`, `run_finished` and others.
+    pub parent: Option<OperationRef>,
+    /// Kind of the event: `run_started`, `call_started`, `attempt_started`, `parked`, `call_finished`, `run_finished`
+    /// and others.
     pub kind: String,
-    /// The rest, by kind.
+    /// Fields that depend on the kind. `call_finished` and `run_finished` have the `value` or the `failure`; a value
+    /// beyond the output budget is a text that says how to read on, and `shortened` is true. `call_started`,
+    /// `operation_started`, `attempt_started` and `in_doubt` have the `idempotency_key` of the attempts, if these may
+    /// change something outside.
     #[serde(flatten)]
     #[schema(value_type = Object, additional_properties)]
     pub detail: Map<String, Value>,
 }
 
-/// A piece of a stream.
+/// A page of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventPage {
-    /// In order.
+    /// The events, in order.
     pub events: Vec<Activity>,
-    /// Where to go on (`from`).
+    /// Position of the next page (`from`).
     pub next: String,
-    /// Whether the run has ended and this is the last of it.
+    /// Whether the run has ended and this is the last page.
     pub ended: bool,
 }
 
-/// The last thing a stream says.
+/// The last event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct End {
-    /// Why it ends.
+    /// Why the stream ends.
     pub reason: EndReason,
-    /// Where to go on (`Last-Event-ID`, or `from`).
+    /// Position from which to resume (`from`).
     pub next: String,
 }
 
@@ -59,14 +63,14 @@ pub struct End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The run has ended, and everything about it was said.
+    /// The run has ended, and all of its events were sent.
     Finished,
-    /// The server stops. Go on when it is back.
+    /// The server shuts down. Resume from `next` when it is available again.
     Shutdown,
-    /// The reader did not keep up. Go on from `next`.
+    /// The reader was too slow. Resume from `next`.
     Slow,
-    /// The store failed. Go on from `next`.
+    /// The store failed. Resume from `next`.
     Failed,
-    /// The client these calls were for was taken away.
+    /// The client whose calls these are was removed.
     Removed,
 }

@@ -1,4 +1,4 @@
-//! The people's list, and what people say.
+//! The inbox, and decisions about its items.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,9 +6,9 @@ use utoipa::ToSchema;
 use windlass::{Path, RunId};
 
 use super::call::ErrorRequest;
-use super::{Problem, Time, present};
+use super::{Problem, Time, nullable};
 
-/// What somebody has to do.
+/// Kind of an inbox item: what has to be done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InboxKind {
@@ -16,64 +16,68 @@ pub enum InboxKind {
     Approval,
     /// Settle whether an attempt happened.
     Doubt,
-    /// Answer something.
+    /// Answer an input.
     Input,
     /// Connect a provider.
     Connection,
 }
 
-/// Something that waits for a person or another system.
+/// Something that waits for a person or an external system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InboxItem {
-    /// Names it.
+    /// Id of the item.
     pub id: String,
-    /// What somebody has to do.
+    /// What has to be done.
     pub kind: InboxKind,
-    /// Which run.
+    /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
-    /// Where in it.
+    /// Path of the operation that waits.
     #[schema(value_type = String)]
     pub path: Path,
-    /// What the run runs.
+    /// Id of the run's root tool, or `batch`.
     pub tool: String,
-    /// The session of the run.
+    /// Session of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// What waits.
+    /// The operation that waits.
     pub operation: String,
-    /// The arguments of the call that waits, without their secrets.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present::value")]
+    /// Arguments of the call that waits, with secrets hidden.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub args: Option<Value>,
-    /// Why it waits: why approval is needed, why it is not known, what is asked, which provider.
+    /// Why it waits: the reason for the approval or the doubt, the name of the input, or the provider.
     pub why: String,
-    /// What is the case and what would change it.
+    /// The situation in words, and what changes it.
     pub sentence: String,
-    /// Since when.
+    /// Time since which it waits.
     pub since: Time,
-    /// When it stops waiting, whatever happens.
+    /// Time at which it stops waiting in any case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
-    /// The key that answers it, where a key does. Only for those who may answer.
+    /// Idempotency key under which the attempt of a doubt was made. Look it up in the other system to find out whether
+    /// the attempt happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Reply key of an input. Only for tokens with the scope `approve`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// A piece of the inbox.
+/// A page of the inbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InboxPage {
-    /// Oldest run first.
+    /// The items, those of the oldest run first.
     pub items: Vec<InboxItem>,
-    /// Where to go on (`cursor`); `null` at the end.
+    /// Cursor of the next page; `null` on the last page.
     pub next: Option<String>,
 }
 
-/// Approves or denies.
+/// A decision about a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecideRequest {
-    /// Why.
+    /// Reason, recorded in the journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -82,84 +86,84 @@ pub struct DecideRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SettlementKind {
-    /// It happened: `value` or `error` is its outcome.
+    /// The attempt happened; `value` or `error` is its outcome.
     Happened,
-    /// It did not: it is attempted again.
+    /// The attempt did not happen, and is repeated.
     DidNotHappen,
-    /// Nobody can tell: the body gets an `in_doubt` error.
+    /// It cannot be determined; the body gets an `in_doubt` error.
     GiveUp,
 }
 
-/// Settles a doubt.
+/// The settlement of a doubt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettleRequest {
-    /// How.
+    /// Whether the attempt happened.
     pub settlement: SettlementKind,
-    /// What it returned, if it happened.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present::value")]
+    /// Value that the attempt returned, if it happened.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub value: Option<Value>,
-    /// How it failed, if it happened and did.
+    /// Error of the attempt, if it happened and failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorRequest>,
-    /// Why.
+    /// Reason, recorded in the journal.
     pub reason: String,
 }
 
-/// Answers an input: exactly one of the three.
+/// An answer to an input: exactly one of `value`, `error` and `cancelled`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerRequest {
-    /// With a value.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present::value")]
+    /// Value of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub value: Option<Value>,
-    /// With an error.
+    /// Error of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorRequest>,
-    /// Whoever was to answer was cancelled: `true`.
+    /// `true` if the input was cancelled and will not be answered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
 }
 
-/// What answers by a reply key: exactly one of the three.
+/// An answer by reply key: exactly one of `value`, `error` and `cancelled`.
 pub type ReplyRequest = AnswerRequest;
 
-/// That an answer counts.
+/// An accepted answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ReplyAnswer {
-    /// `accepted`.
+pub struct ReplyResponse {
+    /// Always `accepted`.
     pub resolved: String,
 }
 
-/// Says that a provider is connected, or why it will not be.
+/// Reports that a provider is connected, or that it will not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionRequest {
-    /// Why it will not be.
+    /// Why the provider will not be connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// Who was told.
+/// The runs that a connection affects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ConnectionAnswer {
-    /// How many runs.
+pub struct ConnectionResponse {
+    /// Number of runs that waited for the connection.
     pub runs: u64,
 }
 
-/// That something was said, and counts.
+/// A decision that took effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Decided {
-    /// About which item.
+    /// Id of the item.
     pub id: String,
-    /// Which run.
+    /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
 }
 
-/// What is done about an item.
+/// An action on inbox items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InboxAction {
@@ -171,56 +175,56 @@ pub enum InboxAction {
     Settle,
     /// Answer the input.
     Answer,
-    /// Say that the provider is connected.
+    /// Report that the provider is connected, or will not be.
     Connect,
 }
 
-/// Which items.
+/// Selects inbox items.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InboxFilter {
-    /// Of this kind.
+    /// Only items of this kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<InboxKind>,
-    /// Of runs of this tool.
+    /// Only items of runs of this tool, by id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// Of this run.
+    /// Only items of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = "uuid")]
     pub run: Option<RunId>,
-    /// Of this session.
+    /// Only items of runs of this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Also calls of tools that clients brought: they wait for a program.
+    /// Include calls of client tools, which wait for a program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub programs: bool,
+    pub client_calls: bool,
 }
 
-/// The same about many items: those of `ids`, or those that fit `filter`.
+/// One action on many items: either those of `ids`, or those that match `filter`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ManyRequest {
-    /// What is done.
+pub struct BulkRequest {
+    /// The action.
     pub action: InboxAction,
-    /// To these.
+    /// Ids of the items.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_items = 1000)]
     pub ids: Option<Vec<String>>,
-    /// To all that fit, at most 1,000.
+    /// Selects the items, at most 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<InboxFilter>,
-    /// Why.
+    /// Reason, recorded in the journal. Required for `settle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How doubts are settled.
+    /// How doubts are settled. Required for `settle`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settlement: Option<SettlementKind>,
-    /// The value of a settlement or an answer.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present::value")]
+    /// Value of a settlement or an answer.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub value: Option<Value>,
-    /// The error of a settlement or an answer.
+    /// Error of a settlement or an answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorRequest>,
     /// Why the provider will not be connected.
@@ -228,27 +232,27 @@ pub struct ManyRequest {
     pub refused: Option<String>,
 }
 
-/// What became of each.
+/// Results of a bulk action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ManyAnswer {
-    /// In the order of the items.
-    pub results: Vec<ManyResult>,
+pub struct BulkResponse {
+    /// One result for each item, in their order.
+    pub results: Vec<BulkResult>,
 }
 
-/// What became of one.
+/// The result for one item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ManyResult {
-    /// Which item.
+pub struct BulkResult {
+    /// Id of the item.
     pub id: String,
-    /// Whether it counts.
+    /// Whether the action took effect.
     pub ok: bool,
-    /// Why not.
+    /// Why it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
 }
 
-impl ManyRequest {
-    /// The fields of the request that an action does not use.
+impl BulkRequest {
+    /// Fields of the request that its action does not use.
     pub fn unused(&self) -> Vec<&'static str> {
         use InboxAction::{Answer, Approve, Connect, Deny, Settle};
         let fields = [

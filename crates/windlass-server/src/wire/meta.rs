@@ -1,54 +1,54 @@
-//! The server itself.
+//! Health and version of the server.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How the server is.
+/// Health of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// In a word.
+    /// Overall status.
     pub status: HealthStatus,
-    /// What is wrong, each in a sentence.
+    /// One sentence for each problem.
     pub problems: Vec<String>,
-    /// The version of the program.
+    /// Version of the server.
     pub version: String,
-    /// How long it has been up.
+    /// Time since the server started.
     pub uptime_ms: u64,
 }
 
-/// How the server is, in a word.
+/// Overall status of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// Nothing is wrong.
+    /// There are no problems.
     Ok,
-    /// It works, and somebody should look.
+    /// The server works, but an operator should look at the problems.
     Degraded,
-    /// What the store holds of some runs is not what was written. Those are not answered; all others go on.
+    /// The stored data of some runs is damaged. Requests about them fail; all other runs continue.
     Damaged,
-    /// It cannot do its work.
+    /// The server cannot work.
     Failing,
 }
 
-/// Whether the server takes work.
+/// Readiness of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ready {
-    /// Whether it does.
+    /// Whether the server accepts work.
     pub ready: bool,
-    /// Why not.
+    /// Why it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// What is served here.
+/// Name and addresses of the API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Index {
-    /// `windlass`.
+    /// Always `windlass`.
     pub name: String,
-    /// The version of the program.
+    /// Version of the server.
     pub version: String,
-    /// The API.
+    /// Path of the API.
     pub api: String,
-    /// Its description.
+    /// Path of the OpenAPI description.
     pub openapi: String,
 }

@@ -1,45 +1,46 @@
-//! Every request and every answer of the API, as the server writes it and a client reads it, and the other way round.
+//! The JSON types of all requests and responses. Server and clients share them.
 //!
-//! Names are in snake case, instants are RFC 3339 in UTC, durations are in milliseconds. A request with a field nobody
-//! knows is refused; an answer may grow fields, and its readers must not mind.
+//! Names are in snake case, times are RFC 3339 in UTC, durations are in milliseconds. A request with an unknown field
+//! is refused. Later versions may add fields to responses, so clients have to ignore unknown ones.
 
 mod admin;
 mod artifact;
+mod blocked;
 mod call;
 mod client;
 mod event;
 mod inbox;
 mod meta;
-mod present;
+mod nullable;
 mod problem;
 mod run;
 mod time;
 mod token;
 mod tool;
 
-pub use admin::{BackupAnswer, BackupRequest, FileCheck, ReloadAnswer, TidyAnswer};
-pub use artifact::ArtifactAnswer;
+pub use admin::{BackupRequest, BackupResponse, FileCheck, ReloadResponse, TidyResponse};
+pub use artifact::ArtifactResponse;
+pub use blocked::{Doubt, Explanation, Hold, HoldReason, Move, MoveReason, Park, WaitingFor};
 pub use call::{
-    Accepted, BatchAnswer, BatchCall, BatchRequest, CallAnswer, CallRequest, ErrorRequest, Failure, Outcome,
-    OutcomeAnswer, Times, Violation,
+    Accepted, BatchCall, BatchRequest, BatchResponse, CallRequest, CallResponse, ErrorRequest, Failure, Outcome,
+    OutcomeResponse, Times, Violation,
 };
-pub use client::{ClientAnswer, ClientCall, ClientRequest, ClientTool};
+pub use client::{ClientCall, ClientRequest, ClientResponse, ClientTool};
 pub use event::{Activity, End, EndReason, EventPage};
 pub use inbox::{
-    AnswerRequest, ConnectionAnswer, ConnectionRequest, DecideRequest, Decided, InboxAction, InboxFilter, InboxItem,
-    InboxKind, InboxPage, ManyAnswer, ManyRequest, ManyResult, ReplyAnswer, ReplyRequest, SettleRequest,
+    AnswerRequest, BulkRequest, BulkResponse, BulkResult, ConnectionRequest, ConnectionResponse, DecideRequest,
+    Decided, InboxAction, InboxFilter, InboxItem, InboxKind, InboxPage, ReplyRequest, ReplyResponse, SettleRequest,
     SettlementKind,
 };
 pub use meta::{Health, HealthStatus, Index, Ready};
 pub use problem::Problem;
 pub use run::{
-    CancelRequest, Comparison, Departure, Doubt, Ending, Explanation, FinishRequest, ForkChange, ForkRequest, Forked,
-    Hold, Imported, JournalPage, Move, Parent, Park, Record, ReplayCheck, Run, RunPage, Side, SignalRequest, State,
-    Trace, Waiting,
+    CancelRequest, Comparison, Departure, Ending, FinishRequest, ForkChange, ForkRequest, Forked, Imported,
+    JournalPage, OperationRef, Record, ReplayCheck, Run, RunPage, RunState, Side, SignalRequest, Trace,
 };
 pub use time::Time;
 pub use token::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};
 pub use tool::{
-    AnthropicTool, AnthropicTools, CheckAnswer, CheckRequest, OpenAiFunction, OpenAiTool, OpenAiTools, ToolList,
+    AnthropicTool, AnthropicTools, CheckRequest, CheckResponse, OpenAiFunction, OpenAiTool, OpenAiTools, ToolList,
     ToolView, Verdict,
 };

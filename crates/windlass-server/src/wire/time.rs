@@ -1,4 +1,4 @@
-//! Instants as the API writes them.
+//! Times in JSON.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::{PartialSchema, ToSchema};
 use windlass::Timestamp;
 
-/// An instant: `2026-09-21T14:13:20.25Z`.
+/// A point in time in RFC 3339: `2026-09-21T14:13:20.25Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Time(jiff::Timestamp);
 
 impl Time {
-    /// The instant it is.
+    /// The current time.
     pub fn now() -> Self {
         Self(jiff::Timestamp::now())
     }
@@ -23,13 +23,13 @@ impl Time {
         self.0.as_microsecond()
     }
 
-    /// The same as the kernel has it.
+    /// The time as a value of the kernel.
     pub fn timestamp(self) -> Timestamp {
         Timestamp::from_micros(self.0.as_microsecond())
     }
 }
 
-/// An instant beyond the year 9999 is shown as its end: such a one means "never".
+/// A time after the year 9999 becomes the end of that year: the kernel uses it for "never".
 impl From<Timestamp> for Time {
     fn from(at: Timestamp) -> Self {
         let end = if at.as_micros() < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_are_rfc_3339_and_never_is_the_end_of_time() {
+    fn times_are_rfc_3339_and_never_is_the_end_of_year_9999() {
         let at = Timestamp::from_micros(1_790_000_000_250_000);
         assert_eq!(serde_json::to_value(Time::from(at)).unwrap(), "2026-09-21T14:13:20.25Z");
         let back: Time = serde_json::from_str("\"2026-09-21T16:13:20.25+02:00\"").unwrap();

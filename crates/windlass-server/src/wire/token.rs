@@ -1,38 +1,39 @@
-//! Tokens and what they allow.
+//! Tokens and scopes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Time;
 
-/// What somebody may do.
+/// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Look at everything.
+    /// Read runs, tools, events, artifacts and the inbox.
     Read,
-    /// Make calls, send signals, cancel, bring tools and artifacts.
+    /// Make calls and read the runs of own calls, send signals, cancel and fork runs, register client tools, store
+    /// artifacts.
     Call,
-    /// Approve, deny, settle, answer, connect.
+    /// Approve and deny calls, settle doubts, answer inputs, report connections.
     Approve,
-    /// Tokens, imports, purges, backups, taking up and finishing held runs.
+    /// Manage tokens, export, import and purge runs, resume and finish held runs, back up, check and clean the store.
     Admin,
 }
 
-/// A token to be made.
+/// A request for a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// Who it is for: 1 to 64 characters. What its bearer says and decides is recorded under this name.
+    /// Name of the bearer. Its decisions are recorded under this name.
     #[schema(min_length = 1, max_length = 64)]
     pub name: String,
-    /// What it allows.
+    /// Permissions of the token.
     #[schema(min_items = 1)]
     pub scopes: Vec<Scope>,
-    /// It is void from then on.
+    /// Time from which the token is no longer valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
-    /// Its bearer sees and calls tools through this layer only. Not for a token with the scope `admin`.
+    /// Layer to which the token is bound: the bearer sees and calls tools through it only. Not with the scope `admin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     pub layer: Option<String>,
@@ -41,40 +42,40 @@ pub struct TokenRequest {
 /// A token, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
-    /// Names it.
+    /// Id of the token.
     pub id: String,
-    /// Who it is for.
+    /// Name of the bearer.
     pub name: String,
-    /// What it allows.
+    /// Permissions of the token.
     pub scopes: Vec<Scope>,
-    /// When it was made.
+    /// Time of creation.
     pub created: Time,
-    /// It is void from then on.
+    /// Time from which the token is no longer valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Time>,
-    /// Its bearer sees and calls tools through this layer only.
+    /// Layer to which the token is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<String>,
 }
 
-/// A token that was just made.
+/// A new token with its secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenCreated {
     /// The token.
     #[serde(flatten)]
     pub token: TokenView,
-    /// What to send as `Authorization: Bearer …`. Shown this once, and kept nowhere.
+    /// Secret to send as `Authorization: Bearer …`. Only this response contains it; the server stores a hash.
     pub secret: String,
 }
 
-/// Without the secret: it must not get into a log.
+/// Without the secret, so that it does not get into a log.
 impl std::fmt::Debug for TokenCreated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TokenCreated").field("token", &self.token).finish_non_exhaustive()
     }
 }
 
-/// Every token.
+/// All tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenList {
     /// The tokens, oldest first.

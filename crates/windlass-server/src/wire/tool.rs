@@ -1,4 +1,4 @@
-//! Tools as others see them.
+//! Tools.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,157 +9,157 @@ use super::call::{Failure, Violation};
 /// A tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolView {
-    /// What models call it.
+    /// Name of the tool.
     pub name: String,
-    /// Its stable id.
+    /// Stable id of the tool.
     pub id: String,
-    /// For people.
+    /// Title for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// For models.
+    /// Description for models.
     pub description: String,
-    /// Its own version.
+    /// Version of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Selects it in lists.
+    /// Tags that select the tool in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// `readonly`, `idempotent` or `once`; of a durable tool: what its steps are is theirs to say.
+    /// Effect of a call: `readonly`, `idempotent` or `once`. Each step of a durable tool has its own effect.
     pub effect: String,
-    /// Whether its body is made of durable operations.
+    /// Whether the body consists of durable operations.
     pub durable: bool,
-    /// What a caller should know: `destructive`, `open_world`, `long_running`, `cpu_bound`.
+    /// Hints for callers: `destructive`, `open_world`, `long_running`, `cpu_bound`.
     #[schema(value_type = Object)]
     pub hints: Map<String, Value>,
-    /// What it asks for, as far as it says so itself: `timeout_ms`, `approval`, `retry` and others.
+    /// Policy that the tool itself declares: `timeout_ms`, `approval`, `attempts` and others.
     #[schema(value_type = Object)]
     pub policy: Map<String, Value>,
-    /// `auto`, `parallel`, `exclusive`, or the expression of its key.
+    /// `auto`, `parallel`, `exclusive`, or the expression of the key under which calls queue.
     pub concurrency: String,
-    /// The provider its calls need a connection to.
+    /// Provider to which calls need a connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<String>,
-    /// JSON Schema of its arguments.
+    /// JSON Schema of the arguments.
     #[schema(value_type = Object)]
     pub input_schema: Value,
-    /// JSON Schema of what it returns.
+    /// JSON Schema of the returned value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub output_schema: Option<Value>,
-    /// Why its schemas are not shown, and calls of it fail; in a list, where it hides no other tool.
+    /// Why the schemas could not be loaded, in which case calls fail. Only in lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
 }
 
-/// Every tool, sorted by name.
+/// All tools, sorted by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ToolList {
     /// The tools.
     pub tools: Vec<ToolView>,
 }
 
-/// The same as OpenAI's models are told of tools.
+/// All tools in OpenAI's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OpenAiTools {
     /// The tools.
     pub tools: Vec<OpenAiTool>,
 }
 
-/// A tool in OpenAI's form, and nothing else.
+/// A tool in OpenAI's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenAiTool {
-    /// `function`.
+    /// Always `function`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The tool.
     pub function: OpenAiFunction,
 }
 
-/// What OpenAI calls a function.
+/// A function in OpenAI's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OpenAiFunction {
-    /// Its name.
+    /// Name of the tool, in characters that the API accepts.
     pub name: String,
-    /// What it does.
+    /// Description for models.
     pub description: String,
-    /// JSON Schema of its arguments.
+    /// JSON Schema of the arguments.
     #[schema(value_type = Object)]
     pub parameters: Value,
 }
 
-/// The same as Anthropic's models are told of tools.
+/// All tools in Anthropic's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AnthropicTools {
     /// The tools.
     pub tools: Vec<AnthropicTool>,
 }
 
-/// A tool in Anthropic's form, and nothing else.
+/// A tool in Anthropic's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnthropicTool {
-    /// Its name.
+    /// Name of the tool, in characters that the API accepts.
     pub name: String,
-    /// What it does.
+    /// Description for models.
     pub description: String,
-    /// JSON Schema of its arguments.
+    /// JSON Schema of the arguments.
     #[schema(value_type = Object)]
     pub input_schema: Value,
 }
 
-/// A call that might be made.
+/// A hypothetical call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckRequest {
-    /// Its arguments.
+    /// Arguments of the call.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub args: Map<String, Value>,
-    /// The session it would belong to.
+    /// Session of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The layer it would be made through.
+    /// Layer through which the tool would be called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     pub layer: Option<String>,
 }
 
-/// What would become of a call. Nothing was run.
+/// What would happen to a hypothetical call. Nothing was executed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct CheckAnswer {
-    /// The tool's name.
+pub struct CheckResponse {
+    /// Name of the tool.
     pub tool: String,
-    /// Whether the arguments fit.
+    /// Whether the arguments match the input schema.
     pub valid: bool,
-    /// Each way in which they do not.
+    /// Violations of the input schema.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
     /// What would happen.
     pub verdict: Verdict,
-    /// Why, if it would not simply run.
+    /// Why the call would not run at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// How it would be refused.
+    /// The error with which the call would be refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
-    /// `readonly`, `idempotent` or `once`.
+    /// Effect of the call: `readonly`, `idempotent` or `once`.
     pub effect: String,
-    /// The key it would queue under.
+    /// Key under which the call would queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What would happen to a call.
+/// What would happen to a hypothetical call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// It would run.
     Runs,
-    /// Somebody would have to connect a provider first.
+    /// It would wait for a connection to a provider.
     NeedsConnection,
-    /// Somebody would have to approve it first.
+    /// It would wait for approval.
     NeedsApproval,
-    /// It would end with an error, without an attempt.
+    /// It would fail without an attempt.
     Refused,
 }

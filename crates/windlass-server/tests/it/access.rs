@@ -1,7 +1,8 @@
-//! Who may do what: tokens and their scopes, names that point here, pages elsewhere.
+//! Tokens and their scopes, layers, host names and origins.
 
 use serde_json::{Value, json};
-use windlass::{Ctx, Handle, Tool, ToolCall};
+use windlass::ctx::Handle;
+use windlass::{Ctx, Tool, ToolCall};
 use windlass_server::{Options, serve};
 
 use crate::net::{Client, until};
@@ -12,7 +13,7 @@ async fn token(client: &Client, name: &str, scopes: &[&str]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_scopes_allow_what_they_say_and_nothing_else() {
+async fn l23_each_scope_allows_its_routes_only() {
     let world = World::new().await;
     let run = world.call("charge", json!({})).await["run"].as_str().unwrap().to_owned();
     let admin = token(&world.client, "root", &["admin"]).await;
@@ -23,7 +24,7 @@ async fn l23_scopes_allow_what_they_say_and_nothing_else() {
         bearers.push((scope, admin.bearing(made["secret"].as_str().unwrap())));
     }
     bearers.push(("admin", admin.clone()));
-    let asks: [(&str, &str, &str, Value); 22] = [
+    let requests: [(&str, &str, &str, Value); 22] = [
         ("read", "GET", "/v1/runs", Value::Null),
         ("read", "GET", "/v1/tools", Value::Null),
         ("read", "GET", "/v1/inbox", Value::Null),
@@ -47,7 +48,7 @@ async fn l23_scopes_allow_what_they_say_and_nothing_else() {
         ("admin", "POST", "/v1/admin/check", json!({})),
         ("admin", "DELETE", "/v1/runs/01900000-0000-7000-8000-000000000000", Value::Null),
     ];
-    for (scope, method, path, body) in &asks {
+    for (scope, method, path, body) in &requests {
         let headers = [("content-type", "application/json")];
         let text = if body.is_null() { String::new() } else { body.to_string() };
         for (own, bearer) in &bearers {
@@ -59,9 +60,9 @@ async fn l23_scopes_allow_what_they_say_and_nothing_else() {
                 assert_eq!(problem["scope"], *scope, "{own} {method} {path}");
             }
         }
-        let nobody = world.client.send(method, path, &headers, text.clone().into()).await;
-        assert_eq!(nobody.header("www-authenticate"), "Bearer realm=\"windlass\"");
-        nobody.refused(401, "unauthorized");
+        let anonymous = world.client.send(method, path, &headers, text.clone().into()).await;
+        assert_eq!(anonymous.header("www-authenticate"), "Bearer realm=\"windlass\"");
+        anonymous.refused(401, "unauthorized");
         world
             .client
             .bearing("wlt1_000000000000_forged")
@@ -69,13 +70,13 @@ async fn l23_scopes_allow_what_they_say_and_nothing_else() {
             .await
             .refused(401, "unauthorized");
     }
-    for open in ["/v1/health", "/v1/ready", "/openapi.json", "/"] {
-        world.client.get(open).await.is(200);
+    for public in ["/v1/health", "/v1/ready", "/openapi.json", "/"] {
+        world.client.get(public).await.is(200);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_who_said_it_is_in_the_journal_and_only_those_who_may_answer_see_keys() {
+async fn l23_the_journal_records_who_decided_and_reply_keys_need_the_approve_scope() {
     let world = World::new().await;
     let admin = token(&world.client, "root", &["admin", "read"]).await;
     let admin = world.client.bearing(admin["secret"].as_str().unwrap());
@@ -107,20 +108,20 @@ async fn l23_who_said_it_is_in_the_journal_and_only_those_who_may_answer_see_key
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_tokens_are_listed_without_secrets_revoked_and_outlive_a_restart() {
+async fn l23_tokens_are_listed_without_secrets_revoked_and_survive_a_restart() {
     let world = World::new().await;
-    world.client.post("/v1/tokens", json!({"name": "ci", "scopes": ["read"]})).await.refused(409, "no_admin");
+    world.client.post("/v1/tokens", json!({"name": "ci", "scopes": ["read"]})).await.refused(409, "admin_required");
     let made = world.client.post_as("t", "/v1/tokens", json!({"name": "root", "scopes": ["admin"]})).await.is(201);
     let secret = made["secret"].as_str().unwrap().to_owned();
     let admin = world.client.bearing(&secret);
     let again = admin.post_as("t", "/v1/tokens", json!({"name": "root", "scopes": ["admin"]})).await;
-    assert_eq!(again.refused(409, "made_before")["id"], made["id"]);
+    assert_eq!(again.refused(409, "already_created")["id"], made["id"]);
     let reader = token(&admin, "reader", &["read"]).await;
     let list = admin.get("/v1/tokens").await.is(200);
     assert_eq!(list["tokens"].as_array().unwrap().len(), 2);
     assert!(!list.to_string().contains("secret") && !list.to_string().contains(&secret));
-    let kept = std::fs::read_to_string(world.path("app.db-tokens")).unwrap();
-    assert!(!kept.contains(&secret), "{kept}");
+    let stored = std::fs::read_to_string(world.path("app.db-tokens")).unwrap();
+    assert!(!stored.contains(&secret), "{stored}");
     for bad in [
         json!({"name": "", "scopes": ["read"]}),
         json!({"name": "x", "scopes": []}),
@@ -142,7 +143,7 @@ async fn l23_tokens_are_listed_without_secrets_revoked_and_outlive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_a_name_that_somebody_points_here_and_pages_elsewhere_are_refused() {
+async fn l23_foreign_host_names_and_origins_are_refused() {
     let mut options = Options::default();
     options.allowed_hosts = vec!["windlass.test".to_owned()];
     options.allowed_origins = vec!["https://app.example".to_owned()];
@@ -151,7 +152,7 @@ async fn l23_a_name_that_somebody_points_here_and_pages_elsewhere_are_refused() 
     for host in
         ["evil.example", &format!("evil.example:{port}"), "127.0.0.1", "localhost:1", &format!("10.0.0.1:{port}"), ""]
     {
-        world.client.send("GET", "/v1/health", &[("host", host)], "".into()).await.refused(421, "wrong_host");
+        world.client.send("GET", "/v1/health", &[("host", host)], "".into()).await.refused(421, "host_not_allowed");
     }
     for host in [format!("localhost:{port}"), format!("127.0.0.1:{port}"), "windlass.test".to_owned()] {
         world.client.send("GET", "/v1/health", &[("host", &host)], "".into()).await.is(200);
@@ -159,7 +160,7 @@ async fn l23_a_name_that_somebody_points_here_and_pages_elsewhere_are_refused() 
     for origin in ["http://evil.example", "null", "https://app.example.evil", "http://localhost:1"] {
         let answer = world.client.send("GET", "/v1/runs", &[("origin", origin)], "".into()).await;
         assert_eq!(answer.header("access-control-allow-origin"), "");
-        answer.refused(403, "wrong_origin");
+        answer.refused(403, "origin_not_allowed");
     }
     let own = format!("http://{}", world.client.address);
     let answer = world.client.send("GET", "/v1/runs", &[("origin", &own)], "".into()).await;
@@ -171,7 +172,7 @@ async fn l23_a_name_that_somebody_points_here_and_pages_elsewhere_are_refused() 
     assert_eq!((preflight.status, preflight.header("access-control-allow-methods")), (204, "GET, POST, DELETE"));
     let closed = world.client.send("OPTIONS", "/v1/calls", &[("origin", &own)], "".into()).await;
     assert_eq!(closed.header("access-control-allow-methods"), "");
-    // What a page elsewhere can send without asking is no JSON.
+    // A foreign page can send plain text without a preflight request, but not JSON.
     let form =
         world.client.send("POST", "/v1/calls", &[("content-type", "text/plain")], "{\"tool\":\"charge\"}".into()).await;
     form.refused(415, "unsupported_media_type");
@@ -179,7 +180,7 @@ async fn l23_a_name_that_somebody_points_here_and_pages_elsewhere_are_refused() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_others_are_not_let_in_without_tokens() {
+async fn l23_a_server_for_other_machines_does_not_start_without_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let windlass = builder(&dir.path().join("app.db"), &Default::default()).await.unwrap();
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
@@ -190,14 +191,14 @@ async fn l23_others_are_not_let_in_without_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_whoever_finds_the_file_in_use_finds_the_server() {
+async fn l23_a_process_that_finds_the_file_in_use_learns_the_address_of_the_server() {
     let mut world = World::new().await;
     world.client.get("/v1/ready").await.is(200);
     let path = world.path("app.db");
     let address = format!("http://{}", world.client.address);
-    let holder = windlass::holder(&path).unwrap().expect("it is in use");
+    let holder = windlass::store::file_owner(&path).unwrap().expect("the file is in use");
     assert_eq!((holder.pid, holder.address), (Some(std::process::id()), Some(address.clone())));
-    match windlass::Windlass::open(&path).await.err().expect("it is in use") {
+    match windlass::Windlass::open(&path).await.err().expect("the file is in use") {
         windlass::Error::Open(error) => match error.downcast_ref::<windlass::OpenError>() {
             Some(windlass::OpenError::InUse { address: found, .. }) => assert_eq!(*found, Some(address)),
             other => panic!("{other:?}"),
@@ -205,11 +206,11 @@ async fn l23_whoever_finds_the_file_in_use_finds_the_server() {
         other => panic!("{other:?}"),
     }
     world.stop().await;
-    assert_eq!(windlass::holder(&path).unwrap(), None);
+    assert_eq!(windlass::store::file_owner(&path).unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b02_a_token_that_is_bound_to_a_layer_sees_and_calls_through_it_only() {
+async fn b02_a_token_bound_to_a_layer_sees_and_calls_through_it_only() {
     let world = World::new().await;
     let guest = world.windlass.layer("guest").unwrap();
     guest.toolbox().show_only(["add"]);
@@ -238,28 +239,28 @@ async fn b02_a_token_that_is_bound_to_a_layer_sees_and_calls_through_it_only() {
     for layer in ["other", "gone"] {
         bot.post("/v1/calls", json!({"tool": "add", "layer": layer})).await.refused(403, "forbidden");
     }
-    admin.post("/v1/calls", json!({"tool": "add", "layer": "gone"})).await.refused(409, "no_layer");
+    admin.post("/v1/calls", json!({"tool": "add", "layer": "gone"})).await.refused(409, "layer_not_found");
 
-    // What was called outside of the layer is not repeated through a fork.
+    // A run outside of the layer cannot be forked.
     let outside = admin.post("/v1/calls", json!({"tool": "add", "args": {"a": 1, "b": 2}})).await.is(200);
     let fork = |run: &Value| format!("/v1/runs/{}/fork", run["run"].as_str().unwrap());
     bot.post(&fork(&outside), json!({"at": "start"})).await.refused(403, "forbidden");
     bot.post(&fork(&called), json!({"at": "start"})).await.is(201);
 
-    // Tools that it brings are of its layer.
-    let brought = json!({"tools": [{"name": "mine", "description": "Mine."}]});
-    bot.post("/v1/clients", brought).await.is(201);
+    // Client tools of the token are mounted in its layer.
+    let tools = json!({"tools": [{"name": "mine", "description": "Mine."}]});
+    bot.post("/v1/clients", tools).await.is(201);
     assert_eq!(names(bot.get("/v1/tools").await.is(200)), ["add", "mine"]);
     admin.get("/v1/tools/mine").await.refused(404, "not_found");
 
     world.windlass.toolbox().remove_layer("guest");
-    bot.get("/v1/tools").await.refused(409, "no_layer");
-    bot.post("/v1/calls", json!({"tool": "add"})).await.refused(409, "no_layer");
+    bot.get("/v1/tools").await.refused(409, "layer_not_found");
+    bot.post("/v1/calls", json!({"tool": "add"})).await.refused(409, "layer_not_found");
     let unbound = json!({"name": "boss", "scopes": ["admin"], "layer": "guest"});
     admin.post("/v1/tokens", unbound).await.refused(422, "invalid_request");
 }
 
-/// A durable body that waits for a signal, and may start itself through one more layer first.
+/// A durable tool that waits for a signal. With `below`, it spawns itself through that layer instead.
 fn waits() -> Tool {
     Tool::durable_fn("waits", "Waits for a signal.", |mut ctx: Ctx, args: Value| async move {
         if let Some(layer) = args["below"].as_str() {
@@ -268,14 +269,14 @@ fn waits() -> Tool {
             let started: Handle<Value> = ctx.spawn(call).await?;
             return Ok(json!(started.run().to_string()));
         }
-        let said: Value = ctx.receive("go").await?;
-        Ok(said)
+        let signal: Value = ctx.receive("go").await?;
+        Ok(signal)
     })
     .signal_schema("go", json!({}))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b02_a_token_that_is_bound_to_a_layer_acts_on_runs_of_exactly_that_layer() {
+async fn b02_a_token_bound_to_a_layer_acts_on_runs_of_exactly_that_layer() {
     let world = World::new().await;
     world.windlass.toolbox().insert(waits()).unwrap();
     world.windlass.layer("guest").unwrap();
@@ -319,12 +320,12 @@ async fn b02_a_token_that_is_bound_to_a_layer_acts_on_runs_of_exactly_that_layer
         bot.get(&format!("/v1/runs/{run}")).await.is(200);
     }
     let mut forks = Vec::new();
-    // Once it has its signal it ends.
+    // The run ends with the signal, so it is not cancelled.
     for (path, body, status) in acts(&own).into_iter().take(3) {
         let answer = bot.post(&path, body).await.is(status);
         forks.extend(answer["from"].as_str().map(|_| answer["run"].as_str().unwrap().to_owned()));
     }
-    // A fork has the layers of what it is a fork of.
+    // A fork has the layers of the original.
     let fork = admin.get(&format!("/v1/runs/{}", forks[0])).await.is(200);
     assert_eq!(fork["layers"], json!(["guest"]));
     bot.post(&format!("/v1/runs/{}/cancel", forks[0]), json!({})).await.is(202);
@@ -332,7 +333,7 @@ async fn b02_a_token_that_is_bound_to_a_layer_acts_on_runs_of_exactly_that_layer
         .await
         .refused(404, "not_found");
 
-    // What people say is of the layer, too; a connection is for the runs of all layers.
+    // Decisions are limited to the layer too. A connection affects the runs of all layers.
     let (inside, outside) = (start(Some("guest"), "ask", json!({})).await, start(None, "ask", json!({})).await);
     for (run, allowed) in [(&outside, false), (&inside, true)] {
         let item = item(&admin, run).await;
@@ -359,7 +360,7 @@ async fn item(client: &Client, run: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b02_l12_a_keyed_repeat_is_answered_after_its_layer_is_gone_and_the_scope_is_shown() {
+async fn b02_l12_a_repeated_request_with_a_key_is_answered_after_its_layer_was_removed() {
     let world = World::new().await;
     world.windlass.layer("guest").unwrap().toolbox().show_only(["add"]);
     world.client.get("/v1/tools/add?layer=guest").await.is(200);
@@ -378,5 +379,95 @@ async fn b02_l12_a_keyed_repeat_is_answered_after_its_layer_is_gone_and_the_scop
     let mut other = call.clone();
     other["args"]["a"] = json!(7);
     world.client.post_as("k", "/v1/calls", other).await.refused(422, "key_reused");
-    world.client.post_as("new", "/v1/calls", call).await.refused(409, "no_layer");
+    world.client.post_as("new", "/v1/calls", call).await.refused(409, "layer_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_token_that_may_only_call_reads_the_runs_of_its_own_calls_only() {
+    let world = World::new().await;
+    let root = token(&world.client, "root", &["admin"]).await;
+    let root = world.client.bearing(root["secret"].as_str().unwrap());
+    let bearer =
+        async |name: &str, scopes: &[&str]| root.bearing(token(&root, name, scopes).await["secret"].as_str().unwrap());
+    let (ann, ben) = (bearer("ann", &["call"]).await, bearer("ben", &["call"]).await);
+    let (reader, approver) = (bearer("reader", &["read", "call"]).await, bearer("approver", &["approve"]).await);
+    let pay = json!({"tool": "pay", "args": {"cents": 500}, "wait_ms": 0});
+    let batch = json!({"calls": [{"tool": "ask"}], "wait_ms": 0});
+    let mut locations = Vec::new();
+    for (client, path, body) in [(&ann, "/v1/calls", &pay), (&ann, "/v1/batches", &batch), (&ben, "/v1/calls", &pay)] {
+        let answer = client.post(path, body.clone()).await;
+        let location = answer.header("location").to_owned();
+        let accepted = answer.is(202);
+        let (run, access) = (accepted["run"].as_str().unwrap(), accepted["access"].as_str().unwrap());
+        assert_eq!(location, format!("/v1/runs/{run}?access={access}"));
+        locations.push((run.to_owned(), access.to_owned()));
+    }
+    let [(own, own_access), (batch, batch_access), (other, other_access)] = locations.try_into().unwrap();
+    let plain = reader.post("/v1/calls", pay.clone()).await;
+    let location = plain.header("location").to_owned();
+    assert_eq!(location, format!("/v1/runs/{}", plain.is(202)["run"].as_str().unwrap()), "it needs no permission");
+
+    for run in [&own, &batch, &other] {
+        until(|| async {
+            let shown = reader.get(&format!("/v1/runs/{run}")).await.is(200);
+            (shown["state"] == "suspended").then_some(())
+        })
+        .await;
+    }
+    let nothing = "01900000-0000-7000-8000-000000000000";
+    for (run, access, readers) in [
+        (&own, Some(&own_access), "ann reader"),
+        (&batch, Some(&batch_access), "ann reader"),
+        (&other, Some(&other_access), "ben reader"),
+        (&own, None, "reader"),
+        (&other, None, "reader"),
+        (&own, Some(&other_access), "reader"),
+        (&other, Some(&own_access), "reader"),
+        (&own, Some(&String::new()), "reader"),
+        (&own, Some(&own_access[1..].to_owned()), "reader"),
+    ] {
+        let query = access.map(|access| format!("?access={access}")).unwrap_or_default();
+        for (name, client) in
+            [("ann", &ann), ("ben", &ben), ("reader", &reader), ("approver", &approver), ("root", &root)]
+        {
+            for (path, status) in [("", 200), ("/outcome", 202)] {
+                let answer = client.get(&format!("/v1/runs/{run}{path}{query}")).await;
+                if readers.contains(name) {
+                    assert_eq!(answer.is(status)["state"], "suspended", "{name} {path} {query}");
+                } else {
+                    assert_eq!(answer.refused(403, "forbidden")["scope"], "read", "{name} {path} {query}");
+                }
+            }
+            for path in ["/events", "/journal", "/trace", "/explain", "/export"] {
+                let allowed = if path == "/export" { name == "root" } else { name == "reader" };
+                if !allowed {
+                    client.get(&format!("/v1/runs/{run}{path}")).await.refused(403, "forbidden");
+                }
+            }
+        }
+        world.client.get(&format!("/v1/runs/{run}{query}")).await.refused(401, "unauthorized");
+    }
+    ann.get(&format!("/v1/runs/{nothing}?access={own_access}")).await.refused(403, "forbidden");
+    ann.get("/v1/runs").await.refused(403, "forbidden");
+    // Tokens with the scope `call` may cancel other runs, but do not get to read them by that.
+    let cancelled = ann.post(&format!("/v1/runs/{other}/cancel"), json!({})).await.is(202);
+    assert!(cancelled.get("access").is_none(), "{cancelled}");
+
+    // The permission survives a restart, and gives access to the outcome.
+    let world = world.restart(Options::default()).await;
+    let (ann, reader) = (world.client.bearing(ann.token()), world.client.bearing(reader.token()));
+    let approver = world.client.bearing(approver.token());
+    let item = item(&reader, &own).await;
+    approver.post(&format!("/v1/inbox/{item}/approve"), json!({})).await.is(200);
+    let ended = ann.get(&format!("/v1/runs/{own}/outcome?wait_ms=10000&access={own_access}")).await.is(200);
+    assert_eq!(ended["outcomes"][0]["value"], json!({"paid": 1}));
+    // A permission is that of a token, not of a name.
+    let root = world.client.bearing(root.token());
+    let list = root.get("/v1/tokens").await.is(200);
+    let id = list["tokens"].as_array().unwrap().iter().find(|token| token["name"] == "ann").unwrap()["id"].clone();
+    root.delete(&format!("/v1/tokens/{}", id.as_str().unwrap())).await.is(204);
+    ann.get(&format!("/v1/runs/{own}?access={own_access}")).await.refused(401, "unauthorized");
+    let again = token(&root, "ann", &["call"]).await;
+    let again = world.client.bearing(again["secret"].as_str().unwrap());
+    again.get(&format!("/v1/runs/{own}?access={own_access}")).await.refused(403, "forbidden");
 }

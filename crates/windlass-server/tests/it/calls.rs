@@ -1,4 +1,4 @@
-//! Calls and batches: waited for or not, and asked for again.
+//! Calls and batches: with and without waiting, and repeated under a key.
 
 use serde_json::json;
 use windlass::limits;
@@ -8,7 +8,26 @@ use crate::net::until;
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_a_call_is_answered_with_its_outcome_whatever_that_is() {
+async fn w12_a_202_response_says_why_there_is_no_outcome_and_what_the_run_waits_for() {
+    let world = World::new().await;
+    let call = json!({"tool": "pay", "args": {"cents": 500}, "wait_ms": 0});
+    let first = world.client.post_as("k", "/v1/calls", call.clone()).await.is(202);
+    let run = first["run"].as_str().unwrap();
+    world.run_in(run, "suspended").await;
+    let accepted = world.client.post_as("k", "/v1/calls", call).await.is(202);
+    let outcome = world.client.get(&format!("/v1/runs/{run}/outcome")).await.is(202);
+    for answer in [&accepted, &outcome] {
+        assert_eq!((&answer["run"], &answer["state"]), (&json!(run), &json!("suspended")));
+        let sentence = answer["sentence"].as_str().unwrap();
+        assert!(sentence.contains("approve or deny this call of `pay`"), "{sentence}");
+        let [one] = answer["moves"].as_array().unwrap().as_slice() else { panic!("{answer}") };
+        assert_eq!((&one["path"], &one["why"], &one["on"]["kind"]), (&json!("/"), &json!("waits"), &json!("approval")));
+        assert!(answer.get("access").is_none(), "no token is needed here: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_call_is_answered_with_its_outcome_even_if_it_failed() {
     let world = World::new().await;
     let answer = world.call("add", json!({"a": 1, "b": 2})).await;
     assert_eq!(answer["outcome"]["value"], 3);
@@ -29,21 +48,21 @@ async fn l23_a_call_is_answered_with_its_outcome_whatever_that_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_a_call_that_takes_longer_is_accepted_and_attached_to() {
+async fn l23_a_slow_call_is_accepted_and_its_outcome_is_read_later() {
     let world = World::new().await;
     let answer = world.client.post("/v1/calls", json!({"tool": "slow", "args": {"ms": 300}, "wait_ms": 1})).await;
-    let place = answer.header("location").to_owned();
+    let location = answer.header("location").to_owned();
     let accepted = answer.is(202);
-    assert_eq!(place, format!("/v1/runs/{}", accepted["run"].as_str().unwrap()));
-    assert_eq!(world.client.get(&format!("{place}/outcome")).await.status, 202);
-    let ended = world.client.get(&format!("{place}/outcome?wait_ms=10000")).await.is(200);
+    assert_eq!(location, format!("/v1/runs/{}", accepted["run"].as_str().unwrap()));
+    assert_eq!(world.client.get(&format!("{location}/outcome")).await.status, 202);
+    let ended = world.client.get(&format!("{location}/outcome?wait_ms=10000")).await.is(200);
     assert_eq!((&ended["run"], &ended["outcomes"][0]["value"]), (&accepted["run"], &json!("done")));
-    let run = world.client.get(&place).await.is(200);
+    let run = world.client.get(&location).await.is(200);
     assert_eq!(
         (&run["state"], &run["ending"], &run["outcomes"][0]["value"]),
         (&json!("finished"), &json!("ok"), &json!("done"))
     );
-    assert!(run["sentence"].as_str().unwrap().contains("ended well"), "{run}");
+    assert!(run["sentence"].as_str().unwrap().contains("succeeded"), "{run}");
     world.client.post("/v1/calls", json!({"tool": "add", "wait_ms": 300_001})).await.refused(422, "invalid_request");
 }
 
@@ -51,7 +70,8 @@ async fn l23_a_call_that_takes_longer_is_accepted_and_attached_to() {
 async fn l23_a_batch_is_one_run_with_outcomes_in_order() {
     let world = World::new().await;
     let calls = json!({"calls": [
-        {"tool": "add", "args": {"a": 1, "b": 1}, "call_id": "x"}, {"tool": "fail"}, {"tool": "charge", "args": {"cents": 5}},
+        {"tool": "add", "args": {"a": 1, "b": 1}, "call_id": "x"}, {"tool": "fail"},
+        {"tool": "charge", "args": {"cents": 5}},
     ]});
     let answer = world.client.post("/v1/batches", calls.clone()).await.is(200);
     let outcomes = answer["outcomes"].as_array().unwrap();
@@ -96,7 +116,7 @@ async fn l12_a_key_makes_a_call_once_also_across_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l12_many_who_ask_at_once_under_one_key_have_one_run() {
+async fn l12_concurrent_requests_with_one_key_get_one_run() {
     let world = World::new().await;
     let ask = || {
         let client = world.client.clone();
@@ -108,7 +128,7 @@ async fn l12_many_who_ask_at_once_under_one_key_have_one_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l13_a_run_that_was_started_is_attached_to_after_a_restart() {
+async fn l13_the_outcome_of_a_run_is_read_after_a_restart() {
     let world = World::new().await;
     let run = world.start("ask", json!({})).await;
     world.run_in(&run, "suspended").await;
@@ -121,7 +141,7 @@ async fn l13_a_run_that_was_started_is_attached_to_after_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_calls_of_a_session_are_runs_of_it() {
+async fn l23_calls_with_a_session_are_listed_in_it() {
     let world = World::new().await;
     let call = json!({"tool": "charge", "args": {}, "session": "s 1"});
     let answer = world.client.post("/v1/calls", call).await.is(200);
@@ -136,7 +156,7 @@ async fn l23_calls_of_a_session_are_runs_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn e13_the_same_call_over_and_over_in_one_session_is_refused_in_the_end() {
+async fn e13_the_same_call_repeated_in_one_session_is_refused() {
     let world = World::new().await;
     let call = |session: &str| json!({"tool": "add", "args": {"a": 1, "b": 2}, "session": session});
     for n in 0..limits::LOOP_LIMIT {
@@ -151,7 +171,7 @@ async fn e13_the_same_call_over_and_over_in_one_session_is_refused_in_the_end() 
         message.starts_with("refused: `add` was called 5 times") && message.contains("do something else"),
         "{message}"
     );
-    // Asking again for what was done is no new call.
+    // A repeated request with a key is not a new call.
     let again = world.client.post_as("k0", "/v1/calls", call("s")).await.is(200);
     assert_eq!(again["outcome"]["value"], 3, "{again}");
     let batch = json!({"session": "s", "calls": [
@@ -159,7 +179,7 @@ async fn e13_the_same_call_over_and_over_in_one_session_is_refused_in_the_end() 
     ]});
     let outcomes = world.client.post("/v1/batches", batch).await.is(200)["outcomes"].clone();
     assert_eq!((&outcomes[0]["error"]["kind"], &outcomes[1]["value"]), (&json!("failed"), &json!(4)));
-    // Something new was told meanwhile, and other sessions have nothing to do with it.
+    // The session has made another call meanwhile, and other sessions are not affected.
     for session in ["s", "another"] {
         assert_eq!(world.client.post("/v1/calls", call(session)).await.is(200)["outcome"]["value"], 3);
     }

@@ -15,7 +15,7 @@ fn recorded(events: &[Event]) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a07_a_stream_has_everything_in_order_and_exactly_one_end() {
+async fn a07_a_stream_has_all_events_in_order_and_exactly_one_end() {
     let world = World::new().await;
     let run = world.call("steps", json!({"n": 3})).await["run"].as_str().unwrap().to_owned();
     let events = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await.rest().await;
@@ -27,15 +27,15 @@ async fn a07_a_stream_has_everything_in_order_and_exactly_one_end() {
     assert!(
         events[..events.len() - 1].iter().all(|event| event.data["kind"] == event.name && event.data["run"] == run)
     );
-    let places: Vec<(u64, u64)> = recorded(&events)
+    let positions: Vec<(u64, u64)> = recorded(&events)
         .iter()
         .map(|(id, _)| id.split_once('.').map(|(a, b)| (a.parse().unwrap(), b.parse().unwrap())).unwrap())
         .collect();
-    assert!(places.is_sorted() && places.windows(2).all(|pair| pair[0] != pair[1]), "{places:?}");
+    assert!(positions.is_sorted() && positions.windows(2).all(|pair| pair[0] != pair[1]), "{positions:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b12_a_reader_goes_on_from_any_place_without_a_gap() {
+async fn b12_a_reader_resumes_at_any_position_without_a_gap() {
     let world = World::new().await;
     let run = world.call("steps", json!({"n": 4})).await["run"].as_str().unwrap().to_owned();
     let path = format!("/v1/runs/{run}/events");
@@ -48,8 +48,8 @@ async fn b12_a_reader_goes_on_from_any_place_without_a_gap() {
     }
     let (mut seen, mut from, mut ended) = (Vec::new(), "0.0".to_owned(), false);
     while !ended {
-        let place = format!("{path}?limit=3&from={from}");
-        let page = world.client.send("GET", &place, &[("accept", "application/json")], "".into());
+        let address = format!("{path}?limit=3&from={from}");
+        let page = world.client.send("GET", &address, &[("accept", "application/json")], "".into());
         let page = page.await.is(200);
         seen.extend(
             page["events"].as_array().unwrap().iter().map(|event| event["position"].as_str().unwrap().to_owned()),
@@ -61,7 +61,7 @@ async fn b12_a_reader_goes_on_from_any_place_without_a_gap() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b12_a_reader_goes_on_after_the_server_stopped_in_the_middle() {
+async fn b12_a_reader_resumes_after_a_restart_of_the_server() {
     let mut world = World::new().await;
     let run = world.start("ask", json!({})).await;
     let path = format!("/v1/runs/{run}/events");
@@ -69,7 +69,7 @@ async fn b12_a_reader_goes_on_after_the_server_stopped_in_the_middle() {
     stream.until("parked").await;
     world.begin_stop();
     let first = stream.rest().await;
-    let end = first.last().expect("it says that it ends");
+    let end = first.last().expect("an end event");
     assert_eq!((end.name.as_str(), &end.data["reason"]), ("end", &json!("shutdown")));
     let next = end.data["next"].as_str().unwrap().to_owned();
     let world = world.restart(Options::default()).await;
@@ -78,16 +78,19 @@ async fn b12_a_reader_goes_on_after_the_server_stopped_in_the_middle() {
     world.client.post(&format!("/v1/inbox/{}/answer", item["id"].as_str().unwrap()), json!({"value": 1})).await.is(200);
     let mut rest = vec![stream.next().await.unwrap()];
     rest.extend(stream.rest().await);
-    assert!(rest.iter().all(|event| event.name != "run_started" && event.name != "parked"), "nothing twice: {rest:?}");
+    assert!(
+        rest.iter().all(|event| event.name != "run_started" && event.name != "parked"),
+        "an event was repeated: {rest:?}"
+    );
     assert_eq!(rest[rest.len() - 1].data["reason"], "finished");
     let whole = recorded(&world.client.events(&path, &[]).await.rest().await);
     assert_eq!(whole.len(), whole.iter().collect::<std::collections::BTreeSet<_>>().len());
     let tail: Vec<_> = recorded(&rest);
-    assert_eq!(whole[whole.len() - tail.len()..], tail, "and nothing is missing");
+    assert_eq!(whole[whole.len() - tail.len()..], tail, "no event is missing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_a_stream_follows_a_run_as_it_goes_on_and_beats_meanwhile() {
+async fn l23_a_stream_follows_a_run_and_sends_heartbeats() {
     let mut options = Options::default();
     options.limits.heartbeat = Duration::from_millis(20);
     let world = World::with(options).await;
@@ -95,14 +98,14 @@ async fn l23_a_stream_follows_a_run_as_it_goes_on_and_beats_meanwhile() {
     let mut stream = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await;
     stream.until("parked").await;
     while stream.comments < 2 {
-        stream.read().await.expect("it goes on");
+        stream.read().await.expect("the stream continues");
     }
     let item = world.item().await;
     world.client.post(&format!("/v1/inbox/{}/answer", item["id"].as_str().unwrap()), json!({"value": 1})).await.is(200);
     let finished = stream.until("run_finished").await;
     assert_eq!(finished.data["ending"], "ok");
     assert_eq!(stream.next().await.unwrap().name, "end");
-    assert_eq!(stream.next().await, None, "nothing comes after the end");
+    assert_eq!(stream.next().await, None, "`end` is the last event");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,12 +125,12 @@ async fn l23_a_session_is_watched_across_its_runs() {
     drop(stream);
     let mut again = world.client.events("/v1/sessions/s/events", &[("last-event-id", &ids[1])]).await;
     let next = again.until("run_finished").await;
-    assert_eq!(next.id.unwrap(), ids[2], "it goes on behind what was seen");
+    assert_eq!(next.id.unwrap(), ids[2], "it resumes after the last event");
 }
 
-/// What a stream has for a reader that takes nothing for so long, and then everything.
-async fn taken_after(world: &World, path: &str, pause: Duration) -> String {
-    // Little room between the two, so that the stream soon stands still.
+/// The text of a stream for a reader that reads nothing during the pause, and then everything.
+async fn read_after(world: &World, path: &str, pause: Duration) -> String {
+    // A small buffer, so that the stream blocks soon.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(16 << 10).unwrap();
     let mut socket = socket.connect(world.client.address).await.unwrap();
@@ -137,7 +140,7 @@ async fn taken_after(world: &World, path: &str, pause: Duration) -> String {
     let mut text = Vec::new();
     loop {
         let mut buffer = [0u8; 65_536];
-        let count = tokio::time::timeout(crate::net::PATIENCE, socket.read(&mut buffer)).await.unwrap().unwrap();
+        let count = tokio::time::timeout(crate::net::TIMEOUT, socket.read(&mut buffer)).await.unwrap().unwrap();
         text.extend_from_slice(&buffer[..count]);
         let tail = String::from_utf8_lossy(&text[text.len().saturating_sub(16)..]).into_owned();
         if count == 0 || tail.ends_with("0\r\n\r\n") {
@@ -147,18 +150,18 @@ async fn taken_after(world: &World, path: &str, pause: Duration) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_a_reader_that_takes_nothing_is_cut_off_and_goes_on_without_a_gap() {
+async fn l23_a_slow_reader_is_disconnected_and_resumes_without_a_gap() {
     let mut options = Options::default();
-    options.limits.slow = Duration::from_millis(150);
-    options.limits.write = Duration::from_secs(10);
+    options.limits.slow_reader_timeout = Duration::from_millis(150);
+    options.limits.write_timeout = Duration::from_secs(10);
     let world = World::with(options).await;
     let run = world.call("steps", json!({"n": 3_000, "pad": 3_000})).await["run"].as_str().unwrap().to_owned();
     let path = format!("/v1/runs/{run}/events");
-    // Nothing tells when the stream stands still but the time, and a busy machine takes longer to get there.
+    // There is no event for a blocked stream, and a busy machine takes longer to get there, so longer pauses are tried.
     let mut pauses = [1_500, 6_000, 20_000].into_iter().map(Duration::from_millis);
     let (text, end) = loop {
-        let pause = pauses.next().expect("a reader that takes nothing for long is cut off");
-        let text = taken_after(&world, &path, pause).await;
+        let pause = pauses.next().expect("a slow reader is disconnected");
+        let text = read_after(&world, &path, pause).await;
         let end = text.rsplit("event: end\ndata: ").next().unwrap().lines().next().unwrap();
         let end: serde_json::Value = serde_json::from_str(end).unwrap();
         assert_eq!(text.matches("event: end").count(), 1);
@@ -170,12 +173,12 @@ async fn l23_a_reader_that_takes_nothing_is_cut_off_and_goes_on_without_a_gap() 
         text.rmatch_indices("\nid: ").next().map(|(at, _)| text[at + 5..].lines().next().unwrap().to_owned()).unwrap();
     let rest = world.client.events(&format!("{path}?from={}", end["next"].as_str().unwrap()), &[]).await.rest().await;
     let behind = world.client.events(&path, &[("last-event-id", &last)]).await.rest().await;
-    assert_eq!(recorded(&rest), recorded(&behind), "`next` is right behind the last that was sent");
+    assert_eq!(recorded(&rest), recorded(&behind), "`next` is right after the last event");
     assert_eq!(rest[rest.len() - 1].data["reason"], "finished");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_many_readers_see_the_same() {
+async fn l23_many_readers_get_the_same_events() {
     let world = World::new().await;
     let run = world.start("ask", json!({})).await;
     let path = format!("/v1/runs/{run}/events");
@@ -192,4 +195,45 @@ async fn l23_many_readers_see_the_same() {
         String::from_utf8_lossy(&text).contains("windlass_http_streams 0").then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e05_the_end_of_a_call_and_of_a_run_carry_the_value_or_the_error() {
+    let world = World::new().await;
+    for (tool, args, value, failure) in
+        [("add", json!({"a": 1, "b": 2}), json!(3), None), ("fail", json!({}), json!(null), Some("not today"))]
+    {
+        let run = world.call(tool, args).await["run"].as_str().unwrap().to_owned();
+        let events = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await.rest().await;
+        for name in ["call_finished", "run_finished"] {
+            let data = &events.iter().find(|event| event.name == name).unwrap().data;
+            assert_eq!((&data["value"], data["failure"]["message"].as_str()), (&value, failure), "{name}: {data}");
+            assert!(data.get("shortened").is_none(), "{data}");
+        }
+        let trace = world.client.get(&format!("/v1/runs/{run}/trace")).await.is(200);
+        let recorded: Vec<_> = events[..events.len() - 1].iter().map(|event| event.data.clone()).collect();
+        assert_eq!(trace["activities"], json!(recorded));
+    }
+    let bytes = windlass::limits::OUTPUT_BUDGET * 3;
+    let run = world.call("big", json!({"bytes": bytes})).await["run"].as_str().unwrap().to_owned();
+    let events = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await.rest().await;
+    let data = &events.iter().find(|event| event.name == "run_finished").unwrap().data;
+    let text = data["value"].as_str().unwrap();
+    assert!(text.len() < bytes && text.contains("read on with read_output"), "{} bytes", text.len());
+    assert_eq!(data["shortened"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l19_a_trace_of_many_large_values_leaves_the_last_ones_out() {
+    let world = World::new().await;
+    let calls: Vec<_> = (0..200).map(|_| json!({"tool": "big", "args": {"bytes": 30_000}})).collect();
+    let run =
+        world.client.post("/v1/batches", json!({"calls": calls})).await.is(200)["run"].as_str().unwrap().to_owned();
+    let trace = world.client.get(&format!("/v1/runs/{run}/trace")).await.is(200);
+    let ends: Vec<_> =
+        trace["activities"].as_array().unwrap().iter().filter(|one| one["kind"] == "call_finished").collect();
+    let shown = ends.iter().filter(|end| end["value"].is_string()).count();
+    assert!((100..=windlass::limits::TRACE_VALUE_BYTES / 30_000).contains(&shown), "{shown}");
+    let left_out = ends.iter().filter(|end| end.get("value").is_none() && end["shortened"] == true).count();
+    assert_eq!((ends.len(), shown + left_out), (200, 200));
 }

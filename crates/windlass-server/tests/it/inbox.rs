@@ -1,4 +1,4 @@
-//! What people say: approvals, doubts, inputs, connections; and answers by reply key.
+//! The inbox: approvals, doubts, inputs, connections, and answers by reply key.
 
 use std::time::Instant;
 
@@ -14,20 +14,21 @@ fn id(item: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w02_a_call_is_approved_once_and_a_late_decision_is_told_what_counted() {
+async fn w02_a_call_is_approved_once_and_a_late_decision_gets_the_first() {
     let world = World::new().await;
     let run = world.start("pay", json!({"cents": 500})).await;
     let item = world.item().await;
     assert_eq!((&item["kind"], &item["run"], &item["tool"]), (&json!("approval"), &json!(run), &json!("pay")));
     assert!(item["why"].as_str().unwrap().contains("args.cents > 100"), "{item}");
     assert!(item["sentence"].as_str().unwrap().contains("approve or deny"), "{item}");
+    assert!(item.get("idempotency_key").is_none(), "no attempt was made: {item}");
     let (approve, deny) = (format!("/v1/inbox/{}/approve", id(&item)), format!("/v1/inbox/{}/deny", id(&item)));
     world.client.post_as("a1", &approve, json!({"reason": "it is fine"})).await.is(200);
     let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
     assert_eq!(ended["outcomes"][0]["value"], json!({"paid": 1}));
     world.client.post_as("a1", &approve, json!({"reason": "it is fine"})).await.is(200);
     let late = world.client.post_as("d1", &deny, json!({"reason": "no"})).await.refused(409, "already_decided");
-    assert_eq!(late["counted"], json!({"what": "approved", "by": "local", "reason": "it is fine"}));
+    assert_eq!(late["first_decision"], json!({"decision": "approved", "by": "local", "reason": "it is fine"}));
     world.client.post(&approve, json!({"reason": "it is fine"})).await.refused(409, "already_decided");
     assert_eq!(world.ledger.count(), 1);
     let journal = world.client.get(&format!("/v1/runs/{run}/journal")).await.is(200).to_string();
@@ -41,7 +42,7 @@ async fn w02_a_call_is_approved_once_and_a_late_decision_is_told_what_counted() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w02_a_denied_call_is_not_made_and_nothing_hangs_unseen() {
+async fn w02_a_denied_call_is_not_made_and_its_run_ends() {
     let world = World::new().await;
     let run = world.start("pay", json!({"cents": 500})).await;
     let item = world.item().await;
@@ -51,7 +52,7 @@ async fn w02_a_denied_call_is_not_made_and_nothing_hangs_unseen() {
     assert_eq!((&error["kind"], &error["message"]), (&json!("denied"), &json!("denied by local: too dear")));
     let late =
         world.client.post(&format!("/v1/inbox/{}/approve", id(&item)), json!({})).await.refused(409, "already_decided");
-    assert_eq!(late["counted"], json!({"what": "denied", "by": "local", "reason": "too dear"}));
+    assert_eq!(late["first_decision"], json!({"decision": "denied", "by": "local", "reason": "too dear"}));
     assert_eq!(world.ledger.count(), 0);
     let cheap = world.call("pay", json!({"cents": 5})).await;
     assert_eq!(cheap["outcome"]["value"], json!({"paid": 1}), "it needs no approval");
@@ -66,11 +67,23 @@ async fn w01_a_doubt_is_settled_by_a_person_and_the_first_settlement_counts() {
         journal.contains("intended").then_some(())
     })
     .await;
-    // Attempts in flight are dropped when their time is over, and a `once` attempt among them is in doubt.
+    // The shutdown drops attempts in flight, and a dropped `once` attempt is in doubt.
     world.windlass.shutdown_within(std::time::Duration::ZERO).await.unwrap();
     let world = world.restart(Options::default()).await;
     let item = world.item().await;
     assert_eq!((&item["kind"], &item["args"]), (&json!("doubt"), &json!({"x": 1})));
+    // The idempotency key finds the attempt in the books of the other system, so it is shown wherever the doubt is.
+    let key = json!(format!("{run}.0"));
+    assert_eq!(item["idempotency_key"], key);
+    let shown = world.client.get(&format!("/v1/runs/{run}")).await.is(200);
+    assert_eq!(shown["doubts"][0]["idempotency_key"], key);
+    let explained = world.client.get(&format!("/v1/runs/{run}/explain")).await.is(200);
+    assert_eq!((&explained["moves"][0]["why"], &explained["moves"][0]["idempotency_key"]), (&json!("in_doubt"), &key));
+    let trace = world.client.get(&format!("/v1/runs/{run}/trace")).await.is(200);
+    for kind in ["call_started", "attempt_started", "in_doubt"] {
+        let event = trace["activities"].as_array().unwrap().iter().find(|activity| activity["kind"] == kind).unwrap();
+        assert_eq!(event["idempotency_key"], key, "{kind}");
+    }
     let settle = format!("/v1/inbox/{}/settle", id(&item));
     for bad in [
         json!({"settlement": "happened"}),
@@ -86,11 +99,11 @@ async fn w01_a_doubt_is_settled_by_a_person_and_the_first_settlement_counts() {
     world.client.post_as("s", &settle, happened).await.is(200);
     let late = json!({"settlement": "give_up", "reason": "late"});
     let problem = world.client.post_as("t", &settle, late).await.refused(409, "already_decided");
-    assert_eq!(problem["counted"], json!({"what": "happened", "by": "local", "reason": "the bank says so"}));
+    assert_eq!(problem["first_decision"], json!({"decision": "happened", "by": "local", "reason": "the bank says so"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b06_b09_the_time_a_person_took_is_part_of_what_a_call_took() {
+async fn b06_b09_the_time_for_an_approval_is_part_of_the_time_of_the_call() {
     let world = World::new().await;
     let run = world.start("pay", json!({"cents": 500})).await;
     let began = Instant::now();
@@ -106,7 +119,7 @@ async fn b06_b09_the_time_a_person_took_is_part_of_what_a_call_took() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w01_what_an_attempt_that_cannot_tell_said_is_in_the_inbox_and_in_the_run() {
+async fn w01_the_report_of_an_unclear_attempt_is_in_the_inbox_and_in_the_run() {
     let world = World::new().await;
     let unclear = Tool::new("unclear", "Cannot tell.", |_: Value| async {
         Err::<Value, _>(ToolError::in_doubt("the line went dead"))
@@ -126,7 +139,7 @@ async fn w01_what_an_attempt_that_cannot_tell_said_is_in_the_inbox_and_in_the_ru
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l07_an_input_is_answered_by_its_key_and_a_forged_one_opens_nothing() {
+async fn l07_an_input_is_answered_by_its_reply_key_and_a_forged_key_is_refused() {
     let world = World::new().await;
     let run = world.start("ask", json!({})).await;
     let item = world.item().await;
@@ -149,13 +162,13 @@ async fn l07_an_input_is_answered_by_its_key_and_a_forged_one_opens_nothing() {
     assert_eq!(ended["outcomes"][0]["value"], json!({"said": null}));
     world.client.post_as("r", &reply, json!({"value": null})).await.is(200);
     let late = world.client.post(&reply, json!({"value": 2})).await.refused(409, "already_resolved");
-    assert_eq!(late["terminal"], json!({"value": null}));
+    assert_eq!(late["first_answer"], json!({"value": null}));
     let answer = format!("/v1/inbox/{}/answer", id(&item));
     world.client.post(&answer, json!({"value": 2})).await.refused(409, "already_resolved");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l07_a_key_of_a_run_that_is_over_is_gone() {
+async fn l07_a_reply_key_of_a_finished_run_is_refused() {
     let world = World::new().await;
     let run = world.start("ask", json!({})).await;
     let key = world.item().await["key"].as_str().unwrap().to_owned();
@@ -168,7 +181,7 @@ async fn l07_a_key_of_a_run_that_is_over_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_a_connection_lets_every_run_go_on_that_waits_for_it() {
+async fn l23_a_connection_lets_all_waiting_runs_continue() {
     let world = World::new().await;
     let runs = [world.start("mail", json!({})).await, world.start("mail", json!({})).await];
     let items = until(|| async {
@@ -183,11 +196,11 @@ async fn l23_a_connection_lets_every_run_go_on_that_waits_for_it() {
         let ended = world.client.get(&format!("/v1/runs/{run}/outcome?wait_ms=10000")).await.is(200);
         assert_eq!(ended["outcomes"][0]["value"], "sent");
     }
-    assert_eq!(world.client.post("/v1/connections/nobody", json!({"refused": "no"})).await.is(200)["runs"], 0);
+    assert_eq!(world.client.post("/v1/connections/unused", json!({"refused": "no"})).await.is(200)["runs"], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w02_many_are_decided_at_once_each_with_a_result_of_its_own() {
+async fn w02_a_bulk_decision_has_a_result_for_each_item() {
     let world = World::new().await;
     for cents in [200, 300, 400] {
         world.start("pay", json!({"cents": cents})).await;
@@ -228,7 +241,7 @@ async fn w02_many_are_decided_at_once_each_with_a_result_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w02_the_inbox_turns_pages() {
+async fn w02_the_inbox_is_listed_in_pages() {
     let world = World::new().await;
     for n in 0..5 {
         world.start("ask", json!({"name": format!("q{n}")})).await;

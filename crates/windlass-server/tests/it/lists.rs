@@ -9,7 +9,7 @@ fn ids(page: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_runs_are_listed_newest_first_and_turn_pages() {
+async fn l23_runs_are_listed_in_pages_in_either_order() {
     let world = World::new().await;
     let mut made = Vec::new();
     for n in 0..7 {
@@ -20,7 +20,7 @@ async fn l23_runs_are_listed_newest_first_and_turn_pages() {
     let waiting = world.start("ask", json!({})).await;
     world.run_in(&waiting, "suspended").await;
     made.push(waiting.clone());
-    // Runs of one millisecond have no order of their own.
+    // Runs of the same millisecond are ordered by their random part.
     made.sort();
     let newest: Vec<String> = made.iter().rev().cloned().collect();
     for (order, expected) in [("newest", &newest), ("oldest", &made)] {
@@ -46,12 +46,12 @@ async fn l23_runs_are_listed_newest_first_and_turn_pages() {
         ("state=suspended&tool=add", 0),
         ("tool=nothing", 0),
         ("session=none", 0),
-        ("state=doubted", 0),
+        ("state=in_doubt", 0),
     ] {
         let page = world.client.get(&format!("/v1/runs?{query}")).await.is(200);
         assert_eq!(ids(&page).len(), count, "{query}");
     }
-    // By a beginning of the id, as people type it.
+    // By a prefix of the id.
     for (order, expected) in [("newest", &newest), ("oldest", &made)] {
         for digits in [2, 13, 28, 36] {
             let prefix = &made[3][..digits];
@@ -63,6 +63,53 @@ async fn l23_runs_are_listed_newest_first_and_turn_pages() {
     assert!(ids(&world.client.get("/v1/runs?prefix=ffff").await.is(200)).is_empty());
     let none = world.client.get(&format!("/v1/runs?parent={waiting}")).await.is(200);
     assert!(ids(&none).is_empty() && none["next"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_runs_are_listed_by_their_ending() {
+    let world = World::new().await;
+    let run = async |tool: &str| world.call(tool, json!({"a": 1, "b": 1})).await["run"].as_str().unwrap().to_owned();
+    let (ok, failed) = (run("add").await, run("fail").await);
+    let cancelled = world.start("ask", json!({})).await;
+    world.client.post(&format!("/v1/runs/{cancelled}/cancel"), json!({})).await.is(202);
+    world.run_in(&cancelled, "finished").await;
+    world.start("ask", json!({})).await;
+    for (query, expected) in [
+        ("state=ok", vec![&ok]),
+        ("state=failed", vec![&failed]),
+        ("state=cancelled", vec![&cancelled]),
+        ("state=lost", vec![]),
+        ("state=ok&tool=add", vec![&ok]),
+        ("state=ok&tool=fail", vec![]),
+        ("state=finished&limit=3&order=oldest", vec![&ok, &failed, &cancelled]),
+    ] {
+        let mut listed = ids(&world.client.get(&format!("/v1/runs?{query}")).await.is(200));
+        let mut expected: Vec<String> = expected.into_iter().cloned().collect();
+        listed.sort();
+        expected.sort();
+        assert_eq!(listed, expected, "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn l23_a_run_is_found_by_the_key_it_was_started_under() {
+    let world = World::new().await;
+    let call = json!({"tool": "add", "args": {"a": 1, "b": 1}});
+    let run = world.client.post_as("order-7/a", "/v1/calls", call.clone()).await.is(200);
+    world.client.post_as("order-8", "/v1/calls", call).await.is(200);
+    let run = run["run"].as_str().unwrap();
+    for (query, found) in [
+        ("key=order-7%2Fa", true),
+        ("key=order-7%2Fa&state=ok&tool=add", true),
+        ("key=order-7%2Fa&state=failed", false),
+        ("key=order-7%2Fa&prefix=ffff", false),
+        ("key=order-7", false),
+        ("key=", false),
+    ] {
+        let page = world.client.get(&format!("/v1/runs?{query}")).await.is(200);
+        let expected: Vec<String> = found.then(|| run.to_owned()).into_iter().collect();
+        assert_eq!((ids(&page), &page["next"]), (expected, &Value::Null), "{query}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

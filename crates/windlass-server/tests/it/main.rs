@@ -1,23 +1,23 @@
 //! The API by real requests over a real socket. Tests that prove a row of the contract are named after it.
 
-// A test that cannot go on should stop right there, helpers included.
+// A test should stop at the first error, also in its helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod access;
 mod artifacts;
-mod bounds;
+mod bad_requests;
 mod calls;
+mod client_limits;
 mod client_tools;
-mod damage;
-mod description;
+mod corruption;
 mod events;
-mod house;
 mod inbox;
-mod late;
-mod limits;
+mod late_answers;
 mod lists;
 mod net;
+mod openapi;
 mod runs;
-mod stopping;
+mod server;
+mod shutdown;
 mod webhook;
 mod world;

@@ -1,4 +1,4 @@
-//! A small client: one connection a request, and streams that are read event by event.
+//! A small HTTP client: one connection for each request, and event streams.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// Longest a test waits for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time that a test waits for something.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -30,16 +30,16 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn json(&self) -> Value {
-        assert!(self.body.ends_with(b"\n"), "a terminal's prompt would stand behind it: {:?}", self.body);
+        assert!(self.body.ends_with(b"\n"), "no line break at the end: {:?}", self.body);
         assert_eq!(self.header("content-length"), self.body.len().to_string());
-        windlass::read_json(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
+        windlass::store::read_json(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The body of an answer with this status.
+    /// The body of a response with this status.
     #[track_caller]
     pub(crate) fn is(self, status: u16) -> Value {
         let text = String::from_utf8_lossy(&self.body).into_owned();
@@ -47,7 +47,7 @@ impl Answer {
         if self.body.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// The problem of a refusal with this status and name.
+    /// The problem with this status and name.
     #[track_caller]
     pub(crate) fn refused(self, status: u16, name: &str) -> Value {
         assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
@@ -84,7 +84,7 @@ impl Client {
         self.send("POST", path, &[("content-type", "application/json")], body.to_string().into()).await
     }
 
-    /// The same under an idempotency key.
+    /// The same with an idempotency key.
     pub(crate) async fn post_as(&self, key: &str, path: &str, body: Value) -> Answer {
         let headers = [("content-type", "application/json"), ("idempotency-key", key)];
         self.send("POST", path, &headers, body.to_string().into()).await
@@ -93,7 +93,7 @@ impl Client {
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Answer {
         let response = self.open(method, path, headers, body).await;
         let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("in time").unwrap().to_bytes();
+        let body = tokio::time::timeout(TIMEOUT, body.collect()).await.expect("in time").unwrap().to_bytes();
         Answer { status: parts.status.as_u16(), headers: parts.headers, body }
     }
 
@@ -119,10 +119,10 @@ impl Client {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(body)).unwrap();
-        tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("in time").expect("an answer")
+        tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.expect("in time").expect("a response")
     }
 
-    /// Reads a stream of events.
+    /// Opens an event stream.
     pub(crate) async fn events(&self, path: &str, headers: &[(&str, &str)]) -> Events {
         let response = self.open("GET", path, headers, Bytes::new()).await;
         assert_eq!(response.status(), 200, "{path}");
@@ -147,7 +147,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// The next event; nothing at the end of the stream.
+    /// The next event; `None` at the end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -157,11 +157,11 @@ impl Events {
         }
     }
 
-    /// Takes in what comes next, an event or a comment.
+    /// Reads the next frame, which may have events and comments.
     pub(crate) async fn read(&mut self) -> Option<()> {
-        let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.expect("in time")?;
+        let frame = tokio::time::timeout(TIMEOUT, self.body.frame()).await.expect("in time")?;
         let data = frame.ok()?.into_data().ok()?;
-        // What was looked through already need not be looked through again.
+        // Earlier text has no complete event, so it is not searched again.
         let mut from = self.text.len().saturating_sub(1);
         self.text.push_str(std::str::from_utf8(&data).unwrap());
         while let Some(end) = self.text.as_bytes()[from..].windows(2).position(|pair| pair == b"\n\n") {
@@ -204,14 +204,14 @@ impl Events {
     }
 }
 
-/// Looks again and again until something is the case.
+/// Polls until a condition is met.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(mut look: impl FnMut() -> F) -> T {
     let begun = tokio::time::Instant::now();
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "it did not come to pass");
+        assert!(begun.elapsed() < TIMEOUT, "the condition was not met in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

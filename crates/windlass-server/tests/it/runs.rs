@@ -1,4 +1,4 @@
-//! Looking at runs, and what can be done to them.
+//! Reading runs, and commands on them.
 
 use serde_json::json;
 
@@ -6,19 +6,19 @@ use crate::net::until;
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w12_a_run_says_why_it_does_not_go_on() {
+async fn w12_a_run_explains_why_it_does_not_continue() {
     let world = World::new().await;
     let run = world.start("ask", json!({"name": "the boss"})).await;
     let shown = world.run_in(&run, "suspended").await;
     assert_eq!(shown["parks"][0]["on"], json!({"kind": "input", "name": "the boss"}));
-    assert!(shown["sentence"].as_str().unwrap().contains("must answer \"the boss\""), "{shown}");
+    assert!(shown["sentence"].as_str().unwrap().contains("when \"the boss\" is answered"), "{shown}");
     assert!(shown["created"].as_str().unwrap().ends_with('Z') && shown.get("outcomes").is_none());
     let why = world.client.get(&format!("/v1/runs/{run}/explain")).await.is(200);
     assert_eq!((&why["moves"][0]["why"], &why["moves"][0]["on"]["kind"]), (&json!("waits"), &json!("input")));
     assert!(why["moves"][0]["since"].as_str().unwrap().ends_with('Z'), "{why}");
-    let nobody = "01900000-0000-7000-8000-000000000000";
+    let unknown = "01900000-0000-7000-8000-000000000000";
     for path in ["", "/outcome", "/events", "/journal", "/trace", "/explain", "/export"] {
-        world.client.get(&format!("/v1/runs/{nobody}{path}")).await.refused(404, "not_found");
+        world.client.get(&format!("/v1/runs/{unknown}{path}")).await.refused(404, "not_found");
         world.client.get(&format!("/v1/runs/7{path}")).await.refused(400, "bad_run_id");
     }
 }
@@ -49,7 +49,7 @@ async fn l23_a_journal_is_read_in_pages_and_a_trace_as_a_tree() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn e12_secrets_of_arguments_are_shown_to_nobody_who_only_reads() {
+async fn e12_secret_arguments_are_hidden_except_in_an_export() {
     let world = World::new().await;
     let run = world.start("pay", json!({"cents": 500, "pin": "hunter2"})).await;
     let item = world.item().await;
@@ -59,7 +59,7 @@ async fn e12_secrets_of_arguments_are_shown_to_nobody_who_only_reads() {
         assert!(!text.contains("hunter2"), "{path}: {text}");
     }
     let exported = world.client.get(&format!("/v1/runs/{run}/export")).await.is(200).to_string();
-    assert!(exported.contains("hunter2"), "whoever exports it gets it whole");
+    assert!(exported.contains("hunter2"), "an export includes secrets");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +102,7 @@ async fn w10_a_run_is_forked_and_compared() {
     ] {
         world.client.post(&path, bad).await.refused(422, "invalid_request");
     }
-    world.client.post(&path, json!({"at": "9/9"})).await.refused(409, "refused");
+    world.client.post(&path, json!({"at": "9/9"})).await.refused(409, "conflict");
     let checked = world.client.post(&format!("/v1/runs/{run}/replay-check"), json!({})).await.is(200);
     assert_eq!(checked["fits"], true);
 }
@@ -113,8 +113,8 @@ async fn w09_a_run_is_exported_purged_imported_resumed_and_finished_by_hand() {
     let run = world.start("ask", json!({})).await;
     world.run_in(&run, "suspended").await;
     let document = world.client.get(&format!("/v1/runs/{run}/export")).await.is(200);
-    world.client.delete(&format!("/v1/runs/{run}")).await.refused(409, "unfinished");
-    world.client.post("/v1/runs/import", document.clone()).await.refused(409, "exists");
+    world.client.delete(&format!("/v1/runs/{run}")).await.refused(409, "not_finished");
+    world.client.post("/v1/runs/import", document.clone()).await.refused(409, "run_exists");
     world.client.post(&format!("/v1/runs/{run}/cancel"), json!({})).await.is(202);
     world.run_in(&run, "finished").await;
     world.client.delete(&format!("/v1/runs/{run}")).await.is(204);
@@ -127,19 +127,19 @@ async fn w09_a_run_is_exported_purged_imported_resumed_and_finished_by_hand() {
     let held = world.client.get(&format!("/v1/runs/{run}")).await.is(200);
     assert_eq!(held["hold"]["reason"], "imported");
     assert!(held["hold"]["sentence"].as_str().unwrap().contains("then resume"), "{held}");
-    let finish = json!({"value": {"said": "by hand"}, "reason": "nobody will answer"});
+    let finish = json!({"value": {"said": "by hand"}, "reason": "there will be no answer"});
     let path = format!("/v1/runs/{run}/finish");
     let done = world.client.post_as("h", &path, finish.clone()).await.is(200);
     assert_eq!((&done["state"], &done["outcomes"][0]["value"]), (&json!("finished"), &json!({"said": "by hand"})));
     world.client.post_as("h", &path, finish.clone()).await.is(200);
-    world.client.post(&path, finish).await.refused(409, "refused");
+    world.client.post(&path, finish).await.refused(409, "conflict");
     world.client.post(&path, json!({"reason": "?"})).await.refused(422, "invalid_request");
     world.client.post(&format!("/v1/runs/{run}/resume"), json!({})).await.refused(409, "finished");
     world.client.post("/v1/runs/import", json!({"windlass_run": 9})).await.refused(422, "invalid_request");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_an_imported_run_goes_on_when_it_is_resumed() {
+async fn l23_an_imported_run_continues_when_it_is_resumed() {
     let (here, there) = (World::new().await, World::new().await);
     let run = here.start("ask", json!({})).await;
     here.run_in(&run, "suspended").await;
@@ -156,19 +156,19 @@ async fn l23_an_imported_run_goes_on_when_it_is_resumed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn l23_a_signal_nobody_declared_is_refused() {
+async fn l23_an_undeclared_signal_is_refused() {
     let world = World::new().await;
     let run = world.start("ask", json!({})).await;
     let answer = world.client.post(&format!("/v1/runs/{run}/signals/go"), json!({"value": 1})).await;
     assert!([409, 422].contains(&answer.status), "{answer:?}");
-    let nobody = "01900000-0000-7000-8000-000000000000";
-    world.client.post(&format!("/v1/runs/{nobody}/signals/go"), json!({})).await.refused(404, "not_found");
+    let unknown = "01900000-0000-7000-8000-000000000000";
+    world.client.post(&format!("/v1/runs/{unknown}/signals/go"), json!({})).await.refused(404, "not_found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w10_a_value_at_the_depth_limit_comes_in_and_goes_out() {
+async fn w10_a_value_at_the_depth_limit_is_accepted_and_returned() {
     let world = World::new().await;
-    // The object it stands in and the value itself are levels too.
+    // The object around it and the value itself are levels too.
     let nested = |levels: usize| (1..levels).fold(json!(7), |inner, _| json!([inner]));
     let cents = nested(windlass::limits::VALUE_DEPTH - 2);
     let charged = world.call("charge", json!({"cents": cents})).await;

@@ -1,4 +1,4 @@
-//! The webhook: told when a person is needed, signed, tried again, and not forgotten over a restart.
+//! The webhook: signed notifications, repeated until accepted and after a restart.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -28,19 +28,19 @@ impl Receiver {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/hook?x=1", listener.local_addr().unwrap());
         let receiver = Self { url, status: Arc::new(status.into()), got: Arc::default() };
-        let taking = receiver.clone();
+        let shared = receiver.clone();
         tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let taking = taking.clone();
+                let shared = shared.clone();
                 let service = hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-                    let taking = taking.clone();
+                    let shared = shared.clone();
                     async move {
                         let (parts, body) = request.into_parts();
                         let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
-                        taking.got.lock().push((parts.headers, body));
+                        shared.got.lock().push((parts.headers, body));
                         let mut response = hyper::Response::new(http_body_util::Full::new(Bytes::new()));
-                        *response.status_mut() = StatusCode::from_u16(taking.status.load(Ordering::SeqCst)).unwrap();
+                        *response.status_mut() = StatusCode::from_u16(shared.status.load(Ordering::SeqCst)).unwrap();
                         Ok::<_, hyper::Error>(response)
                     }
                 });
@@ -66,23 +66,23 @@ impl Receiver {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w02_somebody_is_told_when_a_person_is_needed_and_can_tell_who_said_it() {
+async fn w02_a_notification_is_sent_once_and_signed() {
     let receiver = Receiver::new(200).await;
     let world = World::with(receiver.options()).await;
-    // What waits for a program is no matter for people.
-    let brought = json!({"tools": [{"name": "screen", "description": "What is on the screen."}]});
-    world.client.post("/v1/clients", brought).await.is(201);
+    // Calls of client tools do not need a person.
+    let tools = json!({"tools": [{"name": "screen", "description": "What is on the screen."}]});
+    world.client.post("/v1/clients", tools).await.is(201);
     let screen = world.start("screen", json!({})).await;
     world.run_in(&screen, "suspended").await;
     let run = world.start("pay", json!({"cents": 500, "pin": "1234"})).await;
-    let (headers, told) = receiver.count(1).await.remove(0);
+    let (headers, sent) = receiver.count(1).await.remove(0);
     let item = world.item().await;
     assert_eq!(
-        (&told["event"], &told["id"], &told["item"]["run"]),
+        (&sent["event"], &sent["id"], &sent["item"]["run"]),
         (&json!("person_needed"), &item["id"], &json!(run))
     );
     assert_eq!(headers["windlass-id"], item["id"].as_str().unwrap());
-    assert!(!told.to_string().contains("1234") && told["item"].get("key").is_none(), "{told}");
+    assert!(!sent.to_string().contains("1234") && sent["item"].get("key").is_none(), "{sent}");
     let signature = headers["windlass-signature"].to_str().unwrap();
     let (time, made) = signature.split_once(",v1=").unwrap();
     let body = receiver.got.lock()[0].1.clone();
@@ -93,31 +93,31 @@ async fn w02_somebody_is_told_when_a_person_is_needed_and_can_tell_who_said_it()
     let expected: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(made, expected);
     world.start("ask", json!({})).await;
-    let told = receiver.count(2).await;
-    assert_eq!((told.len(), &told[1].1["item"]["kind"]), (2, &json!("input")), "nothing is told twice");
+    let sent = receiver.count(2).await;
+    assert_eq!((sent.len(), &sent[1].1["item"]["kind"]), (2, &json!("input")), "no notification is repeated");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn w02_it_is_told_until_it_is_taken_and_again_after_a_restart_under_the_same_id() {
+async fn w02_a_notification_is_repeated_until_accepted_and_after_a_restart_with_the_same_id() {
     let receiver = Receiver::new(500).await;
     let world = World::with(receiver.options()).await;
     world.start("ask", json!({})).await;
-    let told = receiver.count(3).await;
-    assert!(told.iter().all(|(headers, _)| headers["windlass-id"] == told[0].0["windlass-id"]));
+    let sent = receiver.count(3).await;
+    assert!(sent.iter().all(|(headers, _)| headers["windlass-id"] == sent[0].0["windlass-id"]));
     let world = world.restart(receiver.options()).await;
     let before = receiver.got.lock().len();
-    let told = receiver.count(before + 1).await;
-    assert_eq!(told[before].0["windlass-id"], told[0].0["windlass-id"], "the same id in another life");
+    let sent = receiver.count(before + 1).await;
+    assert_eq!(sent[before].0["windlass-id"], sent[0].0["windlass-id"], "the same id after a restart");
     receiver.status.store(204, Ordering::SeqCst);
     until(|| async {
         let text = world.client.get("/metrics").await.body;
-        String::from_utf8_lossy(&text).contains("windlass_webhooks_total{outcome=\"taken\"} 1").then_some(())
+        String::from_utf8_lossy(&text).contains("windlass_webhooks_total{outcome=\"delivered\"} 1").then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn w02_a_webhook_that_cannot_work_is_refused() {
+async fn w02_an_invalid_webhook_is_refused() {
     assert!(Webhook::new("ftp://x", SECRET).is_err());
     let short = Webhook::new("https://x", "short").err().unwrap().to_string();
     assert!(short.contains("16 bytes"), "{short}");

@@ -10,12 +10,14 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use windlass::{Ctx, Durability, Effect, Schemas, Tool, ToolError, ToolResult, Windlass};
+use windlass::store::Durability;
+use windlass::tool::Schemas;
+use windlass::{Ctx, Effect, Tool, ToolError, ToolResult, Windlass};
 use windlass_server::{Options, serve};
 
 use crate::net::{Client, until};
 
-/// What tools did outside.
+/// Counts the external effects of tools.
 #[derive(Clone, Default)]
 pub(crate) struct Ledger(Arc<AtomicU32>);
 
@@ -62,19 +64,19 @@ impl World {
         self.dir.path().join(name)
     }
 
-    /// Tells the server to stop, and does not wait for it.
+    /// Starts a shutdown without waiting for it.
     pub(crate) fn begin_stop(&mut self) {
         drop(self.stop.take());
     }
 
-    /// Stops the server in good order.
+    /// Shuts the server down and waits for it.
     pub(crate) async fn stop(&mut self) {
         self.begin_stop();
-        let serving = self.serving.take().expect("it is stopped once");
-        tokio::time::timeout(crate::net::PATIENCE, serving).await.expect("in time").unwrap().unwrap();
+        let serving = self.serving.take().expect("the server is running");
+        tokio::time::timeout(crate::net::TIMEOUT, serving).await.expect("in time").unwrap().unwrap();
     }
 
-    /// Stops the server and starts another one on the same file.
+    /// Shuts the server down and starts another one on the same file.
     pub(crate) async fn restart(mut self, options: Options) -> Self {
         self.stop().await;
         let (dir, ledger) = (self.dir.clone(), self.ledger.clone());
@@ -82,7 +84,7 @@ impl World {
         Self::open(dir, ledger, options).await
     }
 
-    /// Starts another server on the file of one that was stopped.
+    /// Starts another server on the file of one that was shut down.
     pub(crate) async fn restart_stopped(self, options: Options) -> Self {
         let (dir, ledger) = (self.dir.clone(), self.ledger.clone());
         drop(self);
@@ -152,7 +154,7 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
     })
     .effect(Effect::Readonly);
     let fail = any("fail", "Fails.", |_| Err(ToolError::rejected("no_luck", "not today")));
-    let ask = Tool::durable_fn("ask", "Asks somebody.", |mut ctx: Ctx, args: Value| async move {
+    let ask = Tool::durable_fn("ask", "Asks a person.", |mut ctx: Ctx, args: Value| async move {
         let name = args["name"].as_str().unwrap_or("word").to_owned();
         let said: Value = ctx.wait(name.as_str()).await?;
         Ok(json!({"said": said}))
@@ -173,7 +175,7 @@ fn tools(ledger: &Ledger) -> Vec<Tool> {
 
 struct Adds;
 
-impl windlass::Atomic for Adds {
+impl windlass::tool::Atomic for Adds {
     fn attempt(
         &self,
         call: windlass::Call,
@@ -185,7 +187,7 @@ impl windlass::Atomic for Adds {
 
 struct Pays(Ledger);
 
-impl windlass::Atomic for Pays {
+impl windlass::tool::Atomic for Pays {
     fn attempt(
         &self,
         _: windlass::Call,

@@ -1,4 +1,5 @@
-//! Copies of the file that are whole, taken while work goes on, and what becomes of the runs when one is opened.
+//! Backups: consistent copies of the file that are taken while the store is in use, and the restore that happens when
+//! one is opened.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,53 +11,53 @@ use futures_util::future::BoxFuture;
 use rusqlite::{Connection, params};
 use windlass_core::store::{Message, Promise};
 
-use super::place::private;
-use super::{SqliteStore, damage, lineage, open, schema};
+use super::db_file::owner_only;
+use super::{SqliteStore, damage, open, schema, wal_stamp};
 
-/// Why there is no backup.
+/// Why no backup was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// Something has the name already. It was not changed.
-    #[error("{path} is there already, and a backup overwrites nothing; name another file", path = .path.display())]
+    /// A file with this name exists. It was not changed.
+    #[error("{path} exists already, and a backup overwrites nothing; use another name", path = .path.display())]
     Exists {
-        /// What is there.
+        /// The existing file.
         path: PathBuf,
     },
-    /// The file is damaged, and a copy of it would be. Nothing is left of it.
+    /// The database is damaged, and a copy would be too. The copy was deleted.
     #[error(
-        "{path} is damaged ({problem}), and a backup would be; keep the backups there are, and look into it with \
+        "{path} is damaged ({problem}), and a backup would be too; keep the existing backups, and check the file with \
          `windlass doctor`", path = .path.display()
     )]
     Damaged {
-        /// The file that should have been copied.
+        /// The database.
         path: PathBuf,
         /// What was found.
         problem: String,
     },
-    /// It could not be written. Nothing is left of it.
+    /// The backup could not be written. The partial copy was deleted.
     #[error("cannot back up to {path}: {why}", path = .path.display())]
     Failed {
-        /// Where it should have been.
+        /// The path of the backup.
         path: PathBuf,
-        /// Who said what.
+        /// The cause.
         why: String,
     },
 }
 
 impl SqliteStore {
-    /// Writes a copy of the file as it is at one moment, while work goes on. It appears under its name when it is whole and
-    /// on disk.
+    /// Writes a copy of the file, as of one moment, while the store is in use. The copy appears under its name when it
+    /// is complete and on disk.
     ///
-    /// Opening a backup restores it. Whatever happened after it was taken is not in it, and the outside world has seen it
-    /// all the same: every `once` attempt that an unfinished run may have made since is in doubt, and all reply keys handed
-    /// out so far are void. What was started after it is unknown to it, and so are the keys it was started under. The
-    /// process that had the original must be gone for good by then. A copy taken by other means is not known as one.
+    /// Opening a backup restores it. Effects that happened after it was taken are not in it: every `once` attempt that
+    /// an unfinished run may have made since is in doubt, and all reply keys that were issued so far are void. Runs
+    /// that were started later, and their start keys, are unknown to it. The process that had the original must have
+    /// stopped for good by then. A copy that was made in any other way is not recognised as a backup.
     ///
-    /// The keys that secrets are sealed with are not in it ([`Self::key_file`]): with a copy of them, what it has can be read
-    /// in full, and without one everything but the runs that have secrets.
+    /// The keys that secrets are sealed with are not in it ([`Self::key_file`]). With a copy of them the backup can be
+    /// read completely; without, everything but the runs that have secrets.
     ///
-    /// Dropping the future does not stop it. A process that dies leaves a file whose name ends in `.partial`.
+    /// Dropping the future does not stop the backup. A process that dies leaves a file whose name ends in `.partial`.
     pub fn backup(&self, to: impl AsRef<Path>) -> BoxFuture<'static, Result<(), BackupError>> {
         let (from, to) = (self.path.clone(), to.as_ref().to_owned());
         let (promise, ticket) = Promise::pair();
@@ -77,38 +78,39 @@ fn back_up(from: &Path, to: &Path) -> Result<(), BackupError> {
     }
     let partial = partial(to);
     let done = write(from, &partial).and_then(|()| publish(&partial, to));
-    // Gone already if the file has its name now.
+    // Already renamed if the copy was published.
     let left = fs::remove_file(&partial);
     done.map_err(|problem| match problem {
-        Problem::Exists => BackupError::Exists { path: to.to_owned() },
-        Problem::Damaged(problem) => BackupError::Damaged { path: from.to_owned(), problem },
-        Problem::Failed(why) => {
+        CopyError::Exists => BackupError::Exists { path: to.to_owned() },
+        CopyError::Damaged(problem) => BackupError::Damaged { path: from.to_owned(), problem },
+        CopyError::Failed(why) => {
             let left = left.err().filter(|error| error.kind() != io::ErrorKind::NotFound);
-            let left = left.map(|error| format!(" (and {} is left: {error})", partial.display())).unwrap_or_default();
+            let left =
+                left.map(|error| format!(" ({} could not be deleted: {error})", partial.display())).unwrap_or_default();
             BackupError::Failed { path: to.to_owned(), why: format!("{why}{left}") }
         }
     })
 }
 
-pub(super) enum Problem {
+pub(super) enum CopyError {
     Exists,
     Damaged(String),
     Failed(String),
 }
 
-impl From<rusqlite::Error> for Problem {
+impl From<rusqlite::Error> for CopyError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-impl From<io::Error> for Problem {
+impl From<io::Error> for CopyError {
     fn from(error: io::Error) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-/// A name beside the target that nobody else writes to.
+/// A unique name in the directory of the target.
 fn partial(to: &Path) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut name = to.file_name().unwrap_or_default().to_owned();
@@ -116,36 +118,37 @@ fn partial(to: &Path) -> PathBuf {
     to.with_file_name(name)
 }
 
-/// One view of the file, copied row by row: readers see no half commit, and the writer does not wait for them.
-fn write(from: &Path, partial: &Path) -> Result<(), Problem> {
+/// Copies one snapshot of the file row by row: the copy has no partial commit, and the writer does not wait.
+fn write(from: &Path, partial: &Path) -> Result<(), CopyError> {
     let Some(name) = partial.to_str() else {
-        return Err(Problem::Failed("SQLite takes only names that are Unicode".to_owned()));
+        return Err(CopyError::Failed("the path is not valid Unicode, which SQLite requires".to_owned()));
     };
-    // SQLite would make it readable for others; one that is empty it takes as it is.
-    private().write(true).create_new(true).open(partial)?;
-    open::onlooker(from)?.execute("VACUUM INTO ?1", [name])?;
+    // Created here, because SQLite would make it readable for other users. SQLite accepts an empty file.
+    owner_only().write(true).create_new(true).open(partial)?;
+    open::observer(from)?.execute("VACUUM INTO ?1", [name])?;
     let copy = Connection::open(partial)?;
     schema::add_functions(&copy)?;
-    // In the copy, which has all that the original had and keeps no log from beginning again.
+    // Checked in the copy, which has everything that the original has. Reading the original for so long would keep its
+    // log from restarting.
     if let Some(damage) = damage::find(&copy, 1)?.first() {
-        return Err(Problem::Damaged(damage.sentence()));
+        return Err(CopyError::Damaged(damage.sentence()));
     }
-    // Whatever the original is doing, nobody has to look through this one.
+    // The copy is known to be intact, whatever the state of the original.
     copy.execute("UPDATE file SET copy = 1, clean = 1", [])?;
-    copy.execute(lineage::ANEW, [])?;
+    copy.execute(wal_stamp::RESET, [])?;
     copy.close().map_err(|(_, error)| error)?;
     File::options().write(true).open(partial)?.sync_all()?;
     Ok(())
 }
 
-/// Gives the file its name, unless somebody else has it by now.
-pub(super) fn publish(partial: &Path, to: &Path) -> Result<(), Problem> {
+/// Gives the file its final name, unless another file has that name by now.
+pub(super) fn publish(partial: &Path, to: &Path) -> Result<(), CopyError> {
     match fs::hard_link(partial, to) {
         Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Problem::Exists),
-        // Some file systems have no links.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(CopyError::Exists),
+        // Some file systems have no hard links.
         Err(_) if to.symlink_metadata().is_err() => fs::rename(partial, to)?,
-        Err(_) => return Err(Problem::Exists),
+        Err(_) => return Err(CopyError::Exists),
     }
     #[cfg(unix)]
     if let Some(directory) = to.canonicalize()?.parent() {
@@ -154,8 +157,8 @@ pub(super) fn publish(partial: &Path, to: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A backup that is opened becomes a file of its own: with a new secret, and with word to every unfinished run that what it
-/// did since is not in its journal. They are told when they are taken up; none is woken for it.
+/// Turns a backup that is opened into an independent file: it gets a new secret, and every unfinished run gets a
+/// message that its journal may lack what it did since. The runs read it when they are claimed; none is woken by it.
 pub(super) fn restore(transaction: &Connection) -> rusqlite::Result<()> {
     let sql = "UPDATE file SET copy = 0, secret = randomblob(32) WHERE copy = 1";
     if transaction.execute(sql, [])? == 0 {
@@ -163,7 +166,7 @@ pub(super) fn restore(transaction: &Connection) -> rusqlite::Result<()> {
     }
     let unwritable = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
     let message = serde_json::to_string(&Message::Restored).map_err(unwritable)?;
-    let told = transaction.execute(
+    let runs = transaction.execute(
         "INSERT INTO mail (run, position, body, sum)
          SELECT id, next, ?1, windlass_sum(id, next, NULL, ?1)
          FROM (SELECT id, 1 + coalesce((SELECT max(position) FROM mail WHERE mail.run = runs.id), 0) AS next
@@ -174,6 +177,6 @@ pub(super) fn restore(transaction: &Connection) -> rusqlite::Result<()> {
         "UPDATE runs SET mail = (SELECT max(position) FROM mail WHERE mail.run = runs.id) WHERE phase < 4",
         [],
     )?;
-    tracing::warn!(runs = told, "a backup was opened: what unfinished runs may have done since is in doubt");
+    tracing::warn!(runs, "opened a backup: what its unfinished runs may have done since then is in doubt");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Looking for damage in a file: a little before it is opened, and all of it in the background, while it is used. A file that
-//! was closed in good order counts as fine meanwhile.
+//! Checks a file for damage: briefly when it is opened, and completely in the background while it is used. A file that
+//! was closed cleanly counts as intact meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,48 +11,48 @@ use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::troubles::Troubles;
 
-use super::access;
-use super::damage::{self, Damage, Noticed};
+use super::checksum;
+use super::damage::{self, Damage, KnownDamage};
+use super::db_file::DbFile;
 use super::fault::Fault;
-use super::place::Place;
-use super::sum;
+use super::write_access;
 
-/// How many of SQLite's own steps a check goes on before it looks whether somebody wants it to stop: some milliseconds.
-const STEPS: i32 = 10_000;
+/// SQLite's virtual machine steps between two checks for an interrupt: some milliseconds.
+const STEPS_BETWEEN_POLLS: i32 = 10_000;
 
-/// A file up to this size is looked through at once: it takes a fraction of a second. A larger one waits for a calm
-/// moment, because reading it takes a processor, and the processes that crash are often those with much to do.
-const SMALL: u64 = 16 << 20;
+/// A file up to this size is checked at once, in a fraction of a second. A larger one waits for low load, because
+/// reading it keeps a processor busy, and processes that crash often have much to do.
+const SMALL_FILE: u64 = 16 << 20;
 
-/// A second with fewer groups of commits than this is calm.
-const CALM: u64 = 50;
+/// A second with fewer groups of commits than this has low load.
+const CALM_GROUPS: u64 = 50;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Pages by which the write-ahead log may grow while a table is read, which keeps it from beginning again: 64 MiB.
-const GROWTH: i32 = 16_384;
+/// Pages by which the write-ahead log may grow while a table is read, which keeps the log from restarting: 64 MiB.
+const MAX_WAL_GROWTH: i32 = 16_384;
 
-/// Questions about what was written last, each answered by a few reads; whatever one finds is wrong, as its sentence says.
-const TAIL: [(&str, &str); 2] = [
+/// Queries about the end of the log, each answered by a few reads. Any result is a problem, described by the text.
+const TAIL_CHECKS: [(&str, &str); 2] = [
     (
-        "the last record is of no run",
+        "the last record belongs to no run",
         "SELECT 1 FROM log WHERE position = (SELECT max(position) FROM log)
              AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run)",
     ),
     ("positions would be used twice", "SELECT 1 FROM file WHERE packed < (SELECT max(position) FROM segments)"),
 ];
 
-/// The same about all that there is. Nothing is sorted: a file may be larger than what is free beside it.
-const WHOLE: [(&str, &str); 5] = [
+/// Queries about the whole file. They sort nothing, because a file may be larger than the free space on its disk.
+const FULL_CHECKS: [(&str, &str); 5] = [
     (
-        "a record is of no run",
+        "a record belongs to no run",
         "SELECT 1 FROM log WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = log.run) LIMIT 1",
     ),
     (
-        "a packed record is of no run",
+        "a packed record belongs to no run",
         "SELECT 1 FROM segments WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = segments.run) LIMIT 1",
     ),
     (
-        "a message is of no run",
+        "a message belongs to no run",
         "SELECT 1 FROM mail WHERE NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = mail.run) LIMIT 1",
     ),
     (
@@ -69,31 +69,32 @@ const WHOLE: [(&str, &str); 5] = [
     ),
 ];
 
-/// How the store is, for whoever looks after it.
+/// The state of the store, for its operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// Nothing is known to be wrong.
+    /// No problem is known.
     Fine,
-    /// The file was not closed in good order the last time, and is being looked through. It works as always meanwhile.
+    /// The file was not closed cleanly the last time and is being checked. It works normally meanwhile.
     Checking,
-    /// Commits are refused. The sentence says why, and what to do; when the cause is gone, the store goes on by itself.
-    /// Reads go on where they can.
+    /// Commits are refused. The text has the cause and the remedy. The store recovers by itself when the cause is gone.
+    /// Reads continue where possible.
     Unavailable(String),
-    /// The file is damaged. The sentence says where, and what to do; the store goes on with what it can read and write.
+    /// The file is damaged. The text has the location and the remedy. The store continues with what it can read and
+    /// write.
     Broken(String),
 }
 
-/// Whether what was written last makes sense, in a bounded number of reads. Says what does not.
-pub(super) fn at_once(connection: &Connection) -> Result<(), String> {
-    let said = |error: rusqlite::Error| error.to_string();
-    ask(connection, &TAIL).map_err(said)?.map_or(Ok(()), Err)
+/// Checks the end of the log with a bounded number of reads. The error describes the problem.
+pub(super) fn quick_check(connection: &Connection) -> Result<(), String> {
+    let message = |error: rusqlite::Error| error.to_string();
+    first_problem(connection, &TAIL_CHECKS).map_err(message)?.map_or(Ok(()), Err)
 }
 
-/// The tables a file of ours has and this one has not.
+/// The tables of a Windlass database that this file lacks.
 pub(super) fn missing(connection: &Connection) -> rusqlite::Result<Vec<&'static str>> {
     let found = tables(connection)?;
-    Ok(sum::TABLES.into_iter().filter(|table| !found.iter().any(|found| found == table)).collect())
+    Ok(checksum::TABLES.into_iter().filter(|table| !found.iter().any(|found| found == table)).collect())
 }
 
 fn tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
@@ -101,8 +102,8 @@ fn tables(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     statement.query_map([], |row| row.get(0))?.collect()
 }
 
-/// The first of the sentences whose question finds something.
-fn ask(connection: &Connection, questions: &[(&str, &str)]) -> rusqlite::Result<Option<String>> {
+/// The text of the first query that finds something.
+fn first_problem(connection: &Connection, questions: &[(&str, &str)]) -> rusqlite::Result<Option<String>> {
     for (sentence, sql) in questions {
         if connection.prepare(sql)?.exists([])? {
             return Ok(Some((*sentence).to_owned()));
@@ -111,191 +112,191 @@ fn ask(connection: &Connection, questions: &[(&str, &str)]) -> rusqlite::Result<
     Ok(None)
 }
 
-/// A check in the background.
-pub(super) struct Check {
-    shared: Arc<Shared>,
+/// A background check of the file.
+pub(super) struct BackgroundCheck {
+    state: Arc<CheckState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the check, the writer and whoever asks have in common.
-pub(super) struct Shared {
-    found: Mutex<Health>,
-    word: Mutex<Word>,
-    told: Condvar,
+/// State that the check shares with the writer and with callers of [`health`](super::SqliteStore::health).
+pub(super) struct CheckState {
+    health: Mutex<Health>,
+    command: Mutex<CheckCommand>,
+    changed: Condvar,
     /// Groups of commits so far.
     groups: AtomicU64,
     /// Pages in the write-ahead log.
     pages: AtomicI32,
-    noticed: Arc<Noticed>,
+    known_damage: Arc<KnownDamage>,
 }
 
-/// What the check is told to do.
+/// What the check must do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
-    Go,
-    /// Let go of the file: somebody needs it alone for a moment.
+enum CheckCommand {
+    Run,
+    /// Stop reading: the writer needs exclusive access for a moment.
     Pause,
     Stop,
 }
 
-impl Shared {
-    pub(super) fn new(found: Health, noticed: Arc<Noticed>) -> Arc<Self> {
-        let (found, word) = (Mutex::new(found), Mutex::new(Word::Go));
+impl CheckState {
+    pub(super) fn new(health: Health, known_damage: Arc<KnownDamage>) -> Arc<Self> {
+        let (health, command) = (Mutex::new(health), Mutex::new(CheckCommand::Run));
         let (groups, pages) = (AtomicU64::new(0), AtomicI32::new(0));
-        Arc::new(Self { found, word, told: Condvar::new(), groups, pages, noticed })
+        Arc::new(Self { health, command, changed: Condvar::new(), groups, pages, known_damage })
     }
 
-    /// Remembers what the writer, or whoever works for it, found damaged.
-    pub(super) fn notice(&self, damage: &Damage) {
-        self.noticed.notice(damage);
+    /// Records damage that the writer or its packer found.
+    pub(super) fn record(&self, damage: &Damage) {
+        self.known_damage.record(damage);
     }
 
-    /// Says that a group was committed, and how long the write-ahead log is now.
+    /// Records that a group was committed, and the length of the write-ahead log.
     pub(super) fn committed(&self, pages: i32) {
         self.groups.fetch_add(1, Ordering::Relaxed);
         self.pages.store(pages, Ordering::Relaxed);
     }
 
-    /// What is known so far.
-    pub(super) fn found(&self) -> Health {
-        self.found.lock().clone()
+    /// The result so far.
+    pub(super) fn health(&self) -> Health {
+        self.health.lock().clone()
     }
 
-    /// Whether nothing is wrong, and nothing is left to be looked at.
+    /// Whether the check is finished and no problem is known.
     pub(super) fn is_fine(&self) -> bool {
-        *self.found.lock() == Health::Fine && self.noticed.is_empty()
+        *self.health.lock() == Health::Fine && self.known_damage.is_empty()
     }
 
-    /// Keeps the check from reading, or lets it go on. What it was at is begun again.
+    /// Pauses or resumes the check. An interrupted query starts again.
     pub(super) fn pause(&self, pause: bool) {
-        self.tell(if pause { Word::Pause } else { Word::Go });
+        self.send(if pause { CheckCommand::Pause } else { CheckCommand::Run });
     }
 
-    /// Ends the check for good.
+    /// Stops the check for good.
     pub(super) fn stop(&self) {
-        self.tell(Word::Stop);
+        self.send(CheckCommand::Stop);
     }
 
-    fn tell(&self, word: Word) {
-        let mut told = self.word.lock();
-        if *told != Word::Stop {
-            *told = word;
+    fn send(&self, command: CheckCommand) {
+        let mut changed = self.command.lock();
+        if *changed != CheckCommand::Stop {
+            *changed = command;
         }
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
-    /// Waits until the check may go on. False once it is to stop.
-    fn may_go_on(&self) -> bool {
-        let mut word = self.word.lock();
-        while *word == Word::Pause {
-            self.told.wait(&mut word);
+    /// Waits while the check is paused. Returns false once it must stop.
+    fn may_continue(&self) -> bool {
+        let mut command = self.command.lock();
+        while *command == CheckCommand::Pause {
+            self.changed.wait(&mut command);
         }
-        *word == Word::Go
+        *command == CheckCommand::Run
     }
 
-    /// False once it is to stop.
+    /// Returns false once the check must stop.
     fn wait_a_second(&self) -> bool {
-        let (mut word, until) = (self.word.lock(), Instant::now() + SECOND);
-        while *word != Word::Stop && !self.told.wait_until(&mut word, until).timed_out() {}
-        *word != Word::Stop
+        let (mut command, until) = (self.command.lock(), Instant::now() + SECOND);
+        while *command != CheckCommand::Stop && !self.changed.wait_until(&mut command, until).timed_out() {}
+        *command != CheckCommand::Stop
     }
 
-    /// Waits for a second in which little is written, however long that takes. Ends early when it is to stop.
-    fn wait_for_calm(&self) {
-        let mut word = self.word.lock();
-        while *word != Word::Stop {
+    /// Waits for a second with low load, however long that takes. Returns early when the check must stop.
+    fn wait_for_low_load(&self) {
+        let mut command = self.command.lock();
+        while *command != CheckCommand::Stop {
             let (before, until) = (self.groups.load(Ordering::Relaxed), Instant::now() + SECOND);
-            while *word != Word::Stop && !self.told.wait_until(&mut word, until).timed_out() {}
-            if self.groups.load(Ordering::Relaxed) - before < CALM {
+            while *command != CheckCommand::Stop && !self.changed.wait_until(&mut command, until).timed_out() {}
+            if self.groups.load(Ordering::Relaxed) - before < CALM_GROUPS {
                 return;
             }
         }
     }
 }
 
-impl Check {
-    /// Looks through the file in a thread of its own. A `clean` one can wait for a calm second: a process that is soon over does
-    /// not read it, and no index is known to be sound before it was looked through.
-    pub(super) fn start(place: &Place, clean: bool, noticed: Arc<Noticed>) -> std::io::Result<Self> {
-        let shared = Shared::new(if clean { Health::Fine } else { Health::Checking }, noticed);
-        let (place, at_work) = (place.clone(), shared.clone());
+impl BackgroundCheck {
+    /// Starts a thread that checks the file. The check of a `clean` file waits for low load, so that short-lived
+    /// processes do not read the whole file.
+    pub(super) fn start(db_file: &DbFile, clean: bool, known_damage: Arc<KnownDamage>) -> std::io::Result<Self> {
+        let state = CheckState::new(if clean { Health::Fine } else { Health::Checking }, known_damage);
+        let (db_file, thread_state) = (db_file.clone(), state.clone());
         let work = move || {
-            give_way();
+            lower_priority();
             if clean {
-                at_work.wait_for_calm();
+                thread_state.wait_for_low_load();
             }
-            if at_work.may_go_on() {
-                conclude(&place, &at_work);
+            if thread_state.may_continue() {
+                run_check(&db_file, &thread_state);
             }
         };
         let thread = thread::Builder::new().name("windlass-check".to_owned()).spawn(work)?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { state, thread: Mutex::new(Some(thread)) })
     }
 
-    pub(super) fn shared(&self) -> Arc<Shared> {
-        self.shared.clone()
+    pub(super) fn state(&self) -> Arc<CheckState> {
+        self.state.clone()
     }
 
-    /// What is known so far of the file at `path`: what was noticed tells more than that it is still being looked through.
-    pub(super) fn found(&self, path: &Path) -> Health {
-        let found = self.shared.found();
-        match self.shared.noticed.sentence(path) {
+    /// The health of the file at `path`. Known damage takes precedence over a check that is still running.
+    pub(super) fn health(&self, path: &Path) -> Health {
+        let found = self.state.health();
+        match self.state.known_damage.sentence(path) {
             Some(sentence) if !matches!(found, Health::Broken(_)) => Health::Broken(sentence),
             _ => found,
         }
     }
 
-    /// The whole file was checked, and this is all that is wrong with it. A check in the background that is under way goes on.
-    pub(super) fn conclude(&self, problems: &[String]) {
-        self.shared.noticed.replace(problems);
-        let mut found = self.shared.found.lock();
+    /// Records the result of a check of the whole file. A background check that is running continues.
+    pub(super) fn set_result(&self, problems: &[String]) {
+        self.state.known_damage.replace(problems);
+        let mut found = self.state.health.lock();
         if matches!(*found, Health::Broken(_)) {
             *found = Health::Fine;
         }
     }
 
     pub(super) fn stop(&self) {
-        self.shared.stop();
+        self.state.stop();
         let thread = self.thread.lock().take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the check of the file had panicked");
+            tracing::error!("the background check of the file panicked");
         }
     }
 }
 
-/// Lets every other thread go first. Where that cannot be had, the check is only less polite.
+/// Gives this thread the lowest priority. If that fails, the check only competes more with other threads.
 #[cfg(target_os = "linux")]
-fn give_way() {
-    // On Linux this concerns the calling thread alone.
+fn lower_priority() {
+    // On Linux this affects only the calling thread.
     let _ = rustix::process::setpriority_process(None, 19);
 }
 
 #[cfg(not(target_os = "linux"))]
-fn give_way() {}
+fn lower_priority() {}
 
-pub(super) fn conclude(place: &Place, shared: &Arc<Shared>) {
-    let (path, troubles) = (place.path.display(), Troubles::new());
+pub(super) fn run_check(db_file: &DbFile, state: &Arc<CheckState>) {
+    let (path, troubles) = (db_file.path.display(), Troubles::new());
     let found = loop {
-        match through(place, shared) {
+        match check_all(db_file, state) {
             Ok(None) => {
-                tracing::debug!(%path, "the file was looked through, and nothing is wrong with it");
+                tracing::debug!(%path, "checked the file and found no problem");
                 break Health::Fine;
             }
             Ok(Some(problem)) => {
                 let advice = "keep a copy of it with its -wal file, and restore it from a backup";
                 break Health::Broken(format!("{path} is damaged ({problem}); {advice}"));
             }
-            // Told to stop. What is not known to be fine is not marked clean, so the next opening looks through it.
-            Err(Fault::Other(_)) if !shared.may_go_on() => return,
-            // A disk that fails now may work in a moment, and says nothing of what is on it.
+            // Stopped. A file that was not completely checked is not marked clean, so the next opening checks it.
+            Err(Fault::Other(_)) if !state.may_continue() => return,
+            // A failing disk may work again soon, and its error says nothing about the content of the file.
             Err(fault) => {
                 let cause = fault.cause();
-                let problem = format!("{path} could not be looked through: {cause}; it is tried again every second");
-                if let Some(untold) = troubles.met(&cause, access::now()) {
+                let problem = format!("{path} could not be checked: {cause}; the check is tried again every second");
+                if let Some(untold) = troubles.met(&cause, write_access::now()) {
                     tracing::error!(untold, "{problem}");
                 }
-                *shared.found.lock() = Health::Broken(problem);
-                if !shared.wait_a_second() {
+                *state.health.lock() = Health::Broken(problem);
+                if !state.wait_a_second() {
                     return;
                 }
             }
@@ -304,68 +305,68 @@ pub(super) fn conclude(place: &Place, shared: &Arc<Shared>) {
     if let Health::Broken(problem) = &found {
         tracing::error!("{problem}");
     }
-    *shared.found.lock() = found;
+    *state.health.lock() = found;
 }
 
-/// Looks through everything; says the first thing that is wrong. Table by table, because what is read in one go keeps
-/// the write-ahead log from beginning again.
-fn through(place: &Place, shared: &Arc<Shared>) -> Result<Option<String>, Fault> {
+/// Checks everything and returns the first problem. Works table by table, because a long read keeps the write-ahead log
+/// from restarting.
+fn check_all(db_file: &DbFile, state: &Arc<CheckState>) -> Result<Option<String>, Fault> {
     let fault = |error: rusqlite::Error| Fault::of(&error);
-    let mut connection = place.reader()?;
-    let reading = Arc::new(Reading::new(place, shared));
+    let mut connection = db_file.reader()?;
+    let reading = Arc::new(BackgroundRead::new(db_file, state));
     let interrupt = reading.clone();
-    connection.progress_handler(STEPS, Some(move || interrupt.must_end())).map_err(fault)?;
-    let names = reading.patiently(|| tables(&connection)).map_err(fault)?;
+    connection.progress_handler(STEPS_BETWEEN_POLLS, Some(move || interrupt.must_end())).map_err(fault)?;
+    let names = reading.retry_interrupted(|| tables(&connection)).map_err(fault)?;
     for table in names.iter().map(String::as_str).chain(["sqlite_schema"]) {
-        if let Some(problem) = reading.patiently(|| integrity(&connection, table)).map_err(fault)? {
+        if let Some(problem) = reading.retry_interrupted(|| integrity(&connection, table)).map_err(fault)? {
             return Ok(Some(format!("{table}: {problem}")));
         }
     }
-    for question in sum::QUESTIONS {
-        let found = reading.patiently(|| damage::ask(&connection, question, 1)).map_err(fault)?;
+    for question in checksum::DAMAGE_QUERIES {
+        let found = reading.retry_interrupted(|| damage::run_query(&connection, question, 1)).map_err(fault)?;
         if let Some(damage) = found.first() {
             return Ok(Some(damage.sentence()));
         }
     }
-    for question in WHOLE {
-        if let Some(problem) = reading.patiently(|| ask(&connection, &[question])).map_err(fault)? {
+    for question in FULL_CHECKS {
+        if let Some(problem) = reading.retry_interrupted(|| first_problem(&connection, &[question])).map_err(fault)? {
             return Ok(Some(problem));
         }
     }
     Ok(None)
 }
 
-/// How the file may be read while others use it.
-pub(super) struct Reading {
-    shared: Arc<Shared>,
+/// A read that gives way to the writer.
+pub(super) struct BackgroundRead {
+    state: Arc<CheckState>,
     is_small: bool,
-    /// Pages in the write-ahead log when the reading began.
+    /// Pages in the write-ahead log when the read started.
     pages: AtomicI32,
 }
 
-impl Reading {
-    pub(super) fn new(place: &Place, shared: &Arc<Shared>) -> Self {
-        let is_small = std::fs::metadata(&place.path).is_ok_and(|file| file.len() <= SMALL);
-        Self { shared: shared.clone(), is_small, pages: AtomicI32::new(0) }
+impl BackgroundRead {
+    pub(super) fn new(db_file: &DbFile, state: &Arc<CheckState>) -> Self {
+        let is_small = std::fs::metadata(&db_file.path).is_ok_and(|file| file.len() <= SMALL_FILE);
+        Self { state: state.clone(), is_small, pages: AtomicI32::new(0) }
     }
 
-    /// Whether somebody wants it to stop, or the write-ahead log has grown too long over it.
+    /// Whether the read must be interrupted: on a command, or because the write-ahead log has grown too long.
     fn must_end(&self) -> bool {
-        let grown = self.shared.pages.load(Ordering::Relaxed) - self.pages.load(Ordering::Relaxed);
-        grown > GROWTH || *self.shared.word.lock() != Word::Go
+        let grown = self.state.pages.load(Ordering::Relaxed) - self.pages.load(Ordering::Relaxed);
+        grown > MAX_WAL_GROWTH || *self.state.command.lock() != CheckCommand::Run
     }
 
-    /// Does something when it is calm, and again for as long as it was only interrupted.
-    pub(super) fn patiently<T>(&self, work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    /// Runs a query under low load, and repeats it as long as it is only interrupted.
+    pub(super) fn retry_interrupted<T>(&self, work: impl Fn() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         loop {
             if !self.is_small {
-                self.shared.wait_for_calm();
+                self.state.wait_for_low_load();
             }
-            self.pages.store(self.shared.pages.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.pages.store(self.state.pages.load(Ordering::Relaxed), Ordering::Relaxed);
             match work() {
                 Err(error)
                     if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted)
-                        && self.shared.may_go_on() => {}
+                        && self.state.may_continue() => {}
                 done => return done,
             }
         }
@@ -374,12 +375,12 @@ impl Reading {
 
 fn integrity(connection: &Connection, table: &str) -> rusqlite::Result<Option<String>> {
     let quoted = table.replace('\'', "''");
-    let said: String = connection
+    let message: String = connection
         .query_row(&format!("PRAGMA integrity_check('{quoted}')"), [], |row| row.get(0))
-        // A damaged page may also fail the check itself.
+        // A damaged page may also make the check itself fail.
         .or_else(|error| match Fault::of(&error) {
-            Fault::Damaged(said) => Ok(said),
+            Fault::Damaged(message) => Ok(message),
             _ => Err(error),
         })?;
-    Ok(Some(said).filter(|said| said != "ok"))
+    Ok(Some(message).filter(|message| message != "ok"))
 }

@@ -1,73 +1,89 @@
-//! What the writer thread is asked to do. Commits are encoded before they are queued, on the thread that submits them:
-//! the writer is the one thread everybody waits for.
+//! Jobs for the writer thread. Commits are encoded before they are queued, on the thread that submits them, because
+//! every run waits for the writer.
 
 use std::sync::Arc;
 
 use windlass_core::run::record::Record;
 use windlass_core::run::state::{Doubt, RunState};
-use windlass_core::store::{
-    Change, Claimant, Commit, Creation, Guard, KeyPlace, Message, Promise, StoreError, Tidied, Turn,
-};
+use windlass_core::store::{Change, Commit, Creation, Guard, KeyPlace, Message, Promise, StoreError, Tidied, Turn};
 use windlass_core::time::Timestamp;
 use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs::{self, Payload};
-use super::keys::Keys;
-use super::outline;
+use super::large_values;
 use super::pack::Packed;
-use super::retention::Chores;
+use super::retention::RetentionWork;
 use super::seal;
+use super::sealing_keys::SealingKeys;
 
-/// Largest record or message, in bytes of JSON. SQLite ends at a thousand million; one commit beyond that would fail
-/// its whole group again and again.
-const RECORD_BYTES: usize = 256 << 20;
+/// Largest record or message, in bytes of JSON. SQLite's limit is a thousand million; a commit beyond that would make
+/// its whole group fail again and again.
+const MAX_RECORD_BYTES: usize = 256 << 20;
 
 pub(super) enum Job {
     Write(Box<Write>, Promise<()>),
-    Claim(RunId, Claimant, Promise<Taken>),
+    Claim(RunId, Claimant, Promise<ClaimOutcome>),
+    /// Claims at most this many due runs.
+    ClaimDue(Claimant, usize, Promise<Vec<DueClaim>>),
     Release(RunId, u64, Promise<()>),
     Renew(WorkerId, Timestamp, Promise<()>),
-    Blob(blobs::Step, Promise<blobs::Done>),
+    Blob(blobs::BlobJob, Promise<blobs::BlobOutcome>),
     Pack(Packed, Promise<()>),
-    Tidy(Chores, Promise<Tidied>),
-    /// A slice of removing a run, at this time.
+    Tidy(RetentionWork, Promise<Tidied>),
+    /// Removes a slice of a run, at this time.
     Purge(RunId, Timestamp, Promise<Tidied>),
 }
 
-/// Roughly what a job costs in memory and on disk beside what it has to say.
-const FIXED: usize = 256;
+/// Approximate cost of a job in memory and on disk, without its content.
+const JOB_OVERHEAD: usize = 256;
 
 impl Job {
-    /// Whether there is less to do once it is done, or it keeps what is being done from being done twice.
-    pub(super) fn ends_work(&self) -> bool {
+    /// Whether the job reduces the load, or keeps work from being done twice. Such a job is accepted by a full queue.
+    pub(super) fn skips_backpressure(&self) -> bool {
         matches!(self, Self::Release(..) | Self::Renew(..))
     }
 
-    /// Roughly what it costs in memory and on disk.
+    /// Approximate cost in memory and on disk.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Write(write, _) => FIXED + write.bytes(),
-            Self::Blob(step, _) => FIXED + step.bytes(),
+            Self::Write(write, _) => JOB_OVERHEAD + write.bytes(),
+            Self::Blob(step, _) => JOB_OVERHEAD + step.bytes(),
             Self::Pack(packed, _) => packed.segments.iter().map(|segment| segment.body.len()).sum(),
-            Self::Claim(..) | Self::Release(..) | Self::Renew(..) | Self::Tidy(..) | Self::Purge(..) => FIXED,
+            Self::Claim(..)
+            | Self::ClaimDue(..)
+            | Self::Release(..)
+            | Self::Renew(..)
+            | Self::Tidy(..)
+            | Self::Purge(..) => JOB_OVERHEAD,
         }
     }
 }
 
-/// What the writer knows of a claim; the rest is read afterwards, outside its thread.
+/// The worker that claims, and the time of the claim.
+#[derive(Clone, Copy)]
+pub(super) struct Claimant {
+    pub(super) worker: WorkerId,
+    pub(super) now: Timestamp,
+}
+
+/// A due run and the result of claiming it.
+pub(super) type DueClaim = (RunId, Result<ClaimOutcome, StoreError>);
+
+/// The writer's part of a claim. The rest is read afterwards, outside the writer's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct ClaimOutcome {
     pub(super) epoch: u64,
     pub(super) owners_dead: bool,
+    pub(super) was_running: bool,
     pub(super) orderly: bool,
     pub(super) last: WorkerId,
     pub(super) turn: bool,
 }
 
-/// Commits that were written, or refused: nobody needs them any more. Boxed as they came, so that they change hands without being
+/// Commits that were written or refused and can be freed. Kept boxed, so that they are handed over without being
 /// copied.
 #[allow(clippy::vec_box)]
-pub(super) type Spent = Vec<Box<Write>>;
+pub(super) type SpentWrites = Vec<Box<Write>>;
 
 /// A commit, encoded. The changes of one commit do not depend on their order, so they are kept by kind.
 pub(super) struct Write {
@@ -75,32 +91,32 @@ pub(super) struct Write {
     pub(super) create: Option<Creation>,
     pub(super) continues: bool,
     pub(super) records: Records,
-    pub(super) state: Option<State>,
+    pub(super) state: Option<EncodedState>,
     pub(super) doubts: Option<Doubts>,
     pub(super) parks: Option<Parks>,
     pub(super) places: Option<Vec<KeyPlace>>,
     pub(super) examined: Option<u64>,
     pub(super) consumed: Vec<u64>,
     pub(super) starts: Vec<Start>,
-    pub(super) mail: Vec<Letter>,
-    pub(super) refers: Vec<blobs::Refers>,
+    pub(super) mail: Vec<PendingMessage>,
+    pub(super) refers: Vec<blobs::ReferenceRequest>,
 }
 
-pub(super) struct State {
-    pub(super) phase: Phase,
+pub(super) struct EncodedState {
+    pub(super) phase: RunPhase,
     pub(super) body: String,
-    /// When a suspended run is due, if it has a timer.
+    /// When a suspended run wakes, if it has a timer.
     pub(super) timer: Option<Timestamp>,
 }
 
 pub(super) struct Doubts {
     pub(super) list: Vec<Doubt>,
-    /// Nothing if there are none, so that the index of doubted runs has only those.
+    /// `None` if there are none, so that the index of doubted runs contains only those.
     pub(super) body: Option<String>,
 }
 
 pub(super) struct Parks {
-    /// Nothing if there are none.
+    /// `None` if there are none.
     pub(super) body: Option<String>,
     /// Whether one of them needs a person.
     pub(super) asks: bool,
@@ -118,19 +134,19 @@ pub(super) struct Records {
     pub(super) count: u32,
     /// When the last of them was written.
     pub(super) at: Option<Timestamp>,
-    /// A line each: what is encoded has no line breaks of its own.
-    pub(super) text: Text,
+    /// One line per record. Encoded records contain no line breaks.
+    pub(super) text: EncodedLines,
 }
 
-/// Encoded lines, and the large values that were taken out of them.
+/// Encoded lines, and the large values that were extracted from them.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+pub(super) struct EncodedLines {
     pub(super) body: String,
     pub(super) payloads: Vec<Payload>,
 }
 
-impl Text {
-    /// Adds what `write` writes.
+impl EncodedLines {
+    /// Adds the line that `write` writes.
     fn add(&mut self, write: impl FnOnce(&mut String) -> serde_json::Result<()>) -> Result<(), StoreError> {
         let start = self.body.len();
         write(&mut self.body).map_err(|error| unfit(&error))?;
@@ -142,10 +158,10 @@ impl Text {
             self.payloads.push(payload);
             name
         };
-        if let Some(outlined) = outline::outline(line, take).map_err(|error| malformed(&error.to_string()))? {
+        if let Some(shortened) = large_values::extract(line, take).map_err(|error| malformed(&error.to_string()))? {
             self.body.truncate(start);
-            self.body.push_str(&outlined);
-            // What waits to be written is counted by what it says, not by the room it once took.
+            self.body.push_str(&shortened);
+            // The queue counts the length of the text, so the unused capacity is released.
             self.body.shrink_to_fit();
         }
         Ok(())
@@ -161,7 +177,7 @@ impl Records {
         self.count == 0
     }
 
-    fn add(&mut self, run: RunId, records: &[Record], keys: &Keys) -> Result<(), StoreError> {
+    fn add(&mut self, run: RunId, records: &[Record], keys: &SealingKeys) -> Result<(), StoreError> {
         for record in records {
             if self.count > 0 {
                 self.text.body.push('\n');
@@ -180,18 +196,18 @@ impl Records {
     }
 }
 
-pub(super) struct Letter {
+pub(super) struct PendingMessage {
     pub(super) run: RunId,
-    /// The doubt it settles, if it is a settlement.
+    /// The doubt that the message settles, if it is a settlement.
     pub(super) settles: Option<(Path, u32)>,
     pub(super) dedupe: Option<Arc<str>>,
-    pub(super) text: Text,
+    pub(super) text: EncodedLines,
 }
 
-/// The part of a run's state that decides what may be done with it; the numbers are in the file, and in the conditions
-/// of its indexes.
+/// The part of a run's state that decides what may be done with the run. The numbers are stored in the file and used in
+/// the conditions of its indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum RunPhase {
     Queued = 0,
     Running = 1,
     Suspended = 2,
@@ -199,44 +215,44 @@ pub(super) enum Phase {
     Finished = 4,
 }
 
-impl Phase {
+impl RunPhase {
     pub(super) fn from_number(number: i64) -> Option<Self> {
         let all = [Self::Queued, Self::Running, Self::Suspended, Self::Held, Self::Finished];
         all.into_iter().find(|phase| *phase as i64 == number)
     }
 
-    /// Whether an owner that says so has let go of the run in good order.
+    /// Whether an owner that writes this phase has released the run cleanly.
     pub(super) fn is_orderly(self) -> bool {
         matches!(self, Self::Queued | Self::Suspended | Self::Held)
     }
 }
 
-impl State {
+impl EncodedState {
     pub(super) fn encode(state: &RunState) -> Result<Self, StoreError> {
         let mut timer = None;
         let phase = match state {
-            RunState::Queued => Phase::Queued,
-            RunState::Running => Phase::Running,
+            RunState::Queued => RunPhase::Queued,
+            RunState::Running => RunPhase::Running,
             RunState::Suspended { wake } => {
                 timer = *wake;
-                Phase::Suspended
+                RunPhase::Suspended
             }
-            RunState::Held { .. } => Phase::Held,
-            RunState::Finished { .. } => Phase::Finished,
+            RunState::Held { .. } => RunPhase::Held,
+            RunState::Finished { .. } => RunPhase::Finished,
         };
         Ok(Self { phase, body: encode(state)?, timer })
     }
 }
 
 impl Write {
-    /// How much it has to say.
+    /// The size of its content in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let mail: usize = self.mail.iter().map(|letter| letter.text.bytes()).sum();
-        let starts: usize = self.starts.iter().map(|start| FIXED + start.records.text.bytes()).sum();
+        let mail: usize = self.mail.iter().map(|message| message.text.bytes()).sum();
+        let starts: usize = self.starts.iter().map(|start| JOB_OVERHEAD + start.records.text.bytes()).sum();
         self.records.text.bytes() + mail + starts
     }
 
-    /// Whether it adds to a journal and does nothing else.
+    /// Whether it only appends to a journal.
     pub(super) fn only_appends(&self) -> bool {
         let Self {
             guard: _,
@@ -265,8 +281,8 @@ impl Write {
         appends && !(about_others || about_itself || about_mail)
     }
 
-    /// Encodes a commit. Fails if it could not be written whatever the file holds.
-    pub(super) fn encode(commit: Commit, keys: &Keys) -> Result<Self, StoreError> {
+    /// Encodes a commit. Fails if no file could accept it.
+    pub(super) fn encode(commit: Commit, keys: &SealingKeys) -> Result<Self, StoreError> {
         let mut write = Self {
             guard: commit.guard,
             create: None,
@@ -285,7 +301,7 @@ impl Write {
         if let Guard::Owner { epoch, .. } = write.guard
             && i64::try_from(epoch).is_err()
         {
-            return Err(malformed("its epoch is beyond what any claim hands out"));
+            return Err(malformed("the commit's epoch is larger than any epoch of a claim"));
         }
         for change in commit.changes {
             write.add(change, keys)?;
@@ -293,19 +309,21 @@ impl Write {
         Ok(write)
     }
 
-    /// Whether it says that its run is finished.
+    /// Whether it finishes its run.
     pub(super) fn finishes(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| state.phase == Phase::Finished)
+        self.state.as_ref().is_some_and(|state| state.phase == RunPhase::Finished)
     }
 
-    fn add(&mut self, change: Change, keys: &Keys) -> Result<(), StoreError> {
+    fn add(&mut self, change: Change, keys: &SealingKeys) -> Result<(), StoreError> {
         let outside = matches!(change, Change::Mail { .. } | Change::Start { .. } | Change::Refer { .. });
         if self.guard == Guard::Outsider && !outside {
-            return Err(malformed("only the owner of a run may do more than send mail and start other runs"));
+            return Err(malformed(
+                "only the owner of a run may do more than send messages, start runs and add references",
+            ));
         }
         match change {
             Change::Create(creation) if creation.turn == Turn::Queue => {
-                return Err(malformed("a run that is driven at once cannot wait for its turn"));
+                return Err(malformed("a run that its creator drives cannot be a queued turn"));
             }
             Change::Create(creation) => self.create = Some(creation),
             Change::Start { run, creation, records } => {
@@ -315,12 +333,12 @@ impl Write {
             }
             Change::Append(records) => {
                 let Guard::Owner { run, .. } = self.guard else {
-                    return Err(malformed("only the owner of a run may add to its journal"));
+                    return Err(malformed("only the owner of a run may append to its journal"));
                 };
                 self.records.add(run, &records, keys)?;
             }
             Change::Continue => self.continues = true,
-            Change::State(state) => self.state = Some(State::encode(&state)?),
+            Change::State(state) => self.state = Some(EncodedState::encode(&state)?),
             Change::Doubts(list) => self.doubts = Some(Doubts { body: encode_list(&list)?, list }),
             Change::Parks(list) => {
                 let asks = list.iter().any(|park| park.on.needs_person());
@@ -329,26 +347,26 @@ impl Write {
             Change::Keys(list) => self.places = Some(list),
             Change::Examined(position) => self.examined = Some(position),
             Change::Consumed(positions) => self.consumed.extend(positions),
-            Change::Refer { run, artifacts, by } => self.refers.push(blobs::Refers { run, artifacts, by }),
+            Change::Refer { run, artifacts, by } => self.refers.push(blobs::ReferenceRequest { run, artifacts, by }),
             Change::Mail { run, message, dedupe } => {
                 let settles = match &message {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),
                     _ => None,
                 };
-                let mut text = Text::default();
+                let mut text = EncodedLines::default();
                 text.add(|line| {
                     line.push_str(&serde_json::to_string(&message)?);
                     Ok(())
                 })?;
-                self.mail.push(Letter { run, settles, dedupe, text });
+                self.mail.push(PendingMessage { run, settles, dedupe, text });
             }
-            _ => return Err(malformed("it holds a kind of change that this store does not know")),
+            _ => return Err(malformed("the commit has a kind of change that this store does not support")),
         }
         Ok(())
     }
 }
 
-/// Nothing for an empty list.
+/// `None` for an empty list.
 pub(super) fn encode_list(list: &[impl serde::Serialize]) -> Result<Option<String>, StoreError> {
     if list.is_empty() { Ok(None) } else { encode(&list).map(Some) }
 }
@@ -361,13 +379,13 @@ fn encode(value: &impl serde::Serialize) -> Result<String, StoreError> {
 
 fn within_limit(text: &str) -> Result<(), StoreError> {
     match text.len() {
-        ..=RECORD_BYTES => Ok(()),
-        size => Err(malformed(&format!("it holds a record of {size} bytes, and the most is {RECORD_BYTES}"))),
+        ..=MAX_RECORD_BYTES => Ok(()),
+        size => Err(malformed(&format!("the commit has a record of {size} bytes; the limit is {MAX_RECORD_BYTES}"))),
     }
 }
 
 fn unfit(error: &serde_json::Error) -> StoreError {
-    malformed(&format!("it cannot be encoded: {error}"))
+    malformed(&format!("the commit cannot be encoded: {error}"))
 }
 
 fn malformed(why: &str) -> StoreError {

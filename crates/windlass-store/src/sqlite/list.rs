@@ -1,39 +1,47 @@
-//! Lists of runs: one pair of statements a filter, each worded like the index that answers it.
+//! Lists of runs: a statement for each filter and order, written to match the index that answers it.
 
+use rusqlite::params_from_iter;
 use rusqlite::types::Value as SqlValue;
-use rusqlite::{Row as SqlRow, params};
 use windlass_core::RunId;
-use windlass_core::run::state::RunInfo;
-use windlass_core::store::{Counts, Filter, StoreError};
+use windlass_core::run::state::{RunInfo, RunState};
+use windlass_core::store::{Counts, Filter, StateFilter, StoreError};
+use windlass_core::time::Timestamp;
 
-use super::read::{ReadError, Readers, infos, size};
-use super::sum::{run_is_sound, run_sum};
+use super::checksum::{run_checksum, run_is_intact};
+use super::job::EncodedState;
+use super::read::{ReadError, Readers, select_infos, size};
 
-/// Selects one page of a list: oldest first, and newest first.
-macro_rules! page {
-    ($which:literal) => {
-        [infos!($which " AND run > ?1 ORDER BY run LIMIT ?2"), infos!($which " AND run < ?1 ORDER BY run DESC LIMIT ?2")]
-    };
+/// The order of a list, and the end of its statement.
+#[derive(Clone, Copy)]
+enum ListOrder {
+    OldestFirst,
+    NewestFirst,
 }
 
-const OLDEST_FIRST: usize = 0;
-const NEWEST_FIRST: usize = 1;
+impl ListOrder {
+    fn sql(self) -> &'static str {
+        match self {
+            Self::OldestFirst => "run > ?1 ORDER BY run LIMIT ?2",
+            Self::NewestFirst => "run < ?1 ORDER BY run DESC LIMIT ?2",
+        }
+    }
+}
 
 /// Sorts after every id.
-const BEYOND: [u8; 17] = [0xff; 17];
+const AFTER_EVERY_ID: [u8; 17] = [0xff; 17];
 
-/// How many unfinished runs are in which phase. Walks an index that holds those alone.
-const OPEN: &str = "SELECT phase, count(*) FROM runs INDEXED BY runs_open WHERE phase < 4 GROUP BY phase";
+/// Counts unfinished runs by phase, with an index that has only those.
+const COUNT_OPEN: &str = "SELECT phase, count(*) FROM runs INDEXED BY runs_open WHERE phase < 4 GROUP BY phase";
 
-const ENDED: &str = "SELECT count(*) FROM runs INDEXED BY runs_ended WHERE ended IS NOT NULL";
+const COUNT_ENDED: &str = "SELECT count(*) FROM runs INDEXED BY runs_ended WHERE ended IS NOT NULL";
 
-const INBOX: &str = "SELECT count(*) FROM runs INDEXED BY runs_inbox WHERE doubts IS NOT NULL OR asks = 1";
+const COUNT_INBOX: &str = "SELECT count(*) FROM runs INDEXED BY runs_inbox WHERE doubts IS NOT NULL OR asks = 1";
 
 impl Readers {
     pub(super) fn list(&self, filter: &Filter, after: Option<RunId>, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
         // The empty value sorts before every id.
         let after = after.map(|run| run.as_bytes().to_vec()).unwrap_or_default();
-        self.turn(filter, OLDEST_FIRST, after, limit)
+        self.list_page(filter, ListOrder::OldestFirst, after, limit)
     }
 
     pub(super) fn latest(
@@ -42,33 +50,37 @@ impl Readers {
         before: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<RunInfo>, StoreError> {
-        let before = before.map_or_else(|| BEYOND.to_vec(), |run| run.as_bytes().to_vec());
-        self.turn(filter, NEWEST_FIRST, before, limit)
+        let before = before.map_or_else(|| AFTER_EVERY_ID.to_vec(), |run| run.as_bytes().to_vec());
+        self.list_page(filter, ListOrder::NewestFirst, before, limit)
     }
 
-    fn turn(&self, filter: &Filter, order: usize, from: Vec<u8>, limit: usize) -> Result<Vec<RunInfo>, StoreError> {
-        let (sql, argument) = listing(filter)?;
-        self.glance(None, |connection| {
-            let mut statement = connection.prepare_cached(sql[order])?;
-            let read = |row: &SqlRow<'_>| Ok(self.info_of(row));
-            let rows = match argument {
-                Some(argument) => statement.query_map(params![from, size(limit), argument], read)?,
-                None => statement.query_map(params![from, size(limit)], read)?,
-            };
+    fn list_page(
+        &self,
+        filter: &Filter,
+        order: ListOrder,
+        from: Vec<u8>,
+        limit: usize,
+    ) -> Result<Vec<RunInfo>, StoreError> {
+        let (sql, mut arguments) = statement(filter, order)?;
+        arguments.splice(..0, [SqlValue::Blob(from), SqlValue::Integer(size(limit))]);
+        self.with_reader(None, |connection| {
+            let mut statement = connection.prepare_cached(&sql)?;
+            let rows = statement.query_map(params_from_iter(arguments), |row| Ok(self.info_of(row)))?;
             rows.map(|row| row?).collect()
         })
     }
 
     pub(super) fn counts(&self) -> Result<Counts, StoreError> {
-        self.glance(None, |connection| {
-            // One view of the file, so that no run is counted twice.
+        self.with_reader(None, |connection| {
+            // One snapshot, so that no run is counted twice.
             let view = connection.transaction()?;
             let number = |sql: &str| -> Result<u64, ReadError> {
                 let count: i64 = view.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
                 Ok(count.unsigned_abs())
             };
-            let mut counts = Counts { finished: number(ENDED)?, inbox: number(INBOX)?, ..Counts::default() };
-            let mut statement = view.prepare_cached(OPEN)?;
+            let mut counts =
+                Counts { finished: number(COUNT_ENDED)?, inbox: number(COUNT_INBOX)?, ..Counts::default() };
+            let mut statement = view.prepare_cached(COUNT_OPEN)?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let count = row.get::<_, i64>(1)?.unsigned_abs();
@@ -84,54 +96,95 @@ impl Readers {
     }
 }
 
-/// The statements of a filter, and the argument they need.
-fn listing(filter: &Filter) -> Result<([&'static str; 2], Option<SqlValue>), StoreError> {
-    let argument = match filter {
-        Filter::Session(name) | Filter::Tool(name) => Some(SqlValue::Text(name.to_string())),
-        Filter::Children(parent) => Some(SqlValue::Blob(parent.as_bytes().to_vec())),
-        _ => None,
+/// The statement of a filter, and its arguments from the third on.
+///
+/// One condition chooses the index: the first in this order that is set. The others are written so that SQLite does not use
+/// theirs (`+column`), because the chosen index keeps the order of the list.
+fn statement(filter: &Filter, order: ListOrder) -> Result<(String, Vec<SqlValue>), StoreError> {
+    let Filter { state, session, parent, tool, created_from, created_before } = filter;
+    let (mut conditions, mut arguments) = (Vec::new(), Vec::new());
+    let mut add = |column: &str, condition: &str, argument: Option<SqlValue>| {
+        let sign = if conditions.is_empty() { "" } else { "+" };
+        arguments.extend(argument);
+        let number = arguments.len() + 2;
+        conditions.push(condition.replace("{}", &format!("{sign}{column}")).replace("?n", &format!("?{number}")));
     };
-    let sql = match filter {
-        Filter::Queued => page!("WHERE phase = 0 AND phase < 4"),
-        Filter::Running => page!("WHERE phase = 1 AND phase < 4"),
-        Filter::Suspended => page!("WHERE phase = 2 AND phase < 4"),
-        Filter::Held => page!("WHERE phase = 3 AND phase < 4"),
-        // Nearly all runs are finished, so there is no index of those alone.
-        Filter::Finished => page!("WHERE phase = 4"),
-        Filter::Doubted => page!("INDEXED BY runs_doubted WHERE doubts IS NOT NULL"),
-        Filter::Inbox => page!("WHERE (doubts IS NOT NULL OR asks = 1)"),
-        Filter::Session(_) => page!("WHERE session = (SELECT id FROM sessions WHERE name = ?3)"),
-        Filter::Children(_) => page!("WHERE parent_run = ?3"),
-        Filter::Tool(_) => page!("WHERE tool = ?3"),
-        Filter::All => page!("WHERE true"),
-        _ => return Err(StoreError::Invalid("this store does not know the filter".to_owned())),
+    let time = |at: &Timestamp| Some(SqlValue::Integer(at.as_micros()));
+    if let Some(parent) = parent {
+        add("parent_run", "{} = ?n", Some(SqlValue::Blob(parent.as_bytes().to_vec())));
+    }
+    if let Some(session) = session {
+        let condition = "{} = (SELECT id FROM sessions WHERE name = ?n)";
+        add("session", condition, Some(SqlValue::Text(session.to_string())));
+    }
+    match state {
+        Some(StateFilter::Queued) => add("phase", "{} = 0 AND phase < 4", None),
+        Some(StateFilter::Running) => add("phase", "{} = 1 AND phase < 4", None),
+        Some(StateFilter::Suspended) => add("phase", "{} = 2 AND phase < 4", None),
+        Some(StateFilter::Held) => add("phase", "{} = 3 AND phase < 4", None),
+        Some(StateFilter::InDoubt) => add("doubts", "{} IS NOT NULL", None),
+        Some(StateFilter::Inbox) => add("doubts", "({} IS NOT NULL OR asks = 1)", None),
+        _ => {}
+    }
+    if let Some(tool) = tool {
+        add("tool", "{} = ?n", Some(SqlValue::Text(tool.to_string())));
+    }
+    // Nearly all runs are finished, so an index of those alone would not help.
+    match state {
+        Some(StateFilter::Finished) => add("phase", "{} = 4", None),
+        Some(StateFilter::Ended(ending)) => {
+            let state = EncodedState::encode(&RunState::Finished { ending: *ending })?.body;
+            add("state", "{} = ?n", Some(SqlValue::Text(state)));
+        }
+        _ => {}
+    }
+    if let Some(from) = created_from {
+        add("created", "+{} >= ?n", time(from));
+    }
+    if let Some(before) = created_before {
+        add("created", "+{} < ?n", time(before));
+    }
+    let index = match state {
+        Some(StateFilter::InDoubt) if parent.is_none() && session.is_none() => "INDEXED BY runs_doubted ",
+        _ => "",
     };
-    Ok((sql, argument))
+    conditions.push(order.sql().to_owned());
+    Ok((format!("{}{index}WHERE {}", select_infos!(""), conditions.join(" AND ")), arguments))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::schema::tests::{is_indexed, plan};
     use super::*;
+    use windlass_core::run::state::Ending;
 
     #[test]
-    fn every_filter_is_answered_by_its_index_in_both_orders() {
+    fn every_filter_uses_its_index_in_both_orders() {
         let expected = [
-            (Filter::Queued, "runs_open (phase=? AND run"),
-            (Filter::Running, "runs_open (phase=? AND run"),
-            (Filter::Suspended, "runs_open (phase=? AND run"),
-            (Filter::Held, "runs_open (phase=? AND run"),
-            (Filter::Finished, "sqlite_autoindex_runs_1 (run"),
-            (Filter::Doubted, "runs_doubted (run"),
-            (Filter::Inbox, "runs_inbox (run"),
-            (Filter::Session("s".into()), "runs_by_session (session=? AND run"),
-            (Filter::Children(RunId::from_bytes([1; 16])), "runs_by_parent (parent_run=? AND run"),
-            (Filter::Tool("t".into()), "runs_by_tool (tool=? AND run"),
-            (Filter::All, "sqlite_autoindex_runs_1 (run"),
+            (Filter::queued(), "runs_open (phase=? AND run"),
+            (Filter::running(), "runs_open (phase=? AND run"),
+            (Filter::suspended(), "runs_open (phase=? AND run"),
+            (Filter::held(), "runs_open (phase=? AND run"),
+            (Filter::finished(), "sqlite_autoindex_runs_1 (run"),
+            (Filter::state(StateFilter::Ended(Ending::Failed)), "sqlite_autoindex_runs_1 (run"),
+            (Filter::in_doubt(), "runs_doubted (run"),
+            (Filter::inbox(), "runs_inbox (run"),
+            (Filter::session("s"), "runs_by_session (session=? AND run"),
+            (Filter::children(RunId::from_bytes([1; 16])), "runs_by_parent (parent_run=? AND run"),
+            (Filter::tool("t"), "runs_by_tool (tool=? AND run"),
+            (Filter::default(), "sqlite_autoindex_runs_1 (run"),
+            (Filter { tool: Some("t".into()), ..Filter::held() }, "runs_open (phase=? AND run"),
+            (Filter { tool: Some("t".into()), ..Filter::finished() }, "runs_by_tool (tool=? AND run"),
+            (Filter { tool: Some("t".into()), ..Filter::in_doubt() }, "runs_doubted (run"),
+            (Filter { session: Some("s".into()), ..Filter::inbox() }, "runs_by_session (session=? AND run"),
+            (
+                Filter { created_from: Some(Timestamp::default()), ..Filter::session("s") },
+                "runs_by_session (session=? AND run",
+            ),
         ];
         for (filter, index) in expected {
-            for (sql, way) in listing(&filter).unwrap().0.into_iter().zip([">?)", "<?)"]) {
-                let plan = plan(sql);
+            for (order, way) in [(ListOrder::OldestFirst, ">?)"), (ListOrder::NewestFirst, "<?)")] {
+                let plan = plan(&statement(&filter, order).unwrap().0);
                 let start = format!("SEARCH runs USING INDEX {index}{way}");
                 assert!(plan.starts_with(&start) && is_indexed(&plan), "{filter:?}: {plan}");
             }
@@ -139,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_counted_by_indexes_that_hold_no_more_than_is_counted() {
-        for (sql, index) in [(OPEN, "runs_open"), (ENDED, "runs_ended"), (INBOX, "runs_inbox")] {
+    fn runs_are_counted_with_partial_indexes() {
+        for (sql, index) in [(COUNT_OPEN, "runs_open"), (COUNT_ENDED, "runs_ended"), (COUNT_INBOX, "runs_inbox")] {
             let plan = plan(sql);
             assert!(plan.contains(index) && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
         }

@@ -2,205 +2,248 @@
 //!
 //! ```text
 //! commit ─ encode ─▶ queue ─▶ writer thread: decide, write, one sync ─▶ answers
-//!               └─▶ or on the spot, if nobody else writes
+//!               └─▶ or inline on the caller's thread, if the writer is idle
 //! due, info, journal, feed, mail, list ─▶ read-only connections
 //! ```
 
-mod access;
 mod audit;
 mod backup;
 mod blobs;
 mod check;
 mod checkpoint;
+mod checksum;
 mod damage;
+mod db_file;
 mod decide;
-mod desk;
 mod fault;
+mod file_watch;
 mod job;
-mod keys;
-mod lineage;
+mod key_places;
+mod large_values;
 mod list;
 mod lock;
 mod log;
-mod migrate_notes;
+mod missing_run_rows;
 mod network;
 mod open;
-mod outline;
+mod open_error;
 mod pack;
-mod place;
-mod places;
 mod purge;
-mod queue;
 mod read;
-mod refusal;
 mod reopen;
 mod retention;
 mod schema;
 mod seal;
-mod sentry;
-mod sum;
-mod table;
+mod sealing_keys;
+mod shared_writer;
 #[cfg(test)]
 mod tests;
+mod wal_stamp;
+mod write_access;
+mod write_queue;
+mod write_tx;
 mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use windlass_core::run::record::Record;
 use windlass_core::run::state::RunInfo;
 use windlass_core::store::{
-    Answer, Artifacts, Claimant, Claimed, Commit, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace, Mail,
-    Mailboxes, Promise, Queries, Store, StoreError, Tidied, Upkeep,
+    Answer, Artifacts, Claimed, ClaimedDue, Commit, Counts, Driving, Due, Entry, Filter, Guard, KeyPlace, Mail,
+    Mailboxes, Promise, Queries, Store, StoreClock, StoreError, Tidied, Upkeep,
 };
-use windlass_core::time::Timestamp;
+use windlass_core::time::{Clock, Timestamp};
 use windlass_core::{RunId, WorkerId};
 
-use check::Check;
-use damage::Noticed;
-use desk::Desk;
-use job::{Job, Write};
-use lock::FileLock;
-use log::Tails;
-use queue::Queue;
+use check::BackgroundCheck;
+use damage::KnownDamage;
+use job::{ClaimOutcome, Claimant, Job, Write};
+use lock::OwnerLock;
+use log::JournalTails;
 use read::Readers;
-use retention::Keeper;
-use writer::{Others, Writer};
+use retention::RetentionScan;
+use shared_writer::SharedWriter;
+use write_queue::WriteQueue;
+use writer::{Writer, WriterDeps};
 
-pub use audit::{Report, check_file};
+pub use audit::{CheckReport, check_file};
 pub use backup::BackupError;
 pub use check::Health;
-pub use lock::{Claim, Holder, claim, holder};
+pub use lock::{FileLock, FileOwner, file_owner, lock_file};
 pub use open::{Durability, Options};
-pub use refusal::{OpenError, forbidden};
+pub use open_error::{OpenError, access_problem};
 
 /// Runs in one SQLite file, which one process owns while the store is open.
 ///
-/// Beside the file `app.db` stand `app.db-wal`, which is part of it and must be kept with it, and `app.db-lock`, which names
-/// the owner and may stay for ever. The file must be on a local disk. Other programs cannot read it meanwhile, unless
-/// [`Options::shared`] says so; a backup can be read at any time.
+/// Next to `app.db` are `app.db-wal`, which is part of the database and must be kept with it, and `app.db-lock`, which
+/// names the owner and is never deleted. The file must be on a local disk. Other programs cannot read it while it is
+/// open, unless [`Options::shared`] is set; a backup can be read at any time.
 ///
-/// What a record says is secret is sealed, with a key in `app.db-key`, which is made when the first secret comes. It is in
-/// no backup. Without it everything works but the runs that have secrets: they are held, and their journals cannot be read
-/// ([`StoreError::Sealed`]) until it is back.
+/// Values that a record marks as secret are sealed with a key in `app.db-key`, which is created with the first secret
+/// and is not part of any backup. Without the key, runs that have secrets are held and their journals cannot be read
+/// ([`StoreError::Sealed`]) until the key is back; everything else works.
 ///
-/// All of these are made readable for whoever runs the process and nobody else.
+/// All of these files are created readable and writable only by the user who runs the process.
 ///
-/// Dropping the store writes and answers everything submitted before, then gives the file up.
+/// Dropping the store writes and answers everything that was submitted before, then releases the file.
+// Many fields: the threads and caches of one file, each created once.
 pub struct SqliteStore {
     path: PathBuf,
-    queue: Arc<Queue>,
+    queue: Arc<WriteQueue>,
     readers: Arc<Readers>,
     uploads: blobs::Uploads,
     opening: i64,
+    clock: StoreClock,
     secret: [u8; 32],
-    keeper: Keeper,
-    check: Check,
-    desk: Arc<Desk>,
-    /// Whether whoever commits may write by itself.
-    here: bool,
+    retention: RetentionScan,
+    check: BackgroundCheck,
+    shared_writer: Arc<SharedWriter>,
+    /// Whether a commit may be written on the thread that submits it; see [`Options::inline_writes`].
+    inline_writes: bool,
     writer: Mutex<Option<JoinHandle<()>>>,
-    /// The writer's: it ends with that.
-    lock: Weak<FileLock>,
+    /// Owned by the writer, and released with it.
+    lock: Weak<OwnerLock>,
 }
 
 impl SqliteStore {
-    /// Opens the file, creating it if it is not there, with [`Durability::Full`].
+    /// Opens the file with [`Durability::Full`], creating it if it does not exist.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::open_with(path, Options::default())
     }
 
-    /// Opens the file, creating it if it is not there.
+    /// Opens the file, creating it if it does not exist.
     pub fn open_with(path: impl AsRef<Path>, options: impl Into<Options>) -> Result<Self, OpenError> {
         let options = options.into();
         let opened = open::open(path.as_ref(), &options)?;
-        let (path, opening, secret) = (opened.place.path.clone(), opened.opening, opened.secret);
-        let queue = Arc::new(Queue::new(queue::BOUNDS));
-        blobs::tidy(&opened.connection, &queue, opening).map_err(|error| OpenError::failed(&path, error))?;
-        let tails = Arc::new(Tails::default());
-        let keeper = Keeper::new(options.retention, opening);
-        let noticed = Arc::new(Noticed::default());
-        let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone(), noticed.clone()));
-        let check =
-            Check::start(&opened.place, opened.clean, noticed).map_err(|error| OpenError::failed(&path, error))?;
-        let others = Others { readers: readers.clone(), tails, check: check.shared() };
+        let (path, opening, secret) = (opened.db_file.path.clone(), opened.opening, opened.secret);
+        let queue = Arc::new(WriteQueue::new(write_queue::LIMITS));
+        blobs::schedule_orphan_cleanup(&opened.connection, &queue, opening)
+            .map_err(|error| OpenError::failed(&path, error))?;
+        let tails = Arc::new(JournalTails::default());
+        let retention = RetentionScan::new(options.retention, opening);
+        let known_damage = Arc::new(KnownDamage::default());
+        let readers = Arc::new(Readers::new(opened.db_file.clone(), tails.clone(), known_damage.clone()));
+        let check = BackgroundCheck::start(&opened.db_file, opened.clean, known_damage)
+            .map_err(|error| OpenError::failed(&path, error))?;
+        let deps = WriterDeps { readers: readers.clone(), tails, check: check.state() };
         let lock = Arc::downgrade(&opened.lock);
-        let writer =
-            Writer::new(opened, options, queue.clone(), others).map_err(|error| OpenError::sql(&path, error))?;
-        let (desk, here) = (Arc::new(Desk::new(writer, queue.clone())), options.here);
-        let at_desk = desk.clone();
+        let writer = Writer::new(opened, options, queue.clone(), deps).map_err(|error| OpenError::sql(&path, error))?;
+        let (shared_writer, inline_writes) =
+            (Arc::new(SharedWriter::new(writer, queue.clone())), options.inline_writes);
+        let worker = shared_writer.clone();
         let writer = thread::Builder::new()
             .name("windlass-sqlite".to_owned())
-            .spawn(move || at_desk.serve())
+            .spawn(move || worker.run())
             .map_err(|error| OpenError::failed(&path, error))?;
         let uploads = blobs::Uploads::default();
         let writer = Mutex::new(Some(writer));
-        Ok(Self { path, queue, readers, uploads, opening, secret, keeper, check, desk, here, writer, lock })
+        let clock = StoreClock::default();
+        Ok(Self {
+            path,
+            queue,
+            readers,
+            uploads,
+            opening,
+            clock,
+            secret,
+            retention,
+            check,
+            shared_writer,
+            inline_writes,
+            writer,
+            lock,
+        })
     }
 
-    /// Writes and answers everything submitted before, then gives the file up.
+    /// Writes and answers everything that was submitted before, then releases the file.
     fn end(&self) {
         self.queue.close();
         self.check.stop();
-        // First, so that the writer's connection is the last one, whose end tidies the file.
+        // Before the writer's connection is closed: SQLite deletes the write-ahead log when the last connection closes.
         self.readers.close();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer
-            // The last owner of the store may be a callback on the writer's own thread; that ends by itself.
+            // A callback on the writer's own thread may drop the last reference to the store. That thread ends by
+            // itself.
             && writer.thread().id() != thread::current().id()
             && writer.join().is_err()
         {
-            tracing::error!(path = %self.path.display(), "the writer of the store had panicked");
+            tracing::error!(path = %self.path.display(), "the writer thread of the store panicked");
         }
     }
 
-    /// Writes a commit on this thread if that may be, or hands it over.
+    /// Writes a commit inline on this thread if possible, and queues it otherwise.
     fn submit(&self, write: Write, promise: Promise<()>) -> Result<(), StoreError> {
-        let may = self.here && matches!(write.guard, Guard::Owner { .. });
+        let may = self.inline_writes && matches!(write.guard, Guard::Owner { .. });
         let job = Job::Write(write.into(), promise);
-        let left = if may { self.desk.write_here(job) } else { Some(job) };
+        let left = if may { self.shared_writer.write_inline(job) } else { Some(job) };
         left.map_or(Ok(()), |job| self.queue.push(job))
     }
 
-    /// Has the writer do a job that is answered with a value.
+    /// Queues a job for the writer and waits for its result.
     async fn ask<T>(&self, job: impl FnOnce(Promise<T>) -> Job) -> Result<T, StoreError> {
         let (promise, ticket) = Promise::pair();
         self.queue.push(job(promise))?;
         ticket.await
     }
 
-    /// How the store is: whether it takes commits, and whether its file is whole as far as is known.
-    pub fn health(&self) -> Health {
-        self.queue.refusal().map_or_else(|| self.check.found(&self.path), Health::Unavailable)
+    /// The contents of a claimed run. Read after the epoch was raised, when no earlier owner can append any more.
+    fn claimed(&self, run: RunId, taken: ClaimOutcome) -> Result<Claimed, StoreError> {
+        let contents = self.readers.contents(run)?;
+        Ok(Claimed {
+            epoch: taken.epoch,
+            generation: contents.generation,
+            seq: contents.end,
+            records: contents.records,
+            mail: contents.mail,
+            mailed: contents.mailed,
+            owners_dead: taken.owners_dead,
+            was_running: taken.was_running,
+            places: Vec::new(),
+            orderly: taken.orderly,
+            last: taken.last,
+            turn: taken.turn,
+            session: contents.session,
+            parent: contents.parent,
+            sealed: contents.sealed,
+            damaged: contents.damaged.map(|damage| damage.location),
+        })
     }
 
-    /// Checks the whole file while work goes on; see [`check_file`]. What it finds is what [`Self::health`] tells from then on,
-    /// and if it finds nothing, damage that was noticed before is forgotten.
-    pub fn check(&self, progress: impl FnMut(u64, u64)) -> Result<Report, OpenError> {
+    /// The state of the store: whether it accepts commits, and whether its file is known to be damaged.
+    pub fn health(&self) -> Health {
+        self.queue.refusal().map_or_else(|| self.check.health(&self.path), Health::Unavailable)
+    }
+
+    /// Checks the whole file while the store is in use; see [`check_file`]. From then on [`Self::health`] reports the
+    /// result. If the check finds no problem, damage that was recorded before is forgotten.
+    pub fn check(&self, progress: impl FnMut(u64, u64)) -> Result<CheckReport, OpenError> {
         let report = check_file(&self.path, progress)?;
-        self.check.conclude(&report.problems);
+        self.check.set_result(&report.problems);
         Ok(report)
     }
 
-    /// Says beside the file where its owner answers, for whoever finds it in use; `None` takes that back. It ends with the
-    /// store.
+    /// Writes the address of this process into the lock file, for processes that find the database in use. `None`
+    /// removes it. It is removed when the store closes.
     pub fn announce(&self, address: Option<&str>) -> std::io::Result<()> {
         if address.is_some_and(|address| address.contains('\n')) {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "an address is one line"));
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "the address contains a line break"));
         }
         let closed = || std::io::Error::other("the store is closed");
         self.lock.upgrade().ok_or_else(closed)?.announce(address)
     }
 
-    /// Where the keys are that secrets are sealed with, if there were any secrets yet.
+    /// The file with the keys that secrets are sealed with, if it exists. It is created with the first secret.
     pub fn key_file(&self) -> Option<&Path> {
         Some(self.readers.keys().path()).filter(|path| path.exists())
     }
 
-    /// Where the file is, its links followed.
+    /// The path of the file, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -215,27 +258,29 @@ impl Driving for SqliteStore {
         }
     }
 
-    /// Dropping the future may leave the epoch raised, as if the claimant had died right after.
-    fn claim(&self, run: RunId, by: Claimant) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+    /// Dropping the future may leave the epoch raised, as if the claimant had died right after the claim.
+    fn claim(&self, run: RunId, worker: WorkerId) -> BoxFuture<'_, Result<Claimed, StoreError>> {
+        let by = Claimant { worker, now: self.clock.now() };
         Box::pin(async move {
             let taken = self.ask(|promise| Job::Claim(run, by, promise)).await?;
-            // Read after the epoch was raised, when no earlier owner can add to it any more.
-            let contents = self.readers.contents(run)?;
-            Ok(Claimed {
-                epoch: taken.epoch,
-                generation: contents.generation,
-                seq: contents.end,
-                records: contents.records,
-                mail: contents.mail,
-                owners_dead: taken.owners_dead,
-                orderly: taken.orderly,
-                last: taken.last,
-                turn: taken.turn,
-                session: contents.session,
-                parent: contents.parent,
-                sealed: contents.sealed,
-                damaged: contents.damaged.map(|damage| damage.place),
-            })
+            self.claimed(run, taken)
+        })
+    }
+
+    fn claim_due(&self, worker: WorkerId, limit: usize) -> BoxFuture<'_, Result<ClaimedDue, StoreError>> {
+        let by = Claimant { worker, now: self.clock.now() };
+        Box::pin(async move {
+            // Most calls find no due run. These need not wait for the writer.
+            let due = self.readers.due(by.now, limit.min(1), self.opening)?;
+            if due.runs.is_empty() {
+                return Ok(ClaimedDue { runs: Vec::new(), next: due.next });
+            }
+            let found = self.ask(|promise| Job::ClaimDue(by, limit, promise)).await?;
+            let claimed = |(run, taken): (RunId, Result<ClaimOutcome, _>)| {
+                (run, taken.and_then(|taken| self.claimed(run, taken)))
+            };
+            let runs = found.into_iter().map(claimed).collect();
+            Ok(ClaimedDue { runs, next: self.readers.next_wake(by.now).unwrap_or(due.next) })
         })
     }
 
@@ -243,12 +288,9 @@ impl Driving for SqliteStore {
         Box::pin(self.ask(move |promise| Job::Release(run, epoch, promise)))
     }
 
-    fn renew(&self, worker: WorkerId, until: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
+    fn renew(&self, worker: WorkerId, lease: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
+        let until = self.clock.now() + lease;
         Box::pin(self.ask(move |promise| Job::Renew(worker, until, promise)))
-    }
-
-    fn due(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
-        Box::pin(async move { self.readers.due(now, limit, self.opening) })
     }
 
     fn key_places(&self) -> BoxFuture<'_, Result<Vec<(RunId, KeyPlace)>, StoreError>> {
@@ -265,6 +307,10 @@ impl Driving for SqliteStore {
 }
 
 impl Queries for SqliteStore {
+    fn due(&self, limit: usize) -> BoxFuture<'_, Result<Due, StoreError>> {
+        Box::pin(async move { self.readers.due(self.clock.now(), limit, self.opening) })
+    }
+
     fn info(&self, run: RunId) -> BoxFuture<'_, Result<Option<RunInfo>, StoreError>> {
         Box::pin(async move { self.readers.info(run) })
     }
@@ -304,7 +350,7 @@ impl Queries for SqliteStore {
     }
 
     fn told(&self, run: RunId, dedupe: Arc<str>) -> BoxFuture<'_, Result<bool, StoreError>> {
-        Box::pin(async move { self.readers.told(run, &dedupe) })
+        Box::pin(async move { self.readers.has_message(run, &dedupe) })
     }
 
     fn counts(&self) -> BoxFuture<'_, Result<Counts, StoreError>> {
@@ -315,24 +361,24 @@ impl Queries for SqliteStore {
 impl Upkeep for SqliteStore {
     fn tidy(&self, now: Timestamp) -> BoxFuture<'_, Result<Tidied, StoreError>> {
         Box::pin(async move {
-            let found = self.readers.glance(None, |connection| self.keeper.look(connection, now))?;
-            let done = match found.chores.is_empty() {
+            let found = self.readers.with_reader(None, |connection| self.retention.next_slice(connection, now))?;
+            let done = match found.work.is_empty() {
                 true => Tidied::default(),
-                false => self.ask(|promise| Job::Tidy(found.chores, promise)).await?,
+                false => self.ask(|promise| Job::Tidy(found.work, promise)).await?,
             };
-            Ok(self.keeper.after(found.next, done))
+            Ok(self.retention.finish_slice(found.next, done))
         })
     }
 
     fn purge(&self, run: RunId, now: Timestamp) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
-            // A long journal goes in slices, so that no commit waits for all of it.
+            // A long journal is removed in slices, so that commits do not wait for all of it.
             while self.ask(|promise| Job::Purge(run, now, promise)).await?.more {}
             Ok(())
         })
     }
 
-    /// Waits, blocking its thread, for what is queued and for one checkpoint.
+    /// Blocks its thread until the queue is empty and one checkpoint is done.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move { self.end() })
     }
@@ -345,6 +391,10 @@ impl Store for SqliteStore {
 
     fn secret(&self) -> [u8; 32] {
         self.secret
+    }
+
+    fn use_clock(&self, clock: Arc<dyn Clock>) {
+        self.clock.set(clock);
     }
 }
 

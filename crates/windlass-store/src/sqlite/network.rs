@@ -1,12 +1,12 @@
-//! Whether a file is on another machine. There, a lock may not keep others out, a sync may not reach a disk, and memory
-//! is not shared: SQLite's own advice is not to try.
+//! Detects network file systems. There a lock may not exclude other processes, a sync may not reach a disk, and memory
+//! is not shared; SQLite advises against using them.
 
 use std::path::Path;
 
-/// What the system calls file systems whose files are on other machines. Others that could be, such as those of virtual
-/// machines and containers, are taken for local: they nearly always are.
+/// File system types whose files are on other machines. Others that could be remote, such as those of virtual machines
+/// and containers, are treated as local, because they nearly always are.
 #[cfg(target_os = "linux")]
-const KINDS: [&str; 23] = [
+const NETWORK_KINDS: [&str; 23] = [
     "afs",
     "beegfs",
     "ceph",
@@ -32,9 +32,10 @@ const KINDS: [&str; 23] = [
     "smbfs",
 ];
 
-/// The kind of the network file system that this directory is on, if it is on one and the system tells.
+/// The type of the network file system that this directory is on. `None` for a local file system, and where the system
+/// does not report it.
 #[cfg(target_os = "linux")]
-pub(super) fn kind(directory: &Path) -> Option<String> {
+pub(super) fn network_kind(directory: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(directory).ok()?.dev();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -42,18 +43,18 @@ pub(super) fn kind(directory: &Path) -> Option<String> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn kind(_: &Path) -> Option<String> {
+pub(super) fn network_kind(_: &Path) -> Option<String> {
     None
 }
 
-/// The kind of the network file system that the device numbers belong to, if they do: `mounts` is the system's list of
-/// what is mounted where, as Linux writes it.
+/// The type of the network file system with these device numbers, if it is one. `mounts` is the content of Linux's
+/// `mountinfo`.
 #[cfg(target_os = "linux")]
 fn kind_of(mounts: &str, (major, minor): (u32, u32)) -> Option<&str> {
     let device = format!("{major}:{minor}");
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&device))?;
     let (_, mounted) = line.split_once(" - ")?;
-    mounted.split(' ').next().filter(|kind| KINDS.contains(kind))
+    mounted.split(' ').next().filter(|network_kind| NETWORK_KINDS.contains(network_kind))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_file_system_is_told_from_a_local_one() {
+    fn network_file_systems_are_distinguished_from_local_ones() {
         let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                       31 22 0:25 / /dev/shm rw - tmpfs tmpfs rw\n\
                       40 22 0:47 / /home rw shared:9 master:2 - nfs4 server:/home rw,vers=4.2\n\
@@ -82,8 +83,8 @@ mod tests {
     }
 
     #[test]
-    fn this_machines_own_disk_is_local() {
+    fn the_temporary_directory_is_local() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(kind(directory.path()), None);
+        assert_eq!(network_kind(directory.path()), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Opening the file: what is refused, and how connections are set up.
+//! Opens the file: which files are refused, and how connections are configured.
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -9,56 +9,56 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use windlass_core::store::Retention;
 
-use super::lock::{self, FileLock};
-use super::place::{Place, private};
-use super::refusal::OpenError;
+use super::db_file::{DbFile, owner_only};
+use super::lock::{self, OwnerLock};
+use super::open_error::OpenError;
 use super::schema::{self, Identity};
-use super::{check, lineage, network, refusal, reopen};
+use super::{check, network, open_error, reopen, wal_stamp};
 
-/// How long a statement waits for a lock. Our own connections never make one another wait; this is for other programs
-/// that look into the file.
-pub(super) const BUSY: Duration = Duration::from_secs(5);
+/// How long a statement waits for a lock. Connections of this process never block each other; this is for other
+/// programs that read the file.
+pub(super) const BUSY_WAIT: Duration = Duration::from_secs(5);
 
-/// How long somebody who only wants to know whose file it is waits. Whoever has it open now has it open for long.
-const GLANCE: Duration = Duration::from_millis(250);
+/// How long an observer waits for a lock. A process that has the file open usually keeps it open for long.
+const OBSERVER_WAIT: Duration = Duration::from_millis(250);
 
-/// What is left of the write-ahead log after a spike; more is given back to the file system.
-const LOG_KEPT: i64 = 64 << 20;
+/// Maximum size of the write-ahead log that is kept after a spike. The rest is returned to the file system.
+const WAL_BYTES_KEPT: i64 = 64 << 20;
 
-/// The writer's page cache in KiB: the inner pages of the indexes and the tails of the tables of some thousand runs.
+/// The writer's page cache in KiB: the inner pages of the indexes and the last pages of the tables for some thousand
+/// runs.
 const CACHE_KIB: i64 = 16 << 10;
 
 /// What an answered commit survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Everything: the process being killed, the system crashing, the power going out. Every group of commits is synced
-    /// before it is answered.
+    /// A killed process, a system crash and a power failure. Every group of commits is synced before it is answered.
     #[default]
     Full,
-    /// The process being killed, at any time. After a power cut or a crash of the system the file is intact, but
-    /// commits that were answered may be missing: usually those of the last half minute, at worst all since the last
-    /// checkpoint. A run then goes on from an earlier point, so that **an effect that was recorded, or intended, may
-    /// happen a second time**. For work where that is harmless, in exchange for commits that do not wait for the disk.
+    /// A killed process, at any time. After a power failure or a system crash the file is intact, but answered commits
+    /// may be missing: usually those of the last half minute, at worst all since the last checkpoint. A run then
+    /// continues from an earlier point, so **an effect that was recorded or intended may happen a second time**. Use it
+    /// for work where that is harmless; commits then do not wait for the disk.
     Relaxed,
 }
 
-/// How a file is used.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
     /// What an answered commit survives.
     pub durability: Durability,
-    /// How many records may lie unpacked at the end of the log, about. A restart looks through them.
+    /// Approximate number of unpacked records at the end of the log. A restart reads through them.
     pub unpacked: u32,
     /// How long finished runs are kept.
     pub retention: Retention,
-    /// Whether a commit may be written by the thread that submits it, while nobody else writes and the disk is fast: a run
-    /// that works alone is spared two changes of threads a step. For callers that can be held up for a sync, such as one
-    /// of several threads of an executor.
-    pub here: bool,
-    /// Whether other programs may read the file while it is open. Otherwise SQLite keeps it to this process, which spares
-    /// every commit six locks and other programs are told that the file is locked.
+    /// Whether a commit may be written on the thread that submits it, while the writer is idle and the disk is fast.
+    /// That saves two thread switches per step for a run that works alone. For callers that may block for a sync, such
+    /// as one of several threads of an executor.
+    pub inline_writes: bool,
+    /// Whether other programs may read the file while it is open. Otherwise SQLite locks it for this process, which
+    /// saves six locks per commit; other programs get the error "database is locked".
     pub shared: bool,
 }
 
@@ -68,7 +68,7 @@ impl Default for Options {
             durability: Durability::default(),
             unpacked: 32_768,
             retention: Retention::default(),
-            here: false,
+            inline_writes: false,
             shared: false,
         }
     }
@@ -81,48 +81,50 @@ impl From<Durability> for Options {
 }
 
 /// An open file that this process owns.
-pub(super) struct Opened {
-    pub(super) lock: Arc<FileLock>,
+pub(super) struct OpenedFile {
+    pub(super) lock: Arc<OwnerLock>,
     pub(super) connection: Connection,
-    /// The file's place without links in it, so that every name of it leads to the same lock.
-    pub(super) place: Place,
-    /// Counts how often the file was opened.
+    /// The file, with symbolic links resolved, so that every path to it leads to the same lock.
+    pub(super) db_file: DbFile,
+    /// How many times the file was opened, including this time.
     pub(super) opening: i64,
-    /// What reply keys are signed with.
+    /// The secret that signs reply keys.
     pub(super) secret: [u8; 32],
-    /// Whether whoever had it open before closed it in good order.
+    /// Whether the previous owner closed the file cleanly.
     pub(super) clean: bool,
 }
 
-pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> {
+pub(super) fn open(path: &Path, options: &Options) -> Result<OpenedFile, OpenError> {
     let path = resolve(path)?;
-    if let Some(kind) = path.parent().and_then(network::kind) {
+    if let Some(kind) = path.parent().and_then(network::network_kind) {
         return Err(OpenError::Network { path, kind });
     }
-    if let Some(problem) = refusal::denied(&path) {
+    if let Some(problem) = open_error::permission_problem(&path) {
         return Err(OpenError::NoAccess { path, problem });
     }
     let failed = |error: rusqlite::Error| OpenError::sql(&path, error);
-    // Looked at before the lock is taken, so that no lock file appears beside a stranger's database, …
+    // Identified before the lock is taken, so that no lock file is created next to the database of another program, …
     match identify(&path).and_then(|identity| accept(&path, &identity)) {
         Ok(()) => {}
-        // Whoever has it open keeps it to itself. If that is one of us, the lock says which.
-        Err(OpenError::InUse { .. }) if lock::is_there(&path) => {}
-        // With the log of another file it may look like anything.
-        Err(error) => return Err(lineage::check(&path).map_or_else(|foreign| foreign.refusal(&path), |()| error)),
+        // Another process has it locked. If that is a Windlass process, the lock file names it.
+        Err(OpenError::InUse { .. }) if lock::exists(&path) => {}
+        // With a foreign write-ahead log the file may look like anything.
+        Err(error) => {
+            return Err(wal_stamp::check(&path).map_or_else(|foreign| foreign.into_open_error(&path), |()| error));
+        }
     }
-    let lock = Arc::new(lock::take(&path)?);
-    lineage::check(&path).map_err(|foreign| foreign.refusal(&path))?;
-    // … and again under the lock, because its last owner may have created or upgraded it meanwhile.
+    let lock = Arc::new(lock::acquire(&path)?);
+    wal_stamp::check(&path).map_err(|foreign| foreign.into_open_error(&path))?;
+    // … and again under the lock, because the previous owner may have created or upgraded it meanwhile.
     let identity = identify(&path)?;
     accept(&path, &identity)?;
     if !path.exists() {
-        // What SQLite makes beside it gets its mode.
-        private().write(true).create_new(true).open(&path).map_err(|error| OpenError::io(&path, error))?;
+        // Files that SQLite creates next to it get the same mode.
+        owner_only().write(true).create_new(true).open(&path).map_err(|error| OpenError::io(&path, error))?;
     }
     let mut connection = writer(&path, options).map_err(failed)?;
-    // Emptied whoever left it, and before anything is appended to it: see `reopen.rs`.
-    reopen::empty_log(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
+    // Emptied before anything is appended to it: see `reopen.rs`.
+    reopen::empty_wal(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
     let is_new = match identity {
         Identity::Empty => schema::create(&mut connection).map(|()| true).map_err(failed)?,
         Identity::Windlass(version) if version < schema::VERSION => {
@@ -131,21 +133,21 @@ pub(super) fn open(path: &Path, options: &Options) -> Result<Opened, OpenError> 
         Identity::Windlass(_) | Identity::Foreign(_) => false,
     };
     if is_new {
-        // The file itself has its first stamp before there is a log that has to have it.
-        reopen::empty_log(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
+        // The first stamp must be in the file itself before a log can contain it.
+        reopen::empty_wal(&connection).map_err(|fault| OpenError::fault(&path, fault))?;
     }
     schema::check_own_row(&connection).map_err(failed)?;
     let clean = schema::is_clean(&connection).map_err(failed)?;
     if !clean {
-        check::at_once(&connection).map_err(|problem| OpenError::damaged(&path, problem))?;
+        check::quick_check(&connection).map_err(|problem| OpenError::damaged(&path, problem))?;
     }
-    // The first that is written to the log; but nothing is written to a file that is refused.
-    lineage::stamp(&connection, options.shared).map_err(failed)?;
+    // The first write to the log. Nothing is written to a file that is refused.
+    wal_stamp::stamp(&connection, options.shared).map_err(failed)?;
     let (opening, secret) = schema::count_opening(&mut connection).map_err(failed)?;
-    Ok(Opened { lock, connection, place: Place::of(path, options), opening, secret, clean })
+    Ok(OpenedFile { lock, connection, db_file: DbFile::of(path, options), opening, secret, clean })
 }
 
-/// The path with its links followed. A file that is not there yet is named below its directory.
+/// The path with symbolic links resolved. For a file that does not exist yet, those of its directory.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
     if let Ok(found) = path.canonicalize() {
         return Ok(found);
@@ -155,7 +157,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, OpenError> {
         _ => Path::new("."),
     };
     let Some(name) = path.file_name() else {
-        return Err(OpenError::NotWindlass { path: path.to_owned(), found: "it names no file".to_owned() });
+        return Err(OpenError::NotWindlass { path: path.to_owned(), found: "the path names no file".to_owned() });
     };
     match directory.canonicalize() {
         Ok(directory) => Ok(directory.join(name)),
@@ -173,7 +175,7 @@ fn identify(path: &Path) -> Result<Identity, OpenError> {
     if !path.exists() {
         return Ok(Identity::Empty);
     }
-    let identity = onlooker(path).and_then(|connection| schema::identify(&connection));
+    let identity = observer(path).and_then(|connection| schema::identify(&connection));
     identity.map_err(|error| OpenError::sql(path, error))
 }
 
@@ -181,23 +183,23 @@ fn accept(path: &Path, identity: &Identity) -> Result<(), OpenError> {
     match *identity {
         Identity::Foreign(found) => Err(OpenError::NotWindlass { path: path.to_owned(), found: found.to_owned() }),
         Identity::Windlass(found) if found > schema::VERSION => {
-            Err(OpenError::Newer { path: path.to_owned(), found, known: schema::VERSION })
+            Err(OpenError::Newer { path: path.to_owned(), found, supported: schema::VERSION })
         }
         Identity::Windlass(_) | Identity::Empty => Ok(()),
     }
 }
 
-/// The connection that writes.
+/// Opens the writer's connection.
 pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, keeper(options.shared))?;
-    // Space that is freed can be given back in small pieces. Takes effect in an empty file, and would be written to any
-    // other, before anybody knows whether that may be written to.
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, exclusive_vfs(options.shared))?;
+    // Lets the file shrink in small steps. Works only in an empty file; in any other it would be a write, before it is
+    // known whether the file may be written.
     if connection.pragma_query_value(None, "page_count", |row| row.get::<_, i64>(0))? == 0 {
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     }
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
-        let why = "its file system cannot share memory between connections (a network drive?); use a local disk";
+        let why = "the file system does not support shared memory (is it a network drive?); use a local disk";
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
         return Err(rusqlite::Error::SqliteFailure(code, Some(why.to_owned())));
     }
@@ -208,45 +210,46 @@ pub(super) fn writer(path: &Path, options: &Options) -> rusqlite::Result<Connect
     connection.pragma_update(None, "synchronous", synchronous)?;
     // On macOS an ordinary sync leaves data in the drive's cache.
     connection.pragma_update(None, "fullfsync", options.durability == Durability::Full)?;
-    // What is deleted is overwritten where its page is written anyway, so that purging a run leaves nothing of it behind
-    // in pages that other runs share.
+    // Overwrites deleted content in pages that are written anyway, so that purging a run leaves nothing of it in pages
+    // that other runs share.
     connection.pragma_update(None, "secure_delete", "FAST")?;
-    connection.pragma_update(None, "journal_size_limit", LOG_KEPT)?;
+    connection.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     Ok(connection)
 }
 
-/// A connection of the file's owner that only reads. It could write, as far as the file is concerned: a connection to a file
-/// that is opened for reading has locks of its own, and giving those up would give up the owner's.
+/// Opens a read-only connection for the file's owner. The file itself is opened for writing: closing a file that was
+/// opened for reading only would release the owner's locks.
 pub(super) fn reader(path: &Path, shared: bool) -> rusqlite::Result<Connection> {
-    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, keeper(shared))?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE, exclusive_vfs(shared))?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
 
-/// A connection of somebody who does not own the file, or not yet, and only reads.
-pub(super) fn onlooker(path: &Path) -> rusqlite::Result<Connection> {
+/// Opens a read-only connection for a process that does not own the file.
+pub(super) fn observer(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY, None)?;
-    connection.busy_timeout(GLANCE)?;
+    connection.busy_timeout(OBSERVER_WAIT)?;
     Ok(connection)
 }
 
-/// The part of SQLite that keeps a file to one process, and its locks in memory. All connections of the process must use it.
-fn keeper(shared: bool) -> Option<&'static CStr> {
+/// SQLite's VFS that locks a file for one process and keeps its locks in memory. All connections of the process must
+/// use it.
+fn exclusive_vfs(shared: bool) -> Option<&'static CStr> {
     (cfg!(unix) && !shared).then_some(c"unix-excl")
 }
 
-/// Never creates the file: one that is gone must not come back empty.
-fn connect(path: &Path, flags: OpenFlags, keeper: Option<&CStr>) -> rusqlite::Result<Connection> {
-    // Each connection is used by one thread at a time, so SQLite need not lock it again.
+/// Never creates the file: a deleted file must not come back empty.
+fn connect(path: &Path, flags: OpenFlags, exclusive_vfs: Option<&CStr>) -> rusqlite::Result<Connection> {
+    // Each connection is used by one thread at a time, so SQLite needs no mutex.
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = match keeper {
-        Some(keeper) => Connection::open_with_flags_and_vfs(path, flags, keeper)?,
+    let connection = match exclusive_vfs {
+        Some(exclusive_vfs) => Connection::open_with_flags_and_vfs(path, flags, exclusive_vfs)?,
         None => Connection::open_with_flags(path, flags)?,
     };
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_WAIT)?;
     schema::add_functions(&connection)?;
-    // Otherwise a statement with a bound LIMIT is planned anew whenever it is used.
+    // Otherwise a statement with a bound LIMIT is planned again each time it is used.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // The default holds 16; the writer alone uses more than that.
     connection.set_prepared_statement_cache_capacity(64);

@@ -1,70 +1,70 @@
-//! Packing: the rows of runs that have many become segments.
+//! Packing: replaces the rows of runs with many rows by segments.
 //!
-//! Rows that are in the file never change, so they are read, put together and compressed on a thread of their own; the
-//! writer only exchanges them, in one transaction with the mark that says how far it came. Runs with few rows keep them:
-//! there is nothing to gain.
+//! Rows in the file never change, so they are read, combined and compressed on a separate thread. The writer only
+//! replaces them, in one transaction with the mark of how far the log is packed. Runs with few rows keep them, because
+//! packing would save nothing.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use rustc_hash::FxHashMap;
 use windlass_core::RunId;
 
 use super::damage::Damage;
-use super::log::{Row, Segment, hot, hot_row, signed};
-use super::place::Place;
+use super::db_file::DbFile;
+use super::log::{LogRow, Segment, log_row, select_log, signed};
 use super::read::ReadError;
-use super::table::{Table, Trouble};
+use super::write_tx::{JobError, WriteTx};
 
-/// Rows of one run, in that part of the log, that are worth a segment.
-const WORTH_IT: usize = 8;
-/// A segment holds rows of about so many bytes: whoever reads one record of them unpacks all.
+/// Minimum number of rows of one run that are packed into a segment.
+const MIN_SEGMENT_ROWS: usize = 8;
+/// Approximate size of a segment before compression. Reading one record decompresses the whole segment.
 const SEGMENT_BYTES: usize = 128 << 10;
 
-/// What the writer exchanges.
+/// What the writer replaces.
 #[derive(Debug)]
 pub(super) struct Packed {
-    /// All rows up to here that are worth it are in the segments.
+    /// Rows up to this position were considered for packing.
     pub(super) upto: i64,
     pub(super) segments: Vec<Segment>,
-    /// Rows that are not what was written. They stay where they are.
+    /// Damaged rows that were found. They stay in the log.
     pub(super) damaged: Vec<Damage>,
 }
 
-/// Rows of one run that lie one after the other in its journal.
-struct Pile {
+/// Consecutive rows of one run.
+struct RowBatch {
     session: Option<i64>,
     previous: i64,
-    rows: Vec<Row>,
+    rows: Vec<LogRow>,
     bytes: usize,
 }
 
 /// Reads and compresses the part of the log between two positions.
-pub(super) fn prepare(place: &Place, packed: i64, upto: i64) -> Result<Packed, ReadError> {
-    let connection = place.reader().map_err(ReadError::Fault)?;
-    // Most runs are short. What they said is not even read.
+pub(super) fn prepare(db_file: &DbFile, packed: i64, upto: i64) -> Result<Packed, ReadError> {
+    let connection = db_file.reader().map_err(ReadError::Fault)?;
+    // Most runs are short. Their records are not read.
     let mut rows_of = FxHashMap::<i64, usize>::default();
     let mut statement = connection.prepare("SELECT run FROM log WHERE position > ?1 AND position <= ?2")?;
     let mut rows = statement.query([packed, upto])?;
     while let Some(row) = rows.next()? {
         *rows_of.entry(row.get(0)?).or_default() += 1;
     }
-    rows_of.retain(|_, rows| *rows >= WORTH_IT);
+    rows_of.retain(|_, rows| *rows >= MIN_SEGMENT_ROWS);
     let (mut segments, damaged) =
         if rows_of.is_empty() { Default::default() } else { compress(&connection, &rows_of, packed, upto)? };
-    // In the order the table is in.
-    segments.sort_by_key(Segment::place);
+    // In the order of the table.
+    segments.sort_by_key(Segment::position);
     Ok(Packed { upto, segments, damaged })
 }
 
-/// The rows of these runs, so many each, as segments.
+/// Packs the rows of these runs into segments.
 fn compress(
     connection: &Connection,
     rows_of: &FxHashMap<i64, usize>,
     packed: i64,
     upto: i64,
 ) -> Result<(Vec<Segment>, Vec<Damage>), ReadError> {
-    let mut statement = connection.prepare(hot!("WHERE position > ?1 AND position <= ?2 ORDER BY position"))?;
+    let mut statement = connection.prepare(select_log!("WHERE position > ?1 AND position <= ?2 ORDER BY position"))?;
     let mut rows = statement.query([packed, upto])?;
-    let (mut piles, mut segments) = (FxHashMap::<i64, Pile>::default(), Vec::new());
+    let (mut batches, mut segments) = (FxHashMap::<i64, RowBatch>::default(), Vec::new());
     let mut damaged = Vec::new();
     while let Some(row) = rows.next()? {
         let run = row.get(1)?;
@@ -72,11 +72,11 @@ fn compress(
             continue;
         }
         let (previous, session) = (row.get(4)?, row.get(5)?);
-        // What is put together is what was written, and consecutive: anything else ends the pile, and stays where it is.
-        let found = hot_row(row);
-        let follows = |pile: &Pile| found.as_ref().is_ok_and(|found| pile.is_followed_by(previous, found));
-        if piles.get(&run).is_some_and(|pile| !follows(pile)) {
-            segments.extend(piles.remove(&run).and_then(|pile| pack(run, &pile)));
+        // A batch has only intact, consecutive rows. Any other row ends the batch and stays in the log.
+        let found = log_row(row);
+        let follows = |batch: &RowBatch| found.as_ref().is_ok_and(|found| batch.is_followed_by(previous, found));
+        if batches.get(&run).is_some_and(|batch| !follows(batch)) {
+            segments.extend(batches.remove(&run).and_then(|batch| pack(run, &batch)));
         }
         let found = match found {
             Ok(found) => found,
@@ -87,66 +87,68 @@ fn compress(
             }
             Err(error) => return Err(error),
         };
-        let pile = piles.entry(run).or_insert_with(|| Pile { session, previous, rows: Vec::new(), bytes: 0 });
-        pile.bytes += found.body.len();
-        pile.rows.push(found);
-        if pile.bytes >= SEGMENT_BYTES
-            && let Some(pile) = piles.remove(&run)
+        let batch = batches.entry(run).or_insert_with(|| RowBatch { session, previous, rows: Vec::new(), bytes: 0 });
+        batch.bytes += found.body.len();
+        batch.rows.push(found);
+        if batch.bytes >= SEGMENT_BYTES
+            && let Some(batch) = batches.remove(&run)
         {
-            segments.extend(pack(run, &pile));
+            segments.extend(pack(run, &batch));
         }
     }
-    segments.extend(piles.iter().filter_map(|(run, pile)| pack(*run, pile)));
+    segments.extend(batches.iter().filter_map(|(run, batch)| pack(*run, batch)));
     Ok((segments, damaged))
 }
 
-impl Pile {
-    fn is_followed_by(&self, previous: i64, row: &Row) -> bool {
+impl RowBatch {
+    fn is_followed_by(&self, previous: i64, row: &LogRow) -> bool {
         self.rows.last().is_some_and(|last| last.position == previous && last.seq + u64::from(last.count) == row.seq)
     }
 }
 
-/// The run that a number stands for.
+/// The run with this number.
 fn run_of(connection: &Connection, id: i64) -> rusqlite::Result<Option<RunId>> {
     let mut statement = connection.prepare_cached("SELECT run FROM runs WHERE id = ?1")?;
     statement.query_row([id], |row| row.get(0).map(RunId::from_bytes)).optional()
 }
 
-fn pack(run: i64, pile: &Pile) -> Option<Segment> {
-    (pile.rows.len() >= WORTH_IT).then(|| Segment::new(run, pile.session, pile.previous, &pile.rows))?
+fn pack(run: i64, batch: &RowBatch) -> Option<Segment> {
+    (batch.rows.len() >= MIN_SEGMENT_ROWS).then(|| Segment::new(run, batch.session, batch.previous, &batch.rows))?
 }
 
-impl Table<'_> {
-    /// Puts segments in the place of their rows, and sees to it that nobody needs to look through this part of the log.
-    pub(super) fn pack(&mut self, packed: &Packed) -> Result<(), Trouble> {
+impl WriteTx<'_> {
+    /// Replaces rows by their segments, and stores the tails in `runs`, so that this part of the log need not be
+    /// scanned at the next opening.
+    pub(super) fn pack(&mut self, packed: &Packed) -> Result<(), JobError> {
         for segment in &packed.segments {
-            self.exchange(segment)?;
+            self.replace_rows(segment)?;
         }
-        // A journal that is being removed ends where its removal has come to; and one that the same group added to, further on.
+        // The stored tail of a journal that is being removed shows how far the removal is. A journal that the same
+        // group appended to already has a later tail.
         let sql = "UPDATE runs SET tail = ?2, length = ?3 WHERE id = ?1 AND summary = 0 AND tail < ?2";
         let mut save = self.connection.prepare_cached(sql)?;
         for (run, tail) in self.tails.upto(packed.upto) {
-            save.execute(params![run, tail.position, signed(tail.end)])?;
+            save.execute(params![run, tail.position, signed(tail.length)])?;
         }
         self.connection.prepare_cached("UPDATE file SET packed = ?1")?.execute([packed.upto])?;
         self.end.packed = packed.upto;
         Ok(())
     }
 
-    fn exchange(&self, segment: &Segment) -> rusqlite::Result<()> {
+    fn replace_rows(&self, segment: &Segment) -> rusqlite::Result<()> {
         let mut last = self.connection.prepare_cached("SELECT 1 FROM log WHERE position = ?1")?;
-        if !last.exists([segment.place()])? {
-            // The journal is being removed, from its end on. What is left of it is found row by row.
+        if !last.exists([segment.position()])? {
+            // The journal is being removed from its end. The rest is removed row by row.
             return Ok(());
         }
         let mut delete = self.connection.prepare_cached("DELETE FROM log WHERE position = ?1")?;
-        for place in &segment.places {
-            delete.execute([place])?;
+        for position in &segment.positions {
+            delete.execute([position])?;
         }
         let sql = "INSERT INTO segments (position, first, run, seq, count, previous, session, body, sum)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, windlass_sum(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8))";
         self.connection.prepare_cached(sql)?.execute(params![
-            segment.place(),
+            segment.position(),
             segment.first,
             segment.run,
             signed(segment.seq),

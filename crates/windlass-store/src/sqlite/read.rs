@@ -1,12 +1,13 @@
-//! The read side: short statements on connections of their own.
+//! Reads: short statements on separate connections.
 //!
-//! They block the thread that polls, for the fraction of a millisecond a read of some hundred records takes: less than
-//! moving it to another thread would cost. A reader never writes and never waits for the writer, nor the writer for a
-//! reader. A reader that starts after a commit was answered sees it.
+//! A read blocks the polling thread for a fraction of a millisecond per few hundred records, which is less than moving
+//! it to another thread would cost. Readers never write, and readers and the writer never wait for each other. A reader
+//! that starts after a commit was answered sees that commit.
 
-mod failure;
+mod error;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
@@ -15,77 +16,79 @@ use windlass_core::run::record::Record;
 use windlass_core::run::state::{Hold, RunInfo, RunState};
 use windlass_core::store::{Due, Entry, KeyPlace, Mail, Mailboxes, StoreError};
 use windlass_core::time::Timestamp;
-use windlass_core::{Path, RunId};
+use windlass_core::{Path, RunId, WorkerId};
 
 use super::blobs;
-use super::damage::{Damage, Noticed};
+use super::checksum::{self, run_checksum, run_is_intact};
+use super::damage::{Damage, KnownDamage};
+use super::db_file::DbFile;
 use super::decide::NEVER;
-use super::keys::Keys;
-use super::log::{self, Row, Tail, Tails, signed, unsigned};
-use super::outline;
-use super::place::Place;
-use super::places;
-use super::seal::{self, Closed};
-use super::sum::{self, run_is_sound, run_sum};
-use super::table;
+use super::key_places;
+use super::large_values;
+use super::log::{self, JournalTail, JournalTails, LogRow, signed, unsigned};
+use super::seal::{self, UnsealError};
+use super::sealing_keys::SealingKeys;
+use super::write_tx;
 
-pub(super) use failure::{ROW, ReadError, is_damage};
+pub(super) use error::{RUN_ROW, ReadError, is_damage};
 
-/// Selects runs as lists show them.
-macro_rules! infos {
+/// Selects the columns of a [`RunInfo`].
+macro_rules! select_infos {
     ($($which:literal)+) => {
         concat!(
             "SELECT run, tool, created, state, doubts, parks, epoch, generation, ",
             "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path, ",
-            "ended, ",
-            run_is_sound!(),
+            "ended, worker, deaths, ",
+            run_is_intact!(),
             " FROM runs ",
             $($which),+
         )
     };
 }
-pub(super) use infos;
+pub(super) use select_infos;
 
-/// Idle connections that are kept. More readers than this at one moment open one and close it again.
-const IDLE: usize = 8;
+/// Idle connections that are kept. Further concurrent readers open a connection and close it again.
+const MAX_IDLE: usize = 8;
 
 pub(super) struct Readers {
-    place: Place,
-    keys: Keys,
-    pub(super) tails: Arc<Tails>,
+    db_file: DbFile,
+    keys: SealingKeys,
+    pub(super) tails: Arc<JournalTails>,
     idle: Mutex<Vec<Connection>>,
-    noticed: Arc<Noticed>,
+    known_damage: Arc<KnownDamage>,
 }
 
-/// Everything a new owner gets to read.
-pub(super) struct Contents {
+/// Everything that a new owner reads.
+pub(super) struct RunContents {
     pub(super) generation: u32,
     pub(super) records: Vec<Record>,
     pub(super) mail: Vec<Mail>,
+    /// The position of the latest message, consumed or not.
+    pub(super) mailed: u64,
     pub(super) session: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
-    /// Where the journal ends.
+    /// The number of records in the journal.
     pub(super) end: u64,
-    /// Why not all secrets of the records could be opened.
+    /// Why some secrets of the records could not be unsealed.
     pub(super) sealed: Option<String>,
-    /// What of the journal or the mailbox is damaged; there are no records and no mail then.
+    /// The damage in the journal or the mailbox, if any. Records and mail are empty then.
     pub(super) damaged: Option<Damage>,
 }
 
-/// Records as far as they can be opened.
-struct Opened {
+/// Records with their secrets unsealed where possible.
+struct UnsealedRecords {
     records: Vec<Record>,
-    /// The first reason why a secret could not be.
-    closed: Option<Closed>,
+    /// The first error of unsealing.
+    closed: Option<UnsealError>,
 }
 
 impl Readers {
-    pub(super) fn new(place: Place, tails: Arc<Tails>, noticed: Arc<Noticed>) -> Self {
-        Self { keys: Keys::of(&place.path), place, tails, idle: Mutex::default(), noticed }
+    pub(super) fn new(db_file: DbFile, tails: Arc<JournalTails>, known_damage: Arc<KnownDamage>) -> Self {
+        Self { keys: SealingKeys::of(&db_file.path), db_file, tails, idle: Mutex::default(), known_damage }
     }
 
-    /// What secrets are sealed with.
-    pub(super) fn keys(&self) -> &Keys {
+    /// The keys that secrets are sealed with.
+    pub(super) fn keys(&self) -> &SealingKeys {
         &self.keys
     }
 
@@ -94,24 +97,24 @@ impl Readers {
     }
 
     pub(super) fn info(&self, run: RunId) -> Result<Option<RunInfo>, StoreError> {
-        self.glance(Some(run), |connection| {
-            let mut statement = connection.prepare_cached(infos!("WHERE run = ?1"))?;
+        self.with_reader(Some(run), |connection| {
+            let mut statement = connection.prepare_cached(select_infos!("WHERE run = ?1"))?;
             statement.query_row([run.as_bytes()], |row| Ok(self.info_of(row))).optional()?.transpose()
         })
     }
 
-    /// From the columns of `infos!`. A run whose row is damaged is shown as held for that.
+    /// Reads the columns of `select_infos!`. A run whose row is damaged is shown as held.
     pub(super) fn info_of(&self, row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
         let run = RunId::from_bytes(row.get(0)?);
-        let damage = match row.get::<_, bool>(12)? {
+        let damage = match row.get::<_, bool>(14)? {
             true => match info(row) {
                 Ok(info) => return Ok(info),
                 Err(error) => error.damage(Some(run)).ok_or(error)?,
             },
-            false => Damage { run: Some(run), place: ROW.to_owned() },
+            false => Damage { run: Some(run), location: RUN_ROW.to_owned() },
         };
-        self.noticed.notice(&damage);
-        Ok(damaged_info(row, run, damage.place))
+        self.known_damage.record(&damage);
+        Ok(damaged_info(row, run, damage.location))
     }
 
     pub(super) fn journal(&self, run: RunId, from: u64) -> Result<Vec<Record>, StoreError> {
@@ -119,7 +122,7 @@ impl Readers {
     }
 
     pub(super) fn page(&self, run: RunId, from: u64, limit: usize) -> Result<Vec<Record>, StoreError> {
-        self.glance(Some(run), |connection| {
+        self.with_reader(Some(run), |connection| {
             let id = find(connection, run)?;
             let read = |view: &Connection, tail| records(view, (&self.keys, run, id), tail, from, limit);
             let found = self.at_tail(connection, run, id, read)?;
@@ -133,57 +136,60 @@ impl Readers {
         })
     }
 
-    /// Reads a journal from its end in one view of the file. Where it ends is known before there is a view: if those rows
-    /// were packed together with later ones in between, it ends elsewhere now. The view may also have rows that were written
-    /// a moment ago and are not known yet; they belong to the journal, for the run's row and mailbox are seen with them.
+    /// Reads a journal from its end in one snapshot of the file. The tail is looked up before the snapshot is taken: if
+    /// those rows were packed together with later ones in between, the journal ends elsewhere now. The snapshot may
+    /// also contain rows that were written a moment ago and are not published yet. They belong to the journal, because
+    /// the run's row and mailbox are read with them.
     fn at_tail<T>(
         &self,
         connection: &mut Connection,
         run: RunId,
         id: i64,
-        read: impl Fn(&Connection, Tail) -> Result<Option<T>, ReadError>,
+        read: impl Fn(&Connection, JournalTail) -> Result<Option<T>, ReadError>,
     ) -> Result<T, ReadError> {
         loop {
             let published = self.tails.last();
-            let known = self.tails.get(id);
+            let cached = self.tails.get(id);
             let view = connection.transaction()?;
             let newest = view
-                .prepare_cached(NEWEST)?
-                .query_row([published, id], |row| Ok(Tail { position: row.get(0)?, end: unsigned(row.get(1)?) }))
+                .prepare_cached(NEWEST_TAIL)?
+                .query_row([published, id], |row| {
+                    Ok(JournalTail { position: row.get(0)?, length: unsigned(row.get(1)?) })
+                })
                 .optional()?;
             let saved = view
-                .prepare_cached(SAVED)?
+                .prepare_cached(STORED_TAIL)?
                 .query_row([id], |row| {
-                    let tail = Tail { position: row.get(0)?, end: unsigned(row.get(1)?) };
+                    let tail = JournalTail { position: row.get(0)?, length: unsigned(row.get(1)?) };
                     Ok((tail, row.get::<_, i64>(2)?, row.get::<_, bool>(3)?))
                 })
                 .optional()?;
             let saved = match saved {
                 None => return Err(ReadError::Refused(StoreError::NoSuchRun(run))),
-                Some((.., false)) => return Err(log::damaged(ROW.to_owned())),
-                // A part of a journal must not look like all of it.
+                Some((.., false)) => return Err(log::damaged(RUN_ROW.to_owned())),
+                // A partly removed journal must not look complete.
                 Some((_, 1.., _)) => return Err(ReadError::Refused(StoreError::JournalGone(run))),
                 Some((saved, ..)) => saved,
             };
-            if let (Some(tail), None) = (known, newest)
-                && tail.end < saved.end
-                && self.tails.get(id) == known
+            if let (Some(tail), None) = (cached, newest)
+                && tail.length < saved.length
+                && self.tails.get(id) == cached
             {
-                return Err(log::damaged(format!("its journal after record {}", tail.end)));
+                return Err(log::damaged(format!("its journal after record {}", tail.length)));
             }
-            let tail = newest.or(known).unwrap_or(saved);
+            let tail = newest.or(cached).unwrap_or(saved);
             if let Some(value) = read(&view, tail)? {
                 return Ok(value);
             }
             drop(view);
-            if self.tails.get(id) == known {
+            if self.tails.get(id) == cached {
                 return Err(ReadError::Broken(tail.position));
             }
         }
     }
 
     pub(super) fn mail(&self, run: RunId, after: u64) -> Result<Vec<Mail>, StoreError> {
-        self.glance(Some(run), |connection| {
+        self.with_reader(Some(run), |connection| {
             let id = find(connection, run)?;
             let view = connection.transaction()?;
             check_mailbox(&view, id)?;
@@ -197,7 +203,7 @@ impl Readers {
             match self.mail(*run, *after) {
                 Ok(mail) if mail.is_empty() => {}
                 Ok(mail) => all.push((*run, mail)),
-                // Told by the run itself when it is taken up; the others have theirs.
+                // Reported when the run itself is claimed. It must not affect the other runs.
                 Err(StoreError::Damaged { .. } | StoreError::Sealed { .. } | StoreError::NoSuchRun(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -206,86 +212,78 @@ impl Readers {
     }
 
     pub(super) fn key_places(&self) -> Result<Vec<(RunId, KeyPlace)>, StoreError> {
-        self.glance(None, |connection| places::all(connection, &self.noticed))
+        self.with_reader(None, |connection| key_places::all(connection, &self.known_damage))
     }
 
-    pub(super) fn contents(&self, run: RunId) -> Result<Contents, StoreError> {
-        let contents = self.glance(Some(run), |connection| {
+    pub(super) fn contents(&self, run: RunId) -> Result<RunContents, StoreError> {
+        let contents = self.with_reader(Some(run), |connection| {
             let id = find(connection, run)?;
             self.at_tail(connection, run, id, |view, tail| contents(view, (&self.keys, run, id), tail))
         })?;
-        contents.damaged.iter().for_each(|damage| self.noticed.notice(damage));
+        contents.damaged.iter().for_each(|damage| self.known_damage.record(damage));
         Ok(contents)
     }
 
     pub(super) fn keyed(&self, key: &str) -> Result<Option<RunId>, StoreError> {
-        self.glance(None, |connection| {
-            let mut statement = connection.prepare_cached(table::KEYED)?;
+        self.with_reader(None, |connection| {
+            let mut statement = connection.prepare_cached(write_tx::RUN_BY_KEY)?;
             let read = |row: &SqlRow<'_>| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?));
             match statement.query_row([key], read).optional()? {
-                Some((run, false)) => Err(log::damaged(ROW.to_owned()).of(Some(run))),
+                Some((run, false)) => Err(log::damaged(RUN_ROW.to_owned()).about_run(Some(run))),
                 found => Ok(found.map(|(run, _)| run)),
             }
         })
     }
 
-    pub(super) fn told(&self, run: RunId, dedupe: &str) -> Result<bool, StoreError> {
-        self.glance(Some(run), |connection| {
+    pub(super) fn has_message(&self, run: RunId, dedupe: &str) -> Result<bool, StoreError> {
+        self.with_reader(Some(run), |connection| {
             let id = find(connection, run)?;
-            Ok(connection.prepare_cached(table::KNOWN)?.exists(params![id, dedupe])?)
+            Ok(connection.prepare_cached(write_tx::HAS_DEDUPE_KEY)?.exists(params![id, dedupe])?)
         })
     }
 
-    /// `opening`: only this one's workers have leases.
+    /// Only workers of this `opening` have leases.
     pub(super) fn due(&self, now: Timestamp, limit: usize, opening: i64) -> Result<Due, StoreError> {
-        // Whatever the time is, it is not "never".
-        let now = now.as_micros().min(NEVER - 1);
-        self.glance(None, |connection| {
-            // One view of the file, so that no run is on its way from one answer to another.
-            let transaction = connection.transaction()?;
-            let ids = |sql: &str, limit: i64, opening: Option<i64>| -> rusqlite::Result<Vec<RunId>> {
-                let mut statement = transaction.prepare_cached(sql)?;
-                let run = |row: &SqlRow<'_>| row.get(0).map(RunId::from_bytes);
-                match opening {
-                    Some(opening) => statement.query_map([now, limit, opening], run)?.collect(),
-                    None => statement.query_map([now, limit], run)?.collect(),
-                }
-            };
-            let mut runs = ids(WOKEN, size(limit), None)?;
-            runs.extend(ids(LEFT, size(limit - runs.len()), Some(opening))?);
-            let next: Option<i64> = transaction.prepare_cached(NEXT)?.query_row([now], |row| row.get(0)).optional()?;
-            Ok(Due { runs, next: next.filter(|next| *next != NEVER).map(Timestamp::from_micros) })
+        self.with_reader(None, |connection| {
+            // One snapshot, so that no run moves from one result to the other in between.
+            let view = connection.transaction()?;
+            Ok(Due { runs: due(&view, now, (0, limit), opening, None)?, next: next_wake(&view, now)? })
         })
+    }
+
+    /// The time until the next run becomes due.
+    pub(super) fn next_wake(&self, now: Timestamp) -> Result<Option<Duration>, StoreError> {
+        self.with_reader(None, |connection| Ok(next_wake(connection, now)?))
     }
 
     pub(super) fn feed(&self, session: &str, after: u64, limit: usize) -> Result<Vec<Entry>, StoreError> {
-        self.glance(None, |connection| {
-            // A group whose sync failed may be seen in the file and be gone after a power cut, with its positions.
+        self.with_reader(None, |connection| {
+            // A group whose sync failed may be visible in the file, and its positions may be lost in a power failure.
             let upto = self.tails.last();
-            // One view of the file, so that nothing is on its way into a segment.
+            // One snapshot, so that no row is moved into a segment in between.
             let view = connection.transaction()?;
             log::feed(&view, &self.keys, session, (after, upto), limit)
         })
     }
 
-    /// Reads on an idle connection, or on a new one. A connection that failed is not used again. Damage is noticed, and told
-    /// of the run that is read, if it is one.
-    pub(super) fn glance<T>(
+    /// Reads with an idle connection, or with a new one. A connection that failed is not used again. Damage is
+    /// recorded, and attributed to the run `about`.
+    pub(super) fn with_reader<T>(
         &self,
         about: Option<RunId>,
         read: impl FnOnce(&mut Connection) -> Result<T, ReadError>,
     ) -> Result<T, StoreError> {
         let failed = |error: ReadError| match error.damage(about) {
             Some(damage) => {
-                self.noticed.notice(&damage);
-                StoreError::Damaged { run: damage.run, place: damage.place }
+                self.known_damage.record(&damage);
+                StoreError::Damaged { run: damage.run, place: damage.location }
             }
-            None => StoreError::Unavailable(format!("reading {}: {error}", self.place.path.display())),
+            None => StoreError::Unavailable(format!("reading {}: {error}", self.db_file.path.display())),
         };
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => self.place.reader().map_err(|fault| failed(ReadError::Fault(fault)))?,
+            None => self.db_file.reader().map_err(|fault| failed(ReadError::Fault(fault)))?,
         };
         let result = match read(&mut connection) {
             Ok(value) => Ok(value),
@@ -293,62 +291,98 @@ impl Readers {
             Err(error) => return Err(failed(error)),
         };
         let mut idle = self.idle.lock();
-        if idle.len() < IDLE {
+        if idle.len() < MAX_IDLE {
             idle.push(connection);
         }
         result
     }
 }
 
-/// The number that stands for the run in the file.
+/// Due runs: at most `limit`, after the first `skip`. Running runs of the worker `except` are left out.
+pub(super) fn due(
+    connection: &Connection,
+    now: Timestamp,
+    (skip, limit): (usize, usize),
+    opening: i64,
+    except: Option<i64>,
+) -> rusqlite::Result<Vec<RunId>> {
+    let (now, run) = (before_never(now), |row: &SqlRow<'_>| row.get(0).map(RunId::from_bytes));
+    let mut woken = connection.prepare_cached(DUE_RUNS)?;
+    let mut runs: Vec<RunId> =
+        woken.query_map([now, size(limit.saturating_add(skip))], run)?.collect::<Result<_, _>>()?;
+    if runs.len() < limit.saturating_add(skip) {
+        let rest = size(limit.saturating_add(skip) - runs.len());
+        let mut left = connection.prepare_cached(EXPIRED_LEASES)?;
+        let found = left.query_map(rusqlite::params![now, rest, opening, except], run)?;
+        runs.extend(found.collect::<Result<Vec<_>, _>>()?);
+    }
+    Ok(runs.split_off(skip.min(runs.len())))
+}
+
+fn next_wake(connection: &Connection, now: Timestamp) -> rusqlite::Result<Option<Duration>> {
+    let now = before_never(now);
+    let next: Option<i64> = connection.prepare_cached(NEXT_WAKE)?.query_row([now], |row| row.get(0)).optional()?;
+    let next = next.filter(|next| *next != NEVER).map(Timestamp::from_micros);
+    Ok(next.map(|next| next.since(Timestamp::from_micros(now))))
+}
+
+/// Keeps the time distinct from the value for "never".
+fn before_never(now: Timestamp) -> i64 {
+    now.as_micros().min(NEVER - 1)
+}
+
+/// The number of the run (`runs.id`).
 fn find(connection: &Connection, run: RunId) -> Result<i64, ReadError> {
     let read = |row: &SqlRow<'_>| Ok((row.get(0)?, row.get(1)?));
-    match connection.prepare_cached(NUMBER)?.query_row([run.as_bytes()], read).optional()? {
+    match connection.prepare_cached(RUN_NUMBER)?.query_row([run.as_bytes()], read).optional()? {
         None => Err(ReadError::Refused(StoreError::NoSuchRun(run))),
-        Some((_, false)) => Err(log::damaged(ROW.to_owned())),
+        Some((_, false)) => Err(log::damaged(RUN_ROW.to_owned())),
         Some((id, _)) => Ok(id),
     }
 }
 
-/// Where the journal of a run ends among the rows behind a position: those of a group or two.
-const NEWEST: &str = "SELECT position, seq + count FROM log WHERE position > ?1 AND run = ?2
+/// The tail of a run's journal among the rows after a position: those of a group or two.
+const NEWEST_TAIL: &str = "SELECT position, seq + count FROM log WHERE position > ?1 AND run = ?2
     ORDER BY position DESC LIMIT 1";
 
-/// Queued and suspended runs whose time has come.
-const WOKEN: &str = "SELECT run FROM runs WHERE wake <= ?1 ORDER BY wake, run LIMIT ?2";
+/// Queued and suspended runs that are due.
+const DUE_RUNS: &str = "SELECT run FROM runs WHERE wake <= ?1 ORDER BY wake, run LIMIT ?2";
 
-/// When the next one's time comes.
-const NEXT: &str = "SELECT wake FROM runs WHERE wake > ?1 ORDER BY wake LIMIT 1";
+/// When the next run is due.
+const NEXT_WAKE: &str = "SELECT wake FROM runs WHERE wake > ?1 ORDER BY wake LIMIT 1";
 
-/// Running runs whose owner's lease is over: `CROSS JOIN` says that the few workers come first, and hardly ever is there one.
-const LEFT: &str = "SELECT runs.run FROM workers CROSS JOIN runs INDEXED BY runs_open
+/// Running runs whose owner's lease has expired. `CROSS JOIN` makes SQLite read the few workers first; expired leases
+/// are rare.
+const EXPIRED_LEASES: &str = "SELECT runs.run FROM workers CROSS JOIN runs INDEXED BY runs_open
     WHERE workers.until <= ?1 AND runs.worker = workers.id AND runs.phase = 1 AND runs.phase < 4
-        AND runs.opening = ?3 LIMIT ?2";
+        AND runs.opening = ?3 AND workers.id IS NOT ?4
+    ORDER BY workers.until, workers.id, runs.run LIMIT ?2";
 
-/// What stands for a run in the other tables, and whether its row is what was written.
-const NUMBER: &str = concat!("SELECT id, ", run_is_sound!(), " FROM runs WHERE run = ?1");
+/// The number of a run, and whether its row is intact.
+const RUN_NUMBER: &str = concat!("SELECT id, ", run_is_intact!(), " FROM runs WHERE run = ?1");
 
-/// Where a journal ends by the row of its run, how much of it is left, and whether the row is what was written.
-const SAVED: &str = concat!("SELECT tail, length, summary, ", run_is_sound!(), " FROM runs WHERE id = ?1");
+/// The tail of a journal as stored in the row of its run, how much of the journal is left, and whether the row is
+/// intact.
+const STORED_TAIL: &str = concat!("SELECT tail, length, summary, ", run_is_intact!(), " FROM runs WHERE id = ?1");
 
-/// SQLite would rather walk all mail than look into the index of what is left.
+/// Without the hint, SQLite would scan all messages instead of using the index of unread ones.
 const MAIL: &str = "SELECT run, position, dedupe, body, sum FROM mail INDEXED BY mail_unread
     WHERE run = ?1 AND position > ?2 AND body IS NOT NULL ORDER BY position";
 
-/// Nothing if the journal does not end there in this view of the file.
+/// Returns `None` if the journal does not end at `tail` in this snapshot.
 fn records(
     view: &Connection,
-    (keys, run, id): (&Keys, RunId, i64),
-    tail: Tail,
+    (keys, run, id): (&SealingKeys, RunId, i64),
+    tail: JournalTail,
     from: u64,
     limit: usize,
-) -> Result<Option<Opened>, ReadError> {
+) -> Result<Option<UnsealedRecords>, ReadError> {
     let Some(rows) = log::rows(view, id, tail, from, limit)? else { return Ok(None) };
-    let lines = rows.iter().flat_map(Row::lines).skip_while(|(seq, _)| *seq < from).take(limit);
-    let mut found = Opened { records: Vec::new(), closed: None };
+    let lines = rows.iter().flat_map(LogRow::lines).skip_while(|(seq, _)| *seq < from).take(limit);
+    let mut found = UnsealedRecords { records: Vec::new(), closed: None };
     for (seq, line) in lines {
         let unreadable = |error: ReadError| match error.damage(None) {
-            Some(damage) => log::damaged(format!("record {seq} of its journal: {}", damage.place)),
+            Some(damage) => log::damaged(format!("record {seq} of its journal: {}", damage.location)),
             None => error,
         };
         let mut record = decode_line(view, line).map_err(unreadable)?;
@@ -362,9 +396,9 @@ fn records(
 
 fn contents(
     view: &Connection,
-    (keys, run, id): (&Keys, RunId, i64),
-    tail: Tail,
-) -> Result<Option<Contents>, ReadError> {
+    (keys, run, id): (&SealingKeys, RunId, i64),
+    tail: JournalTail,
+) -> Result<Option<RunContents>, ReadError> {
     let sql = "SELECT generation, base, (SELECT name FROM sessions WHERE sessions.id = runs.session),
                       parent_run, parent_path
                FROM runs WHERE id = ?1";
@@ -372,34 +406,37 @@ fn contents(
     let mut rows = statement.query([id])?;
     let row = rows.next()?.ok_or(ReadError::Broken(tail.position))?;
     let base = row.get::<_, i64>(1)?.unsigned_abs();
-    let read = || -> Result<Option<(Opened, Vec<Mail>)>, ReadError> {
+    let read = || -> Result<Option<(UnsealedRecords, u64, Vec<Mail>)>, ReadError> {
         let Some(found) = records(view, (keys, run, id), tail, base, usize::MAX)? else { return Ok(None) };
-        check_mailbox(view, id)?;
-        Ok(Some((found, mail(view, id, 0)?)))
+        Ok(Some((found, check_mailbox(view, id)?, mail(view, id, 0)?)))
     };
-    let (found, mail, damaged) = match read() {
+    let (found, mailed, mail, damaged) = match read() {
         Ok(None) => return Ok(None),
-        Ok(Some((found, mail))) => (found, mail, None),
+        Ok(Some((found, mailed, mail))) => (found, mailed, mail, None),
         Err(error) => {
             let damage = error.damage(Some(run)).ok_or(error)?;
-            (Opened { records: Vec::new(), closed: None }, Vec::new(), Some(damage))
+            (UnsealedRecords { records: Vec::new(), closed: None }, 0, Vec::new(), Some(damage))
         }
     };
-    Ok(Some(Contents {
+    Ok(Some(RunContents {
         generation: row.get(0)?,
         records: found.records,
         mail,
+        mailed,
         session: row.get(2)?,
         parent: parent(row, 3)?,
-        end: tail.end,
+        end: tail.length,
         sealed: found.closed.map(|closed| closed.sentence(keys)),
         damaged,
     }))
 }
 
-/// No message is missing: their rows stay when they are consumed, and the index of what is left has all that is left.
-fn check_mailbox(view: &Connection, id: i64) -> Result<(), ReadError> {
-    let sql = "SELECT count(*), max(coalesce(max(position), 0), coalesce((SELECT mail FROM runs WHERE id = ?1), 0)),
+/// Checks that no message is missing: rows stay when messages are consumed, and the index has every unread message.
+/// Returns the position of the last message.
+fn check_mailbox(view: &Connection, id: i64) -> Result<u64, ReadError> {
+    // Positions count from one, and none is given twice: as many as the last one says, from one on, are all of them.
+    let sql = "SELECT count(*) FILTER (WHERE position > 0),
+                      max(coalesce(max(position), 0), coalesce((SELECT mail FROM runs WHERE id = ?1), 0)),
                       coalesce((SELECT summary FROM runs WHERE id = ?1), 0), count(body),
                       (SELECT count(*) FROM mail INDEXED BY mail_unread WHERE run = ?1 AND body IS NOT NULL)
                FROM mail NOT INDEXED WHERE run = ?1";
@@ -409,9 +446,9 @@ fn check_mailbox(view: &Connection, id: i64) -> Result<(), ReadError> {
     if unread != indexed {
         return Err(log::damaged(format!("the index of its mailbox has {indexed} of {unread} messages")));
     }
-    // They go with the journal.
+    // Messages are removed with the journal.
     if count == last || summary != 0 {
-        return Ok(());
+        return Ok(last.unsigned_abs());
     }
     Err(log::damaged(format!("its mailbox has {count} of {last} messages")))
 }
@@ -423,7 +460,7 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
     while let Some(row) = rows.next()? {
         let position: i64 = row.get(1)?;
         let damaged = || log::damaged(format!("its message {position}"));
-        if !sum::is_sound(row, 4)? {
+        if !checksum::is_intact(row, 4)? {
             return Err(damaged());
         }
         let message = decode_line(connection, text(row, 3)?);
@@ -433,13 +470,13 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
     Ok(mail)
 }
 
-/// A run of whose row nothing can be relied on.
-fn damaged_info(row: &SqlRow<'_>, run: RunId, place: String) -> RunInfo {
+/// The info of a run whose row is damaged.
+fn damaged_info(row: &SqlRow<'_>, run: RunId, location: String) -> RunInfo {
     RunInfo {
         run,
         tool: text(row, 1).unwrap_or_default().into(),
         created: Timestamp::from_micros(row.get(2).unwrap_or(0)),
-        state: RunState::Held { hold: Hold::Damaged { run, place } },
+        state: RunState::Held { hold: Hold::Damaged { run, place: location } },
         doubts: Vec::new(),
         parks: Vec::new(),
         epoch: row.get::<_, i64>(6).unwrap_or(0).unsigned_abs(),
@@ -447,10 +484,12 @@ fn damaged_info(row: &SqlRow<'_>, run: RunId, place: String) -> RunInfo {
         session: row.get(8).unwrap_or(None),
         parent: None,
         ended: None,
+        worker: WorkerId::from_number(row.get::<_, i64>(12).unwrap_or(0).cast_unsigned()),
+        deaths: row.get::<_, i64>(13).unwrap_or(0).unsigned_abs(),
     }
 }
 
-/// From the columns of `infos!`, if they are what was written.
+/// Reads the columns of `select_infos!` of an intact row.
 fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
     Ok(RunInfo {
         run: RunId::from_bytes(row.get(0)?),
@@ -464,10 +503,12 @@ fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
         session: row.get(8)?,
         parent: parent(row, 9)?,
         ended: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_micros),
+        worker: WorkerId::from_number(row.get::<_, i64>(12)?.cast_unsigned()),
+        deaths: row.get::<_, i64>(13)?.unsigned_abs(),
     })
 }
 
-/// From a column that is empty for an empty list.
+/// Reads a list from a column that is null for an empty list.
 fn list<T: DeserializeOwned>(row: &SqlRow<'_>, column: usize) -> Result<Vec<T>, ReadError> {
     match row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from)? {
         Some(text) => Ok(decode(text)?),
@@ -475,7 +516,7 @@ fn list<T: DeserializeOwned>(row: &SqlRow<'_>, column: usize) -> Result<Vec<T>, 
     }
 }
 
-/// From the column of the run that spawned this one, and the next column, which says where.
+/// Reads the parent run from this column and its path from the next one.
 fn parent(row: &SqlRow<'_>, column: usize) -> Result<Option<Box<(RunId, Path)>>, ReadError> {
     let Some(run) = row.get::<_, Option<[u8; 16]>>(column)? else { return Ok(None) };
     let path = text(row, column + 1)?.parse()?;
@@ -490,12 +531,12 @@ pub(super) fn text<'a>(row: &'a SqlRow<'_>, column: usize) -> rusqlite::Result<&
     Ok(row.get_ref(column)?.as_str()?)
 }
 
-/// Decodes a record or a message, with what of it lies out of line.
+/// Decodes a record or a message, including its large values.
 pub(super) fn decode_line<T: DeserializeOwned>(view: &Connection, line: &str) -> Result<T, ReadError> {
-    if !outline::is_outlined(line) {
+    if !large_values::has_placeholders(line) {
         return Ok(decode(line)?);
     }
-    let value = outline::inline(line, |name| {
+    let value = large_values::restore(line, |name| {
         let missing = || ReadError::Payload(name.to_owned());
         let id = name.parse().map_err(|_| missing())?;
         blobs::read_payload(view, &id)?.ok_or_else(missing)
@@ -503,8 +544,8 @@ pub(super) fn decode_line<T: DeserializeOwned>(view: &Connection, line: &str) ->
     Ok(serde_json::from_value(value)?)
 }
 
-/// Decodes what the file holds. The parser's own depth limit is lifted: what is in the file was within the limits when
-/// it was taken, and the record around a value makes it a few levels deeper than the parser allows.
+/// Decodes JSON from the file. The parser's depth limit is disabled: stored values were within the limits when they
+/// were accepted, and the record around a value adds a few levels.
 pub(super) fn decode<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let mut parser = serde_json::Deserializer::from_str(text);
     parser.disable_recursion_limit();
@@ -519,16 +560,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_other_question_is_answered_by_an_index() {
+    fn every_query_of_readers_uses_an_index() {
         let expected = [
-            (WOKEN, "SEARCH runs USING COVERING INDEX runs_due (wake<?)"),
-            (NEXT, "SEARCH runs USING COVERING INDEX runs_due (wake>?)"),
+            (DUE_RUNS, "SEARCH runs USING COVERING INDEX runs_due (wake<?)"),
+            (NEXT_WAKE, "SEARCH runs USING COVERING INDEX runs_due (wake>?)"),
             (
-                LEFT,
-                "SEARCH workers USING COVERING INDEX workers_by_lease (until<?); SEARCH runs USING INDEX runs_open (phase=?)",
+                EXPIRED_LEASES,
+                "SEARCH workers USING COVERING INDEX workers_by_lease (until<?); \
+                 SEARCH runs USING INDEX runs_open (phase=?)",
             ),
-            (log::HOT_FEED, "SEARCH log USING INDEX log_by_session (session=? AND rowid>? AND rowid<?)"),
-            (log::PACKED_FEED, "SEARCH segments USING INDEX segments_by_session (session=?)"),
+            (log::LOG_FEED, "SEARCH log USING INDEX log_by_session (session=? AND rowid>? AND rowid<?)"),
+            (log::SEGMENT_FEED, "SEARCH segments USING INDEX segments_by_session (session=?)"),
             (MAIL, "SEARCH mail USING INDEX mail_unread (run=? AND position>?)"),
         ];
         for (sql, start) in expected {

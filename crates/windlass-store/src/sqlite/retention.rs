@@ -1,5 +1,5 @@
-//! Which finished runs are kept no longer. Looked for on a reading connection, a few hundred rows at a time, so that
-//! nobody waits for the looking; the [writer](super::purge) removes what was found.
+//! Finds finished runs whose retention has expired. It reads a few hundred rows at a time on a reader's connection, so
+//! that commits do not wait for it; the [writer](super::purge) removes what was found.
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, params};
@@ -7,95 +7,96 @@ use windlass_core::store::{Cutoffs, Retention, Tidied};
 use windlass_core::time::Timestamp;
 
 use super::blobs;
-use super::decide::Head;
+use super::decide::RunHead;
 use super::job::Write;
 use super::log;
 use super::read::{ReadError, decode_line};
-use super::table::Trouble;
+use super::write_tx::JobError;
 
-/// Rows one look goes through for each question.
-const LOOKED: i64 = 256;
-/// Pages one slice gives back to the file system. Each is moved from the end of the file into a gap.
+/// Rows that one query reads at most.
+const PAGE_ROWS: i64 = 256;
+/// Pages that one slice returns to the file system. Each is moved from the end of the file into a gap.
 const PAGES: i64 = 64;
-/// Free pages that stay: new records take them, which is cheaper than giving them back and asking again.
-const SPARE: i64 = 64;
+/// Free pages that are kept for new records, which is cheaper than returning and allocating them again.
+const SPARE_PAGES: i64 = 64;
 
-/// What the writer is asked to do. It looks at each run again before it touches it.
+/// Work for the writer, which checks each run again before it changes it.
 #[derive(Debug, Default)]
-pub(super) struct Chores {
-    /// When this was looked for.
+pub(super) struct RetentionWork {
+    /// The time of the scan.
     pub(super) now: Timestamp,
     /// Runs whose journals are being removed.
-    pub(super) going: Vec<i64>,
-    /// Runs whose journals are kept no longer.
+    pub(super) in_removal: Vec<i64>,
+    /// Runs whose journals have expired.
     pub(super) summarize: Vec<i64>,
-    /// Runs that are kept no longer.
+    /// Runs that have expired.
     pub(super) remove: Vec<i64>,
-    /// Keys of runs that went by then are free, if there are any.
+    /// Keys of runs that were removed by this time are released, if there are any.
     pub(super) free_keys: Option<Timestamp>,
-    /// Whether there is content that nobody needs any more.
+    /// Whether there is content that is no longer referenced.
     pub(super) blobs: bool,
-    /// Pages to give back.
+    /// Pages to return to the file system.
     pub(super) pages: i64,
 }
 
-impl Chores {
+impl RetentionWork {
     pub(super) fn is_empty(&self) -> bool {
-        let runs = self.going.len() + self.summarize.len() + self.remove.len();
+        let runs = self.in_removal.len() + self.summarize.len() + self.remove.len();
         runs == 0 && self.free_keys.is_none() && !self.blobs && self.pages == 0
     }
 }
 
-/// How far a pass over all finished runs has come. What stands in the way of one run, such as the run that spawned it,
-/// may be gone later in the same pass, so passes are repeated as long as they come to anything.
+/// The progress of a pass over all finished runs. An obstacle for one run, such as its parent run, may be removed later
+/// in the same pass, so passes are repeated as long as they remove something.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pass {
-    summarize: Place,
-    remove: Place,
+pub(super) struct ScanPass {
+    summarize: ScanPosition,
+    remove: ScanPosition,
     achieved: bool,
     over: bool,
 }
 
-/// Where the next look begins: after the run that ended then and has this number.
-type Place = (i64, i64);
-const BEGIN: Place = (i64::MIN, 0);
+/// Where the next query starts: after the run with this end time and number.
+type ScanPosition = (i64, i64);
+const BEGIN: ScanPosition = (i64::MIN, 0);
 
-impl Default for Pass {
+impl Default for ScanPass {
     fn default() -> Self {
         Self { summarize: BEGIN, remove: BEGIN, achieved: false, over: false }
     }
 }
 
-pub(super) struct Look {
-    pub(super) chores: Chores,
-    pub(super) next: Pass,
+pub(super) struct ScanSlice {
+    pub(super) work: RetentionWork,
+    pub(super) next: ScanPass,
 }
 
-pub(super) struct Keeper {
+pub(super) struct RetentionScan {
     retention: Retention,
-    /// Which opening of the file this is.
+    /// The current opening of the file.
     opening: i64,
-    pass: Mutex<Pass>,
+    pass: Mutex<ScanPass>,
 }
 
-impl Keeper {
+impl RetentionScan {
     pub(super) fn new(retention: Retention, opening: i64) -> Self {
         Self { retention, opening, pass: Mutex::default() }
     }
 
-    /// What is to be done now, a slice of it.
-    pub(super) fn look(&self, connection: &mut Connection, now: Timestamp) -> Result<Look, ReadError> {
+    /// The next slice of work.
+    pub(super) fn next_slice(&self, connection: &mut Connection, now: Timestamp) -> Result<ScanSlice, ReadError> {
         let view = connection.transaction()?;
         let pass = *self.pass.lock();
         let Cutoffs { full, summary, keys } = self.retention.cutoffs(now);
-        let going = view.prepare_cached(GOING)?.query_map([LOOKED], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        let in_removal =
+            view.prepare_cached(IN_REMOVAL)?.query_map([PAGE_ROWS], |row| row.get(0))?.collect::<Result<_, _>>()?;
         let summarize = page(&view, DUE_SUMMARY, full, pass.summarize)?;
         let remove = page(&view, DUE_REMOVAL, summary, pass.remove)?;
         let free_keys = match keys {
             Some(by) if view.prepare_cached(DUE_KEYS)?.exists([by.as_micros()])? => Some(by),
             _ => None,
         };
-        let next = Pass {
+        let next = ScanPass {
             summarize: summarize.next.unwrap_or(pass.summarize),
             remove: remove.next.unwrap_or(pass.remove),
             achieved: pass.achieved,
@@ -103,37 +104,37 @@ impl Keeper {
         };
         let (summarize, remove) = (summarize.free, remove.free);
         let blobs = blobs::is_due(&view, now, self.opening)?;
-        let chores = Chores { now, going, summarize, remove, free_keys, blobs, pages: spare_pages(&view)? };
-        Ok(Look { chores, next })
+        let work = RetentionWork { now, in_removal, summarize, remove, free_keys, blobs, pages: spare_pages(&view)? };
+        Ok(ScanSlice { work, next })
     }
 
-    /// The slice is done; says what it came to.
-    pub(super) fn after(&self, next: Pass, done: Tidied) -> Tidied {
+    /// Records that a slice is done, and returns its result.
+    pub(super) fn finish_slice(&self, next: ScanPass, done: Tidied) -> Tidied {
         let achieved = next.achieved || done.summarized + done.removed > 0;
         let more = done.more || achieved || !next.over;
-        // What the writer did not get to is found again from the beginning.
+        // What the writer did not finish is found again by the next pass.
         let again = next.over || done.more;
         *self.pass.lock() = match again {
-            true => Pass { achieved: achieved && !next.over, ..Pass::default() },
-            false => Pass { achieved, ..next },
+            true => ScanPass { achieved: achieved && !next.over, ..ScanPass::default() },
+            false => ScanPass { achieved, ..next },
         };
         Tidied { more, ..done }
     }
 }
 
-/// One page of the answer to a question.
-struct Page {
-    /// Runs that nothing stands in the way of.
+/// One page of a query's result.
+struct DuePage {
+    /// Runs that can be removed now.
     free: Vec<i64>,
-    /// Where the next page begins; nothing after the last one.
-    next: Option<Place>,
+    /// Where the next page starts; `None` after the last one.
+    next: Option<ScanPosition>,
 }
 
-fn page(view: &Connection, question: &str, by: Option<Timestamp>, after: Place) -> rusqlite::Result<Page> {
-    let mut page = Page { free: Vec::new(), next: None };
+fn page(view: &Connection, sql: &str, by: Option<Timestamp>, after: ScanPosition) -> rusqlite::Result<DuePage> {
+    let mut page = DuePage { free: Vec::new(), next: None };
     let Some(by) = by else { return Ok(page) };
-    let mut statement = view.prepare_cached(question)?;
-    let mut rows = statement.query(params![by.as_micros(), after.0, after.1, LOOKED])?;
+    let mut statement = view.prepare_cached(sql)?;
+    let mut rows = statement.query(params![by.as_micros(), after.0, after.1, PAGE_ROWS])?;
     let mut seen = 0;
     while let Some(row) = rows.next()? {
         let id = row.get(0)?;
@@ -141,14 +142,14 @@ fn page(view: &Connection, question: &str, by: Option<Timestamp>, after: Place) 
             page.free.push(id);
         }
         seen += 1;
-        page.next = (seen == LOOKED).then_some((row.get(1)?, id));
+        page.next = (seen == PAGE_ROWS).then_some((row.get(1)?, id));
     }
     Ok(page)
 }
 
-const GOING: &str = "SELECT id FROM runs WHERE summary = 1 AND ended IS NOT NULL LIMIT ?1";
+const IN_REMOVAL: &str = "SELECT id FROM runs WHERE summary = 1 AND ended IS NOT NULL LIMIT ?1";
 
-/// A run's journal is kept while the run that spawned it has its own, and while somebody may settle what it did.
+/// A run's journal is kept while its parent has its own, and while the run has unsettled doubts.
 const DUE_SUMMARY: &str = "SELECT id, ended, doubts IS NULL AND NOT EXISTS
         (SELECT 1 FROM runs AS parent WHERE parent.run = runs.parent_run AND parent.summary = 0)
     FROM runs WHERE summary = 0 AND ended <= ?1 AND (ended, id) > (?2, ?3) ORDER BY ended, id LIMIT ?4";
@@ -159,28 +160,28 @@ const DUE_REMOVAL: &str = "SELECT id, ended, NOT EXISTS
 
 const DUE_KEYS: &str = "SELECT 1 FROM tombstones WHERE since <= ?1 LIMIT 1";
 
-/// How many free pages there are too many, as many as a slice gives back.
+/// The number of surplus free pages, at most as many as a slice returns.
 fn spare_pages(view: &Connection) -> rusqlite::Result<i64> {
     let number = |pragma: &str| view.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
-    let spare = SPARE + number("page_count")? / 8;
+    let spare = SPARE_PAGES + number("page_count")? / 8;
     let pages = (number("freelist_count")? - spare).clamp(0, PAGES);
-    // A file that was not created to give pages back keeps them for new records.
+    // A file that was not created with incremental vacuum keeps its free pages for new records.
     const INCREMENTAL: i64 = 2;
     Ok(if pages > 0 && number("auto_vacuum")? != INCREMENTAL { 0 } else { pages })
 }
 
-/// When a run ends that this commit finishes: when the last of its records was written. Nothing if that cannot be told:
-/// such a run is kept.
-pub(super) fn ended(connection: &Connection, head: &Head, write: &Write) -> Result<Option<Timestamp>, Trouble> {
+/// The end time of a run that this commit finishes: the time of its last record. `None` if that cannot be read; such a
+/// run is kept.
+pub(super) fn ended(connection: &Connection, head: &RunHead, write: &Write) -> Result<Option<Timestamp>, JobError> {
     if !write.finishes() || write.records.at.is_some() {
         return Ok(write.records.at.filter(|_| write.finishes()));
     }
-    let rows = match log::rows(connection, head.id, head.tail, head.tail.end.saturating_sub(1), 1) {
+    let rows = match log::rows(connection, head.id, head.tail, head.tail.length.saturating_sub(1), 1) {
         Err(ReadError::Sql(error)) => return Err(error.into()),
         rows => rows.ok().flatten().unwrap_or_default(),
     };
-    let last = rows.iter().flat_map(log::Row::lines).last();
-    Ok(last.and_then(|(_, line)| decode_line::<log::At>(connection, line).ok()).map(|last| last.at))
+    let last = rows.iter().flat_map(log::LogRow::lines).last();
+    Ok(last.and_then(|(_, line)| decode_line::<log::RecordTime>(connection, line).ok()).map(|last| last.at))
 }
 
 #[cfg(test)]
@@ -189,9 +190,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn w09_every_question_of_the_keeper_is_answered_by_an_index() {
+    fn w09_every_retention_query_uses_an_index() {
         let expected = [
-            (GOING, "SEARCH runs USING COVERING INDEX runs_ended (summary=? AND ended>?)"),
+            (IN_REMOVAL, "SEARCH runs USING COVERING INDEX runs_ended (summary=? AND ended>?)"),
             (DUE_SUMMARY, "SEARCH runs USING INDEX runs_ended (summary=? AND ended>? AND ended<?)"),
             (DUE_REMOVAL, "SEARCH runs USING INDEX runs_ended (summary=? AND ended>? AND ended<?)"),
             (DUE_KEYS, "SEARCH tombstones USING COVERING INDEX tombstones_by_age (since<?)"),

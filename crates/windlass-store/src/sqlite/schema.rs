@@ -1,4 +1,4 @@
-//! What the file looks like, and how an older file becomes a current one.
+//! The schema of the file, and its migrations.
 
 use rusqlite::Error::UserFunctionError;
 use rusqlite::functions::FunctionFlags;
@@ -6,20 +6,21 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode};
 use windlass_core::RunId;
 
-use super::{backup, blobs, check, lineage, log, migrate_notes, outline, places, sum};
+use super::{backup, blobs, check, checksum, key_places, large_values, log, missing_run_rows, wal_stamp};
 
-/// Marks a file as ours in its header ("WLAS"), so that no other program's database is ever written to.
+/// Marks a file as a Windlass database in its header ("WLAS"), so that no other program's database is ever written to.
 pub(super) const APPLICATION_ID: i32 = 0x574c_4153;
 
-/// The schema this build reads and writes.
-pub(super) const VERSION: i32 = 8;
+/// The schema version of this build.
+pub(super) const VERSION: i32 = 9;
 
-/// - `file` is one row: how often the file was opened, what reply keys are signed with, up to where the log is packed,
-///   whether the last to open it closed it in good order, a position that none of its records is beyond as long as nothing
-///   was added since rows at its end went, whether it is a backup that nobody opened yet, and the highest `runs.id` of
-///   those that are gone.
-/// - `sessions` keeps names short in the tables that repeat them.
-/// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys come back.
+/// - `file` has one row: the number of openings, the secret that signs reply keys, the position up to which the log is
+///   packed, whether the last owner closed the file cleanly, the last position that was in use when rows at the end of
+///   the log were removed, whether the file is a backup that was not opened yet, and the highest `runs.id` of removed
+///   runs.
+/// - `sessions` maps session names to numbers, so that the other tables need not repeat the names.
+/// - `mail` keeps the rows of consumed messages without their text, so that neither positions nor dedupe keys are used
+///   again.
 const TABLES: &str = "
 CREATE TABLE file (
     openings INTEGER NOT NULL,
@@ -54,22 +55,24 @@ CREATE UNIQUE INDEX mail_by_dedupe ON mail (run, dedupe) WHERE dedupe IS NOT NUL
 CREATE INDEX mail_unread ON mail (run, position) WHERE body IS NOT NULL;
 ";
 
-/// - `runs.id` stands for the run in the other tables: a third of the size of the run's own id. It grows, so it is also
-///   the order in which turns arrived. It is handed out by the writer: SQLite's own way to never hand one out twice writes
-///   a page for it every time.
-/// - `runs.opening` is the opening of the file under which the epoch was handed out: it tells an owner in this process
-///   from one that died with an earlier process. `runs.clean` says that no owner before the last one can be alive.
-/// - `runs.wake` is when a queued or suspended run is due; nothing for a run that somebody drives or nobody will.
-/// - `runs.turn` is set while the run is a turn that is not over.
-/// - `runs.asks` says that something in `parks` needs a person.
+/// - `runs.id` identifies the run in the other tables: a third of the size of the run's own id. It increases, so it is
+///   also the order in which turns arrived. The writer assigns it, because SQLite's `AUTOINCREMENT` writes an extra
+///   page each time.
+/// - `runs.opening` is the opening of the file in which the epoch was assigned. It distinguishes an owner in this
+///   process from one that died with an earlier process. `runs.clean` says that no owner before the last one can be
+///   alive.
+/// - `runs.deaths` counts owners that died without releasing the run.
+/// - `runs.wake` is when a queued or suspended run is due; null for other runs.
+/// - `runs.turn` is set while the run is an unfinished turn.
+/// - `runs.asks` says that an entry of `parks` needs a person.
 /// - `runs.base` is the number of the first record of this generation.
-/// - `runs.ended` is when a finished run ended; `runs.summary` is 0 while its journal is whole, 1 while it is being removed,
-///   2 once the row is all that is left.
-/// - `runs.tail` and `runs.length` say where the journal ends, unless it has rows beyond `file.packed`.
-/// - The partial indexes answer the filters; an index holds only the rows its filter shows. A run that is created and
-///   finished in one commit is in none of them but `runs_ended` and `runs_by_tool`, which grow at their ends. The filter
-///   of finished runs has none of its own: nearly all runs are finished, so walking all of them in their order finds them
-///   as fast. Every index that a new run is in is one more page that its first commit writes.
+/// - `runs.ended` is when a finished run ended; `runs.summary` is 0 while its journal is complete, 1 while the journal
+///   is being removed, 2 once only the row is left.
+/// - `runs.tail` and `runs.length` are the tail of the journal, unless it has rows after `file.packed`.
+/// - The partial indexes answer the filters; each contains only the rows that its filter shows. A run that is created
+///   and finished in one commit is in none of them but `runs_ended` and `runs_by_tool`, which grow at their ends. The
+///   filter of finished runs has no index: nearly all runs are finished, so scanning all of them in order is as fast.
+///   Every index with an entry for a new run adds a page to its first commit.
 const RUNS: &str = "
 CREATE TABLE runs (
     id          INTEGER PRIMARY KEY,
@@ -137,14 +140,16 @@ CREATE TABLE segments (
 CREATE INDEX segments_by_session ON segments (session, first) WHERE session IS NOT NULL;
 ";
 
-/// Nothing writes it any more, but the checksums of the rows cover it: see `migrate_notes.rs`.
-const NOTE: &str = "ALTER TABLE log ADD COLUMN note TEXT;";
+/// No longer written, but the checksums of the rows cover it: see `missing_run_rows.rs`.
+const NOTE_COLUMN: &str = "ALTER TABLE log ADD COLUMN note TEXT;";
+
+const DEATHS_COLUMN: &str = "ALTER TABLE runs ADD COLUMN deaths INTEGER NOT NULL DEFAULT 0;";
 
 /// Finished runs by how much of them is left and when they ended.
-const ENDED: &str = "CREATE INDEX runs_ended ON runs (summary, ended) WHERE ended IS NOT NULL;";
+const ENDED_INDEX: &str = "CREATE INDEX runs_ended ON runs (summary, ended) WHERE ended IS NOT NULL;";
 
-/// The keys of runs that are gone.
-const RETENTION: &str = "
+/// The keys of removed runs.
+const TOMBSTONES: &str = "
 CREATE TABLE tombstones (
     key   TEXT PRIMARY KEY,
     run   BLOB NOT NULL,
@@ -153,8 +158,8 @@ CREATE TABLE tombstones (
 CREATE INDEX tombstones_by_age ON tombstones (since);
 ";
 
-/// For people: what they see has no numbers that only the file understands. They need functions that only Windlass's own
-/// connections have, for ids and for what is packed. Made anew by every migration.
+/// Views for people, with run ids instead of internal numbers. They use functions that only Windlass's own connections
+/// have, for ids and for packed records. Every migration creates them again.
 const VIEWS: &str = "
 DROP VIEW IF EXISTS run;
 CREATE VIEW run AS
@@ -173,17 +178,21 @@ CREATE VIEW journal AS
     JOIN runs ON runs.id = piece.run, json_each(piece.lines) AS record;
 ";
 
-/// What makes a file of one version one of the next: the first entry is for files of version 1.
-const MIGRATIONS: [&[&str]; 7] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7];
+/// The statements that upgrade a file to the next version. The first entry is for version 1.
+const MIGRATIONS: [&[&str]; 8] = [FROM_V1, FROM_V2, FROM_V3, FROM_V4, FROM_V5, FROM_V6, FROM_V7, FROM_V8];
 
-/// Version 7 wrote the rows of short runs after their records; `migrate_notes.rs` writes those that are missing. It kept neither
-/// the places of runs in the queues of keys nor the types of artifacts.
-const FROM_V7: &[&str] = &[places::DDL, "DROP TRIGGER IF EXISTS blobs_sum;", blobs::MEDIA_TYPES, sum::BLOBS_TRIGGER];
+/// Version 8 found dead owners in the journals of their runs. Those are no longer counted.
+const FROM_V8: &[&str] = &["DROP TRIGGER IF EXISTS runs_sum;", DEATHS_COLUMN, checksum::RUNS_TRIGGER];
 
-/// Version 6 took any log that lay beside the file, and had no checksums. What it wrote stays without.
-const FROM_V6: &[&str] = &[lineage::DDL, sum::COLUMNS, sum::TRIGGERS];
+/// Version 7 wrote the rows of short runs after their records; `missing_run_rows.rs` writes those that are missing. It
+/// stored neither the positions of runs in the queues of keys nor the media types of artifacts.
+const FROM_V7: &[&str] =
+    &[key_places::DDL, "DROP TRIGGER IF EXISTS blobs_sum;", blobs::MEDIA_TYPES, checksum::BLOBS_TRIGGER];
 
-/// Version 5 had at most one run without a row, and noted only its birth.
+/// Version 6 accepted any write-ahead log next to the file, and had no checksums. Its rows stay without.
+const FROM_V6: &[&str] = &[wal_stamp::DDL, checksum::COLUMNS, checksum::TRIGGERS];
+
+/// Version 5 had at most one run without a row, and its notes had only how a run started.
 const FROM_V5: &[&str] = &["DROP VIEW IF EXISTS run;
      DROP VIEW IF EXISTS journal;
      ALTER TABLE log RENAME COLUMN birth TO note;"];
@@ -191,7 +200,7 @@ const FROM_V5: &[&str] = &["DROP VIEW IF EXISTS run;
 /// Version 4 wrote the row of every run with its first records.
 const FROM_V4: &[&str] = &["ALTER TABLE log ADD COLUMN birth TEXT;"];
 
-/// Version 3 had SQLite hand out the numbers of runs, and an index of those that somebody drives.
+/// In version 3 SQLite assigned the numbers of runs, and there was an index of running runs.
 const FROM_V3: &[&str] = &[
     "DROP VIEW IF EXISTS run;
      DROP VIEW IF EXISTS journal;
@@ -218,13 +227,14 @@ const FROM_V3: &[&str] = &[
                ended, summary
         FROM old ORDER BY id;
      DROP TABLE old;",
-    ENDED,
+    ENDED_INDEX,
 ];
 
 /// Version 2 could not list the runs of a tool.
 const FROM_V2: &[&str] = &["CREATE INDEX runs_by_tool ON runs (tool, run);"];
 
-/// Version 1 had a row for each record, found by an index instead of by the row before, and did not know when runs ended.
+/// Version 1 had a row for each record, found by an index instead of by the next row, and did not store when runs
+/// ended.
 const FROM_V1: &[&str] = &[
     "ALTER TABLE file ADD COLUMN packed INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE file ADD COLUMN clean INTEGER NOT NULL DEFAULT 1;
@@ -248,22 +258,22 @@ const FROM_V1: &[&str] = &[
         FROM old ORDER BY position;
      DROP TABLE old;",
     blobs::DDL,
-    ENDED,
-    RETENTION,
+    ENDED_INDEX,
+    TOMBSTONES,
 ];
 
-/// Whose file it is.
+/// The kind of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Nobody's yet.
+    /// An empty file.
     Empty,
-    /// Ours, with this schema.
+    /// A Windlass database with this schema version.
     Windlass(i32),
-    /// Somebody else's; says what it is.
+    /// Another kind of file, with a description.
     Foreign(&'static str),
 }
 
-/// Reads whose file it is without changing it.
+/// Identifies the file without changing it.
 pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
     let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
     let application = match number("application_id") {
@@ -282,28 +292,28 @@ pub(super) fn identify(connection: &Connection) -> rusqlite::Result<Identity> {
     Ok(Identity::Foreign("it is an SQLite database of another program"))
 }
 
-/// Makes an empty file ours. One transaction: a crash leaves it empty or finished.
+/// Creates the schema in an empty file. One transaction: a crash leaves the file empty or complete.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    let parts = [TABLES, RUNS, LOG, NOTE, ENDED, RETENTION, blobs::DDL, places::DDL];
-    let parts = parts.into_iter().chain([lineage::DDL, sum::COLUMNS, blobs::MEDIA_TYPES]);
-    for statements in parts.chain([sum::TRIGGERS, sum::BLOBS_TRIGGER, VIEWS]) {
+    let parts = [TABLES, RUNS, LOG, NOTE_COLUMN, ENDED_INDEX, TOMBSTONES, blobs::DDL, key_places::DDL];
+    let parts = parts.into_iter().chain([wal_stamp::DDL, checksum::COLUMNS, blobs::MEDIA_TYPES, DEATHS_COLUMN]);
+    for statements in parts.chain([checksum::TRIGGERS, checksum::RUNS_TRIGGER, checksum::BLOBS_TRIGGER, VIEWS]) {
         transaction.execute_batch(statements)?;
     }
-    note_shape(&transaction)?;
+    record_schema_checksum(&transaction)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
 
-/// Makes a file of an older version one of this. One transaction: a crash leaves it as it was or finished. A file that is
-/// damaged stays as it is: what is moved or made anew would hide where.
+/// Upgrades a file of an older version. One transaction: a crash leaves the file unchanged or complete. A damaged file
+/// is not upgraded, because moving and recreating rows would hide the location of the damage.
 pub(super) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Result<()> {
-    let said: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
-    if said != "ok" {
-        return Err(corrupt(said));
+    let message: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    if message != "ok" {
+        return Err(corrupt(message));
     }
-    // The first version that has checksums of its schema and of its own row.
+    // Version 7 is the first with checksums of the schema and of the row in `file`.
     if from >= 7 {
         check_own_row(connection)?;
     }
@@ -312,38 +322,39 @@ pub(super) fn migrate(connection: &mut Connection, from: i32) -> rusqlite::Resul
     for statements in MIGRATIONS.iter().skip(older).copied().flatten() {
         transaction.execute_batch(statements)?;
     }
-    migrate_notes::write_rows(&transaction)?;
+    missing_run_rows::write_rows(&transaction)?;
     transaction.execute_batch(VIEWS)?;
-    note_shape(&transaction)?;
+    record_schema_checksum(&transaction)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()
 }
 
-fn note_shape(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute("UPDATE file SET shape = ?1", [sum::shape(connection)?]).map(|_| ())
+fn record_schema_checksum(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute("UPDATE file SET shape = ?1", [checksum::schema_checksum(connection)?]).map(|_| ())
 }
 
-/// What is wrong with the schema, if it is not the one that was written.
-pub(super) fn misshapen(connection: &Connection) -> rusqlite::Result<Option<String>> {
+/// The problem of the schema, if it is not the one that was created.
+pub(super) fn schema_problem(connection: &Connection) -> rusqlite::Result<Option<String>> {
     if let Some(table) = check::missing(connection)?.first() {
         return Ok(Some(format!("the table {table} is missing")));
     }
     let stated: Option<i64> = connection.query_row("SELECT max(shape) FROM file", [], |row| row.get(0))?;
-    let is_ours = stated.is_none_or(|stated| sum::shape(connection).is_ok_and(|shape| shape == stated));
+    let is_ours = stated.is_none_or(|stated| checksum::schema_checksum(connection).is_ok_and(|shape| shape == stated));
     Ok((!is_ours).then(|| "its schema is damaged".to_owned()))
 }
 
-/// What SQLite says of a file that it finds damaged itself.
-fn corrupt(said: String) -> rusqlite::Error {
-    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT), Some(said))
+/// The error that SQLite returns for a damaged file.
+fn corrupt(message: String) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT), Some(message))
 }
 
-/// Refuses a file whose schema or own row is damaged: that has what reply keys are signed with, and where the log goes on.
+/// Refuses a file whose schema or row in `file` is damaged: that row has the secret that signs reply keys and the
+/// position where the log continues.
 pub(super) fn check_own_row(connection: &Connection) -> rusqlite::Result<()> {
-    if let Some(problem) = misshapen(connection)? {
+    if let Some(problem) = schema_problem(connection)? {
         return Err(corrupt(problem));
     }
-    let [own, ..] = sum::QUESTIONS;
+    let [own, ..] = checksum::DAMAGE_QUERIES;
     let rows: i64 = connection.query_row("SELECT count(*) FROM file", [], |row| row.get(0))?;
     match connection.prepare(own)?.exists([])? {
         false if rows == 1 => Ok(()),
@@ -351,9 +362,9 @@ pub(super) fn check_own_row(connection: &Connection) -> rusqlite::Result<()> {
     }
 }
 
-/// What the views and the triggers need.
+/// Adds the SQL functions that the views and triggers need.
 pub(super) fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
-    sum::add_function(connection)?;
+    checksum::add_function(connection)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     connection.create_scalar_function("windlass_id", 1, flags, |context| {
         let id: Option<[u8; 16]> = context.get(0)?;
@@ -368,14 +379,14 @@ pub(super) fn add_functions(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// Lines of JSON as one array.
+/// Combines lines of JSON into one array.
 fn array<'a>(bodies: impl Iterator<Item = &'a str>) -> String {
-    let lines: Vec<&str> = bodies.flat_map(|body| body.split('\n')).map(outline::json).collect();
+    let lines: Vec<&str> = bodies.flat_map(|body| body.split('\n')).map(large_values::json).collect();
     format!("[{}]", lines.join(","))
 }
 
-/// Counts this opening of the file; returns its number and the file's secret. Whoever had a lease died with the opening
-/// before.
+/// Counts this opening of the file; returns its number and the file's secret. Deletes all leases, because their workers
+/// died with the previous opening.
 pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i64, [u8; 32])> {
     let transaction = connection.transaction()?;
     transaction.execute("DELETE FROM workers", [])?;
@@ -386,17 +397,17 @@ pub(super) fn count_opening(connection: &mut Connection) -> rusqlite::Result<(i6
     Ok(counted)
 }
 
-/// Whether whoever opened the file last closed it in good order.
+/// Whether the last owner closed the file cleanly.
 pub(super) fn is_clean(connection: &Connection) -> rusqlite::Result<bool> {
     connection.query_row("SELECT clean FROM file", [], |row| row.get(0))
 }
 
-/// Says that the file is closed in good order.
+/// Marks the file as closed cleanly.
 pub(super) fn mark_clean(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute("UPDATE file SET clean = 1", []).map(|_| ())
 }
 
-/// Writes one page that is there already, to see whether the file can be written and synced.
+/// Writes an existing page, to verify that the file can be written and synced.
 pub(super) fn touch(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", VERSION)
 }
@@ -405,7 +416,7 @@ pub(super) fn touch(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) mod tests {
     use super::*;
 
-    /// The steps of SQLite's plan for a statement.
+    /// The steps of SQLite's query plan for a statement.
     pub(in crate::sqlite) fn plan(sql: &str) -> String {
         let mut connection = Connection::open_in_memory().unwrap();
         add_functions(&connection).unwrap();
@@ -415,7 +426,7 @@ pub(super) mod tests {
         steps.unwrap().join("; ")
     }
 
-    /// Whether nothing is walked from end to end, or sorted.
+    /// Whether a plan has no full scan and no sort.
     pub(in crate::sqlite) fn is_indexed(plan: &str) -> bool {
         !plan.contains("SCAN") && !plan.contains("TEMP B-TREE")
     }

@@ -1,12 +1,12 @@
-//! Secrets of records at rest.
+//! Encryption of the secrets of records.
 //!
-//! A record says itself which of its values are secret. They are sealed when it is encoded and opened when it is decoded,
-//! so everybody else sees them as they are. A sealed value stands where its plain one stood, as a text of version, key and
-//! ciphertext; it cannot be taken for a value of somebody's, because every value at such a place is sealed.
+//! A record marks its secret values. They are sealed when it is encoded and unsealed when it is decoded, so the rest of
+//! the program sees them in clear. A sealed value replaces the plain one as a text with version, key id and ciphertext.
+//! It cannot be confused with a plain value, because every value at a marked location is sealed.
 //!
-//! Each is bound to its run, its operation and its place, and is of no use elsewhere. The nonce is not random but follows
-//! from the key, the place and the value: a commit that is submitted again must be the same bytes, and it gives away no
-//! more than that.
+//! Each sealed value is bound to its run, its operation and its location, and cannot be used elsewhere. The nonce is
+//! not random but derived from the key, the location and the value, because a commit that is submitted again must have
+//! the same bytes. Equal ciphertexts reveal only that the same value was sealed at the same location.
 
 use std::io;
 
@@ -20,72 +20,72 @@ use windlass_core::run::secrets::Order;
 use windlass_core::store::StoreError;
 use windlass_core::{Path, RunId};
 
-use super::keys::{Key, Keys};
 use super::read::decode;
+use super::sealing_keys::{SealingKey, SealingKeys};
 
 const VERSION: &str = "1";
 const NONCE_BYTES: usize = 24;
-/// What the key for nonces is derived under.
+/// The context for deriving the key for nonces.
 const FOR_NONCES: &str = "windlass sealed values: nonces, version 1";
 
-/// Why a value cannot be opened.
+/// Why a value cannot be unsealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Closed {
-    /// Nobody has this key.
+pub(super) enum UnsealError {
+    /// The key with this id is missing.
     Missing(String),
-    /// With this key, what is there makes no sense.
+    /// The value does not decrypt with the key of this id.
     Damaged(String),
-    /// The keys cannot be read.
+    /// The key file cannot be read.
     Unreadable(String),
 }
 
-impl Closed {
-    /// What is wrong, for people.
-    pub(super) fn sentence(&self, keys: &Keys) -> String {
+impl UnsealError {
+    /// The message for an operator.
+    pub(super) fn sentence(&self, keys: &SealingKeys) -> String {
         let file = keys.path().display();
         match self {
             Self::Missing(id) => format!("the key {id} that they were sealed with is not in {file}"),
             Self::Damaged(id) => format!("they are damaged, or {file} has another key under the name {id}"),
-            Self::Unreadable(why) => format!("{file} cannot be used: {why}"),
+            Self::Unreadable(why) => format!("the key file {file} cannot be used: {why}"),
         }
     }
 }
 
-/// The record as it is written.
-pub(super) fn seal(keys: &Keys, run: RunId, record: &Record) -> Result<Record, StoreError> {
+/// The record with its secrets sealed.
+pub(super) fn seal(keys: &SealingKeys, run: RunId, record: &Record) -> Result<Record, StoreError> {
     let unusable = |error: io::Error| {
         let file = keys.path().display();
-        StoreError::Unavailable(format!("the key for secrets in {file} cannot be read or made: {error}"))
+        StoreError::Unavailable(format!("the key for secrets in {file} cannot be read or created: {error}"))
     };
     let key = keys.current().map_err(unusable)?;
     let mut sealed = record.clone();
-    sealed.change_secrets(Order::Forth, |place, value| {
-        *value = Value::String(close(&key, &bound(run, &record.path, place), value)?);
+    sealed.change_secrets(Order::Forth, |location, value| {
+        *value = Value::String(seal_value(&key, &associated_data(run, &record.path, location), value)?);
         Ok(())
     })?;
     Ok(sealed)
 }
 
-/// Gives a record that was read its secrets back. It is half opened where that fails.
-pub(super) fn open(keys: &Keys, run: RunId, record: &mut Record) -> Result<(), Closed> {
+/// Unseals the secrets of a record that was read. If it fails, some of them stay sealed.
+pub(super) fn open(keys: &SealingKeys, run: RunId, record: &mut Record) -> Result<(), UnsealError> {
     if !record.has_secrets() {
         return Ok(());
     }
     let path = record.path.clone();
-    record.change_secrets(Order::Back, |place, value| {
-        *value = unseal(keys, &bound(run, &path, place), value)?;
+    record.change_secrets(Order::Back, |location, value| {
+        *value = unseal(keys, &associated_data(run, &path, location), value)?;
         Ok(())
     })
 }
 
-/// The names of the keys that a record as it was read needs.
-pub(super) fn needs(record: &mut Record) -> Vec<String> {
+/// The ids of the keys that unseal a record.
+pub(super) fn key_ids(record: &mut Record) -> Vec<String> {
     let mut found = Vec::new();
-    let noted: Result<(), std::convert::Infallible> = record.change_secrets(Order::Forth, |_, value| {
+    let visited: Result<(), std::convert::Infallible> = record.change_secrets(Order::Forth, |_, value| {
         found.extend(key_of(value).map(str::to_owned));
         Ok(())
     });
-    match noted {
+    match visited {
         Ok(()) => found,
     }
 }
@@ -96,40 +96,40 @@ fn key_of(value: &Value) -> Option<&str> {
 }
 
 /// What a sealed value is bound to.
-fn bound(run: RunId, path: &Path, place: &str) -> Vec<u8> {
-    [run.as_bytes().as_slice(), path.to_string().as_bytes(), b"\n", place.as_bytes()].concat()
+fn associated_data(run: RunId, path: &Path, location: &str) -> Vec<u8> {
+    [run.as_bytes().as_slice(), path.to_string().as_bytes(), b"\n", location.as_bytes()].concat()
 }
 
-fn nonce(key: &Key, bound: &[u8], plain: &[u8]) -> [u8; NONCE_BYTES] {
+fn nonce(key: &SealingKey, associated_data: &[u8], plain: &[u8]) -> [u8; NONCE_BYTES] {
     let mut hasher = blake3::Hasher::new_keyed(&blake3::derive_key(FOR_NONCES, &key.bytes));
-    hasher.update(&(bound.len() as u64).to_le_bytes()).update(bound).update(plain);
+    hasher.update(&(associated_data.len() as u64).to_le_bytes()).update(associated_data).update(plain);
     let mut nonce = [0; NONCE_BYTES];
     hasher.finalize_xof().fill(&mut nonce);
     nonce
 }
 
-fn close(key: &Key, bound: &[u8], value: &Value) -> Result<String, StoreError> {
+fn seal_value(key: &SealingKey, associated_data: &[u8], value: &Value) -> Result<String, StoreError> {
     let invalid = |why: String| StoreError::Invalid(format!("a secret cannot be sealed: {why}"));
     let plain = serde_json::to_vec(value).map_err(|error| invalid(error.to_string()))?;
-    let nonce = nonce(key, bound, &plain);
-    let payload = Payload { msg: &plain, aad: bound };
+    let nonce = nonce(key, associated_data, &plain);
+    let payload = Payload { msg: &plain, aad: associated_data };
     let sealed = XChaCha20Poly1305::new(&key.bytes.into()).encrypt(&XNonce::from(nonce), payload);
     let sealed = sealed.map_err(|error| invalid(error.to_string()))?;
     Ok(format!("{VERSION}.{}.{}", key.id, BASE64.encode([nonce.as_slice(), &sealed].concat())))
 }
 
-fn unseal(keys: &Keys, bound: &[u8], value: &Value) -> Result<Value, Closed> {
+fn unseal(keys: &SealingKeys, associated_data: &[u8], value: &Value) -> Result<Value, UnsealError> {
     let (Some(id), Some(text)) = (key_of(value), value.as_str()) else {
-        return Err(Closed::Damaged("?".to_owned()));
+        return Err(UnsealError::Damaged("?".to_owned()));
     };
-    let key = keys.find(id).map_err(|error| Closed::Unreadable(error.to_string()))?;
-    let key = key.ok_or_else(|| Closed::Missing(id.to_owned()))?;
+    let key = keys.find(id).map_err(|error| UnsealError::Unreadable(error.to_string()))?;
+    let key = key.ok_or_else(|| UnsealError::Missing(id.to_owned()))?;
     let opened = || {
         let bytes = BASE64.decode(text.rsplit('.').next()?).ok()?;
         let (nonce, msg) = bytes.split_first_chunk::<NONCE_BYTES>()?;
-        let payload = Payload { msg, aad: bound };
+        let payload = Payload { msg, aad: associated_data };
         let plain = XChaCha20Poly1305::new(&key.bytes.into()).decrypt(&XNonce::from(*nonce), payload).ok()?;
         decode(std::str::from_utf8(&plain).ok()?).ok()
     };
-    opened().ok_or_else(|| Closed::Damaged(id.to_owned()))
+    opened().ok_or_else(|| UnsealError::Damaged(id.to_owned()))
 }

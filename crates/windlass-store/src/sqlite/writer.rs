@@ -1,5 +1,5 @@
-//! Writing a group: everything that waits, in one transaction with one sync. What comes in meanwhile is the next group. So
-//! the disk's latency is paid once a group, not once a commit. Who writes is decided at the desk.
+//! Writes groups of jobs: everything that is queued, in one transaction with one sync. Jobs that arrive meanwhile form
+//! the next group, so the disk's latency is paid once per group, not once per commit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -12,234 +12,245 @@ use windlass_core::RunId;
 use windlass_core::store::{Promise, StoreError, Tidied};
 use windlass_core::troubles::Troubles;
 
-use super::access::{self, Access, Link};
 use super::blobs;
-use super::check::Shared;
-use super::checkpoint::{Checkpoints, Next};
+use super::check::CheckState;
+use super::checkpoint::{CheckpointStep, Checkpoints};
 use super::damage::Damage;
+use super::db_file::DbFile;
 use super::fault::{Failure, Fault};
-use super::job::{Job, Spent, Taken};
-use super::lineage;
-use super::lock::FileLock;
-use super::log::{End, Tails};
-use super::open::{Opened, Options};
+use super::job::{ClaimOutcome, DueClaim, Job, SpentWrites};
+use super::lock::OwnerLock;
+use super::log::{JournalTails, LogEnd};
+use super::open::{OpenedFile, Options};
 use super::pack;
-use super::place::Place;
-use super::queue::Queue;
 use super::read::Readers;
-use super::reopen::PACE;
+use super::reopen::RETRY_INTERVAL;
 use super::schema;
-use super::table::{Heads, Sessions, Table, Trouble};
+use super::wal_stamp;
+use super::write_access::{self, WriteAccess, WriteConnection};
+use super::write_queue::WriteQueue;
+use super::write_tx::{JobError, RunHeads, Sessions, WriteTx};
 
-/// Unfinished runs the writer remembers. Beyond that it starts afresh and asks the file, a few microseconds a run.
-const HEADS: usize = 65_536;
+/// Unfinished runs that the writer keeps in memory. Beyond that the cache is cleared and runs are read from the file
+/// again, a few microseconds each.
+const MAX_HEADS: usize = 65_536;
 
 pub(super) struct Writer {
-    queue: Arc<Queue>,
-    others: Others,
-    place: Place,
+    queue: Arc<WriteQueue>,
+    deps: WriterDeps,
+    db_file: DbFile,
     options: Options,
     opening: i64,
-    access: Access,
-    /// When the file was last opened again, or was tried to be.
-    tried: Option<Instant>,
-    heads: Heads,
-    end: End,
-    resting: Vec<RunId>,
+    access: WriteAccess,
+    /// When the writer last tried to reopen the file.
+    last_reopen: Option<Instant>,
+    heads: RunHeads,
+    end: LogEnd,
+    cold_runs: Vec<RunId>,
     sessions: Sessions,
-    /// Prepares what is packed next.
+    /// The thread that prepares the next segments.
     packer: Option<JoinHandle<()>>,
-    /// What was told of its failures.
-    packing: Arc<Troubles>,
+    /// Failures of packing that were already logged.
+    pack_failures: Arc<Troubles>,
     checkpoints: Checkpoints,
-    /// Released last: whoever takes it next finds the connection closed.
-    _lock: Arc<FileLock>,
+    /// Released last, so that the next owner finds the connection closed.
+    _lock: Arc<OwnerLock>,
 }
 
-/// What the writer shares with others that have the file open in this process.
-pub(super) struct Others {
+/// What the writer shares with the other users of the file in this process.
+pub(super) struct WriterDeps {
     pub(super) readers: Arc<Readers>,
-    pub(super) tails: Arc<Tails>,
-    pub(super) check: Arc<Shared>,
+    pub(super) tails: Arc<JournalTails>,
+    pub(super) check: Arc<CheckState>,
 }
 
-/// An answer that is held back until the group is on disk.
+/// An answer that is sent once the group is on disk.
 enum Reply {
     Unit(Promise<()>, Result<(), StoreError>),
-    Taken(Promise<Taken>, Result<Taken, StoreError>),
-    Blob(Promise<blobs::Done>, Result<blobs::Done, StoreError>),
+    Claim(Promise<ClaimOutcome>, Result<ClaimOutcome, StoreError>),
+    DueClaims(Promise<Vec<DueClaim>>, Result<Vec<DueClaim>, StoreError>),
+    Blob(Promise<blobs::BlobOutcome>, Result<blobs::BlobOutcome, StoreError>),
     Tidied(Promise<Tidied>, Result<Tidied, StoreError>),
 }
 
 impl Reply {
-    /// Answers, with the group's failure if it failed: even a refusal may rest on what was not written.
-    fn give(self, failed: Option<&StoreError>) {
-        // Callbacks of strangers run here. One that panics must not take the writer with it.
+    /// Sends the answer, or the group's failure: if the group failed, even a refusal may depend on data that was not
+    /// written.
+    fn send(self, failed: Option<&StoreError>) {
+        // Callbacks run here. A panic in one must not stop the writer.
         let outcome = catch_unwind(AssertUnwindSafe(|| match (self, failed) {
             (Self::Unit(promise, result), None) => promise.answer(result),
-            (Self::Taken(promise, result), None) => promise.answer(result),
+            (Self::Claim(promise, result), None) => promise.answer(result),
+            (Self::DueClaims(promise, result), None) => promise.answer(result),
             (Self::Blob(promise, result), None) => promise.answer(result),
             (Self::Tidied(promise, result), None) => promise.answer(result),
             (Self::Unit(promise, _), Some(error)) => promise.answer(Err(error.clone())),
-            (Self::Taken(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::Claim(promise, _), Some(error)) => promise.answer(Err(error.clone())),
+            (Self::DueClaims(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Blob(promise, _), Some(error)) => promise.answer(Err(error.clone())),
             (Self::Tidied(promise, _), Some(error)) => promise.answer(Err(error.clone())),
         }));
         if outcome.is_err() {
-            tracing::error!("a callback that waited for a commit panicked");
+            tracing::error!("a callback panicked while it handled the answer to a commit");
         }
     }
 }
 
-/// The answers of a group, and why it failed if it did.
+/// The answers of a group, and the failure of the group if there was one.
 pub(super) struct Replies {
     replies: Vec<Reply>,
     failed: Option<StoreError>,
-    pub(super) spent: Spent,
+    pub(super) spent: SpentWrites,
 }
 
 impl Replies {
-    pub(super) fn give(self) {
+    pub(super) fn send(self) {
         for reply in self.replies {
-            reply.give(self.failed.as_ref());
+            reply.send(self.failed.as_ref());
         }
     }
 }
 
 impl Writer {
-    pub(super) fn new(opened: Opened, options: Options, queue: Arc<Queue>, others: Others) -> rusqlite::Result<Self> {
-        let Opened { lock, connection, place, opening, .. } = opened;
-        let end = others.tails.rebuild(&connection)?;
-        end.damaged.iter().for_each(|damage| others.check.notice(damage));
-        let access = Access::new(Link::new(connection, &place)?, queue.clone(), place.path.clone());
+    pub(super) fn new(
+        opened: OpenedFile,
+        options: Options,
+        queue: Arc<WriteQueue>,
+        deps: WriterDeps,
+    ) -> rusqlite::Result<Self> {
+        let OpenedFile { lock, connection, db_file, opening, .. } = opened;
+        let end = deps.tails.rebuild(&connection)?;
+        end.damaged.iter().for_each(|damage| deps.check.record(damage));
+        let access = WriteAccess::new(WriteConnection::new(connection, &db_file)?, queue.clone(), db_file.path.clone());
         Ok(Self {
             queue,
-            others,
-            place,
+            deps,
+            db_file,
             options,
             opening,
             access,
-            tried: None,
-            heads: Heads::default(),
+            last_reopen: None,
+            heads: RunHeads::default(),
             end,
-            resting: Vec::new(),
+            cold_runs: Vec::new(),
             sessions: Sessions::default(),
             packer: None,
-            packing: Arc::default(),
+            pack_failures: Arc::default(),
             checkpoints: Checkpoints::default(),
             _lock: lock,
         })
     }
 
-    /// Opens the file again if it can be had again.
-    pub(super) fn prepare(&mut self) {
-        if !self.access.is_open() && self.may_try() {
-            self.try_again();
+    /// Reopens the file after a failure, if it is time to try.
+    pub(super) fn reopen_if_due(&mut self) {
+        if !self.access.is_open() && self.may_reopen() {
+            self.try_reopen();
         }
     }
 
-    /// How many pages are in the write-ahead log.
+    /// The number of pages in the write-ahead log.
     #[cfg(test)]
-    pub(super) fn log_pages(&self) -> Option<i32> {
-        self.access.link().map(|link| link.pages.load(Ordering::Relaxed))
+    pub(super) fn wal_pages(&self) -> Option<i32> {
+        self.access.conn().map(|conn| conn.pages.load(Ordering::Relaxed))
     }
 
-    /// Meets a fault, without another try before its time.
+    /// Simulates a fault that is not retried at once.
     #[cfg(test)]
-    pub(super) fn meet(&mut self, fault: Fault) {
-        self.tried = Some(Instant::now());
-        self.give_up(fault);
+    pub(super) fn simulate_fault(&mut self, fault: Fault) {
+        self.last_reopen = Some(Instant::now());
+        self.drop_connection(fault);
     }
 
-    /// Forgets what it knows of runs.
+    /// Clears the cached run heads.
     #[cfg(test)]
-    pub(super) fn forget(&mut self) {
+    pub(super) fn forget_heads_for_test(&mut self) {
         self.heads.clear();
     }
 
-    /// Whether the file is open and nothing is to be done but to write.
-    pub(super) fn is_at_rest(&self) -> bool {
-        let pages = self.access.link().map(|link| link.pages.load(Ordering::Relaxed));
-        pages.is_some_and(|pages| self.checkpoints.is_at_rest(pages)) && !self.has_to_pack()
+    /// Whether the file is open and no maintenance is due.
+    pub(super) fn is_idle(&self) -> bool {
+        let pages = self.access.conn().map(|conn| conn.pages.load(Ordering::Relaxed));
+        pages.is_some_and(|pages| self.checkpoints.is_idle(pages)) && !self.has_to_pack()
     }
 
-    /// Says that a group was written. All that follows a group without taking time.
-    pub(super) fn note(&self) {
-        if let Some(link) = self.access.link() {
-            self.others.check.committed(link.pages.load(Ordering::Relaxed));
+    /// Reports a written group to the background check. Cheap enough to do after every group.
+    pub(super) fn report_commit(&self) {
+        if let Some(conn) = self.access.conn() {
+            self.deps.check.committed(conn.pages.load(Ordering::Relaxed));
         }
     }
 
-    /// Does what is to be done after a group, and may take a moment.
-    pub(super) fn look_after(&mut self) {
-        self.look_after_log();
+    /// Runs the maintenance that is due after a group. May take some time.
+    pub(super) fn maintain(&mut self) {
+        self.maintain_wal();
         self.pack();
     }
 
-    /// Closes in good order once everything is written.
-    pub(super) fn finish(mut self) {
-        if let Next::Failed(fault) = self.checkpoints.end() {
-            self.fail(fault);
+    /// Shuts down cleanly once everything is written.
+    pub(super) fn shut_down(mut self) {
+        if let CheckpointStep::Failed(fault) = self.checkpoints.finish() {
+            self.handle_fault(fault);
         }
         if let Some(packer) = self.packer.take() {
-            // Its connection must not be the last one. What it prepared is refused, and prepared again another day.
+            // The packer's connection must not be the last one to close. What it prepared is dropped and prepared again
+            // later.
             drop(packer.join());
         }
         self.close();
     }
 
-    fn look_after_log(&mut self) {
-        let Some(link) = self.access.link() else { return };
-        let pages = link.pages.load(Ordering::Relaxed);
-        self.note();
-        // Before any of the log is moved: see `lineage.rs`.
-        if self.checkpoints.begins(pages) && !self.stamp() {
+    fn maintain_wal(&mut self) {
+        let Some(conn) = self.access.conn() else { return };
+        let pages = conn.pages.load(Ordering::Relaxed);
+        self.report_commit();
+        // Before any of the log is copied into the file: see `wal_stamp.rs`.
+        if self.checkpoints.is_due(pages) && !self.stamp() {
             return;
         }
-        match self.checkpoints.look(&self.place, &self.options, pages) {
-            Next::Nothing => {}
-            Next::Rest => self.move_rest(),
-            Next::Failed(fault) => self.fail(fault),
+        match self.checkpoints.after_group(&self.db_file, &self.options, pages) {
+            CheckpointStep::Nothing => {}
+            CheckpointStep::Rest => self.checkpoint_rest(),
+            CheckpointStep::Failed(fault) => self.handle_fault(fault),
         }
     }
 
-    /// Whether the part of the log that is not packed has become long, and nobody is at it.
+    /// Whether the unpacked part of the log is too long and no packer is running.
     fn has_to_pack(&self) -> bool {
         let is_long = self.end.last - self.end.packed > i64::from(self.options.unpacked);
         is_long && self.access.is_open() && self.packer.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Has the oldest part of the log packed if it is time.
+    /// Starts a thread that packs the oldest part of the log, if that is due.
     fn pack(&mut self) {
         if !self.has_to_pack() {
             return;
         }
         let unpacked = i64::from(self.options.unpacked);
-        // Half of it, so that the rows of runs that go on now are not cut into small pieces.
+        // Half of it, so that the rows of active runs are not cut into small segments.
         let (packed, upto) = (self.end.packed, self.end.packed + (unpacked / 2).max(1));
-        let (place, queue, troubles) = (self.place.clone(), self.queue.clone(), self.packing.clone());
-        let check = self.others.check.clone();
-        let prepare = move || match pack::prepare(&place, packed, upto) {
+        let (db_file, queue, troubles) = (self.db_file.clone(), self.queue.clone(), self.pack_failures.clone());
+        let check = self.deps.check.clone();
+        let prepare = move || match pack::prepare(&db_file, packed, upto) {
             Ok(packed) => {
-                packed.damaged.iter().for_each(|damage| check.notice(damage));
+                packed.damaged.iter().for_each(|damage| check.record(damage));
                 let (promise, packing) = Promise::pair();
                 let (done, wait) = mpsc::channel::<()>();
                 packing.then(move |_| drop(done));
-                // Prepared again by a later group if the queue is full.
+                // If the queue is full, a later group prepares it again.
                 drop(queue.push(Job::Pack(packed, promise)));
                 let _ = wait.recv();
             }
-            // Not a loss: the log is as good as it was, and the next group has it tried again.
+            // Nothing is lost: the log is unchanged, and a later group tries again.
             Err(error) => {
-                if let Some(untold) = troubles.met(&error.to_string(), access::now()) {
-                    tracing::warn!(%error, untold, path = %place.path.display(), "the log could not be packed");
+                if let Some(untold) = troubles.met(&error.to_string(), write_access::now()) {
+                    tracing::warn!(%error, untold, path = %db_file.path.display(), "could not pack the log");
                 }
             }
         };
         self.packer = thread::Builder::new().name("windlass-pack".to_owned()).spawn(prepare).ok();
     }
 
-    /// Writes a group. Its answers are to be given, if there are any.
+    /// Writes a group. The caller sends the answers.
     pub(super) fn write(&mut self, jobs: &mut Vec<Job>) -> Replies {
         if jobs.is_empty() {
             return Replies { replies: Vec::new(), failed: None, spent: Vec::new() };
@@ -248,124 +259,132 @@ impl Writer {
         let (mut spent, packed) = (Vec::with_capacity(jobs.len()), self.end.packed);
         let (replies, failed) = self.transact(jobs, &mut spent);
         match &failed {
-            Some(failure) if was_open => self.fail(failure.fault.clone()),
+            Some(failure) if was_open => self.handle_fault(failure.fault.clone()),
             Some(_) => {}
             None => {
-                self.others.tails.publish(&mut self.end.moved, self.end.last);
+                self.deps.tails.publish(&mut self.end.changed_tails, self.end.last);
                 if self.end.packed != packed {
-                    self.others.tails.forget(self.end.packed);
+                    self.deps.tails.forget(self.end.packed);
                 }
                 self.forget_heads();
             }
         }
-        Replies { replies, failed: failed.map(|failure| failure.told), spent }
+        Replies { replies, failed: failed.map(|failure| failure.error), spent }
     }
 
     fn forget_heads(&mut self) {
-        for run in self.resting.drain(..) {
-            if self.heads.get(&run).is_some_and(|head| head.is_at_rest()) {
+        for run in self.cold_runs.drain(..) {
+            if self.heads.get(&run).is_some_and(|head| head.is_cold()) {
                 self.heads.remove(&run);
             }
         }
-        if self.heads.len() > HEADS {
+        if self.heads.len() > MAX_HEADS {
             self.heads.clear();
         }
     }
 
-    /// Does all jobs in one transaction. The answers count only if nothing failed.
-    fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut Spent) -> (Vec<Reply>, Option<Failure>) {
-        // One statement is a transaction of its own.
+    /// Runs all jobs in one transaction. The answers are valid only if nothing failed.
+    fn transact(&mut self, jobs: &mut Vec<Job>, spent: &mut SpentWrites) -> (Vec<Reply>, Option<Failure>) {
+        // A single statement is a transaction by itself.
         let single = matches!(jobs[..], [Job::Write(ref write, _)] if write.only_appends());
         let mut failed = self.begin(single).err();
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs.drain(..) {
             replies.push(match job {
                 Job::Write(write, promise) => {
-                    let written = self.one(&mut failed, |table| table.write(&write));
+                    let written = self.run_job(&mut failed, |table| table.write(&write));
                     spent.push(write);
                     Reply::Unit(promise, written)
                 }
                 Job::Claim(run, by, promise) => {
-                    Reply::Taken(promise, self.one(&mut failed, |table| table.claim(run, by)))
+                    Reply::Claim(promise, self.run_job(&mut failed, |table| table.claim(run, by)))
+                }
+                Job::ClaimDue(by, limit, promise) => {
+                    Reply::DueClaims(promise, self.run_job(&mut failed, |table| table.claim_due(by, limit)))
                 }
                 Job::Renew(worker, until, promise) => {
-                    Reply::Unit(promise, self.one(&mut failed, |table| table.renew(worker, until)))
+                    Reply::Unit(promise, self.run_job(&mut failed, |table| table.renew(worker, until)))
                 }
                 Job::Blob(step, promise) => {
-                    let work = |table: &mut Table<'_>| blobs::work(table.connection, table.opening, &step);
-                    Reply::Blob(promise, self.one(&mut failed, work))
+                    let work = |table: &mut WriteTx<'_>| blobs::work(table.connection, table.opening, &step);
+                    Reply::Blob(promise, self.run_job(&mut failed, work))
                 }
                 Job::Release(run, epoch, promise) => {
-                    Reply::Unit(promise, self.one(&mut failed, |table| table.release(run, epoch)))
+                    Reply::Unit(promise, self.run_job(&mut failed, |table| table.release(run, epoch)))
                 }
-                Job::Tidy(chores, promise) => {
-                    Reply::Tidied(promise, self.one(&mut failed, |table| table.tidy(&chores)))
+                Job::Tidy(work, promise) => {
+                    Reply::Tidied(promise, self.run_job(&mut failed, |table| table.tidy(&work)))
                 }
                 Job::Purge(run, now, promise) => {
-                    Reply::Tidied(promise, self.one(&mut failed, |table| table.purge(run, now)))
+                    Reply::Tidied(promise, self.run_job(&mut failed, |table| table.purge(run, now)))
                 }
-                Job::Pack(packed, promise) => Reply::Unit(promise, self.one(&mut failed, |table| table.pack(&packed))),
+                Job::Pack(packed, promise) => {
+                    Reply::Unit(promise, self.run_job(&mut failed, |table| table.pack(&packed)))
+                }
             });
         }
         if failed.is_none()
             && !single
-            && let Some(link) = self.access.link()
-            && let Err(error) = link.run("COMMIT")
+            && let Some(conn) = self.access.conn()
+            && let Err(error) = conn.run("COMMIT")
         {
-            failed = Some(Failure::unknown(&error, &self.place.path));
+            failed = Some(Failure::unknown(&error, &self.db_file.path));
         }
         (replies, failed)
     }
 
-    /// Opens a transaction, if the file is there. Until this has succeeded, nothing of the group is written. A single
-    /// statement needs none.
+    /// Begins a transaction, after checking that the file is still in place. Nothing of the group is written before
+    /// this succeeds. A single statement needs no explicit transaction.
     fn begin(&mut self, single: bool) -> Result<(), Failure> {
-        let place = &self.place;
-        let begun = self.access.link_mut().and_then(|link| {
-            link.check(place)?;
+        let db_file = &self.db_file;
+        let begun = self.access.conn_mut().and_then(|conn| {
+            conn.check(db_file)?;
             match single {
                 true => Ok(()),
-                false => link.run("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error)),
+                false => conn.run("BEGIN IMMEDIATE").map_err(|error| Fault::of(&error)),
             }
         });
-        begun.map_err(|fault| Failure::before(fault, &self.place.path))
+        begun.map_err(|fault| Failure::before(fault, &self.db_file.path))
     }
 
-    fn one<T>(
+    fn run_job<T>(
         &mut self,
         failed: &mut Option<Failure>,
-        work: impl FnOnce(&mut Table<'_>) -> Result<T, Trouble>,
+        work: impl FnOnce(&mut WriteTx<'_>) -> Result<T, JobError>,
     ) -> Result<T, StoreError> {
         if let Some(failure) = failed {
-            return Err(failure.told.clone());
+            return Err(failure.error.clone());
         }
-        let Some(mut table) = self.table() else { return Err(StoreError::Unavailable("it is closed".to_owned())) };
-        work(&mut table).map_err(|trouble| match trouble {
-            Trouble::Refused(error) => {
+        let Some(mut table) = self.table() else {
+            return Err(StoreError::Unavailable("the store is closed".to_owned()));
+        };
+        work(&mut table).map_err(|error| match error {
+            JobError::Refused(error) => {
                 if let StoreError::Damaged { run, place } = &error {
-                    self.others.check.notice(&Damage { run: *run, place: place.clone() });
+                    self.deps.check.record(&Damage { run: *run, location: place.clone() });
                 }
                 error
             }
-            Trouble::Sql(error) => failed.insert(Failure::unknown(&error, &self.place.path)).told.clone(),
+            JobError::Sql(error) => failed.insert(Failure::unknown(&error, &self.db_file.path)).error.clone(),
         })
     }
 
-    /// The file, if it is open, with what is known of it.
-    fn table(&mut self) -> Option<Table<'_>> {
-        Some(Table {
-            connection: &self.access.link()?.connection,
+    /// The transaction with the writer's caches, if the file is open.
+    fn table(&mut self) -> Option<WriteTx<'_>> {
+        Some(WriteTx {
+            connection: &self.access.conn()?.sqlite,
             heads: &mut self.heads,
             end: &mut self.end,
-            tails: &self.others.tails,
-            resting: &mut self.resting,
+            tails: &self.deps.tails,
+            cold_runs: &mut self.cold_runs,
             opening: self.opening,
             sessions: &mut self.sessions,
         })
     }
 
-    /// Moves what is left of the log. If that is all of it, the log begins again with the next transaction.
-    pub(super) fn move_rest(&mut self) {
+    /// Copies the rest of the write-ahead log into the file. If nothing is left, the log restarts with the next
+    /// transaction.
+    pub(super) fn checkpoint_rest(&mut self) {
         if self.stamp() {
             self.checkpoint(CheckpointMode::PASSIVE);
             self.stamp();
@@ -373,88 +392,90 @@ impl Writer {
     }
 
     fn checkpoint(&mut self, mode: CheckpointMode) {
-        let Some(link) = self.access.link() else { return };
-        let moved = self
-            .place
-            .check_both(link.log)
-            .and_then(|()| link.connection.wal_checkpoint_v2(Some("main"), mode).map_err(|error| Fault::of(&error)));
-        match moved {
-            // What somebody who reads is still looking at is moved the next time.
+        let Some(conn) = self.access.conn() else { return };
+        let result = self
+            .db_file
+            .check_with_wal(conn.wal)
+            .and_then(|()| conn.sqlite.wal_checkpoint_v2(Some("main"), mode).map_err(|error| Fault::of(&error)));
+        match result {
+            // Pages that a reader still uses are copied by the next checkpoint.
             Ok(_) | Err(Fault::Busy) => {}
-            // What was answered is safe in the log; but a disk that did not take it once is not built on.
-            Err(fault) => self.fail(fault),
+            // Answered commits are safe in the log, but a disk that failed once must be verified before it is used
+            // again.
+            Err(fault) => self.handle_fault(fault),
         }
     }
 
-    /// Stamps the file, or fails.
+    /// Stamps the file. Returns false, after handling the fault, if that failed.
     fn stamp(&mut self) -> bool {
-        let Some(link) = self.access.link() else { return false };
-        let stamped = lineage::stamp(&link.connection, self.options.shared);
-        stamped.map_err(|error| self.fail(Fault::of(&error))).is_ok()
+        let Some(conn) = self.access.conn() else { return false };
+        let stamped = wal_stamp::stamp(&conn.sqlite, self.options.shared);
+        stamped.map_err(|error| self.handle_fault(Fault::of(&error))).is_ok()
     }
 
-    /// Gives up the connection, and goes on at once if that is possible, but not over and over.
-    fn fail(&mut self, fault: Fault) {
-        self.give_up(fault);
-        if self.may_try() {
-            self.try_again();
+    /// Drops the connection after a fault, and reopens the file at once unless it failed a moment ago.
+    fn handle_fault(&mut self, fault: Fault) {
+        self.drop_connection(fault);
+        if self.may_reopen() {
+            self.try_reopen();
         }
     }
 
-    /// Closing the connection rolls back, and what was remembered may not be what the file says now.
-    fn give_up(&mut self, fault: Fault) {
+    /// Closes the connection, which rolls back, and clears the caches, which may not match the file any more.
+    fn drop_connection(&mut self, fault: Fault) {
         self.heads.clear();
-        self.resting.clear();
+        self.cold_runs.clear();
         self.sessions.clear();
-        self.access.lost(fault);
+        self.access.set_failed(fault);
     }
 
-    /// A disk that fails again right after it was opened again gets a pause. What fails for a reason of its own does not
-    /// keep the others waiting.
-    fn may_try(&self) -> bool {
-        let pause = self.access.outage().is_some_and(|outage| outage.fault.is_of_the_disk());
-        !pause || self.tried.is_none_or(|tried| tried.elapsed() >= PACE)
+    /// Disk faults are retried at intervals. Other faults are retried at once, so that they do not delay other commits.
+    fn may_reopen(&self) -> bool {
+        let pause = self.access.outage().is_some_and(|outage| outage.fault.is_disk_fault());
+        !pause || self.last_reopen.is_none_or(|tried| tried.elapsed() >= RETRY_INTERVAL)
     }
 
-    /// Tries to go on after a failure.
-    pub(super) fn try_again(&mut self) {
+    /// Tries to reopen the file after a failure.
+    pub(super) fn try_reopen(&mut self) {
         let Some(outage) = self.access.outage_mut() else { return };
-        self.tried = Some(Instant::now());
-        // A check reads for minutes, and a log that somebody reads cannot be emptied.
-        self.others.check.pause(true);
-        let ended = outage.end(&self.place, &self.options).and_then(|link| {
-            let end = self.others.tails.rebuild(&link.connection).map_err(|error| Fault::of(&error))?;
-            Ok((link, end))
+        self.last_reopen = Some(Instant::now());
+        // A check may read for minutes, and the log cannot be emptied while a reader uses it.
+        self.deps.check.pause(true);
+        let ended = outage.reopen(&self.db_file, &self.options).and_then(|conn| {
+            let end = self.deps.tails.rebuild(&conn.sqlite).map_err(|error| Fault::of(&error))?;
+            Ok((conn, end))
         });
-        self.others.check.pause(false);
+        self.deps.check.pause(false);
         match ended {
-            Ok((link, end)) => {
-                // They may be connected to files that are not there any more.
-                self.others.readers.close();
-                end.damaged.iter().for_each(|damage| self.others.check.notice(damage));
+            Ok((conn, end)) => {
+                // Idle readers may be connected to files that were replaced.
+                self.deps.readers.close();
+                end.damaged.iter().for_each(|damage| self.deps.check.record(damage));
                 self.end = end;
                 self.checkpoints = Checkpoints::default();
-                self.access.regained(link);
+                self.access.set_open(conn);
             }
-            Err(fault) => self.access.lost(fault),
+            Err(fault) => self.access.set_failed(fault),
         }
     }
 
-    /// Marks the file as closed in good order, as far as it lets us.
+    /// Marks the file as closed cleanly, if it can be written.
     fn close(&mut self) {
-        self.try_again();
-        let Some(link) = self.access.link() else {
-            tracing::error!(path = %self.place.path.display(), "closed while the file takes no commits");
+        self.try_reopen();
+        let Some(conn) = self.access.conn() else {
+            tracing::error!(path = %self.db_file.path.display(), "closed the store while its file could not be written");
             return;
         };
-        let placed = self.place.check_both(link.log);
-        let marked = placed.and_then(|()| match self.others.check.is_fine() {
-            true => schema::mark_clean(&link.connection).map_err(|error| Fault::of(&error)),
+        let in_place = self.db_file.check_with_wal(conn.wal);
+        let marked = in_place.and_then(|()| match self.deps.check.is_fine() {
+            true => schema::mark_clean(&conn.sqlite).map_err(|error| Fault::of(&error)),
             false => Ok(()),
         });
         match marked {
             Ok(()) => self.checkpoint(CheckpointMode::TRUNCATE),
-            Err(fault) => tracing::error!(error = fault.sentence(&self.place.path), "not closed in good order"),
+            Err(fault) => {
+                tracing::error!(error = fault.sentence(&self.db_file.path), "the store was not closed cleanly")
+            }
         }
     }
 }

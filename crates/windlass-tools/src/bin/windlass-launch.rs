@@ -1,4 +1,4 @@
-//! The launcher as a program of its own, for whoever uses the library without the `windlass` binary.
+//! The launcher as a separate program, for users of the library who do not have the `windlass` binary.
 
 use std::process::ExitCode;
 

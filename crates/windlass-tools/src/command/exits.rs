@@ -1,4 +1,4 @@
-//! What the end of a command says about the call.
+//! How the end of a command decides the result of the call.
 
 use serde::{Deserialize, Serialize};
 use windlass::{Effect, ToolError};
@@ -7,24 +7,24 @@ use windlass::{Effect, ToolError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// It worked; its output counts.
+    /// It succeeded; its output is the result.
     Ok,
     /// The arguments are wrong.
     InvalidArguments,
-    /// It cannot work now.
+    /// It cannot run now.
     Unavailable,
     /// It failed.
     Failed,
-    /// It failed without having done anything, and may be tried again, also if it acts once.
+    /// It failed without having done anything. It may be retried, also if its effect is `once`.
     Retry,
-    /// It may not do that.
+    /// The action is not permitted.
     Denied,
-    /// It may have been done, and the command cannot tell.
+    /// The action may have happened; the command does not know.
     InDoubt,
 }
 
 impl Exit {
-    /// What a code means where nobody said otherwise.
+    /// The default meaning of an exit code.
     pub fn of(code: i32) -> Self {
         match code {
             0 => Self::Ok,
@@ -36,23 +36,23 @@ impl Exit {
         }
     }
 
-    /// What death by a signal means where nobody said otherwise. The command had begun, and a signal says nothing about what it
-    /// did: what acts once is in doubt. What may be repeated is, unless it would only end the same way again.
+    /// The default meaning of death by a signal. The command had begun, and a signal does not show how far it came: an
+    /// effect of `once` is in doubt. Other effects are retried, unless the command would only end the same way again.
     pub fn of_signal(signal: i32, effect: Effect) -> Self {
         match effect {
             Effect::Once => Self::InDoubt,
-            _ if OWN.contains(&signal) => Self::Failed,
+            _ if SELF_INFLICTED.contains(&signal) => Self::Failed,
             Effect::Readonly => Self::Retry,
             Effect::Idempotent => Self::InDoubt,
         }
     }
 
-    /// The same for a command that was ended because it took more than it may.
+    /// The meaning of a command that was killed because it exceeded a limit.
     pub(crate) fn of_limit(effect: Effect) -> Self {
         if effect == Effect::Once { Self::InDoubt } else { Self::Failed }
     }
 
-    /// The error it stands for, if it does.
+    /// The error of the call, unless it succeeded.
     pub(crate) fn error(self, message: String) -> Option<ToolError> {
         Some(match self {
             Self::Ok => return None,
@@ -66,12 +66,12 @@ impl Exit {
     }
 }
 
-/// Signals that are a command's own doing, or tell of a limit it ran into: ILL, TRAP, ABRT, BUS, FPE, SEGV, PIPE, ALRM, STKFLT,
-/// XCPU, XFSZ and SYS. All others come from outside.
-const OWN: [i32; 12] = [4, 5, 6, 7, 8, 11, 13, 14, 16, 24, 25, 31];
+/// Signals that a command causes itself, or that report a limit it exceeded: ILL, TRAP, ABRT, BUS, FPE, SEGV, PIPE,
+/// ALRM, STKFLT, XCPU, XFSZ and SYS. All others come from outside.
+const SELF_INFLICTED: [i32; 12] = [4, 5, 6, 7, 8, 11, 13, 14, 16, 24, 25, 31];
 
-/// The signal that a code stands for: shells, and programs that catch one, end with 128 and its number. 128 and 129 are also what
-/// programs such as git end with by themselves.
+/// The signal that an exit code represents: shells, and programs that catch a signal, exit with 128 plus its number.
+/// Programs such as git also exit with 128 and 129 for other reasons.
 pub(crate) fn signal_of(code: i32) -> Option<i32> {
     (130..=159).contains(&code).then(|| code - 128)
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_mean_what_the_table_says() {
+    fn exit_codes_have_their_documented_meaning() {
         for (code, kind) in [
             (1, "failed"),
             (2, "failed"),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn w01_a_signal_says_nothing_about_what_was_done() {
+    fn w01_death_by_signal_leaves_a_once_effect_in_doubt() {
         let (kill, term, segv, xcpu) = (9, 15, 11, 24);
         for signal in [kill, term, segv, xcpu, 40] {
             assert_eq!(Exit::of_signal(signal, Effect::Once), Exit::InDoubt, "{signal}");

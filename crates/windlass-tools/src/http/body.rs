@@ -8,8 +8,8 @@ use super::request::Problem;
 use super::template::{Scope, Template};
 use crate::encode;
 
-/// What is sent. A text in JSON that is one place and nothing else (`"{args.x}"`) becomes the argument itself, with its type;
-/// in an object it is left out where the argument is not given.
+/// The body. A JSON string that is a single placeholder (`"{args.x}"`) becomes the argument itself, with its type; as a
+/// field of an object it is omitted if the argument is not given.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Body {
     Json(Json),
@@ -25,7 +25,7 @@ pub(crate) enum Json {
 }
 
 impl Json {
-    /// Reads every text in a value as a template.
+    /// Parses every string in a value as a template.
     pub(crate) fn parse(value: &Value, pointer: &str) -> Result<Self, Problem> {
         Ok(match value {
             Value::String(text) => {
@@ -47,7 +47,7 @@ impl Json {
         })
     }
 
-    /// The value, or nothing where it is an argument that is not given.
+    /// The value; none if it is an argument that is not given.
     fn fill(&self, scope: &mut Scope<'_>) -> Result<Option<Value>, ToolError> {
         Ok(Some(match self {
             Self::Literal(value) => value.clone(),
@@ -82,7 +82,7 @@ impl Json {
 }
 
 impl Body {
-    /// Its media type and its bytes.
+    /// Its media type and bytes.
     pub(crate) fn fill(&self, scope: &mut Scope<'_>) -> Result<(&'static str, Bytes), ToolError> {
         match self {
             Self::Json(json) => {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_keeps_its_type_where_it_stands_alone() {
+    fn an_argument_that_is_a_whole_value_keeps_its_type() {
         let args = json!({"n": 5, "list": [1, "two"], "o": {"deep": null}, "name": "Ann \"}"});
         let body = json_body(json!({
             "n": "{args.n}", "list": "{args.list}", "deep": "{args.o.deep}", "greeting": "Hi {args.name} {args.n}",
@@ -146,18 +146,18 @@ mod tests {
         );
         assert_eq!(fill(&json_body(json!("{args}")), &json!({"a": 1})).unwrap(), r#"{"a":1}"#);
         let error = fill(&json_body(json!({"x": "a {args.list}"})), &args).unwrap_err();
-        assert!(error.to_string().contains("a list is not usable here"), "{error}");
+        assert!(error.to_string().contains("a list cannot be used here"), "{error}");
     }
 
     #[test]
-    fn a_bad_place_in_a_body_is_named_by_its_pointer() {
+    fn an_invalid_placeholder_in_a_body_is_located_by_a_pointer() {
         let problem = Json::parse(&json!({"a/b": [1, {"c": "{nope}"}]}), "body").unwrap_err();
         assert_eq!(problem.place, "body/a~1b/1/c");
     }
 
     proptest! {
         #[test]
-        fn e26_no_argument_leaves_its_slot_in_a_body(text in any::<String>()) {
+        fn e26_an_argument_stays_within_its_placeholder_in_a_body(text in any::<String>()) {
             let args = json!({"x": text});
             let body = json_body(json!({"a": "{args.x}", "b": "<{args.x}>", "c": 1}));
             let sent: Value = serde_json::from_str(&fill(&body, &args).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! One request and its answer, as an attempt.
+//! One request and its response, as an attempt.
 
 use std::time::SystemTime;
 
@@ -6,20 +6,20 @@ use serde_json::{Map, Value, json};
 use windlass::{Artifact, Call, Content, Effect, Output, ToolError, ToolResult};
 
 use super::status;
-use crate::net::{Answer, Client, HeaderName, HeaderValue, Method, NetError, Outgoing, Trouble};
+use crate::net::{Client, HeaderName, HeaderValue, Method, NetError, NetErrorKind, Outgoing, Response};
 use crate::secret::Redactor;
 
-/// How much of an answer that failed is shown.
+/// Characters that are shown of a failed response.
 const EXCERPT: usize = 600;
-/// Largest answer that is neither JSON nor text and is kept in the record; larger ones are stored beside it.
+/// Largest response that is neither JSON nor text and is stored in the record; larger ones are stored as artifacts.
 const INLINE: usize = 64 * 1024;
 
-/// What there is to an exchange besides the request.
+/// Settings of an exchange besides the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    /// Where the idempotency key goes.
+    /// The header of the idempotency key.
     pub(crate) key_header: HeaderName,
-    /// Headers of the answer that are part of the result.
+    /// Headers of the response that are part of the result.
     pub(crate) shown: Vec<HeaderName>,
 }
 
@@ -29,7 +29,7 @@ impl Default for Exchange {
     }
 }
 
-/// Sends a request and makes an outcome of what comes back. No secret that was sent is in it.
+/// Sends a request and turns the response into an outcome, without any secret that was sent.
 pub(crate) async fn exchange(
     client: &Client,
     call: &Call,
@@ -38,11 +38,11 @@ pub(crate) async fn exchange(
     seen: &Redactor,
 ) -> ToolResult<Output> {
     let method = outgoing.method.clone();
-    let answer = send(client, call, outgoing, how).await.map_err(|error| without_answer(&error, call.effect()));
-    let result = match answer {
-        Ok(answer) => match failure(&method, &answer, call.effect()) {
+    let response = send(client, call, outgoing, how).await.map_err(|error| no_response(&error, call.effect()));
+    let result = match response {
+        Ok(response) => match failure(&method, &response, call.effect()) {
             Some(error) => Err(error),
-            None => output(call, &method, &answer, how, seen).await.map_err(|error| unkept(error, call.effect())),
+            None => output(call, &method, &response, how, seen).await.map_err(|error| not_stored(error, call.effect())),
         },
         Err(error) => Err(error),
     };
@@ -60,7 +60,7 @@ pub(super) async fn send(
     call: &Call,
     mut outgoing: Outgoing,
     how: &Exchange,
-) -> Result<Answer, NetError> {
+) -> Result<Response, NetError> {
     if call.effect() != Effect::Readonly
         && let Ok(key) = HeaderValue::from_str(&call.idempotency_key())
     {
@@ -69,38 +69,40 @@ pub(super) async fn send(
     client.send(outgoing).await
 }
 
-/// What it means that there is no answer.
-fn without_answer(error: &NetError, effect: Effect) -> ToolError {
+/// The error for a request without a response.
+fn no_response(error: &NetError, effect: Effect) -> ToolError {
     let message = error.to_string();
-    match (error.trouble, error.sent) {
-        (Trouble::Refused, false) => ToolError::denied(message),
-        // Nothing has happened, for certain.
+    match (error.kind, error.sent) {
+        (NetErrorKind::Refused, false) => ToolError::denied(message),
+        // The request certainly had no effect.
         (_, false) => ToolError::retryable(message),
         (_, true) if effect == Effect::Once => ToolError::in_doubt(message),
-        (Trouble::Refused, true) => ToolError::denied(message),
-        (Trouble::Unusable, true) => ToolError::failed(message),
+        (NetErrorKind::Refused, true) => ToolError::denied(message),
+        (NetErrorKind::Unusable, true) => ToolError::failed(message),
         (_, true) if effect == Effect::Readonly => ToolError::retryable(message),
         (_, true) => ToolError::in_doubt(message),
     }
 }
 
-/// What it means that an answer came and could not be kept.
-fn unkept(error: ToolError, effect: Effect) -> ToolError {
+/// The error for a response that could not be stored.
+fn not_stored(error: ToolError, effect: Effect) -> ToolError {
     match effect {
-        Effect::Once => ToolError::in_doubt(format!("it was done, but its answer could not be kept: {error}")),
+        Effect::Once => {
+            ToolError::in_doubt(format!("the request succeeded, but its response could not be stored: {error}"))
+        }
         _ => error,
     }
 }
 
-fn failure(method: &Method, answer: &Answer, effect: Effect) -> Option<ToolError> {
-    if answer.status.is_success() {
+fn failure(method: &Method, response: &Response, effect: Effect) -> Option<ToolError> {
+    if response.status.is_success() {
         return None;
     }
-    let text = String::from_utf8_lossy(&answer.body);
+    let text = String::from_utf8_lossy(&response.body);
     let excerpt: String = text.trim().chars().take(EXCERPT).collect();
-    let said = if excerpt.is_empty() { String::new() } else { format!(": {excerpt}") };
-    let message = format!("{method} {} answered {}{said}", answer.url.place(), answer.status);
-    status::error_of(answer.status, effect, status::delay_of(&answer.headers, SystemTime::now()), message)
+    let detail = if excerpt.is_empty() { String::new() } else { format!(": {excerpt}") };
+    let message = format!("{method} {} answered {}{detail}", response.url.without_query(), response.status);
+    status::error_of(response.status, effect, status::delay_of(&response.headers, SystemTime::now()), message)
 }
 
 fn redacted(error: ToolError, seen: &Redactor) -> ToolError {
@@ -114,75 +116,82 @@ fn redacted(error: ToolError, seen: &Redactor) -> ToolError {
     }
 }
 
-/// The output an answer is: JSON as it is, text as text, anything else as a file.
-async fn output(call: &Call, method: &Method, answer: &Answer, how: &Exchange, seen: &Redactor) -> ToolResult<Output> {
-    let mut output = if *method == Method::HEAD || answer.body.is_empty() {
+/// The output for a response: JSON as it is, text as text, anything else as a file.
+async fn output(
+    call: &Call,
+    method: &Method,
+    response: &Response,
+    how: &Exchange,
+    seen: &Redactor,
+) -> ToolResult<Output> {
+    let mut output = if *method == Method::HEAD || response.body.is_empty() {
         Output::value(Value::Null)
-    } else if let Some(value) = readable(answer) {
+    } else if let Some(value) = readable(response) {
         Output::value(value)
     } else {
-        file(call, answer).await?
+        file(call, response).await?
     };
     if !how.shown.is_empty() || *method == Method::HEAD {
-        output.value = json!({"status": answer.status.as_u16(), "headers": shown(answer, how), "body": output.value});
+        output.value =
+            json!({"status": response.status.as_u16(), "headers": shown(response, how), "body": output.value});
     }
     seen.redact_value(&mut output.value);
     Ok(output)
 }
 
-fn shown(answer: &Answer, how: &Exchange) -> Map<String, Value> {
+fn shown(response: &Response, how: &Exchange) -> Map<String, Value> {
     let all = how.shown.is_empty();
-    let names = answer.headers.keys().filter(|name| all || how.shown.contains(name));
+    let names = response.headers.keys().filter(|name| all || how.shown.contains(name));
     names
         .map(|name| {
-            let values = answer.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
+            let values = response.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
             (name.to_string(), Value::from(values.collect::<Vec<_>>().join(", ")))
         })
         .collect()
 }
 
-/// The media type of an answer, without its parameters.
-fn media_type(answer: &Answer) -> String {
-    let text = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+/// The media type of a response, without its parameters.
+fn media_type(response: &Response) -> String {
+    let text = response.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-pub(super) fn json_of(answer: &Answer) -> Option<Value> {
-    let media_type = media_type(answer);
+pub(super) fn json_of(response: &Response) -> Option<Value> {
+    let media_type = media_type(response);
     let is_json = media_type == "application/json" || media_type.ends_with("+json") || media_type == "text/json";
-    is_json.then(|| serde_json::from_slice(&answer.body).ok()).flatten()
+    is_json.then(|| serde_json::from_slice(&response.body).ok()).flatten()
 }
 
-fn readable(answer: &Answer) -> Option<Value> {
-    if let Some(value) = json_of(answer) {
+fn readable(response: &Response) -> Option<Value> {
+    if let Some(value) = json_of(response) {
         return Some(value);
     }
-    let kind = media_type(answer);
+    let kind = media_type(response);
     let is_text = kind.is_empty()
         || kind.starts_with("text/")
         || kind.ends_with("+xml")
         || kind.ends_with("json")
         || matches!(kind.as_str(), "application/xml" | "application/javascript" | "application/x-www-form-urlencoded");
-    let text = std::str::from_utf8(&answer.body).ok().map(|text| Value::from(text.trim_start_matches('\u{feff}')));
+    let text = std::str::from_utf8(&response.body).ok().map(|text| Value::from(text.trim_start_matches('\u{feff}')));
     match text {
         Some(text) if is_text => Some(text),
-        // Another encoding: most of it can be read.
-        None if kind.starts_with("text/") => Some(String::from_utf8_lossy(&answer.body).into()),
+        // Not UTF-8: replace what cannot be decoded.
+        None if kind.starts_with("text/") => Some(String::from_utf8_lossy(&response.body).into()),
         _ => None,
     }
 }
 
-async fn file(call: &Call, answer: &Answer) -> ToolResult<Output> {
-    let media_type = Some(media_type(answer)).filter(|kind| !kind.is_empty());
+async fn file(call: &Call, response: &Response) -> ToolResult<Output> {
+    let media_type = Some(media_type(response)).filter(|kind| !kind.is_empty());
     let media_type = media_type.unwrap_or_else(|| "application/octet-stream".to_owned());
-    let artifact = if answer.body.len() <= INLINE {
-        Artifact::new(media_type.clone(), answer.body.as_ref())
+    let artifact = if response.body.len() <= INLINE {
+        Artifact::new(media_type.clone(), response.body.as_ref())
     } else {
         let mut writer = call.new_artifact(media_type.clone());
-        writer.write(&answer.body).await?;
+        writer.write(&response.body).await?;
         writer.finish().await?
     };
-    let value = json!({"media_type": media_type, "size": answer.body.len()});
+    let value = json!({"media_type": media_type, "size": response.body.len()});
     let content = match media_type.split('/').next() {
         Some("image") => Content::Image(artifact),
         Some("audio") => Content::Audio(artifact),

@@ -1,24 +1,25 @@
-//! Asking the other side whether it happened.
+//! Asks the server whether a request happened.
 
 use std::sync::Arc;
 
 use serde_json::Value;
-use windlass::{Output, Reconciled, Tool, ToolError, ToolResult};
+use windlass::tool::Reconciled;
+use windlass::{Output, Tool, ToolError, ToolResult};
 
 use super::exchange::{Exchange, json_of, send};
 use super::request::Request;
-use crate::net::{Answer, Client};
+use crate::net::{Client, Response};
 
-/// How an answer tells whether a request happened.
+/// How a response shows whether a request happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HappenedWhen {
-    /// It says so in JSON: `{"happened": VALUE}`, `{"did_not_happen": true}` or `{"unknown": true}`.
-    Told,
-    /// By its status. With one of the first it happened, and the body is its result; with one of the second it did not.
+    /// The body says so in JSON: `{"happened": VALUE}`, `{"did_not_happen": true}` or `{"unknown": true}`.
+    Reported,
+    /// The status shows it.
     Status {
-        /// It happened.
+        /// It happened, and the body is its result.
         happened: Vec<u16>,
-        /// It did not.
+        /// It did not happen.
         did_not_happen: Vec<u16>,
     },
 }
@@ -31,8 +32,8 @@ impl Default for HappenedWhen {
 }
 
 impl Request {
-    /// Lets this request settle doubts about a tool's attempts. It must change nothing; `{key}` is the key the attempts were
-    /// made under. An answer that says neither leaves the doubt to policy and people.
+    /// Lets this request settle doubts about the attempts of a tool. It must change nothing; `{key}` is the idempotency
+    /// key of the attempts. A response that decides neither leaves the doubt to the policy and the operators.
     pub fn reconcile(self, client: Client, tool: Tool, when: HappenedWhen) -> Tool {
         let this = Arc::new((self, client, when));
         tool.reconcile(move |call| {
@@ -40,9 +41,9 @@ impl Request {
             async move {
                 let (request, client, when) = &*this;
                 let (outgoing, seen) = request.fill(&call)?;
-                let answer = send(client, &call, outgoing, &Exchange::default()).await;
-                let answer = answer.map_err(|error| ToolError::failed(seen.redact(&error.to_string())))?;
-                let found = judge(&answer, when)?;
+                let response = send(client, &call, outgoing, &Exchange::default()).await;
+                let response = response.map_err(|error| ToolError::failed(seen.redact(&error.to_string())))?;
+                let found = judge(&response, when)?;
                 Ok(match found {
                     Reconciled::Happened(mut value) => {
                         seen.redact_value(&mut value);
@@ -56,32 +57,32 @@ impl Request {
     }
 }
 
-fn judge(answer: &Answer, when: &HappenedWhen) -> ToolResult<Reconciled<Value>> {
-    let status = answer.status.as_u16();
+fn judge(response: &Response, when: &HappenedWhen) -> ToolResult<Reconciled<Value>> {
+    let status = response.status.as_u16();
     match when {
         HappenedWhen::Status { happened, .. } if happened.contains(&status) => {
-            let text = || String::from_utf8_lossy(&answer.body).into_owned();
+            let text = || String::from_utf8_lossy(&response.body).into_owned();
             let value =
-                if answer.body.is_empty() { Value::Null } else { json_of(answer).unwrap_or_else(|| text().into()) };
+                if response.body.is_empty() { Value::Null } else { json_of(response).unwrap_or_else(|| text().into()) };
             Ok(Reconciled::Happened(value))
         }
         HappenedWhen::Status { did_not_happen, .. } if did_not_happen.contains(&status) => Ok(Reconciled::DidNotHappen),
         HappenedWhen::Status { .. } => Ok(Reconciled::Unknown),
-        HappenedWhen::Told if !answer.status.is_success() => Ok(Reconciled::Unknown),
-        HappenedWhen::Told => {
-            let told = serde_json::from_slice::<Value>(&answer.body).ok();
-            told.as_ref().and_then(told_by).ok_or_else(|| {
+        HappenedWhen::Reported if !response.status.is_success() => Ok(Reconciled::Unknown),
+        HappenedWhen::Reported => {
+            let body = serde_json::from_slice::<Value>(&response.body).ok();
+            body.as_ref().and_then(reconciled).ok_or_else(|| {
                 ToolError::failed(
-                    "the answer is none of {\"happened\": VALUE}, {\"did_not_happen\": true} and {\"unknown\": true}",
+                    "the response must be {\"happened\": VALUE}, {\"did_not_happen\": true} or {\"unknown\": true}",
                 )
             })
         }
     }
 }
 
-/// What an answer says in so many words; nothing if it says something else, or several things.
-fn told_by(answer: &Value) -> Option<Reconciled<Value>> {
-    let mut fields = answer.as_object()?.iter();
+/// Reads the three forms of a body; none for any other body.
+fn reconciled(body: &Value) -> Option<Reconciled<Value>> {
+    let mut fields = body.as_object()?.iter();
     let (name, value) = fields.next()?;
     match (name.as_str(), value, fields.next()) {
         ("happened", value, None) => Some(Reconciled::Happened(value.clone())),
@@ -103,25 +104,25 @@ mod tests {
         headers.insert("content-type", "application/json".parse().unwrap());
         let status = StatusCode::from_u16(status).unwrap();
         let url = "https://a.example/".parse().unwrap();
-        judge(&Answer { status, headers, body: body.to_owned().into(), url }, when).ok()
+        judge(&Response { status, headers, body: body.to_owned().into(), url }, when).ok()
     }
 
     #[test]
-    fn w01_an_answer_settles_it_only_if_it_says_so() {
-        let (status, told) = (HappenedWhen::default(), HappenedWhen::Told);
+    fn w01_a_response_settles_a_doubt_only_if_it_is_explicit() {
+        let (status, reported) = (HappenedWhen::default(), HappenedWhen::Reported);
         for (code, body, when, expected) in [
             (200, r#"{"id": 1}"#, &status, Some(Reconciled::Happened(json!({"id": 1})))),
             (200, "", &status, Some(Reconciled::Happened(Value::Null))),
             (404, "", &status, Some(Reconciled::DidNotHappen)),
             (500, "", &status, Some(Reconciled::Unknown)),
             (202, "", &status, Some(Reconciled::Unknown)),
-            (200, r#"{"happened": {"id": 1}}"#, &told, Some(Reconciled::Happened(json!({"id": 1})))),
-            (200, r#"{"did_not_happen": true}"#, &told, Some(Reconciled::DidNotHappen)),
-            (200, r#"{"unknown": true}"#, &told, Some(Reconciled::Unknown)),
-            (404, r#"{"did_not_happen": true}"#, &told, Some(Reconciled::Unknown)),
-            (200, r#"{"did_not_happen": false}"#, &told, None),
-            (200, r#"{"happened": 1, "did_not_happen": true}"#, &told, None),
-            (200, "yes", &told, None),
+            (200, r#"{"happened": {"id": 1}}"#, &reported, Some(Reconciled::Happened(json!({"id": 1})))),
+            (200, r#"{"did_not_happen": true}"#, &reported, Some(Reconciled::DidNotHappen)),
+            (200, r#"{"unknown": true}"#, &reported, Some(Reconciled::Unknown)),
+            (404, r#"{"did_not_happen": true}"#, &reported, Some(Reconciled::Unknown)),
+            (200, r#"{"did_not_happen": false}"#, &reported, None),
+            (200, r#"{"happened": 1, "did_not_happen": true}"#, &reported, None),
+            (200, "yes", &reported, None),
         ] {
             assert_eq!(found(code, body, when), expected, "{code} {body}");
         }

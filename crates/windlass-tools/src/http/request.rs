@@ -1,4 +1,4 @@
-//! A request as a configuration writes it.
+//! A request as a configuration defines it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use windlass::{Atomic, Call, Effect, Output, Schemas, Tool, ToolError, ToolResult, ToolSpec};
+use windlass::tool::{Atomic, Schemas};
+use windlass::{Call, Effect, Output, Tool, ToolError, ToolResult, ToolSpec};
 
+use super::address::Address;
 use super::body::{Body, Json};
 use super::exchange::{Exchange, exchange};
-use super::place::Address;
 use super::template::{Scope, Template};
 use crate::net::{Client, HeaderMap, HeaderName, HeaderValue, Method, Outgoing};
 use crate::secret::{Redactor, Secrets};
 
-/// Headers that belong to the connection, or are ours to set.
-const OURS: [&str; 11] = [
+/// Headers of the connection, and headers that the client sets itself.
+const RESERVED: [&str; 11] = [
     "accept-encoding",
     "connection",
     "content-length",
@@ -30,12 +31,12 @@ const OURS: [&str; 11] = [
     "upgrade",
 ];
 
-/// What is wrong with a request, and where.
+/// A problem of a request, and its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Problem {
     /// `method`, `url`, `headers.NAME`, `form.NAME`, or `body` and a JSON pointer.
     pub place: String,
-    /// What is wrong there.
+    /// The problem.
     pub message: String,
 }
 
@@ -51,7 +52,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A request with places for arguments.
+/// A request with placeholders for arguments.
 ///
 /// ```
 /// # use windlass_tools::http::Request;
@@ -71,7 +72,7 @@ pub struct Request {
     exchange: Exchange,
 }
 
-/// The effect class of a method, as HTTP has it: asking changes nothing, putting and deleting may be repeated.
+/// The effect class that HTTP gives a method: reading changes nothing, putting and deleting may be repeated.
 pub fn effect_of(method: &Method) -> Effect {
     match *method {
         Method::GET | Method::HEAD | Method::OPTIONS => Effect::Readonly,
@@ -80,41 +81,41 @@ pub fn effect_of(method: &Method) -> Effect {
     }
 }
 
-/// Reads a method that requests may have.
+/// Parses a method that requests may use.
 pub(crate) fn method_of(text: &str) -> Result<Method, String> {
     match text.to_ascii_uppercase().as_str() {
         known @ ("GET" | "HEAD" | "OPTIONS" | "POST" | "PUT" | "PATCH" | "DELETE") => {
-            known.parse().map_err(|_| "no method".to_owned())
+            known.parse().map_err(|_| format!("`{text}` is not a method"))
         }
-        _ => Err(format!("`{text}` is no method: GET, HEAD, OPTIONS, POST, PUT, PATCH or DELETE")),
+        _ => Err(format!("`{text}` is not a method; use GET, HEAD, OPTIONS, POST, PUT, PATCH or DELETE")),
     }
 }
 
-/// Reads the name of a header that a request may set.
+/// Parses the name of a header that a request may set.
 pub(crate) fn header_name(text: &str) -> Result<HeaderName, String> {
-    let name: HeaderName = text.parse().map_err(|_| format!("`{text}` is no name of a header"))?;
-    if OURS.contains(&name.as_str()) || name.as_str().starts_with("proxy-") {
-        return Err(format!("`{name}` belongs to the connection and is not set by hand"));
+    let name: HeaderName = text.parse().map_err(|_| format!("`{text}` is not a valid header name"))?;
+    if RESERVED.contains(&name.as_str()) || name.as_str().starts_with("proxy-") {
+        return Err(format!("`{name}` belongs to the connection and cannot be set"));
     }
     Ok(name)
 }
 
-/// A header's value, unless it would begin another header.
+/// A header value, refused if it would begin another header.
 pub(crate) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, ToolError> {
     if text.chars().any(|c| c.is_control() && c != '\t') {
         return Err(ToolError::invalid(
             "",
-            format!("the header `{name}` would have a line break or control character"),
+            format!("the header `{name}` would contain a line break or control character"),
         ));
     }
     let value = HeaderValue::from_bytes(text.as_bytes());
     value.map_err(|_| {
-        ToolError::invalid("", format!("the header `{name}` would have a character that no header may have"))
+        ToolError::invalid("", format!("the header `{name}` would contain a character that headers may not have"))
     })
 }
 
 impl Request {
-    /// A request by method and address.
+    /// A request with this method and URL.
     pub fn new(method: &str, url: &str) -> Result<Self, Problem> {
         Ok(Self {
             method: method_of(method).map_err(|problem| Problem::at("method", problem))?,
@@ -126,23 +127,23 @@ impl Request {
         })
     }
 
-    /// Adds a header. One whose value is an argument that is not given is left out.
+    /// Adds a header. It is omitted if its value is an argument that is not given.
     pub fn header(mut self, name: &str, value: &str) -> Result<Self, Problem> {
         let at = |problem: String| Problem { place: format!("headers.{name}"), message: problem };
         let header = header_name(name).map_err(at)?;
         let template: Template = value.parse().map_err(|bad: super::BadTemplate| at(bad.to_string()))?;
         if template.sample().chars().any(|c| c.is_control() && c != '\t') {
-            return Err(at("the value has a line break or control character".to_owned()));
+            return Err(at("the value contains a line break or control character".to_owned()));
         }
-        self.headers.retain(|(known, _)| *known != header);
+        self.headers.retain(|(other, _)| *other != header);
         self.headers.push((header, template));
         Ok(self)
     }
 
-    /// Sends JSON: every text in it is a template.
+    /// Sends JSON, in which every string is a template.
     pub fn json(mut self, body: &Value) -> Result<Self, Problem> {
         self.body = Some(Body::Json(Json::parse(body, "body")?));
-        self.may_have_a_body()
+        self.check_body_allowed()
     }
 
     /// Sends a form.
@@ -152,17 +153,17 @@ impl Request {
             Err(bad) => Err(Problem::at(&format!("form.{name}"), bad as super::BadTemplate)),
         };
         self.body = Some(Body::Form(fields.into_iter().map(field).collect::<Result<_, _>>()?));
-        self.may_have_a_body()
+        self.check_body_allowed()
     }
 
-    fn may_have_a_body(self) -> Result<Self, Problem> {
+    fn check_body_allowed(self) -> Result<Self, Problem> {
         match self.method {
             Method::GET | Method::HEAD => Err(Problem::at("body", format!("a {} request has no body", self.method))),
             _ => Ok(self),
         }
     }
 
-    /// Where its secrets come from.
+    /// The secrets that its templates name.
     #[must_use]
     pub fn secrets(mut self, secrets: Secrets) -> Self {
         self.secrets = secrets;
@@ -172,8 +173,9 @@ impl Request {
     /// Returns status, these headers and the body as an object, instead of the body alone.
     pub fn show_headers<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, Problem> {
         for name in names {
-            let header =
-                name.parse().map_err(|_| Problem::at("show_headers", format!("`{name}` is no name of a header")))?;
+            let header = name
+                .parse()
+                .map_err(|_| Problem::at("show_headers", format!("`{name}` is not a valid header name")))?;
             self.exchange.shown.push(header);
         }
         Ok(self)
@@ -185,7 +187,7 @@ impl Request {
         Ok(self)
     }
 
-    /// The effect class its method suggests; what a tool has is in its spec.
+    /// The effect class of its method. A tool's own class is in its spec.
     pub fn effect(&self) -> Effect {
         effect_of(&self.method)
     }
@@ -197,24 +199,25 @@ impl Request {
         address.chain(headers).chain(body)
     }
 
-    /// What its templates name and nobody has: secrets without a reference, arguments without a schema.
+    /// Finds undefined names in its templates: secrets that are not configured, arguments that the schema does not
+    /// have.
     pub fn problems(&self, input: &Value) -> Vec<Problem> {
-        let known: BTreeSet<&str> =
+        let properties: BTreeSet<&str> =
             input["properties"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-        let open = known.is_empty() || input.get("$ref").is_some() || input.get("allOf").is_some();
+        let open = properties.is_empty() || input.get("$ref").is_some() || input.get("allOf").is_some();
         let mut problems = Vec::new();
         for (place, template) in self.templates() {
             for name in template.secrets().filter(|name| !self.secrets.contains(name)) {
                 problems.push(Problem::at(&place, format!("there is no secret `{name}`")));
             }
-            for name in template.arguments().filter(|name| !open && !known.contains(name)) {
+            for name in template.arguments().filter(|name| !open && !properties.contains(name)) {
                 problems.push(Problem::at(&place, format!("the schema has no argument `{name}`")));
             }
         }
         problems
     }
 
-    /// The request for these arguments, and what must be redacted of whatever comes of it.
+    /// The request for these arguments, and a redactor with the secrets it contains.
     pub(super) fn fill(&self, call: &Call) -> Result<(Outgoing, Redactor), ToolError> {
         let key = call.idempotency_key();
         let mut scope = Scope { args: call.args(), key: &key, secrets: &self.secrets, seen: Redactor::default() };
@@ -237,17 +240,18 @@ impl Request {
         Ok((Outgoing { method: self.method.clone(), url, headers, body }, scope.seen))
     }
 
-    /// The request as a tool. It returns the body of the answer: JSON as it is, text as text, anything else as a file beside
-    /// its media type and size; of a `HEAD` request, status and headers. All of it comes from outside, and models are told so.
+    /// The request as a tool. It returns the body of the response: JSON as it is, text as text, anything else as a file
+    /// with its media type and size; for a `HEAD` request, status and headers. The result is marked as coming from
+    /// outside.
     pub fn tool(self, client: Client, mut spec: ToolSpec, schemas: Schemas) -> Tool {
         spec.hints.open_world = true;
-        Tool::atomic(spec, schemas, Sends(Arc::new((self, client))))
+        Tool::atomic(spec, schemas, RequestBody(Arc::new((self, client))))
     }
 }
 
-struct Sends(Arc<(Request, Client)>);
+struct RequestBody(Arc<(Request, Client)>);
 
-impl Atomic for Sends {
+impl Atomic for RequestBody {
     fn attempt(&self, call: Call) -> BoxFuture<'static, ToolResult<Output>> {
         let this = self.0.clone();
         Box::pin(async move {
@@ -265,18 +269,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_cannot_be_sent_says_where_it_is_wrong() {
+    fn an_invalid_request_reports_the_location_of_the_problem() {
         let fine = || Request::new("post", "https://a.example/").unwrap();
         for (result, expected) in [
-            (Request::new("FETCH", "https://a.example/"), "method: `FETCH` is no method"),
-            (Request::new("GET", "https://{args.h}/"), "url: the host of an address is literal"),
+            (Request::new("FETCH", "https://a.example/"), "method: `FETCH` is not a method"),
+            (Request::new("GET", "https://{args.h}/"), "url: the host of a URL is fixed"),
             (fine().header("Host", "b"), "headers.Host: `host` belongs to the connection"),
             (fine().header("Content-Length", "5"), "headers.Content-Length: `content-length` belongs"),
-            (fine().header("a b", "x"), "headers.a b: `a b` is no name of a header"),
-            (fine().header("x", "a\r\nb"), "headers.x: the value has a line break"),
-            (fine().header("x", "{nope}"), "headers.x: `{nope}` is no place"),
-            (fine().json(&json!({"a": ["{nope}"]})), "body/a/0: `{nope}` is no place"),
-            (fine().form([("f", "{nope}")]), "form.f: `{nope}` is no place"),
+            (fine().header("a b", "x"), "headers.a b: `a b` is not a valid header name"),
+            (fine().header("x", "a\r\nb"), "headers.x: the value contains a line break"),
+            (fine().header("x", "{nope}"), "headers.x: `{nope}` is not a placeholder"),
+            (fine().json(&json!({"a": ["{nope}"]})), "body/a/0: `{nope}` is not a placeholder"),
+            (fine().form([("f", "{nope}")]), "form.f: `{nope}` is not a placeholder"),
             (Request::new("GET", "https://a.example/").unwrap().json(&json!(1)), "body: a GET request has no body"),
         ] {
             let problem = result.err().map(|problem| problem.to_string()).unwrap_or_default();
@@ -299,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_have_the_effect_http_gives_them() {
+    fn methods_have_the_effect_class_that_http_defines() {
         for (method, effect) in [
             ("GET", Effect::Readonly),
             ("HEAD", Effect::Readonly),

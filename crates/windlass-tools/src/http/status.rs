@@ -1,16 +1,16 @@
-//! What a status means for a call: one table.
+//! The meaning of an HTTP status for a call.
 
 use std::time::{Duration, SystemTime};
 
-use windlass::tools::Retryable;
+use windlass::tool::Retryable;
 use windlass::{Effect, ToolError};
 
 use crate::net::{HeaderMap, StatusCode};
 
-/// Longest delay a server may ask for before a retry; a longer one is no retry of this call.
+/// Longest delay that a server may request before a retry; with a longer one the call is not retried.
 const LONGEST_DELAY: Duration = Duration::from_secs(3_600);
 
-/// The error that an answer means; nothing if it is a success.
+/// The error for a status; none for a success.
 pub(crate) fn error_of(
     status: StatusCode,
     effect: Effect,
@@ -22,7 +22,7 @@ pub(crate) fn error_of(
     match status.as_u16() {
         200..=299 => None,
         401 | 403 => Some(ToolError::denied(message)),
-        // Whoever stands before the server got no answer from it: it may have acted.
+        // A proxy got no response from the server, which may have acted.
         502 | 504 | 520..=524 if effect == Effect::Once => Some(ToolError::in_doubt(message)),
         408 | 425 | 429 | 500 | 502..=504 | 520..=524 if effect != Effect::Once => match delay {
             Some(delay) if delay > LONGEST_DELAY => failed(Retryable::No),
@@ -33,7 +33,7 @@ pub(crate) fn error_of(
     }
 }
 
-/// The delay a server asks for: seconds, or a time.
+/// The delay that `Retry-After` requests: seconds, or a date.
 pub(crate) fn delay_of(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get("retry-after")?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn l17_a_status_says_whether_trying_again_is_safe() {
+    fn l17_a_status_decides_whether_a_retry_is_safe() {
         use Effect::{Idempotent, Once, Readonly};
         for (status, effect, delay, expected) in [
             (200, Once, None, "ok"),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_given_in_seconds_or_as_a_time() {
+    fn a_delay_is_in_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         for (text, expected) in [
             ("7", Some(7)),

@@ -1,4 +1,4 @@
-//! Text with places for arguments: `{args.city}`, `{key}`, `${secret:NAME}`.
+//! Text with placeholders: `{args.city}`, `{key}`, `${secret:NAME}`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use windlass::ToolError;
 
 use crate::secret::{self, Redactor, Secrets, Text};
 
-/// A text with places: `{args.x.y}` for an argument, `{args}` for all of them, `{key}` for the idempotency key,
+/// A text with placeholders: `{args.x.y}` for an argument, `{args}` for all of them, `{key}` for the idempotency key,
 /// `${secret:NAME}` for a secret. `{{` and `}}` are plain braces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template {
@@ -22,7 +22,7 @@ enum Piece {
     Secret(String),
 }
 
-/// A template that is not written as one.
+/// A template with invalid syntax.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct BadTemplate(pub(crate) String);
@@ -43,7 +43,7 @@ impl std::str::FromStr for Template {
     }
 }
 
-/// Finds the places in plain text.
+/// Splits plain text at its placeholders.
 fn split(text: &str, pieces: &mut Vec<Piece>) -> Result<(), BadTemplate> {
     let mut plain = String::new();
     let mut rest = text;
@@ -57,13 +57,13 @@ fn split(text: &str, pieces: &mut Vec<Piece>) -> Result<(), BadTemplate> {
             continue;
         }
         let Some((inside, after)) = after.split_once('}').filter(|_| brace == "{") else {
-            return Err(BadTemplate(format!("a `{brace}` stands alone; write `{brace}{brace}` for a plain one")));
+            return Err(BadTemplate(format!("a `{brace}` has no partner; write `{brace}{brace}` for a plain brace")));
         };
-        let place = place(inside)?;
+        let placeholder = placeholder(inside)?;
         if !plain.is_empty() {
             pieces.push(Piece::Plain(std::mem::take(&mut plain)));
         }
-        pieces.push(place);
+        pieces.push(placeholder);
         rest = after;
     }
     plain.push_str(rest);
@@ -73,7 +73,7 @@ fn split(text: &str, pieces: &mut Vec<Piece>) -> Result<(), BadTemplate> {
     Ok(())
 }
 
-fn place(inside: &str) -> Result<Piece, BadTemplate> {
+fn placeholder(inside: &str) -> Result<Piece, BadTemplate> {
     if inside == "key" {
         return Ok(Piece::Key);
     }
@@ -82,14 +82,14 @@ fn place(inside: &str) -> Result<Piece, BadTemplate> {
     let mut steps = inside.split('.');
     if steps.next() != Some("args") || !steps.clone().all(is_name) {
         return Err(BadTemplate(format!(
-            "`{{{inside}}}` is no place: write `{{args.NAME}}`, `{{args.NAME.NAME}}`, `{{args}}` or `{{key}}`; `{{{{` for a \
-             plain brace"
+            "`{{{inside}}}` is not a placeholder: write `{{args.NAME}}`, `{{args.NAME.NAME}}`, `{{args}}` or \
+             `{{key}}`; write `{{{{` for a plain brace"
         )));
     }
     Ok(Piece::Arg(steps.map(str::to_owned).collect()))
 }
 
-/// What templates are filled in with. Notes every secret that is used.
+/// The values for templates. Records every secret that is used.
 pub(crate) struct Scope<'a> {
     pub(crate) args: &'a Value,
     pub(crate) key: &'a str,
@@ -101,7 +101,7 @@ pub(crate) struct Scope<'a> {
 pub(crate) enum Filled<'a> {
     /// Written in the template.
     Plain(&'a str),
-    /// From an argument, or another place: any text at all.
+    /// From an argument, the key or a secret: any text.
     Foreign(String),
 }
 
@@ -119,17 +119,17 @@ impl Template {
         })
     }
 
-    /// Whether it has no places.
+    /// Whether it has no placeholders.
     pub(crate) fn is_plain(&self) -> bool {
         self.pieces.iter().all(|piece| matches!(piece, Piece::Plain(_)))
     }
 
-    /// What is written in it, with something harmless in every place.
+    /// The text with a harmless letter in each placeholder.
     pub(crate) fn sample(&self) -> String {
         self.pieces.iter().map(|piece| if let Piece::Plain(text) = piece { text.as_str() } else { "x" }).collect()
     }
 
-    /// What it is if it is one argument and nothing else.
+    /// The argument, if the template is a single argument and nothing else.
     pub(crate) fn exact<'a>(&self, scope: &Scope<'a>) -> Option<Option<&'a Value>> {
         match self.pieces.as_slice() {
             [Piece::Arg(steps)] => Some(find(scope.args, steps)),
@@ -137,7 +137,7 @@ impl Template {
         }
     }
 
-    /// Fills in the places, one after the other.
+    /// Fills in the placeholders.
     pub(crate) fn fill<'t>(&'t self, scope: &mut Scope<'_>) -> Result<Vec<Filled<'t>>, ToolError> {
         let mut filled = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
@@ -156,13 +156,13 @@ impl Template {
         Ok(filled)
     }
 
-    /// The text with its places filled in, as it is.
+    /// The text with its placeholders filled in, not encoded.
     pub(crate) fn text(&self, scope: &mut Scope<'_>) -> Result<String, ToolError> {
         let filled = self.fill(scope)?;
         Ok(filled.iter().map(Filled::as_str).collect())
     }
 
-    /// The same; nothing if it is one argument and that is not given.
+    /// The same; none if the template is a single argument that is not given.
     pub(crate) fn optional(&self, scope: &mut Scope<'_>) -> Result<Option<String>, ToolError> {
         match self.exact(scope) {
             Some(None | Some(Value::Null)) => Ok(None),
@@ -191,18 +191,18 @@ fn find<'a>(args: &'a Value, steps: &[String]) -> Option<&'a Value> {
 fn scalar(args: &Value, steps: &[String]) -> Result<String, ToolError> {
     let unfit = |what: &str| {
         let pointer: String = steps.iter().map(|step| format!("/{step}")).collect();
-        ToolError::invalid(pointer, format!("{what} here: a text, a number or a boolean is"))
+        ToolError::invalid(pointer, format!("{what} here; use a string, a number or a boolean"))
     };
     match find(args, steps) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
-        Some(Value::Null) | None => Err(unfit("nothing is not usable")),
-        Some(Value::Array(_)) => Err(unfit("a list is not usable")),
-        Some(Value::Object(_)) => Err(unfit("an object is not usable")),
+        Some(Value::Null) | None => Err(unfit("a missing argument cannot be used")),
+        Some(Value::Array(_)) => Err(unfit("a list cannot be used")),
+        Some(Value::Object(_)) => Err(unfit("an object cannot be used")),
     }
 }
 
-/// As it is written.
+/// The template as written.
 impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.pieces.iter().try_for_each(|piece| match piece {
@@ -250,15 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn a_template_that_is_none_says_how_it_is_written() {
+    fn an_invalid_template_reports_the_expected_syntax() {
         for (source, expected) in [
-            ("{city}", "`{city}` is no place"),
-            ("{args.}", "is no place"),
-            ("{args.a b}", "is no place"),
-            ("{env.HOME}", "is no place"),
-            ("{args.x", "a `{` stands alone"),
-            ("x}", "a `}` stands alone"),
-            ("${HOME}", "is no secret"),
+            ("{city}", "`{city}` is not a placeholder"),
+            ("{args.}", "is not a placeholder"),
+            ("{args.a b}", "is not a placeholder"),
+            ("{env.HOME}", "is not a placeholder"),
+            ("{args.x", "a `{` has no partner"),
+            ("x}", "a `}` has no partner"),
+            ("${HOME}", "is not a secret"),
         ] {
             let error = source.parse::<Template>().unwrap_err().to_string();
             assert!(error.contains(expected), "{source}: {error}");

@@ -1,18 +1,18 @@
-//! The rules of the network, written once: where a request may go, and that it goes there and nowhere else.
+//! The network rules: which hosts and addresses a request may reach, and that it reaches no other.
 //!
-//! A name is looked up once, every address it has is checked, and the connection is made to a checked address: a name that
-//! has another address a moment later gains nothing. Redirections are followed by hand, each hop under the same rules.
-//! Answers are bounded in size, also once unpacked, and in time.
+//! A name is resolved once, all of its addresses are checked, and the connection goes to a checked address, so a name
+//! that resolves differently a moment later gains nothing. Redirects are followed here, each under the same rules.
+//! Responses are limited in time and in size, also after decompression.
 
-mod address;
 mod client;
+mod decompress;
 mod pool;
 mod redirect;
 mod rules;
-mod unpack;
+mod special;
 mod url;
 
-pub use client::{Answer, Client, Limits, NetError, Options, Outgoing, Trouble};
+pub use client::{Client, Limits, NetError, NetErrorKind, Options, Outgoing, Response};
 pub use rules::{Allow, Rules};
 pub use url::{BadUrl, Url};
 

@@ -1,5 +1,5 @@
-//! Connections that are kept for the next request. Each is kept under the address it leads to: a name that has another
-//! address by now does not get it.
+//! Idle connections for later requests. Each is stored under its IP address: a name that resolves to another address by
+//! now does not get it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use windlass_http::Pinned;
 
 pub(crate) type Sender = windlass_http::Sender<Full<Bytes>>;
 
-/// How long a connection is kept: less than servers keep theirs, so that few are closed when they are used.
-const KEPT: Duration = Duration::from_secs(30);
-/// Connections kept to one place, and to all.
-const PER_PLACE: usize = 8;
-const IN_ALL: usize = 64;
-/// How long a connection may take to be ready again after an answer was read.
+/// How long an idle connection is kept. Less than most servers keep theirs, so that few are closed when they are used.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Idle connections to one address, and in total.
+const MAX_PER_ADDRESS: usize = 8;
+const MAX_TOTAL: usize = 64;
+/// How long a connection may take to be ready again after a response was read.
 const READY: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
@@ -30,40 +30,40 @@ struct Idle {
 }
 
 impl Pool {
-    /// A connection to this place that can be used at once.
-    pub(crate) async fn take(&self, place: &Pinned) -> Option<Sender> {
+    /// A connection to this address that can be used at once.
+    pub(crate) async fn take(&self, address: &Pinned) -> Option<Sender> {
         loop {
-            let mut sender = self.pop(place)?;
+            let mut sender = self.pop(address)?;
             if let Ok(Ok(())) = tokio::time::timeout(READY, sender.ready()).await {
                 return Some(sender);
             }
         }
     }
 
-    fn pop(&self, place: &Pinned) -> Option<Sender> {
+    fn pop(&self, address: &Pinned) -> Option<Sender> {
         let mut idle = self.idle.lock();
-        let kept = idle.get_mut(place)?;
+        let kept = idle.get_mut(address)?;
         kept.retain(Idle::is_usable);
         let found = kept.pop();
         if kept.is_empty() {
-            idle.remove(place);
+            idle.remove(address);
         }
         found.map(|idle| idle.sender)
     }
 
-    /// Keeps a connection whose answer was read to its end.
-    pub(crate) fn put(&self, place: Pinned, sender: Sender) {
+    /// Keeps a connection whose response was read completely.
+    pub(crate) fn put(&self, address: Pinned, sender: Sender) {
         if sender.is_closed() {
             return;
         }
         let mut idle = self.idle.lock();
         idle.values_mut().for_each(|kept| kept.retain(Idle::is_usable));
         idle.retain(|_, kept| !kept.is_empty());
-        if idle.values().map(Vec::len).sum::<usize>() >= IN_ALL {
+        if idle.values().map(Vec::len).sum::<usize>() >= MAX_TOTAL {
             return;
         }
-        let kept = idle.entry(place).or_default();
-        if kept.len() < PER_PLACE {
+        let kept = idle.entry(address).or_default();
+        if kept.len() < MAX_PER_ADDRESS {
             kept.push(Idle { sender, since: Instant::now() });
         }
     }
@@ -71,6 +71,6 @@ impl Pool {
 
 impl Idle {
     fn is_usable(&self) -> bool {
-        !self.sender.is_closed() && self.since.elapsed() < KEPT
+        !self.sender.is_closed() && self.since.elapsed() < IDLE_TIMEOUT
     }
 }

@@ -1,25 +1,25 @@
-//! Redirections, followed by hand: every hop is an address like the first, with less to carry.
+//! Redirects: each hop is checked like the first request, and carries fewer headers to another origin.
 
 use hyper::header::{ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, LOCATION, USER_AGENT};
 use hyper::{HeaderMap, Method, StatusCode};
 
-use super::client::{Answer, Outgoing};
+use super::client::{Outgoing, Response};
 
-/// What may be told to whoever a redirection names. Everything else may be a credential.
+/// Headers that are sent to another origin. Every other header may be a credential.
 const PUBLIC: [hyper::header::HeaderName; 4] = [ACCEPT, ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
 
-/// Whether the server did nothing: it was only asked, or says that the request is to be made elsewhere.
+/// Whether the request had no effect on the server: it only read, or the server says to repeat it elsewhere.
 pub(crate) fn is_untouched(request: &Outgoing, status: StatusCode) -> bool {
     let elsewhere = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
     elsewhere || matches!(request.method, Method::GET | Method::HEAD)
 }
 
-/// What an answer asks for instead of the request; nothing if it is an answer.
-pub(crate) fn follow(request: &Outgoing, answer: &Answer) -> Result<Option<Outgoing>, String> {
-    let (method, with_body) = match answer.status {
+/// The request that a redirect asks for; none if the response is not a redirect.
+pub(crate) fn follow(request: &Outgoing, response: &Response) -> Result<Option<Outgoing>, String> {
+    let (method, with_body) = match response.status {
         StatusCode::SEE_OTHER if request.method == Method::HEAD => (Method::HEAD, false),
         StatusCode::SEE_OTHER => (Method::GET, false),
-        // Servers say these and mean the former, for as long as there are any.
+        // Servers use these statuses for 303, and clients have always treated them so.
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND if request.method == Method::POST => (Method::GET, false),
         StatusCode::MOVED_PERMANENTLY
         | StatusCode::FOUND
@@ -27,17 +27,16 @@ pub(crate) fn follow(request: &Outgoing, answer: &Answer) -> Result<Option<Outgo
         | StatusCode::PERMANENT_REDIRECT => (request.method.clone(), true),
         _ => return Ok(None),
     };
-    let Some(location) = answer.headers.get(LOCATION) else { return Ok(None) };
-    let place = request.url.place();
-    let location = location.to_str().map_err(|_| format!("{place} redirects to something that is no address"))?;
-    let to =
-        request.url.join(location).map_err(|bad| format!("{place} redirects to an address that is refused: {bad}"))?;
+    let Some(location) = response.headers.get(LOCATION) else { return Ok(None) };
+    let from = request.url.without_query();
+    let location = location.to_str().map_err(|_| format!("{from} redirects to a location that is not a URL"))?;
+    let to = request.url.join(location).map_err(|bad| format!("{from} redirects to a URL that is refused: {bad}"))?;
     if request.url.origin().tls && !to.origin().tls {
-        return Err(format!("{place} redirects to {}, which is not encrypted", to.place()));
+        return Err(format!("{from} redirects to {}, which is not encrypted", to.without_query()));
     }
     let same = to.origin() == request.url.origin();
     if with_body && !same && !request.body.is_empty() {
-        return Err(format!("{place} redirects to {}, another place, which is not given the body", to.place()));
+        return Err(format!("{from} redirects to {}, another origin, which must not get the body", to.without_query()));
     }
     let mut headers = request.headers.clone();
     if !with_body {
@@ -73,11 +72,11 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(LOCATION, HeaderValue::from_str(location).unwrap());
         let status = StatusCode::from_u16(status).unwrap();
-        follow(&request, &Answer { status, headers, body: bytes::Bytes::new(), url })
+        follow(&request, &Response { status, headers, body: bytes::Bytes::new(), url })
     }
 
     #[test]
-    fn e26_methods_and_bodies_follow_the_rules() {
+    fn e26_redirects_change_method_and_body_as_http_requires() {
         for (method, body, status, expected, untouched) in [
             ("GET", "", 301, "GET 0", true),
             ("GET", "", 307, "GET 0", true),
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_another_place_is_told_no_credentials() {
+    fn e26_another_origin_gets_no_credentials() {
         let names = |next: Outgoing| {
             let mut names: Vec<String> = next.headers.keys().map(ToString::to_string).collect();
             names.sort();
@@ -112,7 +111,7 @@ mod tests {
         }
         for (method, body, to, expected) in [
             ("GET", "", "http://a.example/", "not encrypted"),
-            ("POST", "b", "https://b.example/", "is not given the body"),
+            ("POST", "b", "https://b.example/", "must not get the body"),
             ("GET", "", "file:///etc/passwd", "only `https:` and `http:`"),
             ("GET", "", "https://a@b.example/", "user or password"),
         ] {

@@ -1,4 +1,4 @@
-//! Where requests may go: the open internet, and what a configuration names besides.
+//! Which hosts and addresses requests may reach: the public internet, and what a configuration allows in addition.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,33 +6,33 @@ use std::net::IpAddr;
 
 use windlass_http::{Host, Origin};
 
-use super::address::{contains, inside};
+use super::special::{contains, special};
 use super::url::{BadUrl, Url};
 
-/// Names that mean this machine or its cloud's metadata service, whatever their addresses are.
-const INSIDE_NAMES: [&str; 4] = ["localhost", "metadata.google.internal", "metadata.goog", "instance-data"];
+/// Names of this machine or of its cloud's metadata service, whatever their addresses are.
+const INTERNAL_NAMES: [&str; 4] = ["localhost", "metadata.google.internal", "metadata.goog", "instance-data"];
 
-/// Where requests may go. By default: every address of the open internet, on every port.
+/// Which hosts and addresses requests may reach. By default, every address of the public internet on every port.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// What may be reached although it is not on the open internet.
+    /// What may be reached although it is not on the public internet.
     pub allow: Vec<Allow>,
-    /// The only ports that may be reached, unless `allow` names another one; all if nothing is said.
+    /// The only ports that may be reached, unless `allow` names another one. All ports if not set.
     pub ports: Option<BTreeSet<u16>>,
 }
 
-/// Something inside that may be reached: `intranet.example`, `127.0.0.1:8080`, `10.0.0.0/8`, `[::1]:80`.
+/// An internal host or network that may be reached: `intranet.example`, `127.0.0.1:8080`, `10.0.0.0/8`, `[::1]:80`.
 ///
-/// A name allows whatever private address the name has, but no metadata service and nothing on the local link: those must be
-/// named by their addresses.
+/// A name allows any private address that it resolves to, but no metadata service and nothing on the local link: those
+/// must be allowed by address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allow {
-    place: Place,
+    target: AllowedTarget,
     port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum AllowedTarget {
     Name(String),
     Network(IpAddr, u8),
 }
@@ -48,31 +48,31 @@ impl std::str::FromStr for Allow {
             ))
         };
         if let Some((network, length)) = text.split_once('/') {
-            let network: IpAddr = network.parse().map_err(|_| bad("begins with no address"))?;
+            let network: IpAddr = network.parse().map_err(|_| bad("does not begin with an IP address"))?;
             let most = if network.is_ipv4() { 32 } else { 128 };
             let length = length.parse().ok().filter(|length| *length <= most);
-            let length = length.ok_or_else(|| bad(&format!("ends in no length from 0 to {most}")))?;
-            return Ok(Self { place: Place::Network(network, length), port: None });
+            let length = length.ok_or_else(|| bad(&format!("does not end in a length from 0 to {most}")))?;
+            return Ok(Self { target: AllowedTarget::Network(network, length), port: None });
         }
         if let Ok(ip) = text.parse::<IpAddr>() {
-            return Ok(Self { place: Place::one(ip), port: None });
+            return Ok(Self { target: AllowedTarget::one(ip), port: None });
         }
-        // An entry is read as the address of a request would be, so that both mean the same host.
+        // An entry is parsed like the URL of a request, so that both mean the same host.
         let url: Url =
-            format!("http://{text}").parse().map_err(|BadUrl(problem)| bad(&format!("is not usable: {problem}")))?;
+            format!("http://{text}").parse().map_err(|BadUrl(problem)| bad(&format!("is not valid: {problem}")))?;
         if text.contains(['?', '#']) {
             return Err(bad("has more than a host and a port"));
         }
         let port = text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map(|_| url.origin().port);
-        let place = match &url.origin().host {
-            Host::Name(name) => Place::Name(name.clone()),
-            Host::Ip(ip) => Place::one(*ip),
+        let target = match &url.origin().host {
+            Host::Name(name) => AllowedTarget::Name(name.clone()),
+            Host::Ip(ip) => AllowedTarget::one(*ip),
         };
-        Ok(Self { place, port })
+        Ok(Self { target, port })
     }
 }
 
-impl Place {
+impl AllowedTarget {
     fn one(ip: IpAddr) -> Self {
         Self::Network(ip, if ip.is_ipv4() { 32 } else { 128 })
     }
@@ -80,11 +80,11 @@ impl Place {
 
 impl fmt::Display for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Name(name) => f.write_str(name)?,
-            Place::Network(ip, 32) if ip.is_ipv4() => write!(f, "{ip}")?,
-            Place::Network(ip, 128) => write!(f, "[{ip}]")?,
-            Place::Network(ip, length) => write!(f, "{ip}/{length}")?,
+        match &self.target {
+            AllowedTarget::Name(name) => f.write_str(name)?,
+            AllowedTarget::Network(ip, 32) if ip.is_ipv4() => write!(f, "{ip}")?,
+            AllowedTarget::Network(ip, 128) => write!(f, "[{ip}]")?,
+            AllowedTarget::Network(ip, length) => write!(f, "{ip}/{length}")?,
         }
         self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
     }
@@ -102,25 +102,26 @@ impl Allow {
     }
 
     fn names(&self, host: &Host, port: u16) -> bool {
-        matches!((&self.place, host), (Place::Name(name), Host::Name(host)) if name == host) && self.has_port(port)
+        matches!((&self.target, host), (AllowedTarget::Name(name), Host::Name(host)) if name == host)
+            && self.has_port(port)
     }
 
     fn covers(&self, ip: IpAddr, port: u16) -> bool {
-        let Place::Network(network, length) = self.place else { return false };
+        let AllowedTarget::Network(network, length) = self.target else { return false };
         (contains(network, length, ip) || contains(network, length, ip.to_canonical())) && self.has_port(port)
     }
 }
 
 impl Rules {
-    /// Looks at an address before its host is looked up.
+    /// Checks host and port before the host is resolved.
     pub(crate) fn check(&self, origin: &Origin) -> Result<(), String> {
         let (host, port) = (&origin.host, origin.port);
         let named = self.allow.iter().any(|allow| allow.names(host, port));
         if let Host::Name(name) = host
             && !named
-            && INSIDE_NAMES.iter().any(|inside| name == inside || name.ends_with(&format!(".{inside}")))
+            && INTERNAL_NAMES.iter().any(|internal| name == internal || name.ends_with(&format!(".{internal}")))
         {
-            return Err(format!("`{name}` is a name of this machine or its surroundings; {}", way_out(name, port)));
+            return Err(format!("`{name}` is a name of this machine or its cloud; {}", remedy(name, port)));
         }
         let port_named = |allow: &Allow| {
             allow.port == Some(port)
@@ -132,26 +133,28 @@ impl Rules {
         match &self.ports {
             Some(ports) if !ports.contains(&port) && !self.allow.iter().any(port_named) => {
                 let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-                Err(format!("port {port} is not among the `ports` of [net] that may be reached ({})", ports.join(", ")))
+                Err(format!("port {port} is not in the `ports` of [net] ({})", ports.join(", ")))
             }
             _ => Ok(()),
         }
     }
 
-    /// Looks at an address that a host has.
+    /// Checks an address that the host resolves to.
     pub(crate) fn check_address(&self, origin: &Origin, ip: IpAddr) -> Result<(), String> {
-        let Some(inside) = inside(ip) else { return Ok(()) };
+        let Some(special) = special(ip) else { return Ok(()) };
         let (host, port) = (&origin.host, origin.port);
-        let allowed = |allow: &Allow| allow.covers(ip, port) || (inside.may_be_a_hosts() && allow.names(host, port));
+        let allowed =
+            |allow: &Allow| allow.covers(ip, port) || (special.is_allowed_by_name() && allow.names(host, port));
         if self.allow.iter().any(allowed) {
             return Ok(());
         }
         let shown = Host::Ip(ip);
-        let who = if *host == shown { format!("{shown}") } else { format!("`{host}` has the address {shown}, which") };
-        Err(format!("{who} is {inside}, not the open internet; {}", way_out(&shown.to_string(), port)))
+        let subject =
+            if *host == shown { format!("{shown}") } else { format!("`{host}` has the address {shown}, which") };
+        Err(format!("{subject} is {special}, not the public internet; {}", remedy(&shown.to_string(), port)))
     }
 
-    /// All that can be told of an address without looking up its host: what is refused here, every request will be.
+    /// Checks everything that is known without resolving the host: what is refused here is refused for every request.
     pub fn allows(&self, url: &Url) -> Result<(), String> {
         self.check(url.origin())?;
         match &url.origin().host {
@@ -161,8 +164,8 @@ impl Rules {
     }
 }
 
-fn way_out(host: &str, port: u16) -> String {
-    format!("if it is meant, name it: [net] allow = [\"{host}:{port}\"]")
+fn remedy(host: &str, port: u16) -> String {
+    format!("to allow it, set [net] allow = [\"{host}:{port}\"]")
 }
 
 #[cfg(test)]
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_what_is_allowed_is_allowed_and_nothing_beside_it() {
+    fn e26_an_entry_allows_its_target_and_nothing_else() {
         for (allow, url, ip, fine) in [
             ("127.0.0.1:8080", "http://127.0.0.1:8080", "127.0.0.1", true),
             ("127.0.0.1:8080", "http://127.0.0.1:8081", "127.0.0.1", false),
@@ -217,11 +220,11 @@ mod tests {
             assert_eq!(rules.allows(&url.parse().unwrap()).is_ok(), fine, "{url}");
         }
         let refusal = rules.allows(&"http://a.example:22".parse().unwrap()).unwrap_err();
-        assert_eq!(refusal, "port 22 is not among the `ports` of [net] that may be reached (443)");
+        assert_eq!(refusal, "port 22 is not in the `ports` of [net] (443)");
     }
 
     #[test]
-    fn an_entry_that_is_none_says_how_it_is_written() {
+    fn an_invalid_entry_reports_the_expected_syntax() {
         for text in [
             "10.0.0.0/33",
             "x.example/8",

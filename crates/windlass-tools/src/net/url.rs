@@ -1,23 +1,23 @@
-//! Addresses of the web, read strictly. What programs read differently, an attacker writes: every form that two readers could
-//! take for two hosts is refused instead of repaired.
+//! URLs, parsed strictly. Attackers use URLs that programs parse differently, so every form that two parsers could take
+//! for two hosts is refused instead of corrected.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use windlass_http::{Host, Origin};
 
-/// Longest address that is read; what servers accept.
+/// Longest URL that is accepted, as most servers do.
 const LONGEST: usize = 8 * 1024;
 
-/// An `http` or `https` address without user, password or fragment.
+/// An `http` or `https` URL without user, password or fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     origin: Origin,
-    /// Begins with `/`.
+    /// Path and query. Begins with `/`.
     target: String,
 }
 
-/// An address that is not usable, and why.
+/// A URL that is not accepted, and why.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct BadUrl(pub(crate) String);
@@ -32,7 +32,7 @@ impl std::str::FromStr for Url {
     fn from_str(text: &str) -> Result<Self, BadUrl> {
         check_characters(text)?;
         let Some((scheme, rest)) = text.split_once("://") else {
-            return bad("an address begins with `https://` or `http://`");
+            return bad("a URL begins with `https://` or `http://`");
         };
         let tls = scheme_is_tls(scheme)?;
         let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
@@ -45,7 +45,7 @@ impl std::str::FromStr for Url {
     }
 }
 
-/// Path and query, the latter with its `?`.
+/// Splits into path and query, the latter with its `?`.
 fn split_query(target: &str) -> (&str, &str) {
     target.split_at(target.find('?').unwrap_or(target.len()))
 }
@@ -60,21 +60,21 @@ fn scheme_is_tls(scheme: &str) -> Result<bool, BadUrl> {
 
 fn check_characters(text: &str) -> Result<(), BadUrl> {
     if text.len() > LONGEST {
-        return bad(format!("the address has more than {LONGEST} bytes"));
+        return bad(format!("the URL has more than {LONGEST} bytes"));
     }
     for c in text.chars() {
         match c {
-            '\\' => return bad("the address has a backslash, which some programs read as `/`"),
+            '\\' => return bad("the URL has a backslash, which some programs read as `/`"),
             c if c.is_ascii_control() || c == ' ' => {
-                return bad("the address has a space or a control character; write it as `%20` or the like");
+                return bad("the URL has a space or a control character; percent-encode it, such as `%20`");
             }
             c if !c.is_ascii() => {
                 return bad(format!(
-                    "the address has `{c}`, which is not ASCII; write names in Punycode, the rest in `%`"
+                    "the URL has `{c}`, which is not ASCII; write host names in Punycode and percent-encode the rest"
                 ));
             }
             '"' | '<' | '>' | '^' | '`' | '{' | '|' | '}' => {
-                return bad(format!("the address has `{c}`; write it in `%`"));
+                return bad(format!("the URL has `{c}`; percent-encode it"));
             }
             _ => {}
         }
@@ -82,7 +82,7 @@ fn check_characters(text: &str) -> Result<(), BadUrl> {
     let mut rest = text;
     while let Some((_, after)) = rest.split_once('%') {
         if after.len() < 2 || !after.as_bytes()[..2].iter().all(u8::is_ascii_hexdigit) {
-            return bad("the address has a `%` without two hexadecimal digits behind it");
+            return bad("the URL has a `%` that is not followed by two hexadecimal digits");
         }
         rest = after;
     }
@@ -91,14 +91,14 @@ fn check_characters(text: &str) -> Result<(), BadUrl> {
 
 fn authority_of(authority: &str) -> Result<(Host, Option<u16>), BadUrl> {
     if authority.contains('@') {
-        return bad("the address has a user or password before its host; put credentials into a header, as a secret");
+        return bad("the URL has a user or password before its host; put credentials into a header, as a secret");
     }
     if let Some(inside) = authority.strip_prefix('[') {
         let Some((ip, after)) = inside.split_once(']') else { return bad("the bracket before the host is not closed") };
         if ip.contains('%') {
-            return bad("the host has a zone, which means something on one machine only");
+            return bad("the host has a zone, which is valid on one machine only");
         }
-        let Ok(ip) = ip.parse::<Ipv6Addr>() else { return bad(format!("`[{ip}]` is no IPv6 address")) };
+        let Ok(ip) = ip.parse::<Ipv6Addr>() else { return bad(format!("`[{ip}]` is not an IPv6 address")) };
         let port = match after {
             "" => None,
             _ => Some(port_of(after.strip_prefix(':').unwrap_or(after))?),
@@ -106,10 +106,10 @@ fn authority_of(authority: &str) -> Result<(Host, Option<u16>), BadUrl> {
         return Ok((Host::Ip(IpAddr::V6(ip)), port));
     }
     if authority.contains('%') {
-        return bad("the host has a `%`, which programs read in different ways; write it plainly");
+        return bad("the host has a `%`, which programs read in different ways; write it without percent-encoding");
     }
     let (host, port) = match authority.split_once(':') {
-        Some((_, rest)) if rest.contains(':') => return bad("an IPv6 address stands in brackets: `[::1]`"),
+        Some((_, rest)) if rest.contains(':') => return bad("an IPv6 address is written in brackets: `[::1]`"),
         Some((host, port)) => (host, Some(port_of(port)?)),
         None => (authority, None),
     };
@@ -120,27 +120,27 @@ fn port_of(text: &str) -> Result<u16, BadUrl> {
     let is_number = text.len() <= 5 && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
         Ok(port) if is_number && port > 0 => Ok(port),
-        _ => bad(format!("`{text}` is no port: 1 to 65535")),
+        _ => bad(format!("`{text}` is not a port from 1 to 65535")),
     }
 }
 
-/// A name or an IPv4 address, in its one usual notation, as it stands in an address.
+/// A host name or an IPv4 address in its usual notation.
 fn host_of(text: &str) -> Result<Host, BadUrl> {
     if text.is_empty() {
-        return bad("the address names no host");
+        return bad("the URL has no host");
     }
     if text.ends_with('.') {
-        return bad(format!("the host `{text}` ends in a dot; leave it out"));
+        return bad(format!("the host `{text}` ends in a dot; remove it"));
     }
     if let Ok(ip) = text.parse::<Ipv4Addr>() {
         return Ok(Host::Ip(IpAddr::V4(ip)));
     }
     let name = text.to_ascii_lowercase();
     let last = name.rsplit('.').next().unwrap_or_default();
-    // The web takes a host that ends in a number for an address in one of many notations.
+    // Browsers read a host whose last label is a number as an IPv4 address, in many notations.
     let hex = last.strip_prefix("0x").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_hexdigit()));
     if hex || (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())) {
-        return bad(format!("the host `{text}` is an address in an unusual notation; write four decimal numbers"));
+        return bad(format!("the host `{text}` is an IPv4 address in an unusual notation; write four decimal numbers"));
     }
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -149,12 +149,12 @@ fn host_of(text: &str) -> Result<Host, BadUrl> {
             && !label.ends_with('-')
     };
     if name.len() > 253 || !name.split('.').all(is_label) {
-        return bad(format!("`{text}` is no name of a host"));
+        return bad(format!("`{text}` is not a valid host name"));
     }
     Ok(Host::Name(name))
 }
 
-/// A path without its `.` and `..`, which never lead above its beginning.
+/// Removes `.` and `..` from a path. They never lead above its root.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut open = false;
@@ -182,17 +182,17 @@ impl Url {
         &self.target
     }
 
-    /// The address without its query, which may have secrets: for errors.
-    pub fn place(&self) -> String {
+    /// The URL without its query, which may have secrets: for errors.
+    pub fn without_query(&self) -> String {
         format!("{}{}", self.origin, split_query(&self.target).0)
     }
 
-    /// The same place with another path and query.
+    /// The same origin with another path and query.
     pub(crate) fn with_target(&self, target: &str) -> Result<Self, BadUrl> {
         format!("{}{target}", self.origin).parse()
     }
 
-    /// Where a redirection from here leads.
+    /// The target of a redirect from this URL.
     pub fn join(&self, to: &str) -> Result<Self, BadUrl> {
         check_characters(to)?;
         let scheme = to.find([':', '/', '?', '#']).filter(|at| to[*at..].starts_with(':'));
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usual_addresses_are_read() {
+    fn common_urls_are_accepted() {
         for (text, expected) in [
             ("https://Example.com", "https://example.com/"),
             ("http://example.com:80/a/./b/../c?x=1#frag", "http://example.com/a/c?x=1"),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn redirections_are_followed_from_where_they_are() {
+    fn redirects_are_resolved_relative_to_their_url() {
         let from: Url = "https://a.example/b/c?d".parse().unwrap();
         for (to, expected) in [
             ("/x", "https://a.example/x"),
@@ -265,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn e26_what_is_read_reads_the_same_again(text in "(https?|HTTP)://[a-z0-9.\\[\\]:@%_-]{1,20}[a-z/.?#&=%]{0,12}") {
+        fn e26_an_accepted_url_parses_to_itself(text in "(https?|HTTP)://[a-z0-9.\\[\\]:@%_-]{1,20}[a-z/.?#&=%]{0,12}") {
             if let Ok(url) = text.parse::<Url>() {
                 prop_assert_eq!(url.to_string().parse::<Url>(), Ok(url));
             }

@@ -1,7 +1,8 @@
-//! A document, and what its references lead to.
+//! A document, and the targets of its references.
 //!
-//! A document is kept as text, cut into parts: an item of `paths` or of a kind of `components` each. As values it would take
-//! twenty times the memory, and most of it is never asked for. A [`Reading`] holds the parts that one look at it needed.
+//! A document is kept as text, split into parts: one for each item of `paths` and of each kind of `components`. As
+//! parsed values it would take twenty times the memory, and most of it is never used. A [`DocumentView`] parses the
+//! parts that one operation needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -14,37 +15,37 @@ use super::Problem;
 /// Longest chain of references.
 const CHAIN: usize = 32;
 
-/// An OpenAPI document that was read: [`parse`](super::parse) makes one of a text.
+/// A parsed OpenAPI document; [`parse`](super::parse) creates one from a text.
 pub struct Document {
     parts: Vec<Part>,
-    /// Numbers of parts, by their pointers: `/components/schemas/Pet`.
+    /// Indices of parts by their pointers: `/components/schemas/Pet`.
     by_pointer: BTreeMap<String, usize>,
     paths: BTreeSet<String>,
-    /// Schemas are those of 3.0, which are not quite JSON Schema.
+    /// Whether schemas are those of 3.0, which differ from JSON Schema.
     pub(crate) old: bool,
 }
 
-/// JSON without spaces.
+/// Compact JSON.
 type Part = Box<str>;
 
-/// A look at a document. What it needed stays in memory until it is dropped.
-pub(crate) struct Reading {
+/// A view of a document. The parts it has parsed stay in memory until it is dropped.
+pub(crate) struct DocumentView {
     document: Arc<Document>,
     parsed: Vec<OnceLock<Result<Value, String>>>,
 }
 
-/// Something in a document, and where it stands.
+/// A value in a document, and its pointer.
 #[derive(Clone, Debug)]
-pub(crate) struct Spot<'d> {
+pub(crate) struct Node<'d> {
     pub(crate) value: &'d Value,
     pub(crate) pointer: String,
 }
 
 impl Document {
-    /// Cuts a document in JSON into its parts.
-    pub(crate) fn cut(json: &str) -> Result<Self, Problem> {
+    /// Splits a document in JSON into its parts.
+    pub(crate) fn split(json: &str) -> Result<Self, Problem> {
         let mut document = Self { parts: Vec::new(), by_pointer: BTreeMap::new(), paths: BTreeSet::new(), old: false };
-        let not_json = |error: serde_json::Error| Problem::at("#", format!("it is no JSON: {error}"));
+        let not_json = |error: serde_json::Error| Problem::at("#", format!("the document is not JSON: {error}"));
         let root: &RawValue = serde_json::from_str(json).map_err(not_json)?;
         if let Some(entries) = entries(root) {
             for (key, value) in entries {
@@ -82,18 +83,20 @@ impl Document {
         match version.as_deref() {
             Some(version) if version.starts_with("3.0.") => Ok(true),
             Some(version) if version.starts_with("3.1.") => Ok(false),
-            Some(version) => Err(Problem::at("#/openapi", format!("version {version} is not read: 3.0 and 3.1 are"))),
-            None if part("/swagger").is_some() => {
-                Err(Problem::at("#/swagger", "Swagger 2 is not read; convert the document to OpenAPI 3"))
+            Some(version) => {
+                Err(Problem::at("#/openapi", format!("version {version} is not supported; use OpenAPI 3.0 or 3.1")))
             }
-            None => Err(Problem::at("#/openapi", "this is no OpenAPI document: it does not name its version")),
+            None if part("/swagger").is_some() => {
+                Err(Problem::at("#/swagger", "Swagger 2 is not supported; convert the document to OpenAPI 3"))
+            }
+            None => Err(Problem::at("#/openapi", "this is not an OpenAPI document: it has no version")),
         }
     }
 
-    /// Looks at it.
-    pub(crate) fn open(self: &Arc<Self>) -> Reading {
+    /// Creates a view, with nothing parsed yet.
+    pub(crate) fn view(self: &Arc<Self>) -> DocumentView {
         let parsed = self.parts.iter().map(|_| OnceLock::new()).collect();
-        Reading { document: self.clone(), parsed }
+        DocumentView { document: self.clone(), parsed }
     }
 
     /// Its paths, with the pointers of their items.
@@ -101,11 +104,12 @@ impl Document {
         self.paths.iter().map(|path| (path.as_str(), format!("#/paths/{}", escaped(path))))
     }
 
-    /// The part in which a pointer such as `#/components/schemas/Pet/properties` leads, and the rest of the way.
+    /// The part that contains a pointer such as `#/components/schemas/Pet/properties`, and the rest of the pointer
+    /// within it.
     pub(crate) fn part<'p>(&self, pointer: &'p str) -> Option<(usize, &'p str)> {
         let pointer = pointer.strip_prefix('#')?;
         let ends = pointer.match_indices('/').map(|(at, _)| at).chain([pointer.len()]);
-        // The first is before everything.
+        // The first match is the leading slash.
         let cut = |end: usize| Some((*self.by_pointer.get(&pointer[..end])?, &pointer[end..]));
         ends.skip(1).take(3).find_map(cut)
     }
@@ -116,7 +120,7 @@ impl Document {
     }
 }
 
-/// What an object has, without reading further than where each begins and ends.
+/// The entries of an object, with their values not parsed.
 fn entries(value: &RawValue) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_str(value.get()).ok()
 }
@@ -135,77 +139,77 @@ fn without_spaces(json: &str) -> Box<str> {
     json.chars().filter(keep).collect::<String>().into_boxed_str()
 }
 
-impl Reading {
+impl DocumentView {
     pub(crate) fn is_old(&self) -> bool {
         self.document.old
     }
 
-    /// What a pointer such as `#/components/schemas/Pet` names.
-    pub(crate) fn at(&self, pointer: &str) -> Option<Spot<'_>> {
+    /// The value at a pointer such as `#/components/schemas/Pet`.
+    pub(crate) fn at(&self, pointer: &str) -> Option<Node<'_>> {
         self.find(pointer).ok().flatten()
     }
 
-    /// The same; a part that cannot be read is a problem.
-    pub(crate) fn find(&self, pointer: &str) -> Result<Option<Spot<'_>>, Problem> {
+    /// The same, but fails if the part cannot be parsed.
+    pub(crate) fn find(&self, pointer: &str) -> Result<Option<Node<'_>>, Problem> {
         let Some((part, rest)) = self.document.part(pointer) else { return Ok(None) };
         let Some(parsed) = self.parsed.get(part) else { return Ok(None) };
         let read = || serde_json::from_str(self.document.text(part)).map_err(|error| error.to_string());
         let whole = parsed.get_or_init(read).as_ref();
-        let whole = whole.map_err(|error| Problem::at(pointer, format!("it cannot be read: {error}")))?;
-        Ok(whole.pointer(rest).map(|value| Spot { value, pointer: pointer.to_owned() }))
+        let whole = whole.map_err(|error| Problem::at(pointer, format!("this part cannot be parsed: {error}")))?;
+        Ok(whole.pointer(rest).map(|value| Node { value, pointer: pointer.to_owned() }))
     }
 
-    /// What this is once its references are followed.
-    pub(crate) fn follow<'d>(&'d self, spot: Spot<'d>) -> Result<Spot<'d>, Problem> {
-        let mut spot = spot;
+    /// Follows references until there is none.
+    pub(crate) fn follow<'d>(&'d self, node: Node<'d>) -> Result<Node<'d>, Problem> {
+        let mut node = node;
         for _ in 0..CHAIN {
-            let Some(reference) = spot.value.get("$ref") else { return Ok(spot) };
-            spot = self.target(reference, &spot.pointer)?;
+            let Some(reference) = node.value.get("$ref") else { return Ok(node) };
+            node = self.target(reference, &node.pointer)?;
         }
-        Err(Problem::at(&spot.pointer, "the references go round in a circle"))
+        Err(Problem::at(&node.pointer, "the references form a cycle"))
     }
 
-    /// What a reference that stands here leads to.
-    pub(crate) fn target(&self, reference: &Value, here: &str) -> Result<Spot<'_>, Problem> {
-        let text = reference.as_str().ok_or_else(|| Problem::at(here, "a `$ref` is a text"))?;
+    /// The target of a reference at this pointer.
+    pub(crate) fn target(&self, reference: &Value, here: &str) -> Result<Node<'_>, Problem> {
+        let text = reference.as_str().ok_or_else(|| Problem::at(here, "`$ref` must be a string"))?;
         if !text.starts_with('#') {
-            return Err(Problem::at(here, format!("`{text}` is in another document; bundle them into one")));
+            return Err(Problem::at(here, format!("`{text}` is in another document; bundle the documents into one")));
         }
         let found = self.find(&decoded(text))?;
-        found.ok_or_else(|| Problem::at(here, format!("there is nothing at `{text}`")))
+        found.ok_or_else(|| Problem::at(here, format!("`{text}` does not exist in the document")))
     }
 }
 
-impl<'d> Spot<'d> {
-    /// What stands under a key.
-    pub(crate) fn get(&self, key: &str) -> Option<Spot<'d>> {
+impl<'d> Node<'d> {
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &str) -> Option<Node<'d>> {
         let value = self.value.get(key)?;
-        Some(Spot { value, pointer: format!("{}/{}", self.pointer, escaped(key)) })
+        Some(Node { value, pointer: format!("{}/{}", self.pointer, escaped(key)) })
     }
 
-    /// What stands at a place in a list.
-    pub(crate) fn get_nth(&self, n: usize) -> Option<Spot<'d>> {
+    /// An element of an array.
+    pub(crate) fn get_nth(&self, n: usize) -> Option<Node<'d>> {
         let value = self.value.get(n)?;
-        Some(Spot { value, pointer: format!("{}/{n}", self.pointer) })
+        Some(Node { value, pointer: format!("{}/{n}", self.pointer) })
     }
 
-    /// What stands in a list or an object, in order.
-    pub(crate) fn children(&self) -> Vec<(String, Spot<'d>)> {
-        let spot =
-            |key: String, value| (key.clone(), Spot { value, pointer: format!("{}/{}", self.pointer, escaped(&key)) });
+    /// The elements of an array or the entries of an object, in order.
+    pub(crate) fn children(&self) -> Vec<(String, Node<'d>)> {
+        let node =
+            |key: String, value| (key.clone(), Node { value, pointer: format!("{}/{}", self.pointer, escaped(&key)) });
         match self.value {
-            Value::Array(items) => items.iter().enumerate().map(|(n, value)| spot(n.to_string(), value)).collect(),
-            Value::Object(map) => map.iter().map(|(key, value)| spot(key.clone(), value)).collect(),
+            Value::Array(items) => items.iter().enumerate().map(|(n, value)| node(n.to_string(), value)).collect(),
+            Value::Object(map) => map.iter().map(|(key, value)| node(key.clone(), value)).collect(),
             _ => Vec::new(),
         }
     }
 
-    /// The text under a key, if there is one.
+    /// The string value of a key.
     pub(crate) fn text(&self, key: &str) -> Option<&'d str> {
         self.value.get(key)?.as_str()
     }
 
-    /// Whether a key says yes.
+    /// Whether the value of a key is `true`.
     pub(crate) fn is(&self, key: &str) -> bool {
         self.value.get(key) == Some(&Value::Bool(true))
     }
@@ -219,7 +223,7 @@ pub(crate) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// A pointer in a fragment may be percent-encoded.
+/// Decodes a pointer in a fragment, which may be percent-encoded.
 pub(crate) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -246,14 +250,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_cut_into_parts_that_read_as_it_does() {
+    fn a_document_is_split_into_parts_with_the_same_content() {
         let json = json!({
             "openapi": "3.1.0", "servers": [{"url": "https://a.example"}], "x-more": {"deep": [1, {"a b": " \\\" "}]},
             "paths": {"/a/{b}": {"get": {"summary": "a \"quoted\\\" text"}}, "/~": {}},
             "components": {"schemas": {"A/B": {"type": "object", "x": [[], {}, "\\"]}}, "odd": 5}
         });
-        let document = Arc::new(Document::cut(&serde_json::to_string_pretty(&json).unwrap()).unwrap());
-        let reading = document.open();
+        let document = Arc::new(Document::split(&serde_json::to_string_pretty(&json).unwrap()).unwrap());
+        let view = document.view();
         for pointer in [
             "/openapi",
             "/servers/0/url",
@@ -266,25 +270,25 @@ mod tests {
             "/components/schemas/A~1B/x/2",
             "/components/odd",
         ] {
-            let found = reading.at(&format!("#{pointer}")).unwrap_or_else(|| panic!("nothing at {pointer}"));
+            let found = view.at(&format!("#{pointer}")).unwrap_or_else(|| panic!("nothing at {pointer}"));
             assert_eq!(Some(found.value), json.pointer(pointer), "{pointer}");
         }
         for pointer in ["#", "#/", "#/paths/~1b", "#/components/schemas/A", "#/servers/1", "openapi"] {
-            assert!(reading.at(pointer).is_none(), "{pointer}");
+            assert!(view.at(pointer).is_none(), "{pointer}");
         }
         let paths: Vec<&str> = document.paths().map(|(path, _)| path).collect();
         assert_eq!(paths, ["/a/{b}", "/~"]);
         let kept: usize = document.parts.iter().map(|part| part.len()).sum();
-        assert!(kept < json.to_string().len(), "spaces are not kept");
+        assert!(kept < json.to_string().len(), "white space is not kept");
     }
 
     #[test]
-    fn a_part_that_cannot_be_read_is_named_and_hides_no_other() {
+    fn a_part_that_cannot_be_parsed_is_reported_and_hides_no_other() {
         let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
         let json = format!(r#"{{"openapi": "3.0.0", "paths": {{"/a": {deep}, "/b": {{}}}}}}"#);
-        let reading = Arc::new(Document::cut(&json).unwrap()).open();
-        let problem = reading.find("#/paths/~1a").unwrap_err().to_string();
-        assert!(problem.starts_with("#/paths/~1a: it cannot be read: recursion limit"), "{problem}");
-        assert!(reading.at("#/paths/~1b").is_some());
+        let view = Arc::new(Document::split(&json).unwrap()).view();
+        let problem = view.find("#/paths/~1a").unwrap_err().to_string();
+        assert!(problem.starts_with("#/paths/~1a: this part cannot be parsed: recursion limit"), "{problem}");
+        assert!(view.at("#/paths/~1b").is_some());
     }
 }

@@ -1,11 +1,11 @@
-//! Names of tools, and which operations are meant.
+//! Names of tools, and patterns that select operations.
 
 use std::collections::BTreeSet;
 
 /// Longest name of a tool.
 const LONGEST: usize = 64;
 
-/// A legal name that nobody has yet.
+/// A valid name that is not taken yet.
 pub(crate) fn unique(wanted: &str, taken: &mut BTreeSet<String>) -> String {
     let base = legal(wanted);
     let mut name = base.clone();
@@ -18,7 +18,7 @@ pub(crate) fn unique(wanted: &str, taken: &mut BTreeSet<String>) -> String {
     name
 }
 
-/// Letters, digits, `_` and `-`, at most as many as there may be.
+/// Reduces a name to letters, digits, `_` and `-`, and to the longest length.
 pub(crate) fn legal(wanted: &str) -> String {
     let mut name = String::new();
     for c in wanted.chars() {
@@ -33,7 +33,7 @@ pub(crate) fn legal(wanted: &str) -> String {
     if name.is_empty() { "operation".to_owned() } else { name.to_owned() }
 }
 
-/// Whether a text fits a pattern in which `*` stands for anything.
+/// Whether a text matches a pattern in which `*` matches anything.
 pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut left) = text.strip_prefix(start) else { return false };
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit() {
+    fn patterns_match() {
         for (pattern, text, expected) in [
             ("*", "", true),
             ("list*", "listPets", true),

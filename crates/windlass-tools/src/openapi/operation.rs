@@ -1,13 +1,14 @@
-//! An operation of a document, read far enough to be asked for.
+//! An operation of a document, with everything needed to send its request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
-use windlass::{Effect, Schemas};
+use windlass::Effect;
+use windlass::tool::Schemas;
 
 use super::body::{Body, json_among};
-use super::document::{Reading, Spot};
-use super::parameter::{Parameter, Place};
+use super::document::{DocumentView, Node};
+use super::parameter::{Parameter, ParameterIn};
 use super::schema::{Converter, Side, convert};
 use super::security::{self, Credential};
 use super::{Options, Problem};
@@ -21,7 +22,7 @@ pub(crate) struct Operation {
     pub(crate) method: Method,
     /// Scheme, host and port.
     pub(crate) base: Url,
-    /// The whole path, the server's own included.
+    /// The whole path, including that of the server.
     pub(crate) path: Vec<Piece>,
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) body: Option<Body>,
@@ -29,44 +30,44 @@ pub(crate) struct Operation {
     pub(crate) effect: Effect,
 }
 
-/// A piece of a path.
+/// A part of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Plain(String),
     Parameter(String),
 }
 
-/// Where operations stand.
+/// The keys of operations in a path item.
 pub(crate) const METHODS: [&str; 7] = ["get", "put", "post", "delete", "options", "head", "patch"];
 
 impl Operation {
-    /// Reads an operation of a path.
+    /// Parses an operation of a path.
     pub(crate) fn read(
-        document: &Reading,
+        document: &DocumentView,
         path: &str,
-        item: &Spot<'_>,
+        item: &Node<'_>,
         method: &str,
         options: &Options,
     ) -> Result<Self, Problem> {
-        let spot = item.get(method).ok_or_else(|| item.problem("there is no such operation"))?;
-        let method: Method = method.to_ascii_uppercase().parse().map_err(|_| spot.problem("this is no method"))?;
-        let (base, prefix) = server(document, item, &spot, options)?;
+        let node = item.get(method).ok_or_else(|| item.problem(format!("there is no operation `{method}`")))?;
+        let method: Method = method.to_ascii_uppercase().parse().map_err(|_| node.problem("not a valid method"))?;
+        let (base, prefix) = server(document, item, &node, options)?;
         let mut pieces = vec![Piece::Plain(prefix)];
         pieces.extend(pieces_of(path, item)?);
-        let mut parameters = parameters(document, item, &spot)?;
-        let body = spot.get("requestBody").map(|body| Body::read(document, body)).transpose()?;
+        let mut parameters = parameters(document, item, &node)?;
+        let body = node.get("requestBody").map(|body| Body::read(document, body)).transpose()?;
         if body.is_some() && matches!(method, Method::GET | Method::HEAD) {
-            return Err(spot.problem(format!("a {method} request has no body")));
+            return Err(node.problem(format!("a {method} request has no body")));
         }
         name_arguments(&mut parameters, body.is_some());
-        check_path(&pieces, &parameters, &spot)?;
-        let credentials = security::credentials(document, &spot, options)?;
-        let effect = effect(&spot, &method)?;
-        Ok(Self { pointer: spot.pointer, method, base, path: pieces, parameters, body, credentials, effect })
+        check_path(&pieces, &parameters, &node)?;
+        let credentials = security::credentials(document, &node, options)?;
+        let effect = effect(&node, &method)?;
+        Ok(Self { pointer: node.pointer, method, base, path: pieces, parameters, body, credentials, effect })
     }
 
-    /// Its schemas, from the document.
-    pub(crate) fn schemas(&self, document: &Reading) -> Result<Schemas, Problem> {
+    /// Its schemas.
+    pub(crate) fn schemas(&self, document: &DocumentView) -> Result<Schemas, Problem> {
         let (mut input, definitions) = convert(document, Side::Request, |converter| self.input(document, converter))?;
         if !definitions.is_empty() {
             input["$defs"] = Value::Object(definitions);
@@ -74,12 +75,12 @@ impl Operation {
         Ok(Schemas { input, output: self.output(document)? })
     }
 
-    fn input(&self, document: &Reading, converter: &mut Converter<'_>) -> Result<Value, Problem> {
+    fn input(&self, document: &DocumentView, converter: &mut Converter<'_>) -> Result<Value, Problem> {
         let mut properties = Map::new();
         let mut required = Vec::new();
         let mut property = |name: &str, schema: &Option<String>, description: &Option<String>, needed: bool| {
-            let spot = schema.as_ref().and_then(|pointer| document.at(pointer));
-            let mut value = spot.map_or(Ok(json!({})), |spot| converter.schema(&spot))?;
+            let node = schema.as_ref().and_then(|pointer| document.at(pointer));
+            let mut value = node.map_or(Ok(json!({})), |node| converter.schema(&node))?;
             if let (Some(text), Value::Object(map)) = (description, &mut value) {
                 map.entry("description").or_insert_with(|| text.as_str().into());
             }
@@ -98,8 +99,8 @@ impl Operation {
         Ok(json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false}))
     }
 
-    /// The schema of what it returns, if every answer that is a success is described.
-    fn output(&self, document: &Reading) -> Result<Option<Value>, Problem> {
+    /// The output schema, if every successful response has one.
+    fn output(&self, document: &DocumentView) -> Result<Option<Value>, Problem> {
         let responses = document.at(&self.pointer).and_then(|operation| operation.get("responses"));
         let Some(responses) = responses.filter(|_| self.method != Method::HEAD) else { return Ok(None) };
         let mut found: Vec<Option<String>> = Vec::new();
@@ -111,7 +112,7 @@ impl Operation {
             let content = response.get("content").filter(|content| !content.children().is_empty());
             match content {
                 None => found.push(None),
-                // Of what is not JSON nothing is said.
+                // A response that may also be something other than JSON has no schema.
                 Some(content) if content.children().len() > 1 && json_among(&content).is_some() => return Ok(None),
                 Some(content) => match json_among(&content).and_then(|(_, media)| media.get("schema")) {
                     Some(schema) => found.push(Some(schema.pointer)),
@@ -124,7 +125,7 @@ impl Operation {
         }
         let (mut schemas, definitions) = convert(document, Side::Response, |converter| {
             let one = |pointer: &Option<String>| match pointer.as_ref().and_then(|pointer| document.at(pointer)) {
-                Some(spot) => converter.schema(&spot),
+                Some(node) => converter.schema(&node),
                 None => Ok(json!({"type": "null"})),
             };
             found.iter().map(one).collect::<Result<Vec<_>, _>>()
@@ -138,28 +139,30 @@ impl Operation {
     }
 }
 
-fn effect(spot: &Spot<'_>, method: &Method) -> Result<Effect, Problem> {
-    match spot.value.get("x-windlass-effect") {
+fn effect(node: &Node<'_>, method: &Method) -> Result<Effect, Problem> {
+    match node.value.get("x-windlass-effect") {
         None => Ok(effect_of(method)),
-        Some(said) => serde_json::from_value(said.clone())
-            .map_err(|_| spot.problem(format!("`x-windlass-effect` is readonly, idempotent or once, not {said}"))),
+        Some(value) => serde_json::from_value(value.clone()).map_err(|_| {
+            node.problem(format!("`x-windlass-effect` must be readonly, idempotent or once, not {value}"))
+        }),
     }
 }
 
-/// The parameters of a path and of its operation, which has the last word.
-fn parameters(document: &Reading, item: &Spot<'_>, operation: &Spot<'_>) -> Result<Vec<Parameter>, Problem> {
-    let mut found: BTreeMap<(Place, String), Parameter> = BTreeMap::new();
-    for spot in [item, operation].into_iter().filter_map(|spot| spot.get("parameters")) {
-        for (_, parameter) in spot.children() {
+/// The parameters of a path and of its operation. Those of the operation take precedence.
+fn parameters(document: &DocumentView, item: &Node<'_>, operation: &Node<'_>) -> Result<Vec<Parameter>, Problem> {
+    let mut found: BTreeMap<(ParameterIn, String), Parameter> = BTreeMap::new();
+    for node in [item, operation].into_iter().filter_map(|node| node.get("parameters")) {
+        for (_, parameter) in node.children() {
             if let Some(parameter) = Parameter::read(document, parameter)? {
-                found.insert((parameter.place, parameter.name.clone()), parameter);
+                found.insert((parameter.location, parameter.name.clone()), parameter);
             }
         }
     }
     Ok(found.into_values().collect())
 }
 
-/// Arguments are called what parameters are called; where two would be called the same, also where they go.
+/// Names the arguments after their parameters. Where two names would be the same, `path_`, `query_` or `header_` is
+/// added.
 fn name_arguments(parameters: &mut [Parameter], has_body: bool) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     parameters.iter().for_each(|parameter| *counts.entry(parameter.arg.clone()).or_default() += 1);
@@ -168,20 +171,20 @@ fn name_arguments(parameters: &mut [Parameter], has_body: bool) {
     }
     let mut taken: BTreeSet<String> = has_body.then(|| "body".to_owned()).into_iter().collect();
     for parameter in parameters {
-        let place = match parameter.place {
-            Place::Path => "path",
-            Place::Query => "query",
-            Place::Header => "header",
+        let location = match parameter.location {
+            ParameterIn::Path => "path",
+            ParameterIn::Query => "query",
+            ParameterIn::Header => "header",
         };
         if counts.get(&parameter.arg).is_some_and(|count| *count > 1) || parameter.arg.is_empty() {
-            parameter.arg = format!("{place}_{}", parameter.arg);
+            parameter.arg = format!("{location}_{}", parameter.arg);
         }
         parameter.arg = super::name::unique(&parameter.arg, &mut taken);
     }
 }
 
-/// Cuts a path at its parameters.
-fn pieces_of(path: &str, item: &Spot<'_>) -> Result<Vec<Piece>, Problem> {
+/// Splits a path at its parameters.
+fn pieces_of(path: &str, item: &Node<'_>) -> Result<Vec<Piece>, Problem> {
     let mut pieces = Vec::new();
     let mut rest = path;
     while let Some((plain, after)) = rest.split_once('{') {
@@ -194,11 +197,11 @@ fn pieces_of(path: &str, item: &Spot<'_>) -> Result<Vec<Piece>, Problem> {
     Ok(pieces)
 }
 
-/// Every parameter of the path is described, and every one that is described is in it.
-fn check_path(pieces: &[Piece], parameters: &[Parameter], spot: &Spot<'_>) -> Result<(), Problem> {
+/// Checks that the parameters in the path and those that are described are the same.
+fn check_path(pieces: &[Piece], parameters: &[Parameter], node: &Node<'_>) -> Result<(), Problem> {
     let described: BTreeSet<&str> = parameters
         .iter()
-        .filter(|parameter| parameter.place == Place::Path)
+        .filter(|parameter| parameter.location == ParameterIn::Path)
         .map(|parameter| parameter.name.as_str())
         .collect();
     let present: BTreeSet<&str> = pieces
@@ -206,23 +209,23 @@ fn check_path(pieces: &[Piece], parameters: &[Parameter], spot: &Spot<'_>) -> Re
         .filter_map(|piece| if let Piece::Parameter(name) = piece { Some(name.as_str()) } else { None })
         .collect();
     if let Some(name) = present.difference(&described).next() {
-        return Err(spot.problem(format!("the path has `{{{name}}}`, which no parameter describes")));
+        return Err(node.problem(format!("the path has `{{{name}}}`, but there is no such parameter")));
     }
     if let Some(name) = described.difference(&present).next() {
-        return Err(spot.problem(format!("the parameter `{name}` is not in the path")));
+        return Err(node.problem(format!("the parameter `{name}` is not in the path")));
     }
     Ok(())
 }
 
-fn first<'d>(spot: &Spot<'d>) -> Option<Spot<'d>> {
-    spot.get("servers")?.get_nth(0)
+fn first<'d>(node: &Node<'d>) -> Option<Node<'d>> {
+    node.get("servers")?.get_nth(0)
 }
 
-/// Whom to ask, and the beginning of every path there.
+/// The server, and the prefix of every path there.
 fn server(
-    document: &Reading,
-    item: &Spot<'_>,
-    operation: &Spot<'_>,
+    document: &DocumentView,
+    item: &Node<'_>,
+    operation: &Node<'_>,
     options: &Options,
 ) -> Result<(Url, String), Problem> {
     let (text, at) = match &options.base {
@@ -230,35 +233,36 @@ fn server(
         None => {
             let of_document = || document.at("#/servers")?.get_nth(0);
             let server = first(operation).or_else(|| first(item)).or_else(of_document);
-            let server = server.ok_or_else(|| Problem::at("#", "it names no server; set the base address"))?;
+            let server = server.ok_or_else(|| Problem::at("#", "the document has no server; set `base_url`"))?;
             (with_variables(&server, options)?, server.pointer)
         }
     };
     if text.starts_with('/') {
-        return Err(Problem::at(&at, format!("the server `{text}` is relative; set the base address")));
+        return Err(Problem::at(&at, format!("the server `{text}` is relative; set `base_url`")));
     }
-    let url: Url = text.parse().map_err(|bad| Problem::at(&at, format!("the server `{text}` is not usable: {bad}")))?;
+    let url: Url = text.parse().map_err(|bad| Problem::at(&at, format!("the server `{text}` is not valid: {bad}")))?;
     if url.target().contains('?') {
-        return Err(Problem::at(&at, format!("the server `{text}` has a query")));
+        return Err(Problem::at(&at, format!("the server `{text}` must not have a query")));
     }
     let prefix = url.target().trim_end_matches('/').to_owned();
     Ok((url, prefix))
 }
 
-/// A server's address with its variables, as configured or by default.
-fn with_variables(server: &Spot<'_>, options: &Options) -> Result<String, Problem> {
-    let template = server.text("url").ok_or_else(|| server.problem("a server has a `url`"))?;
+/// The URL of a server with its variables, as configured or by default.
+fn with_variables(server: &Node<'_>, options: &Options) -> Result<String, Problem> {
+    let template = server.text("url").ok_or_else(|| server.problem("a server must have a `url`"))?;
     let mut out = String::new();
     let mut rest = template;
     while let Some((plain, after)) = rest.split_once('{') {
-        let (name, after) = after.split_once('}').ok_or_else(|| server.problem("a `{` is not closed"))?;
+        let (name, after) = after.split_once('}').ok_or_else(|| server.problem("a `{` in the URL is not closed"))?;
         let variable = server.get("variables").and_then(|variables| variables.get(name));
         let default = variable.as_ref().and_then(|variable| variable.text("default"));
         let value = options.variables.get(name).map(String::as_str).or(default);
-        let value = value.ok_or_else(|| server.problem(format!("the variable `{name}` has no value; set it")))?;
+        let value = value
+            .ok_or_else(|| server.problem(format!("the variable `{name}` has no value; set it in `variables`")))?;
         let allowed = variable.as_ref().and_then(|variable| variable.value.get("enum")?.as_array());
         if allowed.is_some_and(|allowed| !allowed.iter().any(|allowed| allowed == value)) {
-            return Err(server.problem(format!("the variable `{name}` may not be `{value}`")));
+            return Err(server.problem(format!("the variable `{name}` must not be `{value}`: it is not in its `enum`")));
         }
         out.push_str(plain);
         out.push_str(value);

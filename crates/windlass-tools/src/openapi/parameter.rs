@@ -4,12 +4,12 @@ use serde_json::{Map, Value};
 use windlass::ToolError;
 
 use super::Problem;
-use super::document::{Reading, Spot};
+use super::document::{DocumentView, Node};
 use crate::encode;
 
-/// Where a parameter goes.
+/// The `in` of a parameter: the part of the request that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum ParameterIn {
     Path,
     Query,
     Header,
@@ -17,7 +17,7 @@ pub(crate) enum Place {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
-    /// Pieces joined with this; each value of a list alone if it is exploded.
+    /// Values joined with this separator. If exploded, each value of a list is a pair of its own.
     Joined(&'static str),
     /// `name[key]=value`.
     Deep,
@@ -28,49 +28,49 @@ enum Style {
 /// A parameter of an operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameter {
-    /// What the argument is called.
+    /// Its name as an argument of the tool.
     pub(crate) arg: String,
-    /// What the server calls it.
+    /// Its name in the request.
     pub(crate) name: String,
-    pub(crate) place: Place,
+    pub(crate) location: ParameterIn,
     pub(crate) required: bool,
     pub(crate) description: Option<String>,
-    /// Where its schema stands.
+    /// The pointer of its schema.
     pub(crate) schema: Option<String>,
     style: Style,
     explode: bool,
 }
 
-/// Headers that are not parameters, whatever a document says.
-const NO_PARAMETERS: [&str; 3] = ["accept", "content-type", "authorization"];
+/// Headers that OpenAPI does not allow as parameters.
+const IGNORED_HEADERS: [&str; 3] = ["accept", "content-type", "authorization"];
 
 impl Parameter {
-    /// Reads a parameter; nothing if it is one that is never sent.
-    pub(crate) fn read(document: &Reading, spot: Spot<'_>) -> Result<Option<Self>, Problem> {
-        let spot = document.follow(spot)?;
-        let name = spot.text("name").ok_or_else(|| spot.problem("a parameter has a `name`"))?.to_owned();
-        let required = spot.is("required");
-        let place = match spot.text("in") {
-            Some("path") => Place::Path,
-            Some("query") => Place::Query,
-            Some("header") if NO_PARAMETERS.contains(&name.to_ascii_lowercase().as_str()) => return Ok(None),
-            Some("header") => Place::Header,
+    /// Parses a parameter; none if it is one that is never sent.
+    pub(crate) fn read(document: &DocumentView, node: Node<'_>) -> Result<Option<Self>, Problem> {
+        let node = document.follow(node)?;
+        let name = node.text("name").ok_or_else(|| node.problem("a parameter must have a `name`"))?.to_owned();
+        let required = node.is("required");
+        let location = match node.text("in") {
+            Some("path") => ParameterIn::Path,
+            Some("query") => ParameterIn::Query,
+            Some("header") if IGNORED_HEADERS.contains(&name.to_ascii_lowercase().as_str()) => return Ok(None),
+            Some("header") => ParameterIn::Header,
             Some("cookie") if !required => return Ok(None),
             Some("cookie") => {
-                return Err(spot.problem(format!("the cookie `{name}` is required, and cookies are not sent")));
+                return Err(node.problem(format!("the cookie `{name}` is required, but cookies are not supported")));
             }
-            _ => return Err(spot.problem("a parameter is `in` path, query, header or cookie")),
+            _ => return Err(node.problem("`in` of a parameter must be path, query, header or cookie")),
         };
-        if place == Place::Header {
-            crate::http::header_name(&name).map_err(|problem| spot.problem(problem))?;
+        if location == ParameterIn::Header {
+            crate::http::header_name(&name).map_err(|problem| node.problem(problem))?;
         }
-        let (schema, style, explode) = form(&spot, place)?;
-        let (arg, description) = (argument_name(&name), spot.text("description").map(str::to_owned));
+        let (schema, style, explode) = form(&node, location)?;
+        let (arg, description) = (argument_name(&name), node.text("description").map(str::to_owned));
         Ok(Some(Self {
             arg,
             name,
-            place,
-            required: required || place == Place::Path,
+            location,
+            required: required || location == ParameterIn::Path,
             description,
             schema,
             style,
@@ -78,7 +78,7 @@ impl Parameter {
         }))
     }
 
-    /// Pairs of names and values for a query, encoded.
+    /// The pairs of names and values for a query, encoded.
     pub(crate) fn pairs(&self, value: &Value) -> Result<Vec<(String, String)>, ToolError> {
         let name = encode::strict(&self.name);
         let one = |text: String| Ok(vec![(name.clone(), text)]);
@@ -100,12 +100,12 @@ impl Parameter {
         }
     }
 
-    /// Whether its pairs are named by the argument and not by the document.
+    /// Whether the argument, not the document, names its query parameters.
     pub(crate) fn names_itself(&self) -> bool {
-        self.place == Place::Query && self.explode && matches!(self.style, Style::Joined(_))
+        self.location == ParameterIn::Query && self.explode && matches!(self.style, Style::Joined(_))
     }
 
-    /// The value in a path, encoded.
+    /// The value for a path, encoded.
     pub(crate) fn in_path(&self, value: &Value) -> Result<String, ToolError> {
         crate::http::check_segment(&self.raw(value)?).map_err(|error| self.unfit(&error))?;
         match self.style {
@@ -114,7 +114,7 @@ impl Parameter {
         }
     }
 
-    /// The value as it is.
+    /// The value, not encoded.
     pub(crate) fn raw(&self, value: &Value) -> Result<String, ToolError> {
         match self.style {
             Style::Json => Ok(value.to_string()),
@@ -137,9 +137,8 @@ impl Parameter {
     }
 
     fn text(&self, value: &Value) -> Result<String, ToolError> {
-        scalar(value).ok_or_else(|| {
-            ToolError::invalid(format!("/{}", self.arg), "only texts, numbers and booleans can be written here")
-        })
+        scalar(value)
+            .ok_or_else(|| ToolError::invalid(format!("/{}", self.arg), "must be a string, a number or a boolean here"))
     }
 
     fn unfit(&self, error: &ToolError) -> ToolError {
@@ -153,38 +152,37 @@ impl Parameter {
     }
 }
 
-/// What an argument is called: model APIs take few characters.
+/// The name of an argument, with the characters that model APIs accept.
 fn argument_name(name: &str) -> String {
     let clean: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' }).collect();
     clean.trim_matches('_').chars().take(64).collect()
 }
 
-/// Where the schema of a parameter stands, and how its value is written.
-fn form(spot: &Spot<'_>, place: Place) -> Result<(Option<String>, Style, bool), Problem> {
-    if let Some(content) = spot.get("content") {
+/// The pointer of a parameter's schema, and how its value is written.
+fn form(node: &Node<'_>, location: ParameterIn) -> Result<(Option<String>, Style, bool), Problem> {
+    if let Some(content) = node.get("content") {
         let (media_type, media) =
-            content.children().into_iter().next().ok_or_else(|| content.problem("it names no media type"))?;
+            content.children().into_iter().next().ok_or_else(|| content.problem("`content` has no media type"))?;
         if !super::body::is_json(&media_type) {
-            return Err(content.problem(format!("a parameter in `{media_type}` is not written; JSON is")));
+            return Err(content.problem(format!("a parameter in `{media_type}` is not supported; only JSON is")));
         }
         return Ok((media.get("schema").map(|schema| schema.pointer), Style::Json, false));
     }
-    let explode = spot.value.get("explode").and_then(Value::as_bool);
-    let style = match (place, spot.text("style")) {
-        (Place::Query, None | Some("form")) | (Place::Path | Place::Header, None | Some("simple")) => {
-            Style::Joined(",")
-        }
-        (Place::Query, Some("spaceDelimited")) => Style::Joined("%20"),
-        (Place::Query, Some("pipeDelimited")) => Style::Joined("%7C"),
-        (Place::Query, Some("deepObject")) => Style::Deep,
-        (_, Some(other)) => return Err(spot.problem(format!("the style `{other}` is not written here"))),
+    let explode = node.value.get("explode").and_then(Value::as_bool);
+    let style = match (location, node.text("style")) {
+        (ParameterIn::Query, None | Some("form"))
+        | (ParameterIn::Path | ParameterIn::Header, None | Some("simple")) => Style::Joined(","),
+        (ParameterIn::Query, Some("spaceDelimited")) => Style::Joined("%20"),
+        (ParameterIn::Query, Some("pipeDelimited")) => Style::Joined("%7C"),
+        (ParameterIn::Query, Some("deepObject")) => Style::Deep,
+        (_, Some(other)) => return Err(node.problem(format!("the style `{other}` is not supported here"))),
     };
-    let usual = place == Place::Query && matches!(spot.text("style"), None | Some("form"));
-    Ok((spot.get("schema").map(|schema| schema.pointer), style, explode.unwrap_or(usual)))
+    let default = location == ParameterIn::Query && matches!(node.text("style"), None | Some("form"));
+    Ok((node.get("schema").map(|schema| schema.pointer), style, explode.unwrap_or(default)))
 }
 
-/// A value that is one text.
+/// The text of a value that is not a list or an object.
 pub(crate) fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -194,7 +192,7 @@ pub(crate) fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// `name[key]=value`, at any depth; the n-th of a list is `name[n]`.
+/// Writes `name[key]=value` at any depth; element `n` of a list is `name[n]`.
 pub(crate) fn deep(name: &str, value: &Value, pairs: &mut Vec<(String, String)>) {
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| deep(&format!("{name}[{key}]"), value, pairs)),
@@ -205,12 +203,12 @@ pub(crate) fn deep(name: &str, value: &Value, pairs: &mut Vec<(String, String)>)
     }
 }
 
-/// A form made of an object.
+/// Encodes an object as a form.
 pub(crate) fn form_of(map: &Map<String, Value>) -> String {
     let mut pairs = Vec::new();
     for (name, value) in map {
         match value {
-            // A list of plain values repeats its name, as forms do.
+            // A list of plain values repeats its name, as is usual in forms.
             Value::Array(items) if items.iter().all(|item| scalar(item).is_some()) => {
                 items.iter().for_each(|item| deep(name, item, &mut pairs));
             }
@@ -227,9 +225,9 @@ mod tests {
     use super::*;
 
     fn parameter(json: Value) -> Parameter {
-        let document = super::super::tests::reading(&json!({"openapi": "3.1.0", "p": json}));
-        let spot = document.at("#/p").unwrap();
-        Parameter::read(&document, spot).unwrap().unwrap()
+        let document = super::super::tests::view(&json!({"openapi": "3.1.0", "p": json}));
+        let node = document.at("#/p").unwrap();
+        Parameter::read(&document, node).unwrap().unwrap()
     }
 
     #[test]
@@ -263,22 +261,22 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_cannot_be_written_are_named() {
+    fn parameters_that_are_not_supported_are_reported() {
         for (json, expected) in [
-            (json!({"in": "query"}), "#/p: a parameter has a `name`"),
-            (json!({"name": "x", "in": "body"}), "#/p: a parameter is `in`"),
-            (json!({"name": "x", "in": "path", "style": "matrix"}), "#/p: the style `matrix`"),
+            (json!({"in": "query"}), "#/p: a parameter must have a `name`"),
+            (json!({"name": "x", "in": "body"}), "#/p: `in` of a parameter must be"),
+            (json!({"name": "x", "in": "path", "style": "matrix"}), "#/p: the style `matrix` is not supported"),
             (json!({"name": "x", "in": "cookie", "required": true}), "#/p: the cookie `x` is required"),
             (json!({"name": "Host", "in": "header"}), "#/p: `host` belongs to the connection"),
             (
                 json!({"name": "x", "in": "query", "content": {"text/xml": {}}}),
                 "#/p/content: a parameter in `text/xml`",
             ),
-            (json!({"$ref": "#/nowhere"}), "#/p: there is nothing at `#/nowhere`"),
+            (json!({"$ref": "#/nowhere"}), "#/p: `#/nowhere` does not exist"),
             (json!({"$ref": "other.yaml#/x"}), "#/p: `other.yaml#/x` is in another document"),
-            (json!({"$ref": "#/p"}), "#/p: the references go round in a circle"),
+            (json!({"$ref": "#/p"}), "#/p: the references form a cycle"),
         ] {
-            let document = super::super::tests::reading(&json!({"openapi": "3.0.3", "p": json}));
+            let document = super::super::tests::view(&json!({"openapi": "3.0.3", "p": json}));
             let problem = Parameter::read(&document, document.at("#/p").unwrap()).unwrap_err().to_string();
             assert!(problem.starts_with(expected), "{problem}");
         }

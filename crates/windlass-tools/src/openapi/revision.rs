@@ -1,30 +1,30 @@
-//! What tells an operation from how it was: a changed document is taken up while it is used.
+//! Detects which operations of a document have changed when it is loaded again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::Value;
 
-use super::document::{Document, Spot, decoded};
+use super::document::{Document, Node, decoded};
 use super::schema::anywhere;
 
-/// What concerns every operation of a document.
+/// Parts that every operation of a document depends on.
 const COMMON: [&str; 2] = ["#/servers", "#/security"];
 
-/// Hashes operations together with all they refer to, without making their schemas.
+/// Hashes operations together with everything they refer to, without creating their schemas.
 pub(crate) struct Revisions<'d> {
     document: &'d Document,
-    /// By number of part: its hash, and the parts it refers to.
-    known: BTreeMap<usize, (u64, Vec<usize>)>,
+    /// By index of a part: its hash, and the parts it refers to.
+    hashed: BTreeMap<usize, (u64, Vec<usize>)>,
 }
 
 impl<'d> Revisions<'d> {
     pub(crate) fn new(document: &'d Document) -> Self {
-        Self { document, known: BTreeMap::new() }
+        Self { document, hashed: BTreeMap::new() }
     }
 
-    /// The revision of an operation of a path item.
-    pub(crate) fn of(&mut self, item: &Spot<'_>, method: &str) -> u64 {
+    /// The revision of an operation in a path item.
+    pub(crate) fn of(&mut self, item: &Node<'_>, method: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         let mut next: Vec<usize> = COMMON.iter().filter_map(|pointer| self.part(pointer)).collect();
         for key in [method, "parameters", "servers"] {
@@ -35,24 +35,24 @@ impl<'d> Revisions<'d> {
         let mut seen = BTreeSet::new();
         while let Some(part) = next.pop() {
             if seen.insert(part) {
-                next.extend(self.look(part).1.iter().copied());
+                next.extend(self.hash_part(part).1.iter().copied());
             }
         }
         for part in seen {
-            self.look(part).0.hash(&mut hasher);
+            self.hash_part(part).0.hash(&mut hasher);
         }
         hasher.finish()
     }
 
-    fn look(&mut self, part: usize) -> &(u64, Vec<usize>) {
-        if !self.known.contains_key(&part) {
+    fn hash_part(&mut self, part: usize) -> &(u64, Vec<usize>) {
+        if !self.hashed.contains_key(&part) {
             let text = self.document.text(part);
             let mut hasher = DefaultHasher::new();
             text.hash(&mut hasher);
             let value: Value = serde_json::from_str(text).unwrap_or_default();
-            self.known.insert(part, (hasher.finish(), self.references(&value)));
+            self.hashed.insert(part, (hasher.finish(), self.references(&value)));
         }
-        &self.known[&part]
+        &self.hashed[&part]
     }
 
     /// The parts a value refers to.

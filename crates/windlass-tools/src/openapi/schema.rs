@@ -1,19 +1,19 @@
-//! Schemas of a document as JSON Schema 2020-12 that stands alone: references are put in place, recursive ones kept as
-//! definitions.
+//! Converts the schemas of a document to self-contained JSON Schema 2020-12: references are inlined, recursive ones
+//! become definitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 use super::Problem;
-use super::document::{Reading, Spot, escaped};
+use super::document::{DocumentView, Node, escaped};
 
 /// Deepest nesting of schemas.
 const DEPTH: usize = 64;
-/// From so many schemas on, references stay references: put in place again and again they would fill the memory.
-const IN_PLACE: usize = 2_000;
+/// With more schemas than this, references become definitions: inlined again and again they would exhaust the memory.
+const INLINE_LIMIT: usize = 2_000;
 
-/// What a schema is for. What only the server says is not asked for.
+/// The use of a schema. Properties that only the server sets are left out of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Request,
@@ -22,9 +22,9 @@ pub(crate) enum Side {
 
 /// Converts the schemas of one tool, which share their definitions.
 pub(crate) struct Converter<'d> {
-    document: &'d Reading,
+    document: &'d DocumentView,
     side: Side,
-    in_place: bool,
+    inline: bool,
     /// Names by pointer, and definitions by name.
     names: BTreeMap<String, String>,
     definitions: BTreeMap<String, Value>,
@@ -48,7 +48,7 @@ const ONE: [&str; 12] = [
 ];
 const MANY: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 const NAMED: [&str; 3] = ["properties", "patternProperties", "dependentSchemas"];
-/// Of documents, not of schemas; or without meaning once references are followed.
+/// Keywords of documents rather than schemas, or without meaning once references are resolved.
 const DROPPED: [&str; 12] = [
     "$ref",
     "$defs",
@@ -64,15 +64,15 @@ const DROPPED: [&str; 12] = [
     "nullable",
 ];
 
-/// Makes schemas, with references put in place if that stays small.
+/// Creates schemas, with references inlined if the result stays small.
 pub(crate) fn convert<T>(
-    document: &Reading,
+    document: &DocumentView,
     side: Side,
     make: impl Fn(&mut Converter<'_>) -> Result<T, Problem>,
 ) -> Result<(T, Map<String, Value>), Problem> {
     let mut converter = Converter::new(document, side, true);
     let mut made = make(&mut converter);
-    if converter.count > IN_PLACE {
+    if converter.count > INLINE_LIMIT {
         converter = Converter::new(document, side, false);
         made = make(&mut converter);
     }
@@ -80,51 +80,51 @@ pub(crate) fn convert<T>(
 }
 
 impl<'d> Converter<'d> {
-    fn new(document: &'d Reading, side: Side, in_place: bool) -> Self {
+    fn new(document: &'d DocumentView, side: Side, inline: bool) -> Self {
         let (names, definitions, recursive) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { document, side, in_place, names, definitions, recursive, count: 0 }
+        Self { document, side, inline, names, definitions, recursive, count: 0 }
     }
 
-    /// A schema that stands alone, but for the definitions.
-    pub(crate) fn schema(&mut self, spot: &Spot<'_>) -> Result<Value, Problem> {
-        self.convert(spot, 0)
+    /// A schema that is self-contained, except for the definitions.
+    pub(crate) fn schema(&mut self, node: &Node<'_>) -> Result<Value, Problem> {
+        self.convert(node, 0)
     }
 
-    fn convert(&mut self, spot: &Spot<'_>, depth: usize) -> Result<Value, Problem> {
+    fn convert(&mut self, node: &Node<'_>, depth: usize) -> Result<Value, Problem> {
         self.count += 1;
         if depth > DEPTH {
-            return Err(spot.problem(format!("schemas are nested deeper than {DEPTH}")));
+            return Err(node.problem(format!("schemas are nested more than {DEPTH} levels deep")));
         }
-        if self.in_place && self.count > IN_PLACE {
-            // Given up, and begun again with references; what comes out of this is not used.
+        if self.inline && self.count > INLINE_LIMIT {
+            // The conversion starts again with definitions, and this result is discarded.
             return Ok(Value::Bool(true));
         }
-        let map = match spot.value {
-            Value::Bool(_) => return Ok(spot.value.clone()),
+        let map = match node.value {
+            Value::Bool(_) => return Ok(node.value.clone()),
             Value::Object(map) => map,
-            _ => return Err(spot.problem("a schema is an object or a boolean")),
+            _ => return Err(node.problem("a schema must be an object or a boolean")),
         };
         for keyword in ["$dynamicRef", "$recursiveRef"] {
             if map.contains_key(keyword) {
-                return Err(spot.problem(format!("`{keyword}` is not read; use `$ref`")));
+                return Err(node.problem(format!("`{keyword}` is not supported; use `$ref`")));
             }
         }
-        let Some(reference) = map.get("$ref") else { return self.plain(spot, map, depth) };
-        let target = self.reference(reference, spot, depth)?;
-        let beside = self.plain(spot, map, depth)?;
+        let Some(reference) = map.get("$ref") else { return self.plain(node, map, depth) };
+        let target = self.reference(reference, node, depth)?;
+        let beside = self.plain(node, map, depth)?;
         Ok(match beside {
-            // In 3.0 whatever stands beside a reference is ignored.
+            // OpenAPI 3.0 ignores everything beside a reference.
             Value::Object(beside) if !self.document.is_old() && !beside.is_empty() => with_beside(target, beside),
             _ => target,
         })
     }
 
-    fn reference(&mut self, reference: &Value, spot: &Spot<'_>, depth: usize) -> Result<Value, Problem> {
-        let target = self.document.target(reference, &spot.pointer)?;
-        if self.is_recursive(&target.pointer) && self.leads_back(&target.pointer, at_once) {
-            return Err(target.problem("the schema leads back to itself at once, so that no value can be checked"));
+    fn reference(&mut self, reference: &Value, node: &Node<'_>, depth: usize) -> Result<Value, Problem> {
+        let target = self.document.target(reference, &node.pointer)?;
+        if self.is_recursive(&target.pointer) && self.leads_back(&target.pointer, directly) {
+            return Err(target.problem("the schema refers directly to itself, so no value can be checked against it"));
         }
-        if self.in_place && !self.is_recursive(&target.pointer) {
+        if self.inline && !self.is_recursive(&target.pointer) {
             return self.convert(&target, depth + 1);
         }
         if let Some(name) = self.names.get(&target.pointer) {
@@ -132,13 +132,13 @@ impl<'d> Converter<'d> {
         }
         let name = self.name(&target.pointer);
         self.names.insert(target.pointer.clone(), name.clone());
-        // A definition begins anew: what it holds is not nested in what refers to it.
+        // A definition starts at depth zero: it is not nested in what refers to it.
         let definition = self.convert(&target, 0)?;
         self.definitions.insert(name.clone(), definition);
         Ok(json!({"$ref": format!("#/$defs/{name}")}))
     }
 
-    /// A name of its own for a definition.
+    /// A unique name for a definition.
     fn name(&self, pointer: &str) -> String {
         let last = pointer.rsplit('/').next().unwrap_or_default();
         let base: String = last.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
@@ -152,28 +152,28 @@ impl<'d> Converter<'d> {
         name
     }
 
-    /// Whether a schema leads back to itself.
+    /// Whether a schema refers to itself, directly or through others.
     fn is_recursive(&mut self, pointer: &str) -> bool {
-        if let Some(known) = self.recursive.get(pointer) {
-            return *known;
+        if let Some(is_recursive) = self.recursive.get(pointer) {
+            return *is_recursive;
         }
         let found = self.leads_back(pointer, anywhere);
         self.recursive.insert(pointer.to_owned(), found);
         found
     }
 
-    /// Whether the references that `collect` finds lead from a schema back to it.
+    /// Whether the references that `collect` finds lead from a schema back to itself.
     fn leads_back(&self, pointer: &str, collect: fn(&Value, &mut Vec<Value>)) -> bool {
         let mut seen = BTreeSet::new();
         let mut next = vec![pointer.to_owned()];
         let mut found = false;
         while let Some(from) = next.pop() {
             let mut references = Vec::new();
-            if let Some(spot) = self.document.at(&from) {
-                collect(spot.value, &mut references);
+            if let Some(node) = self.document.at(&from) {
+                collect(node.value, &mut references);
             }
             for reference in references {
-                // A reference that leads nowhere is reported where it is followed.
+                // A missing target is reported where the reference is followed.
                 let Ok(target) = self.document.target(&reference, &from) else { continue };
                 found |= target.pointer == pointer;
                 if seen.insert(target.pointer.clone()) {
@@ -184,10 +184,10 @@ impl<'d> Converter<'d> {
         found
     }
 
-    fn plain(&mut self, spot: &Spot<'_>, map: &Map<String, Value>, depth: usize) -> Result<Value, Problem> {
+    fn plain(&mut self, node: &Node<'_>, map: &Map<String, Value>, depth: usize) -> Result<Value, Problem> {
         let mut out = Map::new();
         for (key, value) in map {
-            let below = Spot { value, pointer: format!("{}/{}", spot.pointer, escaped(key)) };
+            let below = Node { value, pointer: format!("{}/{}", node.pointer, escaped(key)) };
             let key = key.as_str();
             if DROPPED.contains(&key) || (key.starts_with("x-") && key != "x-secret") {
                 continue;
@@ -212,35 +212,35 @@ impl<'d> Converter<'d> {
         Ok(if self.document.is_old() { modern(out, map) } else { Value::Object(out) })
     }
 
-    fn list(&mut self, spot: &Spot<'_>, depth: usize) -> Result<Value, Problem> {
-        if !spot.value.is_array() {
-            return Err(spot.problem("this is a list of schemas"));
+    fn list(&mut self, node: &Node<'_>, depth: usize) -> Result<Value, Problem> {
+        if !node.value.is_array() {
+            return Err(node.problem("must be a list of schemas"));
         }
-        let items = spot.children().into_iter().map(|(_, item)| self.convert(&item, depth + 1));
+        let items = node.children().into_iter().map(|(_, item)| self.convert(&item, depth + 1));
         Ok(Value::Array(items.collect::<Result<_, _>>()?))
     }
 
-    fn named(&mut self, spot: &Spot<'_>, depth: usize) -> Result<Value, Problem> {
-        if !spot.value.is_object() {
-            return Err(spot.problem("this is an object of schemas"));
+    fn named(&mut self, node: &Node<'_>, depth: usize) -> Result<Value, Problem> {
+        if !node.value.is_object() {
+            return Err(node.problem("must be an object of schemas"));
         }
         let mut out = Map::new();
-        for (name, item) in spot.children() {
+        for (name, item) in node.children() {
             out.insert(name, self.convert(&item, depth + 1)?);
         }
         Ok(Value::Object(out))
     }
 }
 
-/// References to schemas for the very same value, not for something in it.
-fn at_once(value: &Value, references: &mut Vec<Value>) {
+/// References to schemas of the same value, not of a part of it.
+fn directly(value: &Value, references: &mut Vec<Value>) {
     let Value::Object(map) = value else { return };
     references.extend(map.get("$ref").filter(|reference| reference.is_string()).cloned());
     for key in ["not", "if", "then", "else"] {
-        map.get(key).into_iter().for_each(|schema| at_once(schema, references));
+        map.get(key).into_iter().for_each(|schema| directly(schema, references));
     }
     for key in ["allOf", "anyOf", "oneOf"] {
-        map.get(key).and_then(Value::as_array).into_iter().flatten().for_each(|schema| at_once(schema, references));
+        map.get(key).and_then(Value::as_array).into_iter().flatten().for_each(|schema| directly(schema, references));
     }
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn anywhere(value: &Value, references: &mut Vec<Value>) {
     }
 }
 
-/// A schema and what stands beside the reference to it.
+/// Combines a schema with the keywords beside the reference to it.
 fn with_beside(target: Value, beside: Map<String, Value>) -> Value {
     let remarks = ["title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"];
     let only_remarks = beside.keys().all(|key| remarks.contains(&key.as_str()));
@@ -275,7 +275,7 @@ fn with_beside(target: Value, beside: Map<String, Value>) -> Value {
     }
 }
 
-/// What only the server sets is neither asked for nor required.
+/// Removes properties that only the server sets.
 fn without_read_only(schema: &mut Map<String, Value>) {
     let Some(Value::Object(properties)) = schema.get_mut("properties") else { return };
     let gone: Vec<String> =
@@ -286,7 +286,7 @@ fn without_read_only(schema: &mut Map<String, Value>) {
     }
 }
 
-/// A schema of 3.0 in the words of 2020-12.
+/// Converts a schema of 3.0 to 2020-12.
 fn modern(mut schema: Map<String, Value>, original: &Map<String, Value>) -> Value {
     for (exclusive, bound) in [("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")] {
         match schema.get(exclusive) {

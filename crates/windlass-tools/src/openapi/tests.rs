@@ -15,16 +15,15 @@ fn petstore() -> Value {
     serde_saphyr::from_str(include_str!("petstore.yaml")).unwrap()
 }
 
-/// A look at a document.
-pub(super) fn reading(document: &Value) -> Reading {
-    Arc::new(parse(&document.to_string()).unwrap()).open()
+pub(super) fn view(document: &Value) -> DocumentView {
+    Arc::new(parse(&document.to_string()).unwrap()).view()
 }
 
 fn import(document: &Value, options: &Options) -> Result<Import, Vec<Problem>> {
-    super::tools(Document::cut(&document.to_string()).map_err(|problem| vec![problem])?, options)
+    super::tools(Document::split(&document.to_string()).map_err(|problem| vec![problem])?, options)
 }
 
-/// The tools of a document of which nothing is left out.
+/// The tools of a document, with no operation left out.
 fn tools(document: &Value, options: &Options) -> Result<Vec<Tool>, Vec<Problem>> {
     let import = import(document, options)?;
     assert_eq!(import.left_out, []);
@@ -98,7 +97,7 @@ fn parameters_and_body_are_one_schema() {
 }
 
 #[test]
-fn references_are_put_in_place_and_recursive_ones_kept() {
+fn references_are_inlined_and_recursive_ones_become_definitions() {
     let tools = tools(&petstore(), &options()).unwrap();
     let pet = |with_id: bool| {
         let mut pet = json!({
@@ -124,7 +123,11 @@ fn references_are_put_in_place_and_recursive_ones_kept() {
     };
     let created = by_name(&tools, "create_pet").contract().unwrap();
     assert_eq!(created.input()["properties"]["body"], json!({"$ref": "#/$defs/Pet"}));
-    assert_eq!(created.input()["$defs"], json!({"Pet": pet(false)}), "what the server sets is not asked for");
+    assert_eq!(
+        created.input()["$defs"],
+        json!({"Pet": pet(false)}),
+        "properties set by the server are not in requests"
+    );
     assert_eq!(created.input()["required"], json!(["body"]));
     let output = created.output().unwrap();
     assert_eq!(output["anyOf"], json!([{"$ref": "#/$defs/Pet"}, {"type": "null"}]));
@@ -136,11 +139,11 @@ fn references_are_put_in_place_and_recursive_ones_kept() {
     assert_eq!(violations[0].pointer, "/body/parent/name");
 }
 
-/// The request an operation makes of its arguments.
-fn request(document: &Value, place: (&str, &str), args: Value, options: &Options) -> Result<String, ToolError> {
-    let document = reading(document);
-    let item = document.at(&format!("#/paths/{}", document::escaped(place.1))).unwrap();
-    let operation = Operation::read(&document, place.1, &item, place.0, options).unwrap();
+/// The request of an operation, as text.
+fn request(document: &Value, label: (&str, &str), args: Value, options: &Options) -> Result<String, ToolError> {
+    let document = view(document);
+    let item = document.at(&format!("#/paths/{}", document::escaped(label.1))).unwrap();
+    let operation = Operation::read(&document, label.1, &item, label.0, options).unwrap();
     let request = operation.request(&args, &options.secrets, &mut Redactor::default())?;
     let mut headers: Vec<String> =
         request.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
@@ -151,9 +154,9 @@ fn request(document: &Value, place: (&str, &str), args: Value, options: &Options
 }
 
 #[test]
-fn arguments_go_where_they_belong() {
+fn arguments_are_sent_where_their_parameters_belong() {
     let petstore = petstore();
-    for (place, args, expected) in [
+    for (label, args, expected) in [
         (("get", "/pets"), json!({}), "GET https://eu.pets.example:8443/v2/pets [x-api-key: k]"),
         (
             ("get", "/pets"),
@@ -177,7 +180,7 @@ fn arguments_go_where_they_belong() {
              deep%5Bx%5D=true&list=1&list=2&q=a%20b%26c",
         ),
     ] {
-        assert_eq!(request(&petstore, place, args, &options()).unwrap(), expected);
+        assert_eq!(request(&petstore, label, args, &options()).unwrap(), expected);
     }
     for id in ["..", "a/../b", ""] {
         let args = json!({"petId": 5, "path_id": id});
@@ -199,13 +202,14 @@ fn credentials_come_from_secrets() {
     let args = json!({"petId": 5, "path_id": "x"});
     let sent = request(&petstore(), ("put", "/pets/{petId}/photos/{id}"), args, &options).unwrap();
     assert_eq!(sent, "PUT https://other.example/api/pets/5/photos/x [authorization: Basic YW5uOnBhc3M=]");
-    let expected = "#/security: it needs `key`; say which secret that is, or leave the operations out with `exclude`";
+    let expected =
+        "#/security: the operation needs `key`; configure it in `security`, or leave the operation out with `exclude`";
     let left_out = import(&petstore(), &options).unwrap().left_out;
     let left_out: Vec<String> = left_out.iter().map(|it| format!("{} {}", it.operation, it.problem)).collect();
     assert_eq!(left_out, [format!("GET /pets {expected}"), format!("POST /pets {expected}")]);
     let none = Options { exclude: vec!["PUT *".to_owned(), "search".to_owned()], ..options };
     let problems: Vec<String> = import(&petstore(), &none).unwrap_err().iter().map(ToString::to_string).collect();
-    assert_eq!(problems, [expected], "once, not for every operation");
+    assert_eq!(problems, [expected], "once, not for each operation");
     for (scheme, expected) in [
         (json!({"type": "http", "scheme": "Bearer"}), "GET https://a.example/x [authorization: Bearer t]"),
         (json!({"type": "oauth2", "flows": {}}), "GET https://a.example/x [authorization: Bearer t]"),
@@ -221,7 +225,7 @@ fn credentials_come_from_secrets() {
 }
 
 #[test]
-fn operations_are_chosen_by_patterns() {
+fn operations_are_selected_by_patterns() {
     let names = |include: &[&str], exclude: &[&str], deprecated| {
         let own = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
         let options = Options { include: own(include), exclude: own(exclude), deprecated, ..options() };
@@ -247,7 +251,7 @@ fn one(operation: Value, components: Value) -> Value {
 }
 
 #[test]
-fn schemas_of_3_1_are_kept_as_they_are() {
+fn schemas_of_3_1_are_unchanged() {
     let schema = json!({
         "type": ["object", "null"],
         "properties": {
@@ -272,7 +276,7 @@ fn schemas_of_3_1_are_kept_as_they_are() {
 }
 
 #[test]
-fn schemas_that_refer_to_one_another_again_and_again_stay_small() {
+fn schemas_with_many_references_stay_small() {
     let mut schemas = serde_json::Map::new();
     for n in 0..30 {
         let next = json!({"$ref": format!("#/components/schemas/S{}", n + 1)});
@@ -284,11 +288,11 @@ fn schemas_that_refer_to_one_another_again_and_again_stay_small() {
     let tools = tools(&document, &options()).unwrap();
     let schema = input(&tools, "post_x");
     assert_eq!(schema["properties"]["body"], json!({"$ref": "#/$defs/S0"}));
-    assert_eq!(schema["$defs"].as_object().unwrap().len(), 31, "each once, not a thousand million times");
+    assert_eq!(schema["$defs"].as_object().unwrap().len(), 31, "each once, not a billion times");
 }
 
 #[test]
-fn mutual_recursion_ends() {
+fn mutually_recursive_schemas_terminate() {
     let schemas = json!({
         "A": {"properties": {"b": {"$ref": "#/components/schemas/B"}}},
         "B": {"properties": {"a": {"$ref": "#/components/schemas/A"}, "inner": {"$ref": "#/components/schemas/B/properties/a"}}},
@@ -302,12 +306,12 @@ fn mutual_recursion_ends() {
     assert_eq!(names, ["A", "B", "a"]);
     for name in ["Self", "All"] {
         let problems = import(&one(body(name), json!({"schemas": schemas})), &options()).unwrap_err();
-        assert!(problems[0].message.contains("leads back to itself at once"), "{problems:?}");
+        assert!(problems[0].message.contains("refers directly to itself"), "{problems:?}");
     }
 }
 
 #[test]
-fn a_large_document_is_looked_at_when_it_is_needed() {
+fn the_schemas_of_a_large_document_are_created_lazily() {
     let mut paths = serde_json::Map::new();
     for n in 0..200 {
         let broken = json!({"name": "x", "in": "query", "schema": {"$ref": "#/nowhere"}});
@@ -316,20 +320,20 @@ fn a_large_document_is_looked_at_when_it_is_needed() {
         paths.insert(format!("/p{n}"), json!({"get": {"operationId": format!("op{n}"), "parameters": parameters}}));
     }
     let document = json!({"openapi": "3.1.0", "servers": [{"url": "https://a.example"}], "paths": paths});
-    let before = windlass::tools::Contract::compiled();
+    let before = windlass::tool::Contract::compiled();
     let tools = tools(&document, &options()).unwrap();
     let toolbox = windlass::Toolbox::new();
     for tool in tools {
         toolbox.insert(tool).unwrap();
     }
-    assert_eq!(windlass::tools::Contract::compiled(), before, "no schema was compiled");
+    assert_eq!(windlass::tool::Contract::compiled(), before, "no schema was compiled");
     assert!(toolbox.get("op0").unwrap().contract().is_ok());
     let error = toolbox.get("op7").unwrap().contract().err().unwrap().to_string();
-    assert!(error.contains("#/paths/~1p7/get/parameters/0/schema: there is nothing at `#/nowhere`"), "{error}");
+    assert!(error.contains("#/paths/~1p7/get/parameters/0/schema: `#/nowhere` does not exist"), "{error}");
 }
 
 #[test]
-fn e26_operations_that_cannot_be_tools_are_left_out_and_named() {
+fn e26_operations_that_cannot_become_tools_are_left_out_and_reported() {
     let text = json!({"content": {"text/plain": {"schema": {"type": "string"}}}});
     let cookie = json!([{"name": "c", "in": "cookie", "required": true}]);
     let broken = json!([{"name": "q", "in": "query", "schema": {"$ref": "#/nowhere"}}]);
@@ -345,21 +349,21 @@ fn e26_operations_that_cannot_be_tools_are_left_out_and_named() {
     });
     let import = import(&document, &options()).unwrap();
     let names: Vec<String> = import.tools.iter().map(|it| it.tool.spec().name.to_string()).collect();
-    assert_eq!(names, ["fine", "raw"], "those that can be tools, under the names they always have");
+    assert_eq!(names, ["fine", "raw"], "the others keep their names");
     let mut left_out: Vec<String> =
         import.left_out.iter().map(|it| format!("{} {}", it.operation, it.problem)).collect();
     left_out.sort();
     let expected = [
-        "/gone #/paths/~1gone: there is nothing at `#/components/pathItems/Gone`",
-        "GET /cookie #/paths/~1cookie/get/parameters/0: the cookie `c` is required, and cookies are not sent",
-        "GET /schema #/paths/~1schema/get/parameters/0/schema: there is nothing at `#/nowhere`",
-        "POST /raw #/paths/~1raw/post/requestBody/content: a body in `text/plain` is not sent, only JSON and forms are",
+        "/gone #/paths/~1gone: `#/components/pathItems/Gone` does not exist in the document",
+        "GET /cookie #/paths/~1cookie/get/parameters/0: the cookie `c` is required, but cookies are not supported",
+        "GET /schema #/paths/~1schema/get/parameters/0/schema: `#/nowhere` does not exist in the document",
+        "POST /raw #/paths/~1raw/post/requestBody/content: a body in `text/plain` is not supported; only JSON and forms are",
     ];
     assert_eq!(left_out, expected);
 }
 
 #[test]
-fn e26_a_revision_changes_with_all_its_operation_refers_to() {
+fn e26_a_revision_changes_with_everything_its_operation_refers_to() {
     let revisions = |document: &Value| -> Vec<u64> {
         import(document, &options()).unwrap().tools.iter().map(|imported| imported.revision).collect()
     };
@@ -402,35 +406,32 @@ fn e26_an_object_cannot_take_the_name_of_another_parameter() {
     assert_eq!(sent, "GET https://a.example/x?a%26b=c%3Dd&api%20key=t []");
     for name in ["admin", "api key"] {
         let error = request(&document, ("get", "/x"), json!({"filter": {name: "1"}}), &options).unwrap_err();
-        assert!(error.to_string().contains("is another parameter's name"), "{error}");
+        assert!(error.to_string().contains("is the name of another parameter"), "{error}");
     }
 }
 
 #[test]
-fn problems_name_their_place() {
+fn problems_have_a_location() {
     let with = |change: fn(&mut Value)| {
         let mut document = one(json!({"responses": {}}), json!({}));
         change(&mut document);
         document
     };
     for (document, expected) in [
-        (json!({"swagger": "2.0"}), "#/swagger: Swagger 2 is not read"),
-        (json!({"openapi": "4.0.0"}), "#/openapi: version 4.0.0 is not read"),
-        (json!([]), "#/openapi: this is no OpenAPI document"),
-        (with(|d| d["servers"] = json!([])), "#: it names no server"),
-        (
-            with(|d| d["servers"] = json!([{"url": "/v1"}])),
-            "#/servers/0: the server `/v1` is relative; set the base address",
-        ),
+        (json!({"swagger": "2.0"}), "#/swagger: Swagger 2 is not supported"),
+        (json!({"openapi": "4.0.0"}), "#/openapi: version 4.0.0 is not supported"),
+        (json!([]), "#/openapi: this is not an OpenAPI document"),
+        (with(|d| d["servers"] = json!([])), "#: the document has no server"),
+        (with(|d| d["servers"] = json!([{"url": "/v1"}])), "#/servers/0: the server `/v1` is relative; set `base_url`"),
         (with(|d| d["servers"] = json!([{"url": "https://{x}/"}])), "#/servers/0: the variable `x` has no value"),
-        (with(|d| d["servers"] = json!([{"url": "ftp://x/"}])), "#/servers/0: the server `ftp://x/` is not usable"),
+        (with(|d| d["servers"] = json!([{"url": "ftp://x/"}])), "#/servers/0: the server `ftp://x/` is not valid"),
         (
             with(|d| d["paths"]["/x"]["post"]["x-windlass-effect"] = json!("twice")),
-            "#/paths/~1x/post: `x-windlass-effect` is",
+            "#/paths/~1x/post: `x-windlass-effect` must be",
         ),
         (
             with(|d| d["paths"]["/x"]["post"]["requestBody"] = json!({"content": {"multipart/form-data": {}}})),
-            "#/paths/~1x/post/requestBody/content: a body in `multipart/form-data` is not sent",
+            "#/paths/~1x/post/requestBody/content: a body in `multipart/form-data` is not supported",
         ),
         (
             with(|d| d["paths"]["/x"]["post"]["parameters"] = json!([{"name": "y", "in": "path"}])),
@@ -438,22 +439,22 @@ fn problems_name_their_place() {
         ),
         (
             with(|d| d["paths"] = json!({"/{z}": {"get": {}}})),
-            "#/paths/~1{z}/get: the path has `{z}`, which no parameter describes",
+            "#/paths/~1{z}/get: the path has `{z}`, but there is no such parameter",
         ),
         (
             with(|d| {
                 d["paths"]["/x"]["post"]["requestBody"] =
                     json!({"content": {"application/json": {"schema": {"items": 5}}}});
             }),
-            "#/paths/~1x/post/requestBody/content/application~1json/schema/items: a schema is an object or a boolean",
+            "#/paths/~1x/post/requestBody/content/application~1json/schema/items: a schema must be an object or a boolean",
         ),
-        (with(|d| d["security"] = json!([{"none": []}])), "#/security: it needs `none`"),
+        (with(|d| d["security"] = json!([{"none": []}])), "#/security: the operation needs `none`"),
     ] {
         let problems = tools(&document, &options()).err().unwrap_or_default();
         let problem = problems.first().map(ToString::to_string).unwrap_or_default();
         assert!(problem.starts_with(expected), "{problem:?} instead of {expected}");
     }
-    assert!(parse("{").err().unwrap().message.contains("no JSON"));
+    assert!(parse("{").err().unwrap().message.contains("not JSON"));
     assert!(parse("a: [").err().unwrap().message.contains("neither JSON nor YAML"));
 }
 
@@ -464,7 +465,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn e26_no_argument_of_an_operation_leaves_its_slot(id in any::<String>(), query in any::<String>()) {
+        fn e26_an_argument_of_an_operation_stays_within_its_placeholder(id in any::<String>(), query in any::<String>()) {
             let args = json!({"petId": 1, "path_id": id, "query_id": query});
             let Ok(sent) = request(&petstore(), ("put", "/pets/{petId}/photos/{id}"), args, &options()) else { return Ok(()) };
             let expected = format!(

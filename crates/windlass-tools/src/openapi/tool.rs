@@ -4,25 +4,26 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde_json::Value;
-use windlass::{Atomic, Body, Call, Output, Tool, ToolError, ToolResult, ToolSpec};
+use windlass::tool::{Atomic, Body};
+use windlass::{Call, Output, Tool, ToolError, ToolResult, ToolSpec};
 
 use super::document::Document;
 use super::operation::{Operation, Piece};
-use super::parameter::Place;
+use super::parameter::ParameterIn;
 use super::{Options, Problem};
 use crate::http::{Exchange, exactly, exchange, header_name, header_value};
 use crate::net::{Client, HeaderMap, HeaderValue, Outgoing};
 use crate::secret::{Redactor, Secrets};
 
-/// Asks for one operation.
-struct Asks {
+/// Sends the request of one operation.
+struct OperationTool {
     operation: Operation,
     client: Client,
     secrets: Secrets,
 }
 
-/// The tool. Of a large document the schemas are made when they are first needed; of a small one at once, so that what is
-/// wrong with them shows.
+/// Creates the tool. For a large document its schemas are created when they are first needed, for a small one at once,
+/// so that their problems are reported.
 pub(crate) fn tool(
     document: &Arc<Document>,
     operation: Operation,
@@ -32,23 +33,23 @@ pub(crate) fn tool(
 ) -> Result<Tool, Problem> {
     spec.effect = operation.effect;
     spec.hints.open_world = true;
-    let asks = Arc::new(Asks { operation, client: options.client.clone(), secrets: options.secrets.clone() });
+    let body = Arc::new(OperationTool { operation, client: options.client.clone(), secrets: options.secrets.clone() });
     if !lazy {
-        let schemas = asks.operation.schemas(&document.open())?;
-        return Ok(Tool::atomic(spec, schemas, Shared(asks)));
+        let schemas = body.operation.schemas(&document.view())?;
+        return Ok(Tool::atomic(spec, schemas, OperationBody(body)));
     }
-    let (document, shared) = (document.clone(), asks.clone());
+    let (document, shared) = (document.clone(), body.clone());
     let resolve = move |_: &ToolSpec| {
-        let schemas = shared.operation.schemas(&document.open());
-        schemas.map_err(|problem| ToolError::unavailable(format!("its document: {problem}")))
+        let schemas = shared.operation.schemas(&document.view());
+        schemas.map_err(|problem| ToolError::unavailable(format!("its OpenAPI document: {problem}")))
     };
-    Ok(Tool::lazy(spec, resolve, Body::Atomic(Arc::new(Shared(asks)))))
+    Ok(Tool::lazy(spec, resolve, Body::Atomic(Arc::new(OperationBody(body)))))
 }
 
-/// Shared with every attempt.
-struct Shared(Arc<Asks>);
+/// The body of the tool, shared with every attempt.
+struct OperationBody(Arc<OperationTool>);
 
-impl Atomic for Shared {
+impl Atomic for OperationBody {
     fn attempt(&self, call: Call) -> BoxFuture<'static, ToolResult<Output>> {
         let this = self.0.clone();
         Box::pin(async move {
@@ -67,16 +68,16 @@ impl Operation {
         let mut pairs = Vec::new();
         for parameter in &self.parameters {
             let Some(value) = args.get(&parameter.arg).filter(|value| !value.is_null()) else { continue };
-            match parameter.place {
-                Place::Path => {}
-                Place::Query => {
-                    let mine = parameter.pairs(value)?;
+            match parameter.location {
+                ParameterIn::Path => {}
+                ParameterIn::Query => {
+                    let own = parameter.pairs(value)?;
                     if parameter.names_itself() && value.is_object() {
-                        self.check_names(&parameter.arg, &mine)?;
+                        self.check_names(&parameter.arg, &own)?;
                     }
-                    pairs.extend(mine);
+                    pairs.extend(own);
                 }
-                Place::Header => {
+                ParameterIn::Header => {
                     let name = header_name(&parameter.name).map_err(ToolError::unavailable)?;
                     let value = header_value(&name, &parameter.raw(value)?)?;
                     headers.insert(name, value);
@@ -108,10 +109,11 @@ impl Operation {
             match piece {
                 Piece::Plain(text) => target.push_str(text),
                 Piece::Parameter(name) => {
-                    let parameter = self.parameters.iter().find(|it| it.place == Place::Path && it.name == *name);
+                    let parameter =
+                        self.parameters.iter().find(|it| it.location == ParameterIn::Path && it.name == *name);
                     let value = parameter.and_then(|parameter| Some((parameter, args.get(&parameter.arg)?)));
                     let (parameter, value) =
-                        value.ok_or_else(|| ToolError::invalid("", format!("the path needs `{name}`")))?;
+                        value.ok_or_else(|| ToolError::invalid("", format!("the path needs the argument `{name}`")))?;
                     target.push_str(&parameter.in_path(value)?);
                 }
             }
@@ -119,15 +121,18 @@ impl Operation {
         Ok(target)
     }
 
-    /// Names that come with an argument are none that mean something else.
+    /// Refuses an object whose keys are the names of other parameters or credentials.
     fn check_names(&self, arg: &str, pairs: &[(String, String)]) -> Result<(), ToolError> {
-        let others =
-            self.parameters.iter().filter(|it| it.place == Place::Query && it.arg != arg).map(|it| it.name.as_str());
+        let others = self
+            .parameters
+            .iter()
+            .filter(|it| it.location == ParameterIn::Query && it.arg != arg)
+            .map(|it| it.name.as_str());
         let others = others.chain(self.credentials.iter().filter_map(|credential| credential.parameter()));
         let taken: Vec<String> = others.map(crate::encode::strict).collect();
         match pairs.iter().find(|(name, _)| taken.contains(name)) {
             Some((name, _)) => {
-                Err(ToolError::invalid(format!("/{arg}"), format!("`{name}` is another parameter's name")))
+                Err(ToolError::invalid(format!("/{arg}"), format!("`{name}` is the name of another parameter")))
             }
             None => Ok(()),
         }

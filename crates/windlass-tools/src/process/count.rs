@@ -1,9 +1,10 @@
-//! Ends a group that has more processes and threads than it may.
+//! Kills a process group that has more processes and threads than its limit.
 //!
-//! The system's own limit counts all processes of a user, and does not hold for root. So we count, on a thread of its own, because
-//! what outgrows its limit also keeps everything else from running: what the whole machine has is one short line, and only when that
-//! has grown do we look at processes, those first that were not there before. Commands that are counted run at a lower priority
-//! than this thread, which otherwise would wait for each of those that are too many.
+//! The kernel's own limit (`RLIMIT_NPROC`) counts all processes of a user and does not apply to root. So we count, on a
+//! separate thread: a group that outgrows its limit also slows down everything else. `/proc/loadavg` has the number of
+//! threads of the whole machine; only when it has grown do we look at single processes, new ones first. Commands that
+//! are counted run at a lower priority than this thread, which would otherwise have to compete with all of their
+//! processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,37 +18,37 @@ use rustix::thread::gettid;
 use super::group::Group;
 use super::table;
 
-/// How often the short line is read while a command runs. Few processes can be started in between.
-const EVERY: Duration = Duration::from_millis(3);
+/// How often the number of threads is read while a command runs. Few processes can be started in between.
+const INTERVAL: Duration = Duration::from_millis(3);
 
-/// Growth below this is not worth a look.
+/// Growth up to this does not cause a scan.
 const GROWTH: u64 = 8;
 
-/// Every process is looked at, known or not, at least this often: a number may be another's by now.
-const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+/// How often every process is scanned, also those seen before: a process id may have been reused.
+const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where the system lets us: before everything of its user that is not in a hurry.
+/// Before all processes of normal priority, where the system allows it.
 const PRIORITY: i32 = -10;
 
-struct Watched {
+struct WatchedGroup {
     group: Group,
     most: u64,
     is_over: Arc<AtomicBool>,
 }
 
-/// The groups whose numbers are certainly theirs, and whether there is a thread that counts them.
-static WATCHED: Mutex<(BTreeMap<i32, Watched>, bool)> = Mutex::new((BTreeMap::new(), false));
-static CAME: Condvar = Condvar::new();
+/// The groups whose process ids cannot have been reused yet, and whether the thread that counts them was started.
+static WATCHED: Mutex<(BTreeMap<i32, WatchedGroup>, bool)> = Mutex::new((BTreeMap::new(), false));
+static GROUP_ADDED: Condvar = Condvar::new();
 
-/// A group that is counted as long as this is there. To be dropped before the exit code of its leader is asked for, after which its
-/// number may be another's.
+/// A group that is counted until this is dropped. Drop it before waiting for the leader: afterwards its process id may
+/// be reused.
 pub(crate) struct Counted {
     pid: i32,
     is_over: Arc<AtomicBool>,
 }
 
 impl Counted {
-    /// Whether it had too many, and was killed for it.
+    /// Whether it had too many processes and was killed for that.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
@@ -59,7 +60,7 @@ impl Drop for Counted {
     }
 }
 
-/// Kills a group as soon as it has more than so many processes and threads.
+/// Kills a group as soon as it has more than `most` processes and threads.
 pub(crate) fn watch(group: Group, most: u64) -> std::io::Result<Counted> {
     let mut watched = WATCHED.lock();
     if !watched.1 {
@@ -67,30 +68,30 @@ pub(crate) fn watch(group: Group, most: u64) -> std::io::Result<Counted> {
         watched.1 = true;
     }
     let is_over = Arc::new(AtomicBool::new(false));
-    watched.0.insert(group.pid, Watched { group, most, is_over: is_over.clone() });
-    CAME.notify_one();
+    watched.0.insert(group.pid, WatchedGroup { group, most, is_over: is_over.clone() });
+    GROUP_ADDED.notify_one();
     Ok(Counted { pid: group.pid, is_over })
 }
 
 fn run() {
     let _ = setpriority_process(Some(gettid()), PRIORITY);
-    let mut looks = Looks { full: Instant::now(), threads: 0, groups: BTreeMap::new() };
+    let mut scanner = Scanner { last_full_scan: Instant::now(), threads: 0, groups: BTreeMap::new() };
     loop {
         let limits: BTreeMap<i32, u64> = {
             let mut watched = WATCHED.lock();
             while watched.0.is_empty() {
-                CAME.wait(&mut watched);
+                GROUP_ADDED.wait(&mut watched);
             }
             watched.0.iter().map(|(pid, watched)| (*pid, watched.most)).collect()
         };
-        if looks.are_due(Instant::now()) {
-            looks.count(&limits, end);
+        if scanner.is_due(Instant::now()) {
+            scanner.count(&limits, kill);
         }
-        std::thread::sleep(EVERY);
+        std::thread::sleep(INTERVAL);
     }
 }
 
-fn end(group: i32) {
+fn kill(group: i32) {
     let watched = WATCHED.lock();
     if let Some(watched) = watched.0.get(&group) {
         watched.is_over.store(true, Ordering::Release);
@@ -98,65 +99,65 @@ fn end(group: i32) {
     }
 }
 
-struct Looks {
-    /// When every process was looked at.
-    full: Instant,
-    /// What the machine had when we looked, or less.
+struct Scanner {
+    /// When every process was last scanned.
+    last_full_scan: Instant,
+    /// Threads of the machine at the last scan, or fewer if there have been fewer since.
     threads: u64,
-    /// The group of every process we know.
+    /// The group of every process seen.
     groups: BTreeMap<i32, i32>,
 }
 
-impl Looks {
-    /// Whether the machine has so many more processes and threads that it is worth a look.
-    fn are_due(&mut self, now: Instant) -> bool {
-        let is_long_ago = now - self.full >= AT_LEAST_EVERY;
-        let threads = on_the_machine();
+impl Scanner {
+    /// Whether the machine has enough more processes and threads since the last scan for another one.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let full_scan_is_due = now - self.last_full_scan >= FULL_SCAN_INTERVAL;
+        let threads = threads_of_machine();
         self.threads = self.threads.min(threads);
-        // The more there are, the more a look takes.
+        // A scan takes longer the more processes there are.
         let growth = GROWTH.max(self.threads / 32);
-        if !is_long_ago && threads <= self.threads.saturating_add(growth) {
+        if !full_scan_is_due && threads <= self.threads.saturating_add(growth) {
             return false;
         }
         self.threads = threads;
-        if is_long_ago {
-            self.full = now;
+        if full_scan_is_due {
+            self.last_full_scan = now;
             self.groups.clear();
         }
         true
     }
 
-    /// Counts processes and threads of groups, and tells `end` of each that has more than its limit, at once: by the time all are
-    /// counted there would be many more.
-    fn count(&mut self, limits: &BTreeMap<i32, u64>, mut end: impl FnMut(i32)) {
+    /// Counts the processes and threads of groups, and calls `kill` for each group over its limit as soon as it is
+    /// over: by the time all are counted there would be many more.
+    fn count(&mut self, limits: &BTreeMap<i32, u64>, mut kill: impl FnMut(i32)) {
         let mut counts: BTreeMap<i32, u64> = BTreeMap::new();
-        let numbers: BTreeSet<i32> = table::numbers().collect();
-        self.groups.retain(|pid, _| numbers.contains(pid));
-        // What has just begun has the highest numbers.
-        for pid in numbers.into_iter().rev() {
+        let pids: BTreeSet<i32> = table::pids().collect();
+        self.groups.retain(|pid, _| pids.contains(pid));
+        // New processes usually have the highest ids.
+        for pid in pids.into_iter().rev() {
             let is_other = self.groups.get(&pid).is_some_and(|group| !limits.contains_key(group));
-            // A leader was known before it led.
+            // A leader may have been seen before it became one.
             if is_other && !limits.contains_key(&pid) {
                 continue;
             }
-            let Some(stat) = table::look(pid) else { continue };
+            let Some(stat) = table::find(pid) else { continue };
             self.groups.insert(pid, stat.group);
             let Some(most) = limits.get(&stat.group).filter(|_| stat.lives()) else { continue };
             let count = counts.entry(stat.group).or_default();
             let before = *count;
             *count += stat.threads.max(1);
             if before <= *most && *count > *most {
-                end(stat.group);
+                kill(stat.group);
             }
         }
     }
 }
 
-/// The fourth field of the line is `running/all`.
-fn on_the_machine() -> u64 {
+/// The fourth field of `/proc/loadavg` is `running/all`.
+fn threads_of_machine() -> u64 {
     let line = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let all = line.split(' ').nth(3).and_then(|field| field.split_once('/')).and_then(|(_, all)| all.parse().ok());
-    // Where it cannot be read, every look is worth it.
+    // If it cannot be read, every scan is due.
     all.unwrap_or(u64::MAX)
 }
 
@@ -166,14 +167,14 @@ mod tests {
 
     #[test]
     fn own_threads_are_counted() {
-        let own = table::look(i32::try_from(std::process::id()).unwrap()).unwrap();
-        let mut looks = Looks { full: Instant::now(), threads: 0, groups: BTreeMap::new() };
-        // The test and its harness.
-        for (most, ended) in [(1, vec![own.group]), (1, vec![own.group]), (u64::MAX, Vec::new())] {
-            let mut told = Vec::new();
-            looks.count(&BTreeMap::from([(own.group, most)]), |group| told.push(group));
-            assert_eq!(told, ended, "{most}");
+        let own = table::find(i32::try_from(std::process::id()).unwrap()).unwrap();
+        let mut scanner = Scanner { last_full_scan: Instant::now(), threads: 0, groups: BTreeMap::new() };
+        // The test's thread and that of its harness.
+        for (most, expected) in [(1, vec![own.group]), (1, vec![own.group]), (u64::MAX, Vec::new())] {
+            let mut killed = Vec::new();
+            scanner.count(&BTreeMap::from([(own.group, most)]), |group| killed.push(group));
+            assert_eq!(killed, expected, "{most}");
         }
-        assert!(on_the_machine() > 1);
+        assert!(threads_of_machine() > 1);
     }
 }

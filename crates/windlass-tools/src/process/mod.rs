@@ -1,13 +1,13 @@
-//! Process groups, and how they end.
+//! The process groups of commands, and how they end.
 //!
-//! A command is a process group: whatever it starts is in it, and its sandbox keeps it from leaving. The group ends with the
-//! attempt: when the command itself ends, when the attempt is cancelled or times out (SIGTERM, the tool's grace, SIGKILL), and
-//! when it is dropped (SIGKILL). In all of these the attempt is over only when nothing of the group lives any more, so whoever says
-//! afterwards that it did not happen does not say it of a living process.
+//! A command is a process group: everything it starts is in it, and its sandbox keeps it from leaving. The group ends
+//! with the attempt: when the command itself ends, when the attempt is cancelled or times out (SIGTERM, the tool's
+//! grace, SIGKILL), and when the attempt is dropped (SIGKILL). The attempt is over only when no process of the group
+//! lives, so a later claim that the call did not happen is never made about a running process.
 //!
-//! If this process dies, however it dies, its guard sees a pipe close and kills what is left. If the guard died too, the next
-//! process does, before it settles anything: [`kill_leftovers`]. Temporary folders go the same way: with the attempt, by the guard,
-//! or by the next process.
+//! If this process dies, however it dies, its guard sees the pipe close and kills the groups that are left. If the
+//! guard died too, the next process kills them before it settles anything: [`kill_leftovers`]. Temporary folders are
+//! removed in the same way: with the attempt, by the guard, or by the next process.
 
 #[cfg(target_os = "linux")]
 pub(crate) mod cleaner;
@@ -28,37 +28,38 @@ pub(crate) mod shortage;
 #[cfg(target_os = "linux")]
 pub(crate) mod table;
 #[cfg(target_os = "linux")]
-pub(crate) mod temps;
+pub(crate) mod temp_root;
 
 use std::io;
 use std::path::Path;
 
-/// What [`kill_leftovers`] found.
+/// The result of [`kill_leftovers`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Process groups that still ran, by number. They are dead.
+    /// Process groups that were still running, by process id. They are dead now.
     pub killed: Vec<i32>,
-    /// Process groups that may be leftovers or may be somebody else's: the process that led them is gone, and the rest does not
-    /// say where it comes from. They were left alone, and so were their records. Whoever knows them kills them by hand
-    /// (`kill -KILL -- -NUMBER`).
+    /// Process groups that may be leftovers or may be unrelated: their leader is gone, and the environment of the rest
+    /// does not show where they come from. Neither they nor their records were touched. An operator who recognizes one
+    /// kills it by hand (`kill -KILL -- -NUMBER`).
     pub unsure: Vec<i32>,
 }
 
-/// Kills the commands that a dead process left running, by the records it kept in this folder
-/// ([`Launcher::records`](crate::sandbox::Launcher::records)), and waits until they are dead. To be called by the process that
-/// owns the database, before it takes up any run ([`Builder::before_runs`](windlass::Builder::before_runs)): nothing may be settled
-/// as not having happened while it still happens, and a command whose owner lives is no leftover.
+/// Kills the commands that a dead process left running, found by the records it kept in this folder
+/// ([`Launcher::records`](crate::sandbox::Launcher::records)), and waits until they are dead. The process that owns the
+/// database calls it before it continues any run ([`Builder::before_runs`](windlass::Builder::before_runs)): a call
+/// must not be settled as not having happened while its command still runs. A command whose owner lives is not a
+/// leftover.
 ///
-/// What they left in temporary folders is removed too: at once if it is little, else in the background.
+/// Their temporary folders are removed too: at once if they have few entries, otherwise in the background.
 ///
-/// A process is killed only if it is the one that was recorded: same number, same start time, same boot of the machine.
-/// A folder that does not exist has no leftovers.
+/// A process is killed only if it is the recorded one: same process id, same start time, same boot of the machine. A
+/// folder that does not exist has no leftovers.
 pub fn kill_leftovers(folder: &Path) -> io::Result<Leftovers> {
     #[cfg(target_os = "linux")]
     return records::kill_leftovers(folder);
     #[cfg(not(target_os = "linux"))]
     {
-        // Nothing was ever started here.
+        // Commands run on Linux only, so there is nothing to kill.
         let _ = folder;
         Ok(Leftovers::default())
     }

@@ -1,4 +1,4 @@
-//! Records of the commands that run, for whoever comes after us.
+//! Records of running commands, for a process that starts after this one has died.
 
 use std::fs;
 use std::io;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::Leftovers;
 use super::cleaner::remove_soon;
-use super::group::{Fate, Group};
+use super::group::{Group, KillOutcome};
 use super::table;
-use super::temps::Temps;
+use super::temp_root::TempRoot;
 
-/// One command that runs. Kept in a file, and told to the guard.
+/// A running command. Written to a file, and sent to the guard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) pid: i32,
     pub(crate) start: u64,
     pub(crate) boot: String,
-    /// The idempotency key of its call, which its environment has too.
+    /// The idempotency key of its call, which is also in its environment.
     pub(crate) key: String,
-    /// Its private temporary folder, which goes with it.
+    /// Its private temporary folder, which is removed after it ends.
     pub(crate) temp: PathBuf,
 }
 
@@ -29,23 +29,23 @@ impl Record {
         Group { pid: self.pid, start: self.start }
     }
 
-    /// Ends what it is about.
-    pub(crate) fn end(&self) -> Fate {
-        if self.boot == table::boot() { self.group().end(&self.key) } else { Fate::Gone }
+    /// Kills the command, if it still runs.
+    pub(crate) fn kill(&self) -> KillOutcome {
+        if self.boot == table::boot() { self.group().kill(&self.key) } else { KillOutcome::AlreadyGone }
     }
 
     fn file(&self, folder: &Path) -> PathBuf {
         folder.join(format!("{}-{}.json", self.pid, self.start))
     }
 
-    /// Written before the command is: not synced, because a machine that stops has no processes left.
+    /// Written before the command starts. Not synced, because a machine that stops has no processes left.
     pub(crate) fn keep(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         fs::write(self.file(folder), serde_json::to_vec(self)?)
     }
 
     pub(crate) fn forget(&self, folder: &Path) -> io::Result<()> {
-        gone(fs::remove_file(self.file(folder)))
+        ignore_missing(fs::remove_file(self.file(folder)))
     }
 }
 
@@ -62,54 +62,55 @@ pub(crate) fn kill_leftovers(folder: &Path) -> io::Result<Leftovers> {
             continue;
         }
         let text = match fs::read(&path) {
-            // The guard of a process that has just died cleans up too.
+            // The guard of a process that has just died removes records too.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text?,
         };
-        if let Ok(temps) = serde_json::from_slice::<Temps>(&text) {
+        if let Ok(temps) = serde_json::from_slice::<TempRoot>(&text) {
             folders.push((path, temps));
             continue;
         }
-        // A record that was not written to its end is of a launcher that never got its orders.
+        // A record that is incomplete belongs to a launcher that never got its instructions.
         let Ok(record) = serde_json::from_slice::<Record>(&text) else {
-            gone(fs::remove_file(&path))?;
+            ignore_missing(fs::remove_file(&path))?;
             continue;
         };
-        match record.end() {
-            Fate::Gone => {}
-            Fate::Killed => found.killed.push(record.pid),
-            Fate::Unsure => {
+        match record.kill() {
+            KillOutcome::AlreadyGone => {}
+            KillOutcome::Killed => found.killed.push(record.pid),
+            KillOutcome::Unknown => {
                 found.unsure.push(record.pid);
                 in_use.push(record.temp);
                 continue;
             }
-            Fate::Hangs => {
+            KillOutcome::StillAlive => {
                 let pid = record.pid;
-                return Err(io::Error::other(format!("process group {pid}, left by a command, does not die")));
+                let problem = format!("process group {pid}, left by a command, was killed and still lives");
+                return Err(io::Error::other(problem));
             }
         }
-        remove_soon(record.temp, move || forgotten(gone(fs::remove_file(&path)), &path));
+        remove_soon(record.temp, move || log_removal(ignore_missing(fs::remove_file(&path)), &path));
     }
     for (path, temps) in folders {
         let is_in_use = temps.is_in_use() || in_use.iter().any(|temp| temp.starts_with(&temps.folder));
         if !is_in_use {
-            remove_soon(temps.folder, move || forgotten(gone(fs::remove_file(&path)), &path));
+            remove_soon(temps.folder, move || log_removal(ignore_missing(fs::remove_file(&path)), &path));
         }
     }
     Ok(found)
 }
 
-/// What is not there is removed.
-pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
+/// Treats a file that does not exist as removed.
+pub(crate) fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-/// Says what became of a record that is about nothing any more.
-pub(crate) fn forgotten(removed: io::Result<()>, record: &Path) {
+/// Logs a record that could not be removed.
+pub(crate) fn log_removal(removed: io::Result<()>, record: &Path) {
     if let Err(error) = removed {
-        tracing::warn!(record = %record.display(), "a command's record cannot be removed: {error}");
+        tracing::warn!(record = %record.display(), "the record of a command cannot be removed: {error}");
     }
 }

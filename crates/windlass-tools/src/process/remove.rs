@@ -1,8 +1,8 @@
-//! Removing a folder with whatever a command has left in it.
+//! Removes a folder with everything that a command has left in it.
 //!
-//! The command is not trusted: folders may stand in one another deeper than a stack or a path is long, and may be closed to their
-//! owner. So the way down is a list of sixteen bytes a folder, two folders are open at a time, everything is named from the folder
-//! it stands in, and no link is followed.
+//! The command is not trusted: folders may be nested deeper than a stack or a path allows, and may be closed to their
+//! owner. So the walk keeps sixteen bytes for each level and two open folders, names every entry relative to its
+//! folder, and follows no link.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -15,14 +15,14 @@ use rustix::io::Errno;
 
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Room for the entries that are read at once.
+/// Buffer for directory entries.
 const BUFFER: usize = 32 << 10;
 
-/// A folder, whatever it is called.
-type Id = (u64, u64);
+/// Device and inode of a folder.
+type FolderId = (u64, u64);
 
-/// Removes a folder and all that is in it. False if there are more than so many things in it: then some are gone, and some are
-/// not. A folder that is not there is removed.
+/// Removes a folder and everything in it. Returns false after `most` entries: then some are removed and some are not. A
+/// folder that does not exist counts as removed.
 pub(crate) fn remove(folder: &Path, most: usize) -> io::Result<bool> {
     let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -35,7 +35,8 @@ pub(crate) fn remove(folder: &Path, most: usize) -> io::Result<bool> {
             walk => walk?,
         };
         match walk.run() {
-            // The guard of a process that died removes the same as the next process: less is left each time.
+            // The guard of a process that died may be removing the same folder, so an entry can vanish. Less is left
+            // each time.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => return done,
         }
@@ -43,24 +44,25 @@ pub(crate) fn remove(folder: &Path, most: usize) -> io::Result<bool> {
 }
 
 struct Walk {
-    /// Where the folder stands that is to go.
+    /// The parent of the folder to remove.
     outer: OwnedFd,
-    /// Its name there.
+    /// The folder's name in it.
     name: CString,
     /// The folder that is being emptied.
     at: OwnedFd,
-    /// The folders from the one that is to go down to the open one.
-    way: Vec<Id>,
-    /// How much may still be looked at.
+    /// The ids of all folders from the one to remove to the current one.
+    way: Vec<FolderId>,
+    /// How many more entries may be removed.
     left: usize,
 }
 
-enum Found {
-    /// A folder with something in it.
-    Folder(CString),
-    Nothing,
-    /// More than may be removed now.
-    More,
+/// How far a folder was emptied.
+enum EmptyOutcome {
+    /// It still has this subfolder, which is not empty.
+    Subfolder(CString),
+    Empty,
+    /// No more entries may be removed now.
+    LimitReached,
 }
 
 impl Walk {
@@ -73,22 +75,22 @@ impl Walk {
     fn run(mut self) -> io::Result<bool> {
         loop {
             match self.empty()? {
-                Found::More => return Ok(false),
-                Found::Folder(name) => {
+                EmptyOutcome::LimitReached => return Ok(false),
+                EmptyOutcome::Subfolder(name) => {
                     let (inner, id) = enter(&self.at, &name)?;
                     self.at = inner;
                     self.way.push(id);
                 }
-                Found::Nothing => {
+                EmptyOutcome::Empty => {
                     self.way.pop();
                     let Some(parent) = self.way.last() else {
                         unlinkat(&self.outer, &self.name, AtFlags::REMOVEDIR)?;
                         return Ok(true);
                     };
-                    // Where the empty folder goes with whatever else is empty: its name need not be remembered.
+                    // The empty folder is removed with the other entries of its parent, so its name need not be kept.
                     let above = openat(&self.at, "..", OPEN, Mode::empty())?;
                     if id(&above)?.0 != *parent {
-                        return Err(io::Error::other("it was moved while it was being removed"));
+                        return Err(io::Error::other("the folder was moved while it was being removed"));
                     }
                     self.at = above;
                 }
@@ -96,8 +98,8 @@ impl Walk {
         }
     }
 
-    /// Removes what is in the open folder, up to the first folder that is not empty.
-    fn empty(&mut self) -> rustix::io::Result<Found> {
+    /// Removes the entries of the current folder, up to the first subfolder that is not empty.
+    fn empty(&mut self) -> rustix::io::Result<EmptyOutcome> {
         let mut buffer = Vec::with_capacity(BUFFER);
         loop {
             let mut is_empty = true;
@@ -109,26 +111,26 @@ impl Walk {
                     continue;
                 }
                 if self.left == 0 {
-                    return Ok(Found::More);
+                    return Ok(EmptyOutcome::LimitReached);
                 }
                 self.left -= 1;
                 is_empty = false;
-                match take(&self.at, name, entry.file_type()) {
-                    Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(Found::Folder(name.to_owned())),
+                match remove_entry(&self.at, name, entry.file_type()) {
+                    Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(EmptyOutcome::Subfolder(name.to_owned())),
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(error) => return Err(error),
                 }
             }
-            // Some file systems leave entries out while others are being removed.
+            // Some file systems skip entries while others are being removed.
             if is_empty {
-                return Ok(Found::Nothing);
+                return Ok(EmptyOutcome::Empty);
             }
             seek(&self.at, SeekFrom::Start(0))?;
         }
     }
 }
 
-fn take(at: &OwnedFd, name: &CStr, kind: FileType) -> rustix::io::Result<()> {
+fn remove_entry(at: &OwnedFd, name: &CStr, kind: FileType) -> rustix::io::Result<()> {
     if kind != FileType::Directory {
         match unlinkat(at, name, AtFlags::empty()) {
             Err(Errno::ISDIR) => {}
@@ -136,19 +138,19 @@ fn take(at: &OwnedFd, name: &CStr, kind: FileType) -> rustix::io::Result<()> {
         }
     }
     match unlinkat(at, name, AtFlags::REMOVEDIR) {
-        // A folder that is closed to us has to be looked into.
+        // A folder without permissions must be entered, which sets them.
         Err(Errno::ACCESS) => Err(Errno::NOTEMPTY),
         other => other,
     }
 }
 
-fn id(folder: &OwnedFd) -> rustix::io::Result<(Id, Mode)> {
+fn id(folder: &OwnedFd) -> rustix::io::Result<(FolderId, Mode)> {
     let found = fstat(folder)?;
     Ok(((found.st_dev, found.st_ino), Mode::from_raw_mode(found.st_mode)))
 }
 
-/// Opens a folder, and gives its owner all rights to it.
-fn enter(at: &OwnedFd, name: &CStr) -> rustix::io::Result<(OwnedFd, Id)> {
+/// Opens a folder, and gives its owner all permissions.
+fn enter(at: &OwnedFd, name: &CStr) -> rustix::io::Result<(OwnedFd, FolderId)> {
     let folder = match openat(at, name, OPEN, Mode::empty()) {
         Err(Errno::ACCESS) => {
             let closed = openat(at, name, OFlags::PATH | OPEN, Mode::empty())?;
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_goes_with_all_that_is_in_it_and_with_nothing_else() {
+    fn a_folder_is_removed_with_its_entries_and_nothing_else() {
         let base = tempfile::tempdir().unwrap();
         let (folder, other) = (base.path().join("folder"), base.path().join("other"));
         fs::create_dir_all(other.join("inner")).unwrap();
@@ -189,30 +191,30 @@ mod tests {
         assert!(remove(&folder, usize::MAX).unwrap());
         assert!(!folder.exists());
         assert_eq!(fs::read_to_string(other.join("inner/file")).unwrap(), "x");
-        assert!(remove(&folder, 0).unwrap(), "what is not there is removed");
+        assert!(remove(&folder, 0).unwrap(), "a missing folder counts as removed");
         assert!(remove(&base.path().join("no/folder"), 0).unwrap());
         symlink(&other, &folder).unwrap();
-        assert!(remove(&folder, usize::MAX).is_err(), "a link is no folder");
+        assert!(remove(&folder, usize::MAX).is_err(), "a link is not a folder");
         assert!(other.join("inner/file").exists());
     }
 
-    /// In memory where there is some: a disk may take seconds for what is deep.
+    /// In memory where possible: removing deeply nested folders can take seconds on a disk.
     fn quick() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
     }
 
     #[test]
-    fn e26_depth_takes_neither_stack_nor_path() {
+    fn e26_depth_is_limited_by_neither_stack_nor_path_length() {
         let base = quick();
         let folder = base.path().join("folder");
         fs::create_dir(&folder).unwrap();
         let mut at = openat(CWD, &folder, OPEN, Mode::empty()).unwrap();
-        // Deeper than what once took a whole stack.
+        // Deep enough to overflow the stack of a recursive removal.
         for _ in 0..20_000 {
             rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
             at = openat(&at, "d", OPEN, Mode::empty()).unwrap();
         }
-        // The system remembers removed folders for as long as one in them is open.
+        // The kernel keeps removed folders in memory as long as one below them is open.
         drop(at);
         let small = std::thread::Builder::new().stack_size(64 << 10);
         let removed = small.spawn(move || remove(&folder, usize::MAX).map(|whole| (whole, folder.exists()))).unwrap();
@@ -220,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn e26_folders_that_are_closed_to_their_owner_are_removed() {
+    fn e26_folders_without_permissions_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let folder = base.path().join("folder");
-        // Outer and inner modes: not to be entered, not to be listed, nothing in them to be removed.
+        // Outer and inner modes that forbid entering, listing, or removing entries.
         for (number, modes) in [[0o000, 0o000], [0o300, 0o500], [0o400, 0o000], [0o555, 0o700]].iter().enumerate() {
             let outer = folder.join(number.to_string());
             let inner = outer.join("inner");
@@ -233,7 +235,7 @@ mod tests {
                 rustix::fs::chmod(path, Mode::from_raw_mode(mode)).unwrap();
             }
         }
-        // Root may enter everything by its capabilities, which each thread can give up.
+        // Root may enter every folder because of its capabilities, which each thread can drop.
         let removed = std::thread::spawn(move || {
             let none = rustix::thread::CapabilitySet::empty();
             let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn two_who_remove_the_same_folder_do_not_disturb_each_other() {
+    fn removing_the_same_folder_from_several_threads_works() {
         let base = tempfile::tempdir().unwrap();
         let folder = base.path().join("folder");
         for number in 0..200 {
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_removed_at_once_than_asked_for() {
+    fn no_more_entries_are_removed_than_allowed() {
         let base = tempfile::tempdir().unwrap();
         let folder = base.path().join("folder");
         fs::create_dir_all(folder.join("inner")).unwrap();

@@ -1,4 +1,4 @@
-//! A command that runs: started, watched, ended.
+//! A running command: started, watched, ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,28 +10,28 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::cleaner;
-use super::group::{Group, LOOK_EVERY, longer};
-use super::records::{Record, forgotten};
+use super::group::{FIRST_POLL_INTERVAL, Group, next_interval};
+use super::records::{Record, log_removal};
 use super::table;
 use crate::sandbox::Launcher;
 
-/// A command's group while it runs. Dropping it kills the group and blocks until it is dead.
+/// The process group of a running command. Dropping it kills the group and blocks until it is dead.
 pub(crate) struct Running {
     child: Child,
     pub(crate) group: Group,
     record: Record,
     launcher: Launcher,
-    stage: Stage,
+    stage: GroupStage,
 }
 
-/// How far its end has come.
+/// How far the end of a group has come.
 #[derive(Clone, Copy)]
-enum Stage {
-    /// Nobody has asked for the leader's exit code, so the group's number is its own.
-    Led,
-    /// All of it was killed; the leader was dead by then.
+enum GroupStage {
+    /// The leader's exit code has not been collected, so the process id cannot have been reused.
+    Unreaped,
+    /// The whole group was killed; the leader was dead at this time.
     Killed(u64),
-    /// Nothing of it is left, nor of its records.
+    /// The group is gone, and so are its records.
     Over,
 }
 
@@ -43,7 +43,8 @@ pub(crate) struct Pipes {
 }
 
 impl Running {
-    /// Starts a launcher, which waits for its orders. By the time it can be given any, guard and record know of it.
+    /// Starts a launcher, which waits for its instructions. It is known to the guard and recorded before it can get
+    /// any.
     pub(crate) fn start(launcher: &Launcher, key: &str, temp: PathBuf) -> io::Result<(Self, Pipes)> {
         let none = || io::Error::other("the launcher has no program");
         let (name, args) = launcher.argv().split_first().ok_or_else(none)?;
@@ -54,27 +55,29 @@ impl Running {
         let group = match Group::of_child(child.id()) {
             Ok(group) => group,
             Err(error) => {
-                // It has no orders, and nothing beneath it.
+                // It has no instructions and no children.
                 let _ = child.kill().and_then(|()| child.wait());
                 return Err(error);
             }
         };
         let record = Record { pid: group.pid, start: group.start, boot: table::boot(), key: key.to_owned(), temp };
-        let running = Self { child, group, record, launcher: launcher.clone(), stage: Stage::Led };
+        let running = Self { child, group, record, launcher: launcher.clone(), stage: GroupStage::Unreaped };
         running.launcher.guard().lock().add(launcher.argv(), &running.record)?;
         if let Some(folder) = launcher.folder() {
             running.record.keep(folder)?;
         }
-        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else { return Err(io::Error::other("no pipes")) };
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err(io::Error::other("the launcher has no pipes"));
+        };
         Ok((running, Pipes { stdin: stdin.into(), stdout: stdout.into(), stderr: stderr.into() }))
     }
 
-    /// Resolves when the leader has ended. Its exit code is still there to be asked for.
+    /// Resolves when the leader has ended. Its exit code is not collected yet.
     pub(crate) fn ended(&self) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
-        let pid = Pid::from_raw(self.group.pid).ok_or_else(|| io::Error::other("no process"))?;
+        let pid = Pid::from_raw(self.group.pid).ok_or_else(|| io::Error::other("the launcher has no process id"))?;
         let fd: OwnedFd = pidfd_open(pid, PidfdFlags::empty())?;
-        // Deprecated for types that may change or close their descriptor meanwhile, which this one does not; what is to
-        // replace it is unsafe, since it has to take the word of its caller for that.
+        // Deprecated because a type may change or close its descriptor meanwhile. `OwnedFd` does not, and the
+        // replacement is unsafe.
         #[allow(deprecated)]
         let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
         Ok(async move {
@@ -89,37 +92,37 @@ impl Running {
         })
     }
 
-    /// Kills what the leader left of its group, and waits until it is dead. To be called when the leader has ended.
+    /// Kills the rest of the group, and waits until it is dead. Call it when the leader has ended.
     pub(crate) async fn finish(&mut self) -> io::Result<ExitStatus> {
-        // While nobody has asked for the leader's exit code, the number is certainly its group's.
+        // Until the leader is waited for, its process id cannot be reused.
         self.group.signal(Signal::KILL);
         let status = self.child.wait();
         let dead = table::now();
-        self.stage = Stage::Killed(dead);
-        let mut pause = LOOK_EVERY;
+        self.stage = GroupStage::Killed(dead);
+        let mut pause = FIRST_POLL_INTERVAL;
         while !self.group.is_gone(dead) {
             tokio::time::sleep(pause).await;
-            pause = longer(pause);
+            pause = next_interval(pause);
         }
         let left = self.clear();
-        // Only an attempt that left much waits for what others left.
+        // Only an attempt that left a large folder waits for a full queue.
         while left.is_some() && cleaner::is_full() {
             tokio::time::sleep(pause).await;
-            pause = longer(pause);
+            pause = next_interval(pause);
         }
-        self.stage = Stage::Over;
+        self.stage = GroupStage::Over;
         if let Some(job) = left {
-            job.leave();
+            job.enqueue();
         }
         status
     }
 
-    /// Removes its folder, if there is little in it. Guard and record know of it until nothing of it is left on the disk either.
+    /// Removes its folder if that has few entries. The guard and the record keep it until it is gone from the disk.
     fn clear(&self) -> Option<cleaner::Job> {
         let (record, launcher) = (self.record.clone(), self.launcher.clone());
         cleaner::remove_now(self.record.temp.clone(), move || {
             if let Some(folder) = launcher.folder() {
-                forgotten(record.forget(folder), folder);
+                log_removal(record.forget(folder), folder);
             }
             launcher.guard().lock().remove(&record);
         })
@@ -129,22 +132,22 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let dead = match self.stage {
-            Stage::Over => return,
-            Stage::Killed(dead) => dead,
-            Stage::Led => {
+            GroupStage::Over => return,
+            GroupStage::Killed(dead) => dead,
+            GroupStage::Unreaped => {
                 self.group.signal(Signal::KILL);
                 table::now()
             }
         };
         if self.group.wait_until_gone(dead) {
-            // At once: it is dead, or about to be and alone.
+            // Does not block for long: the leader is dead, or a single process that is about to be.
             let _ = self.child.wait();
             if let Some(job) = self.clear() {
-                job.leave();
+                job.enqueue();
             }
         } else {
-            // Guard and record stay: it is killed again when we are gone.
-            tracing::error!(group = self.group.pid, "a command's process group was killed and does not die");
+            // The guard and the record keep the group: it is killed again when this process ends.
+            tracing::error!(group = self.group.pid, "the process group of a command was killed and still lives");
         }
     }
 }
@@ -157,12 +160,12 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::process::cleaner::tests::{fill_up, hold_up};
+    use crate::process::cleaner::tests::{block_cleaner, fill_queue};
 
     /// Longer than anything here takes on a busy machine.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// A command that has ended, and left so many files in its folder.
+    /// A command that has ended and left this many files in its folder.
     fn ended(base: &Path, files: usize) -> (Running, PathBuf) {
         let temp = base.join(files.to_string());
         fs::create_dir(&temp).unwrap();
@@ -173,38 +176,38 @@ mod tests {
         let group = Group::of_child(child.id()).unwrap();
         let record =
             Record { pid: group.pid, start: group.start, boot: table::boot(), key: String::new(), temp: temp.clone() };
-        (Running { child, group, record, launcher: Launcher::new(["none"]), stage: Stage::Led }, temp)
+        (Running { child, group, record, launcher: Launcher::new(["none"]), stage: GroupStage::Unreaped }, temp)
     }
 
-    fn until_gone(folder: &Path) {
+    fn wait_until_gone(folder: &Path) {
         let started = Instant::now();
         while folder.exists() {
-            assert!(started.elapsed() < PATIENCE, "{} is still there", folder.display());
+            assert!(started.elapsed() < TIMEOUT, "{} is still there", folder.display());
             std::thread::yield_now();
         }
     }
 
-    /// All in one test, because it holds up the one cleaner of this process.
+    /// One test, because it blocks the one cleaner thread of this process.
     #[tokio::test]
-    async fn e26_what_a_command_left_delays_no_result_of_another() {
+    async fn e26_the_files_of_a_command_do_not_delay_the_result_of_another() {
         let base = tempfile::tempdir().unwrap();
-        let cleaner = hold_up();
+        let cleaner = block_cleaner();
         let (mut large, folder) = ended(base.path(), 1_000);
-        tokio::time::timeout(PATIENCE, large.finish()).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, large.finish()).await.unwrap().unwrap();
         assert!(folder.exists(), "the call is over before its folder is gone");
 
-        fill_up();
+        fill_queue();
         for files in [0, 3] {
             let (mut small, folder) = ended(base.path(), files);
-            tokio::time::timeout(PATIENCE, small.finish()).await.expect("it waits for others").unwrap();
+            tokio::time::timeout(TIMEOUT, small.finish()).await.expect("a small folder waits for the queue").unwrap();
             assert!(!folder.exists());
         }
         let (mut larger, other) = ended(base.path(), 2_000);
         let waits = tokio::time::timeout(Duration::from_millis(100), larger.finish()).await;
-        assert!(waits.is_err() && other.exists(), "it waits until there is room for what it left");
+        assert!(waits.is_err() && other.exists(), "a large folder waits for room in the queue");
         drop(larger);
         drop(cleaner);
-        until_gone(&folder);
-        until_gone(&other);
+        wait_until_gone(&folder);
+        wait_until_gone(&other);
     }
 }

@@ -1,12 +1,12 @@
-//! Which errors say that the machine is short of something that may be there again later.
+//! Errors that mean a temporary shortage of the machine.
 
 use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
 
-/// What a later try may find again: space, memory, files, processes; or a program that is just being replaced.
-const SHORT: [Errno; 10] = [
+/// Shortages of space, memory, files or processes, and a program that is just being replaced.
+const TRANSIENT: [Errno; 10] = [
     Errno::NOSPC,
     Errno::DQUOT,
     Errno::NOMEM,
@@ -19,12 +19,13 @@ const SHORT: [Errno; 10] = [
     Errno::IO,
 ];
 
-/// Whether what failed with it, or with what it comes from, may work a moment later, with nothing changed in the config.
-pub(crate) fn may_pass(error: &(dyn Error + 'static)) -> bool {
+/// Whether an operation that failed with this error, or one of its sources, may succeed a moment later without any
+/// change.
+pub(crate) fn is_transient(error: &(dyn Error + 'static)) -> bool {
     let of_io = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
     match of_io.or_else(|| error.downcast_ref::<Errno>().copied()) {
-        Some(errno) => SHORT.contains(&errno),
-        None => error.source().is_some_and(may_pass),
+        Some(errno) => TRANSIENT.contains(&errno),
+        None => error.source().is_some_and(is_transient),
     }
 }
 
@@ -33,8 +34,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_passes_and_a_missing_program_does_not() {
-        for (errno, passes) in [
+    fn a_full_disk_is_transient_and_a_missing_program_is_not() {
+        for (errno, expected) in [
             (Errno::NOSPC, true),
             (Errno::MFILE, true),
             (Errno::AGAIN, true),
@@ -42,9 +43,9 @@ mod tests {
             (Errno::ACCESS, false),
             (Errno::ROFS, false),
         ] {
-            assert_eq!(may_pass(&io::Error::from(errno)), passes, "{errno}");
-            assert_eq!(may_pass(&errno), passes, "{errno}");
+            assert_eq!(is_transient(&io::Error::from(errno)), expected, "{errno}");
+            assert_eq!(is_transient(&errno), expected, "{errno}");
         }
-        assert!(!may_pass(&io::Error::other("the launcher has no program")));
+        assert!(!is_transient(&io::Error::other("the launcher has no program")));
     }
 }

@@ -1,4 +1,4 @@
-//! System calls a command has no business with: refused as if it had no permission.
+//! System calls that no command needs: they fail with `EPERM`.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use seccompiler::{
 
 use super::launch::NotRun;
 
-/// Refused whatever their arguments. What they have in common: they reach other processes, other users' things, or the
-/// kernel's inside, past the rules about files.
+/// Refused with any arguments. They affect other processes, the objects of other users, or the kernel itself, and
+/// Landlock's rules about files do not cover them.
 const REFUSED: &[c_long] = &[
-    // Leaving the process group: what is killed is the group.
+    // Leaving the process group: killing the group must reach every process.
     libc::SYS_setsid,
     libc::SYS_setpgid,
     // Other processes.
@@ -88,8 +88,8 @@ const REFUSED_HERE: &[c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[c_long] = &[];
 
-/// Limits and places in the queue, of whatever process the first argument names: a server whose limits a command can lower is a
-/// server it can end. Zero is the caller itself.
+/// Change limits or scheduling of the process that the first argument names; zero is the caller. A command that can
+/// lower the limits of its server can end it.
 const OF_A_PROCESS: &[c_long] = &[
     libc::SYS_prlimit64,
     libc::SYS_sched_setaffinity,
@@ -100,11 +100,11 @@ const OF_A_PROCESS: &[c_long] = &[
     libc::SYS_move_pages,
 ];
 
-/// The same for a process, a group or a user by the second argument, each with the kind that means a user. Zero is the caller's own
-/// process or group, which are its own, or its user, who is the server's too.
+/// Change scheduling of a process, a group or a user that the second argument names, each with the kind that means a
+/// user. Zero is the caller's process, group or user. The user is refused, because it is the server's user too.
 const OF_A_KIND: &[(c_long, u64)] = &[(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
 
-/// Changes to files by path that Landlock does not look at.
+/// Changes to files by path that Landlock does not check.
 const METADATA: &[c_long] = &[
     libc::SYS_fchmodat,
     FCHMODAT2,
@@ -124,18 +124,18 @@ const METADATA_HERE: &[c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const METADATA_HERE: &[c_long] = &[];
 
-/// "There is no such call": programs then do without, or take an older one that can be looked into.
+/// Fail with `ENOSYS`: programs then fall back to an older call whose arguments a filter can read.
 const UNKNOWN: &[c_long] =
     &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
-// The same on every architecture, and newer than the table we have.
+// Numbers that are the same on every architecture and that `libc` does not have yet.
 const FCHMODAT2: c_long = 452;
 const SETXATTRAT: c_long = 463;
 const REMOVEXATTRAT: c_long = 466;
 const OPEN_TREE_ATTR: c_long = 467;
 const FILE_SETATTR: c_long = 469;
 
-/// What `clone` may not do: new namespaces, and children that are left to the server, which does not know of them.
+/// Flags that `clone` may not have: new namespaces, and children whose parent would be the server.
 const CLONE: [i32; 8] = [
     libc::CLONE_PARENT,
     libc::CLONE_NEWNS,
@@ -150,24 +150,24 @@ const CLONE: [i32; 8] = [
 /// The kind of a socket is in the low bits of its type.
 const SOCKET_KIND: u64 = 0xf;
 
-/// Another numbering of the same calls, which some kernels for x86_64 still know.
+/// The x32 ABI: another numbering of the same calls, which some kernels for x86_64 still accept.
 #[cfg(target_arch = "x86_64")]
 const X32: c_long = 0x4000_0000;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Whether this kernel filters calls, and we know its numbers.
+/// Whether this kernel filters system calls, and we know the numbers of this architecture.
 pub(super) fn is_possible() -> bool {
     let kernel = || std::fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nSeccomp:"));
     architecture().is_ok() && (std::path::Path::new("/proc/sys/kernel/seccomp/actions_avail").exists() || kernel())
 }
 
-/// Filters the calls of this process from now on.
+/// Filters the system calls of this process from now on.
 pub(super) fn apply(network: bool, metadata: bool) -> Result<(), NotRun> {
-    let refused = refused(network, metadata).map_err(|error| NotRun::for_good(error.to_string()))?;
+    let refused = refused(network, metadata).map_err(|error| NotRun::permanent(error.to_string()))?;
     for (rules, errno) in [(refused, libc::EPERM), (all(UNKNOWN), libc::ENOSYS)] {
-        let program = program(rules, errno).map_err(NotRun::for_good)?;
-        apply_filter(&program).map_err(|error| NotRun::for_want("its system calls cannot be filtered", error))?;
+        let program = program(rules, errno).map_err(NotRun::permanent)?;
+        apply_filter(&program).map_err(|error| NotRun::from_error("its system calls cannot be filtered", error))?;
     }
     Ok(())
 }
@@ -181,7 +181,7 @@ fn program(rules: Rules, errno: i32) -> Result<BpfProgram, String> {
     let refuse = SeccompAction::Errno(errno.unsigned_abs());
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture()?);
     let program = filter.and_then(BpfProgram::try_from);
-    program.map_err(|error| format!("the filter of its system calls does not compile: {error}"))
+    program.map_err(|error| format!("the filter for its system calls does not compile: {error}"))
 }
 
 fn refused(network: bool, metadata: bool) -> Result<Rules, seccompiler::BackendError> {
@@ -193,14 +193,14 @@ fn refused(network: bool, metadata: bool) -> Result<Rules, seccompiler::BackendE
     if !metadata {
         rules.extend(all(METADATA));
         rules.extend(all(METADATA_HERE));
-        // Without a path it is about an open file, which Landlock let it open.
+        // Without a path the call changes an open file, which Landlock allowed to open.
         let by_path = SeccompCondition::new(1, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
         add(&mut rules, libc::SYS_utimensat, vec![SeccompRule::new(vec![by_path])?]);
     }
     Ok(rules)
 }
 
-/// No rule for a call's arguments refuses it whatever they are.
+/// An empty list of conditions refuses a call with any arguments.
 fn all(calls: &[c_long]) -> Rules {
     let mut rules = Rules::new();
     for call in calls {
@@ -226,7 +226,7 @@ fn clone() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
         .collect()
 }
 
-/// Whatever is done to another process than the caller.
+/// Refuses calls that affect another process than the caller.
 fn others(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     let when = |argument, operator, value| {
         SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?])
@@ -240,7 +240,7 @@ fn others(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     Ok(())
 }
 
-/// All but TCP and UDP: no raw packets, no routing tables, no programs on this machine by their files.
+/// Matches all sockets but TCP and UDP: raw packets, netlink, Unix sockets of other programs.
 fn other_sockets() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let is_not = |family: i32| {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, u64::from(family.unsigned_abs()))
@@ -267,7 +267,7 @@ mod tests {
         assert!(!program(all(UNKNOWN), libc::ENOSYS).unwrap().is_empty());
     }
 
-    /// What the kernel does with a call: the number of the error it is refused with, or nothing.
+    /// What the kernel does with a call: the error number it is refused with, if it is.
     fn refusal(program: &BpfProgram, call: c_long, arguments: [u64; 6]) -> Option<u32> {
         let native = match std::env::consts::ARCH {
             "x86_64" => 0xc000_003e_u32,
@@ -291,19 +291,19 @@ mod tests {
                 0x35 => at += skip(value >= step.k),
                 0x06 if step.k == 0x7fff_0000 => return None,
                 0x06 => return Some(step.k & 0xffff),
-                other => panic!("the filter has a step {other:#x}"),
+                other => panic!("the filter has an instruction {other:#x} that this test does not know"),
             }
         }
     }
 
     #[test]
-    fn e26_calls_about_a_process_are_about_the_caller_alone() {
+    fn e26_calls_that_name_a_process_may_name_the_caller_only() {
         let refused = program(refused(false, false).unwrap(), libc::EPERM).unwrap();
         let is_refused = |call, first, second| refusal(&refused, call, [first, second, 0, 0, 0, 0]).is_some();
         let minus_one = u64::MAX;
         for call in OF_A_PROCESS {
             assert!(!is_refused(*call, 0, 7), "{call}: itself");
-            // The system looks at the lower half alone.
+            // The kernel reads the lower half only.
             assert!(!is_refused(*call, 1 << 32, 7), "{call}: itself, by a larger number");
             assert!(
                 is_refused(*call, 1, 0) && is_refused(*call, 4_000_000, 0) && is_refused(*call, minus_one, 0),

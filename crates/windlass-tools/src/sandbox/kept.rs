@@ -1,8 +1,8 @@
-//! Files that no command may reach, whatever its sandbox names.
+//! Files that no command may reach, whatever its sandbox includes.
 //!
-//! Landlock gives a folder with everything in it and can take nothing out of it again. So a command is refused if one of its folders
-//! has such a file in it, by whatever name the file can be reached: its path with links followed, every link on the way to it, and
-//! every place where its file system is mounted a second time.
+//! Landlock grants a folder with everything in it, without exceptions. So a command is refused if one of its folders
+//! contains such a file, under any name that leads to it: its path with links resolved, every link on the way, and
+//! every other mount of its file system.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Level, Sandbox};
 
-/// Programs, libraries, and what they need to find one another: every sandbox has them, to read.
+/// Programs, libraries, and the files needed to find them. Every sandbox may read them.
 pub(super) const SYSTEM: [&str; 12] = [
     "/usr",
     "/bin",
@@ -27,36 +27,37 @@ pub(super) const SYSTEM: [&str; 12] = [
     "/etc/localtime",
 ];
 
-/// How far a second name is looked for. Commands cannot make one; it is a mistake of the file's owner, if it is there.
+/// Limit of a search for hard links. Commands cannot create one: if there is one, the file's owner made it by mistake.
 #[cfg(unix)]
 const MOST_ENTRIES: usize = 100_000;
 
-/// Links on the way to a file, as the system counts them. Beyond that it does not follow them either.
+/// The kernel's limit on links in one path; beyond it a path cannot be opened.
 const MOST_LINKS: usize = 40;
 
 /// A file or folder that no command may reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// What it is, as in "the database".
+    /// What it is, for messages: "the database".
     pub what: String,
-    /// Where it is, as it was named.
+    /// Its path, as the config names it.
     pub path: PathBuf,
-    /// Whether a command may read it.
+    /// Whether a command may read it, although not write it.
     pub may_read: bool,
-    /// Every path that leads to it, links followed.
-    places: BTreeSet<PathBuf>,
+    /// Every path that leads to it, with links resolved.
+    paths: BTreeSet<PathBuf>,
 }
 
 impl Kept {
-    /// A file that no command may read or write. It need not be there yet; what leads to it is looked at now.
+    /// A file that no command may read or write. It need not exist yet; the links and mounts that lead to it are looked
+    /// up now.
     pub fn new(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         let mounts = Mount::all();
-        let all: BTreeSet<PathBuf> = names(&path).iter().flat_map(|place| mounted(place, &mounts)).collect();
-        // A folder on the way says nothing that the file in it does not.
-        let is_last = |place: &&PathBuf| !all.iter().any(|other| other != *place && other.starts_with(place));
-        let places = all.iter().filter(is_last).cloned().collect();
-        Self { what: what.into(), path, may_read: false, places }
+        let all: BTreeSet<PathBuf> = names(&path).iter().flat_map(|name| mounted(name, &mounts)).collect();
+        // A parent folder of another path in the set adds nothing.
+        let is_last = |path: &&PathBuf| !all.iter().any(|other| other != *path && other.starts_with(path));
+        let paths = all.iter().filter(is_last).cloned().collect();
+        Self { what: what.into(), path, may_read: false, paths }
     }
 
     /// The same, but a command may read it.
@@ -65,43 +66,53 @@ impl Kept {
         Self { may_read: true, ..self }
     }
 
-    /// Whether it is this file, or in this folder. The path has to be without links.
+    /// Whether it is this file, or in this folder. The path must have no links in it.
     fn is_in(&self, real: &Path) -> bool {
-        self.places.iter().any(|place| place.starts_with(real))
+        self.paths.iter().any(|path| path.starts_with(real))
     }
 }
 
 impl Sandbox {
-    /// Of the files it keeps from commands, those that one gets who may write or read a file or folder, or else only read it. Nothing
-    /// is kept from a command without a sandbox.
+    /// The protected files that a command reaches if it may write (or, without `may_write`, only read) this file or
+    /// folder. Empty for a command without a sandbox.
     pub fn reaches(&self, path: &Path, may_write: bool) -> Vec<&Kept> {
         let real = resolved(path);
         let is_reached = |kept: &&Kept| (may_write || !kept.may_read) && kept.is_in(&real);
         if self.level == Level::Off { Vec::new() } else { self.kept.iter().filter(is_reached).collect() }
     }
 
-    /// The same of what every command may read: the system's programs and libraries. Each with the folder it is in.
+    /// The protected files in the system folders, which every command may read. Each with the folder it is in.
     pub fn reached_by_all(&self) -> Vec<(&'static str, &Kept)> {
         let one = |path: &'static str| self.reaches(Path::new(path), false).into_iter().map(move |kept| (path, kept));
         SYSTEM.into_iter().flat_map(one).collect()
     }
 }
 
-/// What a search for other names of kept files came to; see [`Sandbox::second_name`].
+impl Sandbox {
+    /// Whether a command may read a file or folder because of its sandbox, besides its working directory. The path must
+    /// have no links in it.
+    pub(crate) fn shows(&self, real: &Path) -> bool {
+        let system = SYSTEM.iter().chain(&["/dev"]).map(Path::new);
+        let granted = self.read.iter().chain(&self.write).map(PathBuf::as_path);
+        system.chain(granted).any(|folder| real.starts_with(resolved(folder)))
+    }
+}
+
+/// The result of a search for hard links to protected files; see [`Sandbox::second_name`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecondName<'a> {
-    /// There is none.
+    /// No other name was found.
     None,
-    /// This is one.
+    /// This path is another name of the file.
     Found(PathBuf, &'a Kept),
-    /// The folder has too many entries to look at all of them, and this file has another name somewhere.
+    /// The folder has too many entries to search all of them, and this file has another name somewhere.
     Unknown(&'a Kept),
 }
 
 #[cfg(unix)]
 impl Sandbox {
-    /// Looks for another name (a hard link) of a file it keeps from commands, in a folder that a command may read, or also write.
-    /// Looked for only if one of the files has several names, and in no more than a hundred thousand entries.
+    /// Searches a folder that a command may read, or also write, for another name (a hard link) of a protected file.
+    /// Searches only if such a file has several names, and stops after a hundred thousand entries.
     pub fn second_name(&self, folder: &Path, may_write: bool) -> SecondName<'_> {
         self.second_name_within(folder, may_write, MOST_ENTRIES)
     }
@@ -141,13 +152,13 @@ impl Sandbox {
     }
 }
 
-/// A path without links, as far as it is there.
-fn resolved(path: &Path) -> PathBuf {
+/// A path with its links resolved, as far as it exists.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for ancestor in whole.ancestors() {
         if let Ok(real) = std::fs::canonicalize(ancestor) {
             let rest = whole.strip_prefix(ancestor).unwrap_or(Path::new(""));
-            // What is not there has no links; what is above it is known.
+            // The part that does not exist has no links; the part before it is resolved already.
             return rest.components().fold(real, |mut at, step| {
                 match step {
                     Component::ParentDir => drop(at.pop()),
@@ -160,11 +171,12 @@ fn resolved(path: &Path) -> PathBuf {
     whole
 }
 
-/// The file itself, and every name on the way to it, links in the middle of a chain too: to replace a link is to replace the file.
+/// The path of a file and of every link on the way to it, also in the middle of a chain: replacing a link replaces the
+/// file.
 fn names(path: &Path) -> BTreeSet<PathBuf> {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let (mut names, mut at, mut links) = (BTreeSet::new(), PathBuf::new(), 0);
-    // The next step is the last one.
+    // A stack: the last step comes next.
     let steps = |path: &Path| path.components().rev().map(|step| step.as_os_str().to_owned()).collect::<Vec<_>>();
     let mut left = steps(&whole);
     while let Some(step) = left.pop() {
@@ -182,14 +194,19 @@ fn names(path: &Path) -> BTreeSet<PathBuf> {
                 names.insert(name);
             }
             Some(Component::CurDir) | None => {}
-            // The root: of this path, or of a link.
+            // The root, of this path or of a link's target.
             Some(_) => at.push(step),
         }
     }
     names
 }
 
-/// A part of a file system, and where it is shown.
+/// A file, and every link that leads to it, by paths whose folders have no links.
+pub(crate) fn links_to(file: &Path) -> Vec<PathBuf> {
+    names(file).into_iter().filter(|name| !name.is_dir()).collect()
+}
+
+/// A subtree of a file system, and where it is mounted.
 struct Mount {
     device: String,
     root: PathBuf,
@@ -210,25 +227,25 @@ impl Mount {
     }
 }
 
-/// Blanks and the like are written as three octal digits.
+/// `mountinfo` writes white space and backslashes as three octal digits.
 fn unescaped(field: &str) -> String {
     [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
         .iter()
         .fold(field.to_owned(), |text, (escaped, letter)| text.replace(escaped, letter))
 }
 
-/// Every place where this one is shown.
-fn mounted(place: &Path, mounts: &[Mount]) -> Vec<PathBuf> {
-    let above = mounts.iter().filter(|mount| place.starts_with(&mount.at));
-    // Of two at the same place the later one hides the other.
-    let Some(own) = above.max_by_key(|mount| mount.at.components().count()) else { return vec![place.to_owned()] };
-    let inside = own.root.join(place.strip_prefix(&own.at).unwrap_or(Path::new("")));
+/// Every path under which this one is mounted.
+fn mounted(path: &Path, mounts: &[Mount]) -> Vec<PathBuf> {
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.at));
+    // Of two mounts at the same path the later one hides the earlier.
+    let Some(own) = above.max_by_key(|mount| mount.at.components().count()) else { return vec![path.to_owned()] };
+    let inside = own.root.join(path.strip_prefix(&own.at).unwrap_or(Path::new("")));
     let same = mounts.iter().filter(|mount| mount.device == own.device);
     let shown = same.filter_map(|mount| Some(joined(&mount.at, inside.strip_prefix(&mount.root).ok()?)));
-    shown.chain([place.to_owned()]).collect()
+    shown.chain([path.to_owned()]).collect()
 }
 
-/// Without a slash at its end.
+/// Joins without a trailing slash.
 fn joined(folder: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { folder.to_owned() } else { folder.join(rest) }
 }
@@ -245,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_a_file_is_found_behind_every_name() {
+    fn e26_a_protected_file_is_found_behind_every_name() {
         let base = tempfile::tempdir().unwrap();
         let path = |name: &str| base.path().join(name);
         for folder in ["data/inner", "work/sub"] {
@@ -267,7 +284,7 @@ mod tests {
             let off = Sandbox { level: Level::Off, ..sandbox };
             assert!(off.reaches(&path("data"), true).is_empty());
         }
-        // A link that leads to the file is as good as the file.
+        // A link that leads to the file counts as the file.
         let linked = sandbox(Kept::new("the database", path("work/link/inner/db")));
         assert_eq!(linked.reaches(&path("work"), true).len(), 1);
         assert!(linked.reaches(&path("work/sub"), true).is_empty());
@@ -275,7 +292,7 @@ mod tests {
         let linked = sandbox(Kept::new("the database", path("data/inner/db")));
         let found = SecondName::Found(path("work/sub/other"), &linked.kept[0]);
         assert_eq!(linked.second_name(&path("work"), true), found);
-        // `link`, `sub` and `other`; one of them may not be looked at.
+        // Three entries: `link`, `sub` and `other`.
         assert_eq!(linked.second_name_within(&path("work"), true, 3), found);
         assert_eq!(linked.second_name_within(&path("work"), true, 2), SecondName::Unknown(&linked.kept[0]));
         fs::remove_file(path("work/sub/other")).unwrap();
@@ -287,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn e26_every_link_of_a_chain_is_kept() {
+    fn e26_every_link_of_a_chain_is_protected() {
         let base = tempfile::tempdir().unwrap();
         let path = |name: &str| base.path().join(name);
         for folder in ["links", "more", "real", "folders/of", "work"] {
             fs::create_dir_all(path(folder)).unwrap();
         }
         fs::write(path("real/v1.toml"), "x").unwrap();
-        // Relative, absolute, by a folder that is a link itself, and up again.
+        // A relative link, an absolute one, one through a folder that is a link, and one with `..`.
         symlink("../real", path("folders/of/real")).unwrap();
         fs::rename(path("folders/of/real"), path("folders/real")).unwrap();
         symlink("../folders/real/../real/v1.toml", path("more/next.toml")).unwrap();
@@ -307,7 +324,7 @@ mod tests {
         for folder in ["work", "folders/of"] {
             assert!(config.reaches(&path(folder), true).is_empty(), "{folder}");
         }
-        // One that leads to itself, and one that leads nowhere yet.
+        // A link to itself, and one whose target does not exist yet.
         symlink("loop", path("work/loop")).unwrap();
         symlink("../real/v2.toml", path("links/not-yet")).unwrap();
         assert_eq!(sandbox(Kept::new("a loop", path("work/loop"))).reaches(&path("work"), true).len(), 1);
@@ -316,23 +333,23 @@ mod tests {
     }
 
     #[test]
-    fn e26_a_file_system_that_is_mounted_twice_is_found_twice() {
+    fn e26_a_file_system_that_is_mounted_twice_is_protected_under_both_paths() {
         let table = "1 0 8:1 / / rw - ext4 /dev/a rw\n\
                      2 1 8:2 / /data rw - ext4 /dev/b rw\n\
                      3 1 8:2 /app /srv/my\\040app rw - ext4 /dev/b rw\n\
                      4 1 8:1 /home/ann /work rw - ext4 /dev/a rw\n";
         let mounts: Vec<Mount> = table.lines().filter_map(Mount::parse).collect();
-        let places = |path: &str| {
-            let mut places: Vec<String> =
-                mounted(Path::new(path), &mounts).iter().map(|place| place.display().to_string()).collect();
-            places.sort();
-            places.dedup();
-            places
+        let paths = |path: &str| {
+            let mut paths: Vec<String> =
+                mounted(Path::new(path), &mounts).iter().map(|path| path.display().to_string()).collect();
+            paths.sort();
+            paths.dedup();
+            paths
         };
-        assert_eq!(places("/data/app/db"), ["/data/app/db", "/srv/my app/db"]);
-        assert_eq!(places("/srv/my app/db"), ["/data/app/db", "/srv/my app/db"]);
-        assert_eq!(places("/data/other/db"), ["/data/other/db"]);
-        assert_eq!(places("/home/ann/x/db"), ["/home/ann/x/db", "/work/x/db"]);
-        assert_eq!(places("/work"), ["/home/ann", "/work"]);
+        assert_eq!(paths("/data/app/db"), ["/data/app/db", "/srv/my app/db"]);
+        assert_eq!(paths("/srv/my app/db"), ["/data/app/db", "/srv/my app/db"]);
+        assert_eq!(paths("/data/other/db"), ["/data/other/db"]);
+        assert_eq!(paths("/home/ann/x/db"), ["/home/ann/x/db", "/work/x/db"]);
+        assert_eq!(paths("/work"), ["/home/ann", "/work"]);
     }
 }

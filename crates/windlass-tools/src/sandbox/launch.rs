@@ -1,25 +1,25 @@
-//! The launcher: this program started anew, on its way to becoming a command, or the guard of those that did.
+//! The launcher: this program, started again to become a command, or the guard of those commands.
 
 use std::process::ExitCode;
 
 #[cfg(target_os = "linux")]
-pub(super) use orders::NotRun;
+pub(super) use instructions::NotRun;
 #[cfg(target_os = "linux")]
-pub(crate) use orders::{Launch, Orders};
+pub(crate) use instructions::{Instructions, Launch};
 
-/// What the launcher ends with when the command was not run.
+/// The launcher's exit code when it did not run the command.
 #[cfg(target_os = "linux")]
 const NOT_RUN: u8 = 125;
 
-/// The same, where it may be run a moment later (`EX_TEMPFAIL`).
+/// The same for a failure that a retry may not meet (`EX_TEMPFAIL`).
 #[cfg(target_os = "linux")]
 pub(crate) const NOT_RUN_NOW: u8 = 75;
 
-/// The whole of a program that a [`Launcher`](super::Launcher) names: takes its orders from standard input and follows them. Not
-/// for people; without orders it says so and ends.
+/// The main function of the program that a [`Launcher`](super::Launcher) names. It reads its instructions from standard
+/// input and follows them. It is not for people: without instructions it prints a message and exits.
 pub fn launch_main() -> ExitCode {
     #[cfg(target_os = "linux")]
-    return orders::follow();
+    return instructions::follow();
     #[cfg(not(target_os = "linux"))]
     {
         eprintln!("commands can be sandboxed on Linux only");
@@ -28,7 +28,7 @@ pub fn launch_main() -> ExitCode {
 }
 
 #[cfg(target_os = "linux")]
-mod orders {
+mod instructions {
     use std::collections::BTreeMap;
     use std::io;
     use std::os::unix::process::CommandExt;
@@ -40,25 +40,25 @@ mod orders {
 
     use super::{NOT_RUN, NOT_RUN_NOW};
     use crate::process::guard;
-    use crate::process::shortage::may_pass;
+    use crate::process::shortage::is_transient;
     use crate::sandbox::{Sandbox, confine};
 
-    /// Nobody's arguments and environment are longer: the system would not take them.
+    /// More than the kernel's own limit on arguments and environment.
     const MOST_BYTES: u32 = 8 << 20;
 
-    /// What a launcher is told. They stand before what the command reads from the same pipe.
+    /// The instructions of a launcher. The command's own input follows them in the same pipe.
     #[derive(Serialize, Deserialize)]
-    pub(crate) enum Orders {
+    pub(crate) enum Instructions {
         Launch(Launch),
-        /// Become the guard: see [`guard`].
+        /// Become the guard; see [`guard`].
         Guard,
     }
 
-    /// What to become.
+    /// The command to become.
     #[derive(Serialize, Deserialize)]
     pub(crate) struct Launch {
-        /// What the launcher's own words on standard error begin with. The command never learns it, so it cannot speak for
-        /// the launcher.
+        /// Prefix of the launcher's own messages on standard error. The command never learns it, so its output cannot
+        /// be taken for the launcher's.
         pub(crate) nonce: String,
         pub(crate) argv: Vec<String>,
         pub(crate) env: BTreeMap<String, String>,
@@ -67,8 +67,8 @@ mod orders {
         pub(crate) sandbox: Sandbox,
     }
 
-    impl Orders {
-        /// As they go down the pipe: their length, then they.
+    impl Instructions {
+        /// Encodes them for the pipe: the length, then the body.
         pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
             let body = serde_json::to_vec(self)?;
             let length = u32::try_from(body.len()).ok().filter(|length| *length <= MOST_BYTES);
@@ -78,13 +78,13 @@ mod orders {
             Ok(bytes)
         }
 
-        /// Takes exactly the orders off the pipe: what follows is the command's.
+        /// Reads the instructions and nothing more: the rest of the pipe belongs to the command.
         fn read() -> io::Result<Self> {
             let mut length = [0; 4];
             read_exactly(&mut length)?;
             let length = u32::from_le_bytes(length);
             if length > MOST_BYTES {
-                return Err(io::Error::other("these are no orders"));
+                return Err(io::Error::other("the input is too long to be instructions"));
             }
             let mut body = vec![0; usize::try_from(length).map_err(io::Error::other)?];
             read_exactly(&mut body)?;
@@ -105,52 +105,52 @@ mod orders {
     }
 
     pub(super) fn follow() -> ExitCode {
-        // A group and a session of its own, before there is anything to kill: no terminal, and one name for all it starts. It
-        // fails where a shell already made us a leader, which is as good.
-        let led = rustix::process::setsid().is_ok() || rustix::process::getpgrp() == rustix::process::getpid();
-        match Orders::read() {
-            Ok(Orders::Guard) => guard::watch(),
-            Ok(Orders::Launch(launch)) if led => {
-                let NotRun { problem, passes } = become_command(&launch);
+        // A group and a session of its own, before there is anything to kill: no terminal, and one group for all it
+        // starts. The call fails if a shell already made this process a group leader, which serves as well.
+        let leads_group = rustix::process::setsid().is_ok() || rustix::process::getpgrp() == rustix::process::getpid();
+        match Instructions::read() {
+            Ok(Instructions::Guard) => guard::watch(),
+            Ok(Instructions::Launch(launch)) if leads_group => {
+                let NotRun { problem, is_transient } = become_command(&launch);
                 eprintln!("{} {problem}", launch.nonce);
-                ExitCode::from(if passes { NOT_RUN_NOW } else { NOT_RUN })
+                ExitCode::from(if is_transient { NOT_RUN_NOW } else { NOT_RUN })
             }
-            // Whoever wanted something of us died before he could say what.
+            // The server died before it sent the instructions.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => ExitCode::from(NOT_RUN),
             _ => {
-                eprintln!("this is how Windlass starts commands; it takes its orders from Windlass alone");
+                eprintln!("this program starts commands for Windlass and takes its instructions from Windlass alone");
                 ExitCode::from(NOT_RUN)
             }
         }
     }
 
-    /// Why it did not become the command. Nothing of the command has begun.
+    /// Why the launcher did not become the command. The command has not begun.
     #[derive(Debug)]
     pub(crate) struct NotRun {
         pub(crate) problem: String,
-        /// Whether it may be tried again.
-        pub(crate) passes: bool,
+        /// Whether a retry may succeed.
+        pub(crate) is_transient: bool,
     }
 
     impl NotRun {
-        /// It would be the same the next time.
-        pub(crate) fn for_good(problem: String) -> Self {
-            Self { problem, passes: false }
+        /// A retry would fail the same way.
+        pub(crate) fn permanent(problem: String) -> Self {
+            Self { problem, is_transient: false }
         }
 
-        /// It failed with an error, which may be one that passes.
-        pub(crate) fn for_want(problem: impl std::fmt::Display, error: impl std::error::Error + 'static) -> Self {
-            Self { problem: format!("{problem}: {error}"), passes: may_pass(&error) }
+        /// A failure with an error, which decides whether a retry may succeed.
+        pub(crate) fn from_error(problem: impl std::fmt::Display, error: impl std::error::Error + 'static) -> Self {
+            Self { problem: format!("{problem}: {error}"), is_transient: is_transient(&error) }
         }
     }
 
-    /// Returns only if it could not.
+    /// Returns only if the process could not become the command.
     fn become_command(launch: &Launch) -> NotRun {
-        let no_program = || NotRun::for_good("it has no program".to_owned());
+        let no_program = || NotRun::permanent("it has no program".to_owned());
         let Some((name, args)) = launch.argv.split_first() else { return no_program() };
         if let Err(error) = std::env::set_current_dir(&launch.dir) {
             let problem = format!("its working directory {} cannot be entered", launch.dir.display());
-            return NotRun::for_want(problem, error);
+            return NotRun::from_error(problem, error);
         }
         if let Err(refused) = confine::confine(launch) {
             return refused;
@@ -161,6 +161,6 @@ mod orders {
             io::ErrorKind::NotFound => "; is it installed, and on the PATH the command is given?",
             _ => "",
         };
-        NotRun { problem: format!("`{name}` cannot be run: {error}{hint}"), passes: may_pass(&error) }
+        NotRun { problem: format!("`{name}` cannot be run: {error}{hint}"), is_transient: is_transient(&error) }
     }
 }

@@ -1,7 +1,7 @@
-//! Secrets: named where they are used, kept elsewhere, read when they are needed.
+//! Secrets: named where they are used, stored elsewhere, read when they are needed.
 //!
-//! A configuration says where a secret is (`env:STRIPE_KEY`, `file:/run/secrets/stripe`), never what it is. It is read anew
-//! for every call, so replacing it needs no restart, and no error, log or record has its value.
+//! A configuration says where a secret is stored (`env:STRIPE_KEY`, `file:/run/secrets/stripe`), never its value. It is
+//! read again for every call, so replacing it needs no restart. Its value is in no error, log or record.
 
 mod redact;
 mod text;
@@ -15,10 +15,10 @@ pub use redact::Redactor;
 pub(crate) use text::Piece;
 pub use text::{BadText, Text};
 
-/// Longest secret that is read: keys and certificates are far smaller, and a wrong path should not be read whole.
+/// Longest secret that is read: keys and certificates are far smaller, and a wrong path should not be read as a whole.
 const LONGEST: u64 = 64 * 1024;
 
-/// The value of a secret. Whoever needs it says so: it is neither printed nor compared by accident.
+/// The value of a secret. It is neither printed nor compared by accident: only [`expose`](Secret::expose) returns it.
 #[derive(Clone)]
 pub struct Secret(Arc<str>);
 
@@ -45,7 +45,7 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Where a secret is kept: `env:NAME` or `file:PATH`.
+/// Where a secret is stored: `env:NAME` or `file:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// A variable of this process's environment.
@@ -54,7 +54,7 @@ pub enum Reference {
     File(PathBuf),
 }
 
-/// A secret that is not there, or a reference that is none. Never has the value.
+/// A secret that cannot be read, or a reference that is invalid. Never contains the value.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct SecretError(String);
@@ -64,8 +64,8 @@ impl std::str::FromStr for Reference {
 
     fn from_str(text: &str) -> Result<Self, SecretError> {
         let usable = |rest: &&str| !rest.is_empty() && !rest.contains(['=', '\0']);
-        // What is no reference may be the secret itself: it is not repeated.
-        let bad = || SecretError("a secret is named by `env:NAME` or `file:PATH`, not by its value".to_owned());
+        // An invalid reference may be the secret itself, so the message does not repeat it.
+        let bad = || SecretError("a secret is given as `env:NAME` or `file:PATH`, not by its value".to_owned());
         match text.split_once(':').ok_or_else(bad)? {
             ("env", name) if usable(&name) => Ok(Self::Env(name.to_owned())),
             ("file", path) if !path.is_empty() => Ok(Self::File(path.into())),
@@ -84,7 +84,7 @@ impl fmt::Display for Reference {
 }
 
 impl Reference {
-    /// Reads the secret as it is now.
+    /// Reads the current value.
     pub fn read(&self) -> Result<Secret, SecretError> {
         let value = match self {
             Self::Env(name) => match std::env::var(name) {
@@ -100,17 +100,17 @@ impl Reference {
             }
         };
         if value.is_empty() {
-            return Err(SecretError(format!("{self}: it is empty")));
+            return Err(SecretError(format!("{self}: the secret is empty")));
         }
         Ok(Secret::new(&value))
     }
 
-    /// What is unwise about it as it is now: a file that others may read.
+    /// A warning if other users may read the file.
     pub fn warning(&self) -> Option<String> {
         let Self::File(path) = self else { return None };
         let mode = mode_of(&std::fs::metadata(path).ok()?)?;
         (mode & 0o077 != 0).then(|| {
-            format!("{self} can be read by others (mode {:03o}); `chmod 600 {}`", mode & 0o777, path.display())
+            format!("{self} can be read by other users (mode {:03o}); run `chmod 600 {}`", mode & 0o777, path.display())
         })
     }
 }
@@ -120,14 +120,14 @@ fn read_file(path: &std::path::Path) -> Result<String, String> {
 
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     if !file.metadata().map_err(|error| error.to_string())?.is_file() {
-        return Err("it is no file".to_owned());
+        return Err("not a regular file".to_owned());
     }
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() as u64 > LONGEST {
-        return Err(format!("it has more than {LONGEST} bytes, which no secret has"));
+        return Err(format!("the file has more than {LONGEST} bytes, too many for a secret"));
     }
-    String::from_utf8(bytes).map_err(|_| "it is not UTF-8; keep it as Base64".to_owned())
+    String::from_utf8(bytes).map_err(|_| "the file is not UTF-8; store the secret as Base64".to_owned())
 }
 
 #[cfg(unix)]
@@ -140,7 +140,7 @@ fn mode_of(_: &std::fs::Metadata) -> Option<u32> {
     None
 }
 
-/// The secrets a configuration knows: a name for each, and where it is. Cloning shares it.
+/// The secrets of a configuration: their names, and where they are stored. Clones share the table.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets(Arc<BTreeMap<String, Reference>>);
 
@@ -155,22 +155,22 @@ impl Secrets {
         self.0.iter().map(|(name, reference)| (name.as_str(), reference))
     }
 
-    /// Whether there is a secret of this name.
+    /// Whether there is a secret with this name.
     pub fn contains(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// Reads a secret as it is now.
+    /// Reads the current value of a secret.
     pub fn resolve(&self, name: &str) -> Result<Secret, SecretError> {
-        let known = || self.0.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let names = || self.0.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let reference = self.0.get(name).ok_or_else(|| match self.0.is_empty() {
             true => SecretError(format!("there is no secret `{name}`: none are configured")),
-            false => SecretError(format!("there is no secret `{name}`; there are {}", known())),
+            false => SecretError(format!("there is no secret `{name}`; configured are {}", names())),
         })?;
         reference.read().map_err(|SecretError(problem)| SecretError(format!("secret `{name}`: {problem}")))
     }
 
-    /// A redactor of everything that can be read now.
+    /// A redactor for every secret that can be read now.
     pub fn redactor(&self) -> Redactor {
         let mut redactor = Redactor::default();
         for (name, reference) in self.iter() {
@@ -181,8 +181,8 @@ impl Secrets {
         redactor
     }
 
-    /// The text with every value, also in the forms values travel in, replaced by `[secret NAME]`. Reads the secrets: for
-    /// many texts take one [`redactor`](Secrets::redactor).
+    /// The text with every value, also in its encoded forms, replaced by `[secret NAME]`. Reads the secrets: for many
+    /// texts create one [`redactor`](Secrets::redactor).
     pub fn redact(&self, text: &str) -> String {
         self.redactor().redact(text).into_owned()
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_a_secret_is_read_when_it_is_needed() {
+    fn e26_a_secret_is_read_for_every_use() {
         let dir = tempfile::tempdir().unwrap();
         let secrets = Secrets::new([("stripe".to_owned(), file(&dir, "key", b"first\r\n"))]);
         assert_eq!(secrets.resolve("stripe").unwrap().expose(), "first");
@@ -215,9 +215,9 @@ mod tests {
         let cases = [
             ("env:WINDLASS_NOT_SET_ANYWHERE".parse().unwrap(), "the variable is not set"),
             (Reference::File(dir.path().join("none")), "No such file"),
-            (directory, "it is no file"),
-            (large, "which no secret has"),
-            (file(&dir, "empty", b"\n"), "it is empty"),
+            (directory, "not a regular file"),
+            (large, "too many for a secret"),
+            (file(&dir, "empty", b"\n"), "the secret is empty"),
             (file(&dir, "bytes", b"\xff\xfe"), "not UTF-8"),
         ];
         for (reference, expected) in cases {
@@ -226,10 +226,10 @@ mod tests {
             assert!(error.starts_with(&format!("secret `key`: {named}: ")) && error.contains(expected), "{error}");
         }
         let secrets = Secrets::new([("a".to_owned(), Reference::Env("A".to_owned()))]);
-        assert_eq!(secrets.resolve("b").unwrap_err().to_string(), "there is no secret `b`; there are `a`");
+        assert_eq!(secrets.resolve("b").unwrap_err().to_string(), "there is no secret `b`; configured are `a`");
         for wrong in ["sk_live_123", "env:", "env:A=B", "file:", "vault:x", ""] {
             let error = wrong.parse::<Reference>().unwrap_err().to_string();
-            assert_eq!(error, "a secret is named by `env:NAME` or `file:PATH`, not by its value", "{wrong}");
+            assert_eq!(error, "a secret is given as `env:NAME` or `file:PATH`, not by its value", "{wrong}");
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn e26_a_file_that_others_may_read_is_warned_about() {
+    fn e26_a_file_that_other_users_may_read_causes_a_warning() {
         use std::os::unix::fs::PermissionsExt;
 
         let dir = tempfile::tempdir().unwrap();

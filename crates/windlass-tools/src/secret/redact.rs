@@ -1,4 +1,4 @@
-//! Taking secrets out of text that others see.
+//! Removes secrets from text that leaves the process.
 
 use std::borrow::Cow;
 
@@ -9,13 +9,13 @@ use serde_json::Value;
 use super::Secret;
 use crate::encode;
 
-/// Shortest value that is looked for: a shorter one would blot out ordinary words, and hides nothing.
+/// Shortest value that is redacted: a shorter one would match ordinary words.
 const SHORTEST: usize = 4;
 
-/// Knows some secrets in every form in which they travel, and takes them out of text.
+/// Replaces secrets in text, in every encoding they commonly have.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// What to look for, and what stands for it; longest first.
+    /// What to search for and its replacement, longest first.
     needles: Vec<(String, String)>,
 }
 
@@ -26,7 +26,7 @@ impl std::fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    /// Takes this secret out, too: as it is, in Base64, percent-encoded, and as JSON writes it.
+    /// Adds a secret: as it is, in Base64, percent-encoded, and escaped as in JSON.
     pub fn add(&mut self, name: &str, secret: &Secret) {
         let value = secret.expose();
         if value.len() < SHORTEST {
@@ -44,28 +44,28 @@ impl Redactor {
             URL_SAFE.encode(value),
             URL_SAFE_NO_PAD.encode(value),
         ];
-        let stands = format!("[secret {name}]");
+        let replacement = format!("[secret {name}]");
         for form in forms.into_iter().chain(value.lines().map(str::to_owned)).chain(inner_base64(value)) {
             if form.len() >= SHORTEST && !self.needles.iter().any(|(needle, _)| *needle == form) {
-                self.needles.push((form, stands.clone()));
+                self.needles.push((form, replacement.clone()));
             }
         }
-        // A form that contains another one must be found before it is broken up.
+        // A form that contains another one must be replaced before the inner one breaks it up.
         self.needles.sort_by(|(a, _), (b, _)| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
     }
 
     /// The text without the secrets.
     pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let mut text = Cow::Borrowed(text);
-        for (needle, stands) in &self.needles {
+        for (needle, replacement) in &self.needles {
             if text.contains(needle.as_str()) {
-                text = Cow::Owned(text.replace(needle.as_str(), stands));
+                text = Cow::Owned(text.replace(needle.as_str(), replacement));
             }
         }
         text
     }
 
-    /// Takes the secrets out of every text in a value, and out of its keys.
+    /// Replaces the secrets in every string and every key of a value.
     pub fn redact_value(&self, value: &mut Value) {
         if self.needles.is_empty() {
             return;
@@ -91,15 +91,15 @@ impl Redactor {
     }
 }
 
-/// What Base64 makes of a value that stands behind something else, as a password behind its user's name: the part that does
-/// not depend on the bytes around it, at each of the three places it can begin.
+/// The Base64 of a value that follows other text, such as a password after its user name: the part that does not depend
+/// on the bytes around it, for each of the three offsets at which it can begin.
 fn inner_base64(value: &str) -> Vec<String> {
     let bytes = value.as_bytes();
     (1..3)
         .filter_map(|skip: usize| {
             let inner = bytes.get(skip..)?;
             let whole = inner.len() - inner.len() % 3;
-            // Few characters of a secret occur anywhere.
+            // Shorter parts of a secret would match ordinary text.
             (whole >= 6).then(|| STANDARD_NO_PAD.encode(&inner[..whole]))
         })
         .chain((bytes.len() >= 6).then(|| STANDARD_NO_PAD.encode(&bytes[..bytes.len() - bytes.len() % 3])))
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_a_value_is_redacted_in_every_form_it_travels_in() {
+    fn e26_a_value_is_redacted_in_every_encoding() {
         let value = "p@ss \"wörd\"/+";
         let redactor = redactor(&[("db", value)]);
         let basic = STANDARD.encode(format!("user:{value}"));
@@ -128,10 +128,10 @@ mod tests {
             ("plain", value.to_owned()),
             ("JSON", json!({"k": value}).to_string()),
             ("percent", encode::strict(value)),
-            ("percent with small letters", encode::strict_small(value)),
+            ("percent with lower-case digits", encode::strict_small(value)),
             ("form", encode::form(value)),
             ("Base64", STANDARD.encode(value)),
-            ("Base64 for addresses", URL_SAFE_NO_PAD.encode(value)),
+            ("Base64 for URLs", URL_SAFE_NO_PAD.encode(value)),
             ("basic authentication", basic),
         ] {
             let clean = redactor.redact(&text).into_owned();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn e26_longer_values_go_first_and_short_ones_are_left() {
+    fn e26_longer_values_are_replaced_first_and_very_short_ones_never() {
         let redactor = redactor(&[("short", "abc"), ("inner", "token"), ("outer", "token-token")]);
         assert_eq!(redactor.redact("abc token-token token"), "abc [secret outer] [secret inner]");
     }
@@ -157,7 +157,7 @@ mod tests {
     proptest! {
         #[test]
         fn e26_no_text_keeps_a_value(value in "[!-~]{6,24}", before in "[a-z ]{0,9}", after in "[a-z ]{0,9}") {
-            // A value that occurs in what stands for it would be found there.
+            // A value that occurs in its own replacement would be found there.
             prop_assume!(!"[secret XYZ]".contains(&value));
             let redactor = redactor(&[("XYZ", &value)]);
             let clean = redactor.redact(&format!("{before}{value}{after}")).into_owned();

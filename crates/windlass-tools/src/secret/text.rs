@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::{Redactor, Secret, SecretError, Secrets};
 
-/// A text of plain pieces and `${secret:NAME}`. `$${` is a plain `${`. What it is made of may be shown; what it becomes may
-/// not.
+/// A text of plain pieces and `${secret:NAME}`. `$${` is a plain `${`. The text with the names may be shown; the text
+/// with the values may not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     pieces: Vec<Piece>,
@@ -17,7 +17,7 @@ pub(crate) enum Piece {
     Secret(String),
 }
 
-/// A text that is not written as one.
+/// A text with invalid syntax.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct BadText(String);
@@ -43,7 +43,8 @@ impl std::str::FromStr for Text {
                 ));
             };
             let name = inside.strip_prefix("secret:").filter(|name| is_name(name)).ok_or_else(|| {
-                BadText(format!("`${{{inside}}}` is no secret; write `${{secret:NAME}}`, or `$${{` for a plain `${{`"))
+                let help = "write `${secret:NAME}`, or `$${` for a plain `${`";
+                BadText(format!("`${{{inside}}}` is not a secret; {help}"))
             })?;
             if !plain.is_empty() {
                 pieces.push(Piece::Plain(std::mem::take(&mut plain)));
@@ -76,12 +77,12 @@ impl Text {
         })
     }
 
-    /// The text with its secrets as they are now; itself a secret if it has any.
+    /// The text with the current values of its secrets. The result is secret too.
     pub fn resolve(&self, secrets: &Secrets) -> Result<Secret, SecretError> {
         self.resolve_noting(secrets, &mut Redactor::default())
     }
 
-    /// The same; what was read is added to what must be redacted.
+    /// The same, and adds every value to `seen`, so that it is redacted later.
     pub fn resolve_noting(&self, secrets: &Secrets, seen: &mut Redactor) -> Result<Secret, SecretError> {
         let mut whole = String::new();
         for piece in &self.pieces {
@@ -98,7 +99,7 @@ impl Text {
     }
 }
 
-/// As it is written: names, not values.
+/// The text as written: names, not values.
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.pieces.iter().try_for_each(|piece| match piece {
@@ -130,16 +131,16 @@ mod tests {
         assert_eq!(text.to_string(), "a$${b} Bearer ${secret:k.1}!");
         assert_eq!(text.to_string().parse::<Text>().unwrap(), text);
         let resolved = text.resolve(&secrets).unwrap();
-        assert_eq!(resolved.expose(), "a${b} Bearer hunter2${secret:other}!", "a value is not looked through again");
+        assert_eq!(resolved.expose(), "a${b} Bearer hunter2${secret:other}!", "a value is not expanded again");
     }
 
     #[test]
-    fn a_text_that_is_not_one_says_how_it_is_written() {
+    fn an_invalid_text_reports_the_expected_syntax() {
         for (source, expected) in [
             ("${secret:a", "not closed"),
-            ("${HOME}", "`${HOME}` is no secret"),
-            ("${secret:}", "is no secret"),
-            ("${secret:a b}", "is no secret"),
+            ("${HOME}", "`${HOME}` is not a secret"),
+            ("${secret:}", "is not a secret"),
+            ("${secret:a b}", "is not a secret"),
         ] {
             let error = source.parse::<Text>().unwrap_err().to_string();
             assert!(error.contains(expected) && error.contains("write `${secret:NAME}`"), "{source}: {error}");

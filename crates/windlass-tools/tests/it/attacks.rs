@@ -1,5 +1,5 @@
-//! A process outlives hostile commands, many of them at once and again and again: it stays as it was, and nothing of theirs is
-//! left. One round in every test run; `cargo xtask soak` asks for minutes of it.
+//! A process survives many hostile commands at once: its own state is unchanged, and nothing of theirs is left. One
+//! round in every test run; `cargo xtask soak` repeats it for minutes.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::json;
-use windlass::{Effect, Schemas, Tool, ToolSpec, Windlass};
+use windlass::tool::Schemas;
+use windlass::{Effect, Tool, ToolSpec, Windlass};
 use windlass_tools::command::Command;
 use windlass_tools::sandbox::{Kept, support};
 
 use crate::world::{World, alone, can_confine, memory, until};
 
-/// Lowers limits, priority and place in the queue of the process with this number, and makes children of it.
+/// Lowers the limits, priority and scheduling of the process with this id, and clones children whose parent it is.
 const LOWER: &str = r#"
 my $pid = shift;
 syscall($_->[0], @{$_}[1..$#$_]) for (
@@ -26,7 +27,7 @@ for (1..50) { my $child = syscall(CLONE, 0x8000 | 17, 0, 0, 0, 0); exit 0 if $ch
 print "tried";
 "#;
 
-/// Ends or stops the process with this number by every call that sends signals. To all processes it sends one that does no harm.
+/// Ends or stops the process with this id by every call that sends signals. All processes get a harmless signal.
 const SIGNAL: &str = r#"
 use Fcntl;
 my ($pid, $info) = (shift, "\0" x 128);
@@ -45,7 +46,7 @@ kill(18, -1);
 print "tried";
 "#;
 
-/// A script with the numbers of calls in place of their names.
+/// Replaces the names of system calls in a script by their numbers.
 fn numbered(script: &str) -> String {
     [
         ("PRLIMIT", libc::SYS_prlimit64),
@@ -82,8 +83,8 @@ fn attacks(world: &World) -> Vec<Tool> {
         command.launcher = launcher.clone();
         command
     };
-    let mut turned = world.sh("cat key.txt; echo spoilt > key.txt");
-    turned.dir = Some(world.work().join("turned"));
+    let mut linked = world.sh("cat key.txt; echo spoilt > key.txt");
+    linked.dir = Some(world.work().join("linked"));
     let perl = |script: &str| world.command(&["/usr/bin/perl", "-e", &numbered(script), "--", &own]);
     let mut all = vec![
         attack("limits", of(perl(LOWER))),
@@ -92,18 +93,18 @@ fn attacks(world: &World) -> Vec<Tool> {
         attack("shut", of(world.probe(&["shut"]))),
         attack("bomb", of(world.sh("f() { f & f & wait; }; f"))),
         attack("threads", of(world.probe(&["threads", "200"]))),
-        attack("turned", of(turned)),
+        attack("linked", of(linked)),
         attack("orphans", of(world.sh("for _ in 1 2 3 4 5; do (sleep 600 &); done; cat ../secret/key.txt"))),
     ];
     if support().landlock >= 6 {
         all.push(attack("signals", of(perl(SIGNAL))));
     } else {
-        println!("this kernel does not keep signals from other processes; they are not sent");
+        println!("this kernel does not restrict signals to other processes; they are not sent");
     }
     all
 }
 
-/// What an attack would change.
+/// The state that an attack would change.
 fn state() -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap();
     let stat = read("stat");
@@ -113,8 +114,8 @@ fn state() -> String {
     format!("{}{:?}{:?}{allowed}", read("limits"), &fields[15..=16], &fields[37..=38])
 }
 
-/// Processes that were left to this one.
-fn left_to_us() -> usize {
+/// Processes of commands whose parent is now this process.
+fn adopted() -> usize {
     let own = std::process::id().to_string();
     let is_ours = |number: &String| {
         let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
@@ -130,15 +131,15 @@ fn left_to_us() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn e26_a_process_outlives_hostile_commands_for_a_while() {
-    if !alone("attacks::e26_a_process_outlives_hostile_commands_for_a_while", "TMPDIR", memory()) {
+async fn e26_a_process_outlives_hostile_commands() {
+    if !alone("attacks::e26_a_process_outlives_hostile_commands", "TMPDIR", memory()) {
         return;
     }
     let world = World::new();
     if !can_confine(&world).await || !Path::new("/usr/bin/perl").exists() {
         return;
     }
-    std::os::unix::fs::symlink("../secret", world.work().join("turned")).unwrap();
+    std::os::unix::fs::symlink("../secret", world.work().join("linked")).unwrap();
     let minutes: u64 = std::env::var("WINDLASS_SOAK_MINUTES").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let until_when = Instant::now() + Duration::from_secs(60 * minutes);
     let attacks = attacks(&world);
@@ -156,8 +157,8 @@ async fn e26_a_process_outlives_hostile_commands_for_a_while() {
             let outcome = outcome.unwrap();
             let failed = outcome.result.as_ref().err().map(ToString::to_string);
             match &**name {
-                "bomb" | "threads" => assert!(failed.unwrap().contains("more than its 64"), "{round}: {name}"),
-                "turned" => assert!(failed.unwrap().contains("a folder of its own"), "{round}: {name}"),
+                "bomb" | "threads" => assert!(failed.unwrap().contains("more than 64"), "{round}: {name}"),
+                "linked" => assert!(failed.unwrap().contains("a folder of its own"), "{round}: {name}"),
                 "orphans" => assert!(failed.unwrap().contains("Permission denied"), "{round}: {name}"),
                 _ => assert_eq!(failed, None, "{round}: {name}"),
             }
@@ -166,7 +167,7 @@ async fn e26_a_process_outlives_hostile_commands_for_a_while() {
         assert_eq!(echoed.value(), Some(&json!({"still": "here"})), "{round}");
         assert_eq!(state(), before, "{round}");
         assert_eq!(fs::read_to_string(world.base().join("secret/key.txt")).unwrap(), "SECRET", "{round}");
-        until("all of theirs is gone", || world.records() == 0 && left_to_us() == 0).await;
+        until("all processes are gone", || world.records() == 0 && adopted() == 0).await;
         for (folder, _) in world.folders() {
             assert_eq!(fs::read_dir(folder).map_or(0, Iterator::count), 0, "{round}: nothing is left on the disk");
         }

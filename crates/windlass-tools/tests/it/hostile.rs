@@ -8,10 +8,10 @@ use windlass::Windlass;
 
 use crate::world::{World, can_confine, tool};
 
-/// Paths that lead to the secret, or to something else that is none of a command's business. `BASE` is the folder that holds
-/// `work` and `secret`; `PID` a process outside.
+/// Paths to the secret, or to something else that a command must not read. `BASE` is the folder that contains `work`
+/// and `secret`; `PID` is a process outside.
 const HOSTILE: &[&str] = &[
-    // Up and away.
+    // Relative paths.
     "../secret/key.txt",
     "./../secret/key.txt",
     ".././secret/./key.txt",
@@ -26,7 +26,7 @@ const HOSTILE: &[&str] = &[
     "../",
     "../secret",
     "../..",
-    // From the root.
+    // Absolute paths.
     "BASE/secret/key.txt",
     "/BASE/secret/key.txt",
     "///BASE/secret/key.txt",
@@ -35,7 +35,7 @@ const HOSTILE: &[&str] = &[
     "/usr/lib/../../BASE/secret/key.txt",
     "/dev/../BASE/secret/key.txt",
     "BASE/work/../secret/key.txt",
-    // Links that were there before.
+    // Links that exist already.
     "link",
     "linked/key.txt",
     "chain",
@@ -46,7 +46,7 @@ const HOSTILE: &[&str] = &[
     "loop",
     "dangling",
     "through-proc",
-    // The kernel's own detours.
+    // Detours through the kernel's file systems.
     "/proc/self/root/BASE/secret/key.txt",
     "/proc/self/cwd/../secret/key.txt",
     "/proc/thread-self/root/BASE/secret/key.txt",
@@ -80,7 +80,7 @@ const HOSTILE: &[&str] = &[
     "/dev/shm",
     "/dev/pts",
     "/dev",
-    // Files of others.
+    // Files of other users.
     "/etc/shadow",
     "/etc/passwd",
     "/etc/hostname",
@@ -93,7 +93,7 @@ const HOSTILE: &[&str] = &[
     "/run",
     "/",
     "/etc",
-    // Spellings that something may decode.
+    // Encodings that some programs decode.
     "%2e%2e/secret/key.txt",
     "..%2fsecret%2fkey.txt",
     "%252e%252e%252fsecret",
@@ -163,7 +163,7 @@ async fn e26_hostile_paths_lead_nowhere() {
         let path = path.replace("/BASE", base).replace("BASE", base).replace("PID", &std::process::id().to_string());
         let outcome = windlass.call_json("run", json!({"path": path})).await.unwrap();
         match &outcome.result {
-            // The working directory itself is its own.
+            // A command may read its working directory.
             Ok(output) if matches!(path.as_str(), "" | ".") => assert!(!output.value.to_string().contains("SECRET")),
             Ok(output) => assert_eq!(output.value, json!([]), "{path:.200}"),
             Err(error) => {
@@ -176,7 +176,7 @@ async fn e26_hostile_paths_lead_nowhere() {
     let own = windlass.call_json("run", json!({"path": "own.txt"})).await.unwrap();
     let ways = own.value().unwrap().to_string();
     for way in ["open", "copy", "hard link", "symbolic link", "move", "path descriptor", "child", "shell"] {
-        assert!(ways.contains(&format!("[\"{way}\"")), "what is its own it reads, by {way}: {ways}");
+        assert!(ways.contains(&format!("[\"{way}\"")), "its own file can be read by {way}: {ways}");
     }
-    assert_eq!(fs::read_to_string(world.base().join("secret/key.txt")).unwrap(), "SECRET", "and it is still there");
+    assert_eq!(fs::read_to_string(world.base().join("secret/key.txt")).unwrap(), "SECRET", "the file is unchanged");
 }

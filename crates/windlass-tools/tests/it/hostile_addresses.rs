@@ -1,12 +1,12 @@
-//! Addresses that try to lead inside.
+//! URLs that try to reach internal addresses.
 
-use windlass_tools::net::{Rules, Trouble, Url};
+use windlass_tools::net::{NetErrorKind, Rules, Url};
 
 use crate::server::{Names, Server, client, get, json, send};
 
-/// Each must be refused, with a sentence that has these words.
+/// URLs that must be refused, and a part of the message.
 const HOSTILE: [(&str, &str); 78] = [
-    // This machine, in the notations there are.
+    // This machine, in every notation.
     ("http://127.0.0.1/", "this machine itself"),
     ("http://127.0.0.1:22/", "this machine itself"),
     ("http://127.1/", "unusual notation"),
@@ -22,8 +22,8 @@ const HOSTILE: [(&str, &str); 78] = [
     ("http://127.0.0.1.:80/", "ends in a dot"),
     ("http://127.255.255.254/", "this machine itself"),
     ("http://0/", "unusual notation"),
-    ("http://0.0.0.0/", "no particular address"),
-    ("http://[::]/", "no particular address"),
+    ("http://0.0.0.0/", "the unspecified address"),
+    ("http://[::]/", "the unspecified address"),
     ("http://[::1]/", "this machine itself"),
     ("http://[0:0:0:0:0:0:0:1]/", "this machine itself"),
     ("http://[::ffff:127.0.0.1]/", "this machine itself"),
@@ -35,10 +35,10 @@ const HOSTILE: [(&str, &str); 78] = [
     ("http://[2001:0:7f00:1::]/", "this machine itself"),
     ("http://[::1%25lo]/", "a zone"),
     ("http://[fe80::1%25eth0]/", "a zone"),
-    ("http://[fe80::1%eth0]/", "without two hexadecimal digits"),
+    ("http://[fe80::1%eth0]/", "not followed by two hexadecimal digits"),
     ("http://[::1/", "not closed"),
-    ("http://::1/", "stands in brackets"),
-    ("http://[v1.x]/", "no IPv6 address"),
+    ("http://::1/", "written in brackets"),
+    ("http://[v1.x]/", "not an IPv6 address"),
     ("http://localhost/", "name of this machine"),
     ("http://LOCALHOST/", "name of this machine"),
     ("http://a.localhost/", "name of this machine"),
@@ -53,7 +53,7 @@ const HOSTILE: [(&str, &str); 78] = [
     ("http://192.0.2.1/", "for documentation"),
     ("http://224.0.0.1/", "a multicast group"),
     ("http://[ff02::1]/", "a multicast group"),
-    ("http://255.255.255.255/", "everybody on the network"),
+    ("http://255.255.255.255/", "the broadcast address"),
     ("http://240.0.0.1/", "a reserved network"),
     ("http://[fe80::1]/", "the local link"),
     ("http://[fec0::1]/", "a reserved network"),
@@ -65,8 +65,8 @@ const HOSTILE: [(&str, &str); 78] = [
     ("http://[64:ff9b::a9fe:a9fe]/", "metadata service"),
     ("http://[fd00:ec2::254]/", "metadata service"),
     ("http://100.100.100.200/", "metadata service"),
-    ("http://metadata.google.internal/", "name of this machine or its surroundings"),
-    // Two hosts in one address.
+    ("http://metadata.google.internal/", "name of this machine or its cloud"),
+    // Two hosts in one URL.
     ("http://example.com@127.0.0.1/", "user or password"),
     ("http://127.0.0.1@example.com/", "user or password"),
     ("http://user:pass@example.com/", "user or password"),
@@ -80,9 +80,9 @@ const HOSTILE: [(&str, &str); 78] = [
     ("http://１２７.０.０.１/", "not ASCII"),
     ("http://127。0。0。1/", "not ASCII"),
     ("http://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ/", "not ASCII"),
-    ("http://example.com:0/", "no port"),
-    ("http://example.com:65616/", "no port"),
-    ("http:///etc/passwd", "names no host"),
+    ("http://example.com:0/", "not a port"),
+    ("http://example.com:65616/", "not a port"),
+    ("http:///etc/passwd", "has no host"),
     ("http:127.0.0.1", "begins with"),
     // Other schemes.
     ("file:///etc/passwd", "is not allowed"),
@@ -93,18 +93,18 @@ const HOSTILE: [(&str, &str); 78] = [
 
 #[tokio::test]
 async fn e26_hostile_addresses_are_refused_with_a_sentence() {
-    // Names that look harmless and have an address inside.
+    // A harmless name that resolves to an internal address.
     let names = Names::default().set("example.com", &[&["127.0.0.1"]]);
     let client = client(Rules::default(), names.clone());
     for (url, expected) in HOSTILE {
         let refusal = get(&client, url).await.expect_err(url);
         assert!(refusal.contains(expected), "{url}: {refusal}");
     }
-    assert_eq!(names.lookups(), 0, "none of them was even looked up");
+    assert_eq!(names.lookups(), 0, "they are refused before a name is resolved");
 }
 
 #[tokio::test]
-async fn e26_names_that_lead_inside_are_refused() {
+async fn e26_names_that_resolve_to_internal_addresses_are_refused() {
     let names = Names::default()
         .set("127.0.0.1.nip.example", &[&["127.0.0.1"]])
         .set("10-0-0-1.sslip.example", &[&["10.0.0.1"]])
@@ -122,15 +122,15 @@ async fn e26_names_that_lead_inside_are_refused() {
         ("six.example", "this machine itself"),
         ("mapped.example", "a private network"),
         ("mixed.example", "this machine itself"),
-        ("zero.example", "no particular address"),
+        ("zero.example", "the unspecified address"),
     ] {
         let url: Url = format!("https://{host}/").parse().unwrap();
         let error = send(&client, "POST", url, "x").await.expect_err(host);
-        assert_eq!((error.trouble, error.sent), (Trouble::Refused, false), "{host}: {error}");
+        assert_eq!((error.kind, error.sent), (NetErrorKind::Refused, false), "{host}: {error}");
         assert!(error.to_string().contains(expected), "{host}: {error}");
         assert!(
             error.to_string().contains("[net] allow = [") && error.to_string().contains(":443"),
-            "the way out: {error}"
+            "the message has a remedy: {error}"
         );
     }
     for (host, expected) in
@@ -142,34 +142,34 @@ async fn e26_names_that_lead_inside_are_refused() {
 }
 
 #[tokio::test]
-async fn e26_a_name_is_looked_up_once_and_the_connection_goes_where_it_was_checked() {
+async fn e26_a_name_is_resolved_once_and_the_connection_uses_the_checked_address() {
     let server = Server::start(|_, _| json(200, "1")).await;
     let names = Names::default().set("api.test", &[&["127.0.0.1"], &["10.0.0.1"]]);
     let client = client(server.rules(), names.clone());
     let url = format!("http://api.test:{}/x", server.address.port());
-    get(&client, &url).await.expect("the first answer is allowed");
-    assert_eq!(names.lookups(), 1, "what was checked was connected to");
-    let asked = server.asked().remove(0);
-    assert_eq!(asked.headers["host"], format!("api.test:{}", server.address.port()));
-    // The name has another address now. The connection to the old one is still there, and no help.
+    get(&client, &url).await.expect("the first address is allowed");
+    assert_eq!(names.lookups(), 1, "the connection goes to the checked address");
+    let request = server.requests().remove(0);
+    assert_eq!(request.headers["host"], format!("api.test:{}", server.address.port()));
+    // The name resolves to another address now. The pooled connection to the old one must not be used.
     let refusal = get(&client, &url).await.expect_err("rebound");
     assert!(refusal.contains("`api.test` has the address 10.0.0.1, which is a private network"), "{refusal}");
-    assert_eq!((names.lookups(), server.asked().len()), (2, 1));
+    assert_eq!((names.lookups(), server.requests().len()), (2, 1));
 }
 
 #[tokio::test]
-async fn e26_a_kept_connection_belongs_to_its_address() {
+async fn e26_a_pooled_connection_belongs_to_its_address() {
     let one = Server::start(|_, _| json(200, "1")).await;
     let port = one.address.port();
     let two = Server::at(&format!("127.0.0.2:{port}"), |_, _| json(200, "2")).await;
     let names = Names::default().set("api.test", &[&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.1"], &["127.0.0.2"]]);
     let rules = Rules { allow: vec!["127.0.0.0/8".parse().unwrap()], ports: None };
     let client = client(rules, names);
-    let mut answers = Vec::new();
+    let mut bodies = Vec::new();
     for _ in 0..4 {
-        let answer = get(&client, &format!("http://api.test:{port}/")).await.expect("an answer");
-        answers.push(String::from_utf8(answer.body.to_vec()).unwrap());
+        let response = get(&client, &format!("http://api.test:{port}/")).await.expect("a response");
+        bodies.push(String::from_utf8(response.body.to_vec()).unwrap());
     }
-    assert_eq!(answers, ["1", "2", "1", "2"], "each request goes where its name leads at that moment");
-    assert_eq!((one.connections(), two.connections()), (1, 1), "and connections are kept all the same");
+    assert_eq!(bodies, ["1", "2", "1", "2"], "each request goes to the current address of its name");
+    assert_eq!((one.connections(), two.connections()), (1, 1), "connections are reused all the same");
 }

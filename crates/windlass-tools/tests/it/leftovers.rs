@@ -1,4 +1,4 @@
-//! When the process that started a command is killed, the command dies: by the guard, or by whoever comes next.
+//! When the process that started a command is killed, the command dies too: by the guard, or by the next process.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -32,7 +32,7 @@ fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
 }
 
-/// The guard of a host: its child that is not the tree.
+/// The guard of a host: the child that is not the process tree.
 fn guard(host: i32, tree: i32) -> i32 {
     let numbers = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_guard = |pid: &i32| *pid != tree && stat(*pid).get(1).is_some_and(|parent| *parent == host.to_string());
@@ -51,14 +51,14 @@ async fn e26_w01_a_command_dies_when_its_server_is_killed() {
     host.wait().unwrap();
     until("the guard has killed the tree", || pids.iter().all(|pid| !lives(*pid))).await;
     until("what they left is gone too", || world.folders().is_empty()).await;
-    // The record is still there, and about nobody.
+    // The record still exists, and its command does not.
     assert_eq!(world.records(), 1);
     assert_eq!(kill_leftovers(&world.base().join("records")).unwrap(), Leftovers::default());
     assert_eq!(world.records(), 0);
 }
 
 #[tokio::test]
-async fn e26_w01_leftovers_die_before_anything_is_settled() {
+async fn e26_w01_leftovers_are_killed_before_anything_is_settled() {
     let world = World::new();
     if !can_confine(&world).await {
         return;
@@ -66,20 +66,20 @@ async fn e26_w01_leftovers_die_before_anything_is_settled() {
     let mut host = host(&world);
     let pids = grown(&world.work()).await;
     let number = i32::try_from(host.id()).unwrap();
-    // The host cannot start another guard, for it is stopped.
+    // The host is stopped, so it cannot start another guard.
     kill_process(Pid::from_raw(number).unwrap(), Signal::STOP).unwrap();
     kill(guard(number, pids[0]));
     host.kill().unwrap();
     host.wait().unwrap();
-    assert!(pids.iter().all(|pid| lives(*pid)), "nobody is left to kill them");
+    assert!(pids.iter().all(|pid| lives(*pid)), "without a guard they survive");
     let (temps, _) = world.folders().remove(0);
-    // As if it had been killed between making a folder and recording who uses it.
+    // As if the host had been killed between creating a folder and recording its user.
     fs::create_dir_all(temps.join("77/inner")).unwrap();
     let found = kill_leftovers(&world.base().join("records")).unwrap();
     assert_eq!(found, Leftovers { killed: vec![pids[0]], unsure: Vec::new() });
     assert!(pids.iter().all(|pid| !lives(*pid)), "{pids:?}");
     assert_eq!(world.records(), 0);
-    assert!(!temps.exists() && world.folders().is_empty(), "nor is anything left on the disk");
+    assert!(!temps.exists() && world.folders().is_empty(), "the folders are removed too");
 }
 
 #[tokio::test]
@@ -93,15 +93,15 @@ async fn e26_temporary_folders_of_a_living_process_are_left_alone() {
     assert_eq!(kill_leftovers(&world.base().join("records")).unwrap(), Leftovers::default());
     assert!(temps.exists() && world.folders().len() == 1);
     assert_eq!(crate::world::value(world.sh("echo two")).await, json!("two"));
-    // Some systems remove what is old.
+    // Some systems remove old temporary folders.
     fs::remove_dir(&temps).unwrap();
     assert_eq!(crate::world::value(world.sh("echo three")).await, json!("three"));
     drop(world);
-    until("they go with the launcher", || !temps.exists()).await;
+    until("the folder is removed with the launcher", || !temps.exists()).await;
 }
 
 #[tokio::test]
-async fn e26_a_group_is_killed_also_when_its_leader_is_gone() {
+async fn e26_a_group_is_killed_even_if_its_leader_is_gone() {
     let world = World::new();
     if !can_confine(&world).await {
         return;
@@ -120,7 +120,7 @@ async fn e26_a_group_is_killed_also_when_its_leader_is_gone() {
     assert!(pids.iter().all(|pid| !lives(*pid)), "{pids:?}");
 }
 
-/// A record of somebody else's process.
+/// A record of an unrelated process.
 fn record(world: &World, pid: i32, start: u64, boot: &str) {
     let folder = world.base().join("records");
     fs::create_dir_all(&folder).unwrap();
@@ -129,27 +129,27 @@ fn record(world: &World, pid: i32, start: u64, boot: &str) {
 }
 
 #[tokio::test]
-async fn e26_a_number_that_was_reused_is_nobody_we_know() {
+async fn e26_a_reused_process_id_is_not_killed() {
     let world = World::new();
     let folder = world.base().join("records");
-    let mut innocent = Command::new("/bin/sleep").arg("600").spawn().unwrap();
-    let pid = i32::try_from(innocent.id()).unwrap();
+    let mut unrelated = Command::new("/bin/sleep").arg("600").spawn().unwrap();
+    let pid = i32::try_from(unrelated.id()).unwrap();
     record(&world, pid, start_time(pid) - 1, &boot());
     record(&world, pid, start_time(pid), "another boot");
-    // A record cut short is of a command that never began.
+    // An incomplete record is of a command that never began.
     fs::write(folder.join("7-7.json"), "{\"pid\": 7, \"st").unwrap();
     assert_eq!(kill_leftovers(&folder).unwrap(), Leftovers::default());
     assert!(lives(pid));
-    assert_eq!(world.records(), 0, "what is over is forgotten");
+    assert_eq!(world.records(), 0, "obsolete records are removed");
     record(&world, pid, start_time(pid), &boot());
-    assert_eq!(kill_leftovers(&folder).unwrap().killed, [pid], "the same record with everything right does kill");
-    innocent.wait().unwrap();
+    assert_eq!(kill_leftovers(&folder).unwrap().killed, [pid], "with the right start time and boot it is killed");
+    unrelated.wait().unwrap();
 }
 
 #[tokio::test]
 async fn e26_a_group_of_unknown_origin_is_reported_and_left_alone() {
     let world = World::new();
-    // A session whose leader is gone, and which has nothing of ours in its environment.
+    // A session whose leader is gone, without our variables in its environment.
     let script = "sleep 600 & echo $! > pid.tmp; mv pid.tmp pid";
     let mut leader = Command::new("/usr/bin/setsid")
         .args(["--wait", "/bin/sh", "-c", script])
@@ -163,7 +163,7 @@ async fn e26_a_group_of_unknown_origin_is_reported_and_left_alone() {
     let found = kill_leftovers(&world.base().join("records")).unwrap();
     assert_eq!(found, Leftovers { killed: Vec::new(), unsure: vec![group] });
     assert!(lives(pid));
-    assert_eq!(world.records(), 1, "whoever looks into it finds the record");
+    assert_eq!(world.records(), 1, "the record stays for the operator");
     kill(pid);
 }
 
@@ -188,7 +188,7 @@ async fn e26_a_guard_that_was_killed_is_replaced() {
     let before = guards();
     assert_eq!(crate::world::value(world.sh("echo one")).await, json!("one"));
     let first: Vec<i32> = guards().into_iter().filter(|pid| !before.contains(pid)).collect();
-    assert_eq!(first.len(), 1, "other tests have their own process");
+    assert_eq!(first.len(), 1, "other tests run in their own processes");
     kill(first[0]);
     until("it is dead", || !lives(first[0])).await;
     assert_eq!(crate::world::value(world.sh("echo two")).await, json!("two"));
@@ -196,7 +196,7 @@ async fn e26_a_guard_that_was_killed_is_replaced() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_has_no_leftovers() {
+fn a_missing_folder_has_no_leftovers() {
     let world = World::new();
     assert_eq!(kill_leftovers(&world.base().join("nothing")).unwrap(), Leftovers::default());
 }

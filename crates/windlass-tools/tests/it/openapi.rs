@@ -1,11 +1,12 @@
-//! A document's operations against a real server.
+//! The operations of a document against a real server.
 
 use serde_json::json as value;
-use windlass::{Windlass, tools::spec::Retry};
+use windlass::Windlass;
+use windlass::tool::spec::Retry;
 use windlass_tools::openapi::{Options, parse, tools};
 use windlass_tools::secret::{Reference, Secrets};
 
-use crate::server::{Reply, Server, answer, json};
+use crate::server::{Reply, Server, json, response};
 
 const DOCUMENT: &str = "
 openapi: 3.1.0
@@ -31,10 +32,10 @@ components:
 ";
 
 #[tokio::test]
-async fn operations_are_tools_like_any_other() {
-    let server = Server::start(|asked, n| match (asked.method.as_str(), n) {
+async fn operations_work_like_other_tools() {
+    let server = Server::start(|request, n| match (request.method.as_str(), n) {
         ("PUT", 1) => Reply::Cut(vec![]),
-        ("PUT", _) => answer(204, "", ""),
+        ("PUT", _) => response(204, "", ""),
         (_, 3) => json(200, r#"{"text": "hi"}"#),
         _ => json(200, r#"{"words": 1}"#),
     })
@@ -47,24 +48,24 @@ async fn operations_are_tools_like_any_other() {
         base: Some(server.url("/v1")),
         ..Options::new(server.client())
     };
-    let at_once = Retry { base: std::time::Duration::from_millis(1), ..Retry::attempts(3) };
+    let quickly = Retry { base: std::time::Duration::from_millis(1), ..Retry::attempts(3) };
     let mut builder = Windlass::in_memory();
     for imported in tools(parse(DOCUMENT).unwrap(), &options).unwrap().tools {
-        builder = builder.tool(imported.tool.retry(at_once));
+        builder = builder.tool(imported.tool.retry(quickly));
     }
     let windlass = builder.await.unwrap();
     let wrong = windlass.call_json("write", value!({"id": "a", "body": {"text": 5}})).await.unwrap();
     assert_eq!(wrong.error().unwrap().kind(), "invalid_arguments");
-    assert!(server.asked().is_empty(), "checked before it is sent");
+    assert!(server.requests().is_empty(), "arguments are checked before the request is sent");
     let kept = windlass.call_json("write", value!({"id": "a/b", "body": {"text": "hi"}})).await.unwrap();
     assert_eq!(kept.value(), Some(&value!(null)), "{kept:?}");
     let read = windlass.call_json("read", value!({"id": "a/b"})).await.unwrap();
     assert_eq!(read.value(), Some(&value!({"text": "hi"})));
     let odd = windlass.call_json("read", value!({"id": "c"})).await.unwrap();
-    assert!(odd.error().unwrap().to_string().contains("text"), "an answer that does not fit its schema: {odd:?}");
-    let asked = server.asked();
+    assert!(odd.error().unwrap().to_string().contains("text"), "the response does not match its schema: {odd:?}");
+    let requests = server.requests();
     let lines: Vec<String> =
-        asked.iter().map(|asked| format!("{} {} {}", asked.method, asked.target, asked.body)).collect();
+        requests.iter().map(|request| format!("{} {} {}", request.method, request.target, request.body)).collect();
     assert_eq!(
         lines,
         [
@@ -74,6 +75,6 @@ async fn operations_are_tools_like_any_other() {
             "GET /v1/notes/c "
         ]
     );
-    assert_eq!(asked[0].headers["idempotency-key"], asked[1].headers["idempotency-key"]);
-    assert!(asked.iter().all(|asked| asked.headers["authorization"] == "Bearer t0k3n"));
+    assert_eq!(requests[0].headers["idempotency-key"], requests[1].headers["idempotency-key"]);
+    assert!(requests.iter().all(|request| request.headers["authorization"] == "Bearer t0k3n"));
 }

@@ -1,15 +1,17 @@
-//! What a command returns, and how it fails.
+//! The result of a command, and how it fails.
 
 use std::sync::Arc;
 
 use serde_json::json;
-use windlass::{Cursor, Effect, Happening, Schemas, ToolCall, ToolSpec, Windlass};
+use windlass::run::{Cursor, Happening};
+use windlass::tool::Schemas;
+use windlass::{Effect, ToolCall, ToolSpec, Windlass};
 use windlass_tools::command::{Command, Exit, Output};
 use windlass_tools::sandbox::{Launcher, Level, support};
 
 use crate::world::{World, call, error, tool, value};
 
-/// As much sandbox as there is: these tests are not about it.
+/// With as much of a sandbox as this kernel supports: these tests do not depend on it.
 fn sh(world: &World, script: &str) -> Command {
     let mut command = world.sh(script);
     command.sandbox.level = if support().is_whole() { Level::Required } else { Level::BestEffort };
@@ -17,19 +19,19 @@ fn sh(world: &World, script: &str) -> Command {
 }
 
 #[tokio::test]
-async fn arguments_come_by_standard_input_and_output_goes_back() {
+async fn arguments_are_standard_input_and_standard_output_is_the_result() {
     let world = World::new();
     let args = json!({"text": "ü\n\"quoted\"", "list": [1, 2.5, null], "big": "x".repeat(300_000)});
     let outcome = call(sh(&world, "cat"), args.clone()).await;
     assert_eq!(outcome.value(), Some(&args));
-    // A command that reads nothing is not held up, nor does it hold up anybody.
+    // A command that does not read its input neither waits nor blocks.
     let outcome = call(sh(&world, "echo '[1]'"), args).await;
     assert_eq!(outcome.value(), Some(&json!([1])));
     assert_eq!(value(sh(&world, "true")).await, json!(null));
 }
 
 #[tokio::test]
-async fn words_of_a_command_are_arguments_and_no_shell_reads_them() {
+async fn arguments_in_argv_are_not_read_by_a_shell() {
     let world = World::new();
     let mut command = world.command(&["/bin/echo", "-n", "{args.a}", "--", "{args.b}"]);
     command.sandbox.level = Level::BestEffort;
@@ -42,7 +44,7 @@ async fn words_of_a_command_are_arguments_and_no_shell_reads_them() {
 }
 
 #[tokio::test]
-async fn exit_codes_are_kinds_of_errors_with_the_last_words() {
+async fn the_exit_code_decides_the_error_kind_and_stderr_is_in_the_message() {
     let world = World::new();
     for (code, kind) in
         [(1, "failed"), (64, "invalid_arguments"), (65, "invalid_arguments"), (69, "unavailable"), (77, "denied")]
@@ -59,7 +61,7 @@ async fn exit_codes_are_kinds_of_errors_with_the_last_words() {
 }
 
 #[tokio::test]
-async fn e08_a_command_that_says_it_did_nothing_is_tried_again_with_the_same_key() {
+async fn e08_a_command_that_did_nothing_is_retried_with_the_same_key() {
     let world = World::new();
     let script =
         "echo $WINDLASS_ATTEMPT $WINDLASS_IDEMPOTENCY_KEY >> tries; [ $WINDLASS_ATTEMPT = 1 ] && exit 75; echo done";
@@ -74,16 +76,16 @@ async fn e08_a_command_that_says_it_did_nothing_is_tried_again_with_the_same_key
 }
 
 #[tokio::test]
-async fn l23_standard_error_is_told_line_by_line_while_it_runs_without_secrets() {
+async fn l23_standard_error_is_progress_line_by_line_without_secrets() {
     let world = World::new();
-    // It goes on only when its first line was seen.
+    // It continues only after its first line was seen.
     let script =
         "echo first hunter2 >&2; until [ -e go ]; do sleep 0.01; done; printf 'second' >&2; echo '\"hunter2\"'";
     let mut command = sh(&world, script);
     command.redact = Some(Arc::new(|text: &str| text.replace("hunter2", "[redacted]")));
     let windlass = Windlass::in_memory().tool(tool(command)).await.unwrap();
-    let run = windlass.start(ToolCall::new("run", json!({}))).unwrap();
-    let mut watch = windlass.watch(run, Cursor::START).await.unwrap();
+    let run = windlass.start(ToolCall::new("run", json!({}))).await.unwrap().id();
+    let mut watch = windlass.runtime().watch(run, Cursor::START).await.unwrap();
     let mut lines = Vec::new();
     while let Some(activity) = watch.next().await {
         if let Happening::Progress { message } = activity.unwrap().what {
@@ -92,11 +94,11 @@ async fn l23_standard_error_is_told_line_by_line_while_it_runs_without_secrets()
         }
     }
     assert_eq!(lines, ["first [redacted]", "second"]);
-    assert_eq!(windlass.attach(run).await.unwrap()[0].value(), Some(&json!("[redacted]")));
+    assert_eq!(windlass.runtime().attach(run).await.unwrap()[0].value(), Some(&json!("[redacted]")));
 }
 
 #[tokio::test]
-async fn too_much_output_is_an_error_that_says_so_and_the_command_runs_to_its_end() {
+async fn output_over_the_limit_is_an_error_and_the_command_runs_to_its_end() {
     let world = World::new();
     let mut command = sh(&world, "head -c 300000 /dev/zero; echo x > ended");
     command.max_output = 1000;
@@ -113,7 +115,7 @@ async fn too_much_output_is_an_error_that_says_so_and_the_command_runs_to_its_en
 }
 
 #[tokio::test]
-async fn a_flood_on_standard_error_is_bounded_and_harmless() {
+async fn much_standard_error_is_limited() {
     let world = World::new();
     let outcome = value(sh(&world, "yes 'line of noise' | head -c 5000000 >&2; echo fine")).await;
     assert_eq!(outcome, json!("fine"));
@@ -122,7 +124,7 @@ async fn a_flood_on_standard_error_is_bounded_and_harmless() {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_be_run_says_why() {
+async fn a_command_that_cannot_be_run_reports_why() {
     let world = World::new();
     for (argv, word) in [
         (&["/no/such/program"][..], "/no/such/program"),
@@ -150,16 +152,17 @@ async fn a_command_that_cannot_be_run_says_why() {
 }
 
 #[tokio::test]
-async fn a_command_cannot_speak_for_its_launcher() {
+async fn a_command_cannot_imitate_its_launcher() {
     let world = World::new();
-    // It prints what a launcher would print, as far as it can know.
-    let script = "echo 00000000000000000000000000000000 it cannot be sandboxed >&2; cat /proc/self/cmdline | tr '\\0' ' '; exit 125";
+    // It prints a message like the launcher's, but cannot know the nonce.
+    let script = "echo 00000000000000000000000000000000 it cannot be sandboxed >&2; \
+                  cat /proc/self/cmdline | tr '\\0' ' '; exit 125";
     let (kind, message) = error(sh(&world, script)).await;
     assert!(kind == "failed" && message.contains("code 125"), "{message}");
 }
 
 #[tokio::test]
-async fn a_script_of_the_working_directory_is_run() {
+async fn a_script_in_the_working_directory_runs() {
     let world = World::new();
     let script = world.work().join("tool.sh");
     std::fs::write(&script, "#!/bin/sh\nread line\necho \"$line\"\n").unwrap();
@@ -170,7 +173,7 @@ async fn a_script_of_the_working_directory_is_run() {
 }
 
 #[tokio::test]
-async fn many_commands_at_once_do_not_mix() {
+async fn concurrent_commands_get_their_own_results() {
     let world = World::new();
     let echo = sh(&world, "cat").tool(ToolSpec::new("run", "Echoes"), Schemas::any()).effect(Effect::Readonly);
     let windlass = Windlass::in_memory().tool(echo).await.unwrap();

@@ -9,7 +9,7 @@ use windlass_tools::secret::{Reference, Secrets};
 use crate::world::{World, call};
 
 #[tokio::test]
-async fn e26_a_command_gets_secrets_as_they_are_now_and_nobody_sees_them() {
+async fn e26_a_command_gets_current_secrets_and_its_output_is_redacted() {
     let world = World::new();
     let file = world.base().join("token");
     let script = "test \"$TOKEN\" = 'Bearer second-hunter2' && echo fine && exit; echo \"it is $TOKEN\" >&2; exit 1";

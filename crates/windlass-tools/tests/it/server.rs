@@ -1,4 +1,4 @@
-//! A server of our own: it remembers what it was asked, and answers as it is told.
+//! A test server: it records its requests, and replies as the test says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -10,65 +10,65 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
-use windlass_tools::net::{Answer, Client, Limits, NetError, Options, Outgoing, Resolve, Rules, Url};
+use windlass_tools::net::{Client, Limits, NetError, Options, Outgoing, Resolve, Response, Rules, Url};
 
-/// What a server was asked.
+/// A request that the server received.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) target: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
-    /// Which connection it came by, counting from one.
+    /// The number of its connection, counting from one.
     pub(crate) connection: usize,
 }
 
-/// What a server does.
+/// What the server sends.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// Sends these bytes; the connection stays.
+    /// Sends these bytes and keeps the connection open.
     Raw(Vec<u8>),
-    /// Sends these bytes, and ends the connection.
+    /// Sends these bytes and closes the connection.
     Cut(Vec<u8>),
-    /// Sends these bytes again and again.
+    /// Sends these bytes without end.
     Endless(Vec<u8>),
-    /// Says nothing.
+    /// Sends nothing.
     Silence,
 }
 
-/// A whole answer.
-pub(crate) fn answer(status: u16, headers: &str, body: &str) -> Reply {
+/// A complete response.
+pub(crate) fn response(status: u16, headers: &str, body: &str) -> Reply {
     let length = body.len();
     Reply::Raw(format!("HTTP/1.1 {status} X\r\n{headers}content-length: {length}\r\n\r\n{body}").into_bytes())
 }
 
 pub(crate) fn json(status: u16, body: &str) -> Reply {
-    answer(status, "content-type: application/json\r\n", body)
+    response(status, "content-type: application/json\r\n", body)
 }
 
-type Handler = dyn Fn(&Asked, usize) -> Reply + Send + Sync;
+type Handler = dyn Fn(&Request, usize) -> Reply + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
     connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    /// One that answers the nth request, counting from one, as the function says.
-    pub(crate) async fn start(handler: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> Self {
+    /// Starts a server that sends the nth request, counting from one, to the handler.
+    pub(crate) async fn start(handler: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::at("127.0.0.1:0", handler).await
     }
 
-    pub(crate) async fn at(address: &str, handler: impl Fn(&Asked, usize) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn at(address: &str, handler: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         Self::listen(address, None, Arc::new(handler)).await
     }
 
     pub(crate) async fn listen(address: &str, tls: Option<tokio_rustls::TlsAcceptor>, handler: Arc<Handler>) -> Self {
         let listener = TcpListener::bind(address).await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let server = Self { address, asked: Arc::default(), connections: Arc::default() };
+        let server = Self { address, requests: Arc::default(), connections: Arc::default() };
         let this = server.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -96,13 +96,13 @@ impl Server {
     ) -> Option<()> {
         let mut buffer = Vec::new();
         loop {
-            let asked = read(&mut stream, &mut buffer, connection).await?;
+            let request = read(&mut stream, &mut buffer, connection).await?;
             let n = {
-                let mut all = self.asked.lock().expect("no panic");
-                all.push(asked.clone());
+                let mut all = self.requests.lock().expect("no panic");
+                all.push(request.clone());
                 all.len()
             };
-            match handler(&asked, n) {
+            match handler(&request, n) {
                 Reply::Raw(bytes) => stream.write_all(&bytes).await.ok()?,
                 Reply::Cut(bytes) => {
                     stream.write_all(&bytes).await.ok()?;
@@ -117,15 +117,15 @@ impl Server {
         }
     }
 
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().expect("no panic").clone()
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        self.requests.lock().expect("no panic").clone()
     }
 
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// The address of something on it.
+    /// The URL of a target on it.
     pub(crate) fn url(&self, target: &str) -> String {
         format!("http://{}{target}", self.address)
     }
@@ -141,7 +141,7 @@ impl Server {
     }
 }
 
-async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>, connection: usize) -> Option<Asked> {
+async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>, connection: usize) -> Option<Request> {
     let end = loop {
         if let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
             break end + 4;
@@ -164,10 +164,10 @@ async fn read(stream: &mut (impl AsyncRead + Unpin), buffer: &mut Vec<u8>, conne
         }
     }
     let body = String::from_utf8(buffer.drain(..length).collect()).ok()?;
-    Some(Asked { method, target, headers, body, connection })
+    Some(Request { method, target, headers, body, connection })
 }
 
-/// A resolver that answers as it is told: each answer once, the last one for ever.
+/// A resolver with given answers: each is used once, the last one for ever.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
     table: Arc<Mutex<BTreeMap<String, VecDeque<Vec<IpAddr>>>>>,
@@ -207,13 +207,13 @@ pub(crate) fn bounded(rules: Rules, names: Names, limits: Limits) -> Client {
     Client::new(Options { rules, limits, resolver: Arc::new(names), authorities: Vec::new() }).expect("a client")
 }
 
-/// Asks for an address, whatever it is.
-pub(crate) async fn get(client: &Client, url: &str) -> Result<Answer, String> {
+/// Sends a GET request, if the URL is accepted.
+pub(crate) async fn get(client: &Client, url: &str) -> Result<Response, String> {
     let url: Url = url.parse().map_err(|bad: windlass_tools::net::BadUrl| bad.to_string())?;
     send(client, "GET", url, "").await.map_err(|error| error.to_string())
 }
 
-pub(crate) async fn send(client: &Client, method: &str, url: Url, body: &str) -> Result<Answer, NetError> {
+pub(crate) async fn send(client: &Client, method: &str, url: Url, body: &str) -> Result<Response, NetError> {
     let headers = windlass_tools::net::HeaderMap::new();
     client
         .send(Outgoing { method: method.parse().expect("a method"), url, headers, body: body.to_owned().into() })

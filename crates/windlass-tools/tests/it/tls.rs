@@ -1,4 +1,4 @@
-//! Encrypted connections, under an authority of our own: `tls/` has its certificate, and one for `api.test`.
+//! Encrypted connections with a certificate authority of our own: `tls/` has its certificate, and one for `api.test`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto::ring};
-use windlass_tools::net::{Client, Limits, Options, Trouble};
+use windlass_tools::net::{Client, Limits, NetErrorKind, Options};
 
 use crate::server::{Names, Server, get, json, send};
 
@@ -35,24 +35,24 @@ fn client(server: &Server, authorities: Vec<PathBuf>) -> Client {
 }
 
 #[tokio::test]
-async fn e26_an_encrypted_connection_is_to_whom_the_address_names() {
+async fn e26_the_certificate_must_match_the_host() {
     let server = server().await;
     let port = server.address.port();
-    let knows = client(&server, vec![file("ca.pem")]);
+    let trusting = client(&server, vec![file("ca.pem")]);
     for _ in 0..3 {
-        assert_eq!(&get(&knows, &format!("https://api.test:{port}/")).await.unwrap().body[..], b"1");
+        assert_eq!(&get(&trusting, &format!("https://api.test:{port}/")).await.unwrap().body[..], b"1");
     }
-    assert_eq!(server.connections(), 1, "kept, like any other");
-    for (client, host) in [(&knows, "other.test"), (&client(&server, Vec::new()), "api.test")] {
+    assert_eq!(server.connections(), 1, "the connection is reused");
+    for (client, host) in [(&trusting, "other.test"), (&client(&server, Vec::new()), "api.test")] {
         let url = format!("https://{host}:{port}/").parse().unwrap();
         let error = send(client, "POST", url, "x").await.unwrap_err();
-        assert_eq!((error.trouble, error.sent), (Trouble::Unreachable, false), "{error}");
+        assert_eq!((error.kind, error.sent), (NetErrorKind::Unreachable, false), "{error}");
     }
-    assert_eq!(server.asked().len(), 3, "nothing was said to a stranger");
+    assert_eq!(server.requests().len(), 3, "nothing was sent to an untrusted server");
 }
 
 #[test]
-fn a_file_of_authorities_that_is_none_is_refused_by_name() {
+fn an_invalid_file_of_authorities_is_refused_by_name() {
     for (name, expected) in [("none.pem", "none.pem"), ("server.key", "it has no certificate")] {
         let authorities = vec![file(name)];
         let error = Client::new(Options { authorities, ..Options::default() }).err().unwrap();

@@ -1,11 +1,12 @@
-//! What the tests share: a folder to work in, a launcher, and a look at processes.
+//! Shared test fixtures: a working directory, a launcher, and helpers that look at processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use windlass::{Effect, Outcome, Schemas, Tool, ToolSpec, Windlass};
+use windlass::tool::Schemas;
+use windlass::{Effect, Outcome, Tool, ToolSpec, Windlass};
 use windlass_tools::command::Command;
 use windlass_tools::sandbox::{Launcher, support};
 
@@ -35,13 +36,13 @@ impl World {
         self.base().join("work")
     }
 
-    /// How many commands are recorded.
+    /// The number of recorded commands.
     pub(crate) fn records(&self) -> usize {
         let is_command = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with("folder-");
         fs::read_dir(self.base().join("records")).map_or(0, |entries| entries.flatten().filter(is_command).count())
     }
 
-    /// Where the temporary folders of commands are recorded to be, and the files that say so.
+    /// The recorded folders of temporary folders, each with its record.
     pub(crate) fn folders(&self) -> Vec<(PathBuf, PathBuf)> {
         let entries = fs::read_dir(self.base().join("records")).into_iter().flatten().flatten();
         let files = entries.map(|entry| entry.path());
@@ -68,7 +69,7 @@ impl World {
     }
 }
 
-/// The program that tries things: an example of this crate.
+/// The program whose attempts are tested: an example of this crate.
 pub(crate) fn probe() -> PathBuf {
     let built = std::env::current_exe().unwrap();
     let probe = built.parent().unwrap().parent().unwrap().join("examples/probe");
@@ -76,8 +77,8 @@ pub(crate) fn probe() -> PathBuf {
     probe
 }
 
-/// Runs a test in a process of its own with a variable of the environment, for what would disturb others. True in that process;
-/// elsewhere, once it has passed there, false.
+/// Runs a test again in a process of its own with an environment variable, if it would disturb others. Returns true in
+/// that process, and false in this one after the test has passed there.
 pub(crate) fn alone(test: &str, variable: &str, value: &str) -> bool {
     let mark = "WINDLASS_TEST_ALONE";
     if std::env::var_os(mark).is_some() {
@@ -89,25 +90,25 @@ pub(crate) fn alone(test: &str, variable: &str, value: &str) -> bool {
         .env(variable, value)
         .output()
         .unwrap();
-    let said = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    assert!(child.status.success() && said.contains("1 passed"), "{}: {said}", child.status);
-    println!("{said}");
+    let printed = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(child.status.success() && printed.contains("1 passed"), "{}: {printed}", child.status);
+    println!("{printed}");
     false
 }
 
-/// A folder in memory, where there is one: a disk may take seconds for what is deep.
+/// A folder in memory if there is one: removing deeply nested folders can take seconds on a disk.
 pub(crate) fn memory() -> &'static str {
     if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" }
 }
 
-/// Takes what sets root apart from this thread and all that it starts: rights to files are then as they are for their owner.
+/// Drops root's capabilities from this thread and its children, so that file permissions apply to it.
 pub(crate) fn drop_capabilities() {
     let none = rustix::thread::CapabilitySet::empty();
     let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
     rustix::thread::set_capabilities(None, sets).unwrap();
 }
 
-/// A tool that changes nothing, so that its end is its outcome.
+/// A read-only tool, so that the end of the command is the outcome of the call.
 pub(crate) fn tool(command: Command) -> Tool {
     command.tool(ToolSpec::new("run", "Runs a command"), Schemas::any()).effect(Effect::Readonly)
 }
@@ -128,7 +129,7 @@ pub(crate) async fn error(command: Command) -> (String, String) {
     (error.kind().to_owned(), error.to_string())
 }
 
-/// False, and says so, where this kernel cannot do what a test is about; the refusal is checked instead.
+/// Whether this kernel can sandbox commands. If not, checks that they are refused.
 pub(crate) async fn can_confine(world: &World) -> bool {
     let support = support();
     if support.is_whole() {
@@ -146,7 +147,7 @@ pub(crate) fn lives(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Waits for something of which no event tells.
+/// Waits for a condition without an event.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {
@@ -155,19 +156,19 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The processes of the probe's tree, once all of them are there.
+/// The processes of the probe's tree, once all of them run.
 pub(crate) async fn grown(folder: &Path) -> Vec<i32> {
     let names = ["root", "left", "right", "leftmost", "rightmost"];
     let read = |name: &str| fs::read_to_string(folder.join(format!("{name}.pid"))).ok();
     until("the tree has grown", || names.iter().all(|name| read(name).is_some())).await;
-    let said: Vec<String> = names.iter().filter_map(|name| read(name)).collect();
-    assert!(said.iter().all(|said| said.ends_with(" false")), "somebody left the group: {said:?}");
-    let pids: Vec<i32> = said.iter().filter_map(|said| said.split(' ').next()?.parse().ok()).collect();
+    let texts: Vec<String> = names.iter().filter_map(|name| read(name)).collect();
+    assert!(texts.iter().all(|text| text.ends_with(" false")), "a process left the group: {texts:?}");
+    let pids: Vec<i32> = texts.iter().filter_map(|text| text.split(' ').next()?.parse().ok()).collect();
     assert!(pids.len() == 5 && pids.iter().all(|pid| lives(*pid)), "{pids:?}");
     pids
 }
 
-/// A tree of processes as a command. It finds itself by `/proc/self/exe`.
+/// A command that starts a tree of processes. It finds its own program by `/proc/self/exe`.
 pub(crate) fn tree(world: &World) -> Command {
     let work = world.work();
     let mut command = world.probe(&["tree", work.to_str().unwrap()]);

@@ -1,5 +1,7 @@
 use windlass::prelude::*;
 
+/// Does something.
+
 #[tool(
     name = 5,
     id = "",
@@ -28,15 +30,21 @@ async fn wrong() -> ToolResult<()> {
     Ok(())
 }
 
+/// Does something.
+
 #[tool(key = 5, approval = " ", retries = 0, in_flight = 99999999999, effect)]
 async fn wrong_too() -> ToolResult<()> {
     Ok(())
 }
 
+/// Does something.
+
 #[tool(destructive = true)]
 async fn wrong_flag() -> ToolResult<()> {
     Ok(())
 }
+
+/// Does something.
 
 #[tool(retry = 3)]
 async fn wrong_retry() -> ToolResult<()> {

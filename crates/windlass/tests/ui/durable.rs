@@ -4,6 +4,8 @@ async fn find(_: &Call) -> ToolResult<Reconciled<()>> {
     Ok(Reconciled::Unknown)
 }
 
+/// Does something.
+
 #[tool(
     effect = once,
     timeout = "5s",
@@ -20,6 +22,8 @@ async fn find(_: &Call) -> ToolResult<Reconciled<()>> {
 async fn trip(ctx: &mut Ctx) -> ToolResult<()> {
     Ok(())
 }
+
+/// Does something.
 
 #[tool(retry(attempts = 3))]
 async fn tour(ctx: &mut Ctx) -> ToolResult<()> {

@@ -4,6 +4,8 @@ use windlass::prelude::*;
 
 async fn elsewhere() {}
 
+/// Does something.
+
 #[tool]
 async fn shared(count: u64) -> ToolResult<u64> {
     let count = Rc::new(count);
@@ -16,6 +18,8 @@ async fn find(_: &Call) -> ToolResult<Reconciled<()>> {
     elsewhere().await;
     Ok(Reconciled::Happened(*unknown))
 }
+
+/// Does something.
 
 #[tool(reconcile = find)]
 async fn doubtful() -> ToolResult<()> {

@@ -1,19 +1,27 @@
 use windlass::prelude::*;
 
+/// Does something.
+
 #[tool]
 async fn borrowed(name: &str, bytes: &[u8], path: &Path, number: &u32, names: Vec<&'static str>) -> ToolResult<()> {
     Ok(())
 }
+
+/// Does something.
 
 #[tool]
 async fn unnamed((a, b): (u8, u8), _: u8, ref c: u8, d @ 1: u8) -> ToolResult<()> {
     Ok(())
 }
 
+/// Does something.
+
 #[tool]
 async fn unknown(text: impl Into<String>) -> ToolResult<()> {
     Ok(())
 }
+
+/// Does something.
 
 #[tool]
 async fn generic<T>(value: T) -> ToolResult<()>
@@ -23,10 +31,14 @@ where
     Ok(())
 }
 
+/// Does something.
+
 #[tool]
 async fn lifetime<'a>(value: u8) -> ToolResult<()> {
     Ok(())
 }
+
+/// Does something.
 
 #[tool]
 async fn attributed(

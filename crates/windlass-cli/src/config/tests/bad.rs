@@ -1,9 +1,9 @@
-//! Bad files, and what is said of them: shape and values.
+//! Invalid files: types and values.
 
 use super::{read, refused};
 
 #[test]
-fn an_unknown_section_is_named_with_its_near_miss() {
+fn an_unknown_section_is_reported_with_a_suggestion() {
     refused(
         "[sever]\nlisten = \"127.0.0.1:1\"\n",
         r#"
@@ -17,7 +17,7 @@ error: unknown section `sever` in the file
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_near_miss() {
+fn an_unknown_key_is_reported_with_a_suggestion() {
     refused(
         "[policy]\n  timout = \"5s\"\n",
         r#"
@@ -31,7 +31,7 @@ error: unknown key `timout` in [policy]
 }
 
 #[test]
-fn an_unknown_key_without_a_near_miss_lists_what_there_is() {
+fn an_unknown_key_without_a_suggestion_lists_the_valid_keys() {
     refused(
         "[store]\ncolour = \"red\"\n",
         r#"
@@ -40,13 +40,13 @@ error: unknown key `colour` in [store]
   |
 2 | colour = "red"
   | ^^^^^^
-  = help: there are `file`, `durability` and `shared`
+  = help: the valid keys are `file`, `durability` and `shared`
 "#,
     );
 }
 
 #[test]
-fn a_key_of_another_section_is_sent_there() {
+fn a_key_of_another_section_is_reported_with_that_section() {
     refused(
         "listen = \"127.0.0.1:1\"\n",
         r#"
@@ -55,7 +55,7 @@ error: unknown key `listen` in the file
   |
 1 | listen = "127.0.0.1:1"
   | ^^^^^^
-  = help: `listen` belongs into [server]
+  = help: `listen` belongs in [server]
 "#,
     );
 }
@@ -65,7 +65,7 @@ fn a_duration_needs_its_unit() {
     refused(
         "[policy]\ntimeout = 5\ndeadline = \"5\"\ngrace = \"0s\"\n",
         r#"
-error: `policy.timeout` is an integer, but must be a duration such as "5s" or "2m"
+error: `policy.timeout` must be a duration such as "5s" or "2m", but is an integer
  --> windlass.toml:2:11
   |
 2 | timeout = 5
@@ -76,60 +76,60 @@ error: `policy.deadline`: `5` has no unit; did you mean `5s`?
   |
 3 | deadline = "5"
   |            ^^^
-  = help: write a duration such as "5s" or "2m"
+  = help: expected a duration such as "5s" or "2m"
 
-error: `policy.grace`: a time of zero would let nothing through
+error: `policy.grace`: the duration must not be zero
  --> windlass.toml:4:9
   |
 4 | grace = "0s"
   |         ^^^^
-  = help: write a duration such as "5s" or "2m"
+  = help: expected a duration such as "5s" or "2m"
 "#,
     );
 }
 
 #[test]
-fn a_size_needs_a_unit_people_agree_on() {
+fn a_size_needs_an_unambiguous_unit() {
     refused(
         "[limits]\nartifact = \"16M\"\n",
         r#"
-error: `limits.artifact`: `M` is no unit of size; use B, KB, MB, GB, KiB, MiB or GiB
+error: `limits.artifact`: `M` is not a unit of size (expected B, KB, MB, GB, KiB, MiB or GiB)
  --> windlass.toml:2:12
   |
 2 | artifact = "16M"
   |            ^^^^^
-  = help: write a size such as "16 MiB"
+  = help: expected a size such as "16 MiB"
 "#,
     );
 }
 
 #[test]
-fn an_unknown_choice_is_told_the_choices() {
+fn an_unknown_choice_is_reported_with_the_choices() {
     refused(
         "[store]\ndurability = \"relax\"\n",
         r#"
-error: `store.durability` cannot be "relax"
+error: `store.durability`: "relax" is not a valid value
  --> windlass.toml:2:14
   |
 2 | durability = "relax"
   |              ^^^^^^^ did you mean "relaxed"?
-  = help: "full": what was answered survives a power cut; "relaxed": faster; a power cut may lose the last moments, a killed process loses nothing
+  = help: "full": every acknowledged result survives a power cut; "relaxed": faster; a power cut may lose the last moments, but a killed process loses nothing
 "#,
     );
 }
 
 #[test]
-fn a_number_out_of_range_is_told_the_range() {
+fn a_number_out_of_range_is_reported_with_the_range() {
     refused(
         "[limits]\nin_flight = 0\n[net]\nports = [80, 70000]\n",
         r#"
-error: `limits.in_flight` is 0, but must be a whole number from 1
+error: `limits.in_flight` must be an integer of at least 1, but is 0
  --> windlass.toml:2:13
   |
 2 | in_flight = 0
   |             ^
 
-error: `net.ports[1]` is 70000, but must be a whole number from 1 to 65535
+error: `net.ports[1]` must be an integer from 1 to 65535, but is 70000
  --> windlass.toml:4:14
   |
 4 | ports = [80, 70000]
@@ -139,11 +139,11 @@ error: `net.ports[1]` is 70000, but must be a whole number from 1 to 65535
 }
 
 #[test]
-fn a_text_where_a_list_belongs_is_shown_as_a_list() {
+fn a_string_instead_of_a_list_is_reported_with_the_list() {
     refused(
         "[server]\nallowed_hosts = \"tools.example.com\"\n",
         r#"
-error: `server.allowed_hosts` is a text, but must be a list, each of it a host such as "tools.example.com"
+error: `server.allowed_hosts` must be a list of strings, each a host such as "tools.example.com", but is a string
  --> windlass.toml:2:17
   |
 2 | allowed_hosts = "tools.example.com"
@@ -162,13 +162,13 @@ error: `server.listen`: `127.0.0.1` has no port; did you mean `127.0.0.1:7117`?
   |
 2 | listen = "127.0.0.1"
   |          ^^^^^^^^^^^
-  = help: write an address such as "127.0.0.1:7117"
+  = help: expected an address such as "127.0.0.1:7117"
 "#,
     );
 }
 
 #[test]
-fn an_origin_is_no_host() {
+fn an_origin_is_not_a_host() {
     refused(
         "[server]\nallowed_hosts = [\"https://a.example\"]\nallowed_origins = [\"a.example\"]\n",
         r#"
@@ -177,42 +177,42 @@ error: `server.allowed_hosts[0]`: `https://a.example` is an origin, not a host; 
   |
 2 | allowed_hosts = ["https://a.example"]
   |                  ^^^^^^^^^^^^^^^^^^^
-  = help: write a host such as "tools.example.com"
+  = help: expected a host such as "tools.example.com"
 
 error: `server.allowed_origins[0]`: `a.example` has no scheme; did you mean `https://a.example`?
  --> windlass.toml:3:20
   |
 3 | allowed_origins = ["a.example"]
   |                    ^^^^^^^^^^^
-  = help: write an origin such as "https://app.example.com"
+  = help: expected an origin such as "https://app.example.com"
 "#,
     );
 }
 
 #[test]
-fn e26_a_secret_that_was_written_out_is_not_repeated() {
+fn e26_a_secret_in_plain_text_is_not_printed() {
     let text = "[secrets]\nSTRIPE = \"sk_live_4242\" # shh\n";
-    let said = read(text).err().expect("it is refused").render(false);
-    assert!(!said.contains("4242"), "{said}");
+    let rendered = read(text).err().expect("it is refused").render(false);
+    assert!(!rendered.contains("4242"), "{rendered}");
     refused(
         text,
         r#"
-error: `secrets.STRIPE`: a secret is never written into this file; write where it is kept: "env:NAME" for an environment variable, "file:PATH" for a file
+error: `secrets.STRIPE`: a secret must not be written in this file; refer to it with "env:NAME" for an environment variable or "file:PATH" for a file
  --> windlass.toml:2:10
   |
 2 | STRIPE = "••••••••••••" # shh
   |          ^^^^^^^^^^^^^^
-  = help: write a reference such as "env:STRIPE_KEY" or "file:/run/secrets/stripe"
+  = help: expected a reference such as "env:STRIPE_KEY" or "file:/run/secrets/stripe"
 "#,
     );
 }
 
 #[test]
-fn what_is_not_toml_is_shown_with_everything_else_that_is_wrong() {
+fn syntax_errors_are_reported_together_with_other_problems() {
     let text = "[server\nlisten = \"127.0.0.1:1\"\n[policy]\ntimout = \"5s\"\nretries = = 3\n";
     let problems = read(text).err().expect("it is refused");
-    let places: Vec<_> = problems.iter().map(|problem| (problem.code, problems.position(problem).unwrap().0)).collect();
-    assert_eq!(places, [("syntax", 1), ("unknown_key", 4), ("syntax", 5)], "{problems}");
+    let lines: Vec<_> = problems.iter().map(|problem| (problem.code, problems.position(problem).unwrap().0)).collect();
+    assert_eq!(lines, [("syntax", 1), ("unknown_key", 4), ("syntax", 5)], "{problems}");
 }
 
 #[test]
@@ -220,18 +220,18 @@ fn a_key_that_is_written_twice_is_refused() {
     refused(
         "[store]\nfile = \"a\"\nfile = \"b\"\n",
         r#"
-error: this is not TOML: duplicate key
+error: not valid TOML: duplicate key
  --> windlass.toml:3:1
   |
 3 | file = "b"
   | ^^^^
-  = help: texts stand in quotes, lists in [ ], tables in { }
+  = help: strings are written in quotes, lists in [ ], tables in { }
 "#,
     );
 }
 
 #[test]
-fn a_condition_that_does_not_compile_is_marked_where_it_breaks() {
+fn a_condition_that_does_not_compile_is_reported_at_the_error() {
     let text = "[policy]\napproval = \"args.cents > \"\n";
     let problems = read(text).err().expect("it is refused");
     let problem = problems.iter().next().unwrap();
@@ -244,56 +244,56 @@ fn a_condition_that_does_not_compile_is_marked_where_it_breaks() {
 }
 
 #[test]
-fn an_allowance_that_is_none_is_refused() {
+fn an_invalid_network_is_refused() {
     let problems = read("[net]\nallow = [\"10.0.0.0/33\"]\n").err().expect("it is refused");
     let problem = problems.iter().next().unwrap();
     assert_eq!(problems.position(problem), Some((2, 10)), "{problems}");
-    assert!(problem.message.contains("ends in no length from 0 to 32"), "{problems}");
+    assert!(problem.message.contains("does not end in a length from 0 to 32"), "{problems}");
 }
 
 #[test]
-fn a_webhook_needs_an_address_and_a_reference() {
+fn a_webhook_needs_a_url_and_a_secret_reference() {
     refused(
         "[webhook]\nsecret = \"hunter2\"\n",
         r#"
-error: [webhook] lacks `url`
+error: [webhook] has no `url`
  --> windlass.toml:1:2
   |
 1 | [webhook]
   |  ^^^^^^^
-  = help: url: Gets a POST whenever something comes into the inbox.
+  = help: url: The URL that receives a POST for every new inbox item.
 
-error: `webhook.secret`: a secret is never written into this file
+error: `webhook.secret`: a secret must not be written in this file
  --> windlass.toml:2:10
   |
 2 | secret = "•••••••"
   |          ^^^^^^^^^
-  = help: put it into [secrets] and write "${secret:NAME}"
+  = help: define it in [secrets], and write "${secret:NAME}" here
 "#,
     );
 }
 
 #[test]
-fn a_webhook_without_a_secret_could_be_anybodys() {
+fn a_webhook_needs_a_secret() {
     refused(
         "[webhook]\nurl = \"https://a.example/\"\n",
         r#"
-error: [webhook] lacks `secret`
+error: [webhook] has no `secret`
  --> windlass.toml:1:2
   |
 1 | [webhook]
   |  ^^^^^^^
-  = help: secret: Signs each request: "${secret:NAME}", of at least 16 bytes.
+  = help: secret: The secret that signs each request: "${secret:NAME}", at least 16 bytes.
 "#,
     );
 }
 
 #[test]
-fn a_date_is_of_no_use() {
+fn a_date_is_refused() {
     refused(
         "[policy]\ntimeout = 2026-11-16\n",
         r#"
-error: `policy.timeout` is a date, but must be a duration such as "5s" or "2m"
+error: `policy.timeout` must be a duration such as "5s" or "2m", but is a date
  --> windlass.toml:2:11
   |
 2 | timeout = 2026-11-16
@@ -303,27 +303,29 @@ error: `policy.timeout` is a date, but must be a duration such as "5s" or "2m"
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let problems = super::super::load(std::path::Path::new("nowhere/windlass.toml")).err().expect("there is none");
-    let said = problems.render(false);
-    assert!(said.starts_with("error: nowhere/windlass.toml cannot be read: "), "{said}");
-    assert!(said.contains("help: name the config file with --config, or create it"), "{said}");
+    let rendered = problems.render(false);
+    assert!(rendered.starts_with("error: could not read nowhere/windlass.toml: "), "{rendered}");
+    assert!(rendered.contains("help: name the config file with --config, or create it"), "{rendered}");
     assert_eq!(problems.json()[0]["line"], serde_json::Value::Null);
 }
 
 #[test]
-fn a_file_that_is_no_text_is_refused() {
+fn a_file_that_is_too_large_or_not_utf_8_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("windlass.toml");
-    for (content, why) in [(vec![0xff, 0xfe], "it is not UTF-8"), (vec![b' '; 5 << 20], "which no config has")] {
+    for (content, why) in
+        [(vec![0xff, 0xfe], "it is not valid UTF-8"), (vec![b' '; 5 << 20], "the size limit of a config file")]
+    {
         std::fs::write(&path, content).unwrap();
-        let said = super::super::load(&path).err().expect("it is refused").to_string();
-        assert!(said.contains(why), "{said}");
+        let rendered = super::super::load(&path).err().expect("it is refused").to_string();
+        assert!(rendered.contains(why), "{rendered}");
     }
 }
 
 #[test]
-fn a_broken_file_is_refused_with_places_and_never_panics() {
+fn a_damaged_file_is_refused_with_positions_and_never_panics() {
     let whole = include_str!("../../../examples/windlass.toml");
     let cuts = (0..whole.len()).step_by(101).filter(|at| whole.is_char_boundary(*at));
     for at in cuts {
@@ -333,15 +335,15 @@ fn a_broken_file_is_refused_with_places_and_never_panics() {
             [before.to_owned(), format!("{before}{dropped}"), format!("{before}\"{after}"), format!("{before}]{after}")]
         {
             if let Err(problems) = read(&text) {
-                let said = problems.render(true);
-                assert!(problems.iter().all(|problem| problems.position(problem).is_some()), "{said}");
+                let rendered = problems.render(true);
+                assert!(problems.iter().all(|problem| problems.position(problem).is_some()), "{rendered}");
             }
         }
     }
 }
 
 #[test]
-fn many_problems_are_shown_in_part_and_counted_in_full() {
+fn at_most_100_problems_are_rendered_but_all_are_counted() {
     let text: String = std::iter::once("[store]\n".to_owned()).chain((0..150).map(|n| format!("x{n} = 1\n"))).collect();
     let problems = read(&text).err().expect("it is refused");
     assert_eq!(problems.count(), (150, 0));
@@ -349,7 +351,7 @@ fn many_problems_are_shown_in_part_and_counted_in_full() {
 }
 
 #[test]
-fn problems_are_data_too() {
+fn problems_are_available_as_json() {
     let problems = read("[policy]\ntimout = \"5s\"\n").err().expect("it is refused");
     let expected = serde_json::json!([{
         "severity": "error", "code": "unknown_key", "file": "windlass.toml", "line": 2, "column": 1,

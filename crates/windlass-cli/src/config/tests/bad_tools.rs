@@ -1,95 +1,95 @@
-//! Bad tools, and what is said of them.
+//! Invalid tools.
 
 use super::{read, refused};
 
-/// A tool that would be fine but for `more`.
+/// A valid tool with additional lines.
 fn tool(more: &str) -> String {
     format!("[tool.weather]\ndescription = \"Weather.\"\ncommand = [\"true\"]\n{more}\n")
 }
 
 #[test]
-fn a_tool_needs_something_to_do_and_a_description() {
+fn a_tool_needs_a_body_and_a_description() {
     refused(
         "[tool.weather]\ntags = [\"sky\"]\n",
         r#"
-error: [tool.weather] lacks `description`
+error: [tool.weather] has no `description`
  --> windlass.toml:1:7
   |
 1 | [tool.weather]
   |       ^^^^^^^
-  = help: description: What the tool does, for the model that decides whether to call it.
+  = help: description: What the tool does. Models decide by it whether to call the tool.
 
-error: [tool.weather] does nothing
+error: [tool.weather] has neither `command` nor `http`
  --> windlass.toml:1:7
   |
 1 | [tool.weather]
   |       ^^^^^^^
-  = help: give it a command = ["…"] or http = { url = "…" }
+  = help: add command = ["…"] or http = { url = "…" }
 "#,
     );
 }
 
 #[test]
-fn an_unknown_effect_is_told_the_effects() {
+fn an_unknown_effect_is_reported_with_the_effects() {
     refused(
         &tool("effect = \"read-only\""),
         r#"
-error: `tool.weather.effect` cannot be "read-only"
+error: `tool.weather.effect`: "read-only" is not a valid value
  --> windlass.toml:4:10
   |
 4 | effect = "read-only"
   |          ^^^^^^^^^^^ did you mean "readonly"?
-  = help: "readonly": changes nothing and may be repeated freely; "idempotent": may be repeated with the same idempotency key; "once": must not be repeated unless it is known not to have happened
+  = help: "readonly": changes nothing, and may be repeated at any time; "idempotent": may be repeated with the same idempotency key; "once": must not be repeated, unless it is known that it did not happen
 "#,
     );
 }
 
 #[test]
-fn a_name_models_cannot_call_is_refused() {
+fn a_tool_name_that_models_cannot_use_is_refused() {
     refused(
         "[tool.\"book flight\"]\ndescription = \"x\"\ncommand = [\"true\"]\n",
         r#"
-error: `tool.book flight`: `book flight` is not a tool name: models take 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`
+error: `tool.book flight`: `book flight` is not a valid tool name
  --> windlass.toml:1:7
   |
 1 | [tool."book flight"]
   |       ^^^^^^^^^^^^^ did you mean `book_flight`?
-  = help: write a name of 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`
+  = help: expected a name of 1 to 64 of the characters a-z, A-Z, 0-9, `_`, `-`, `.`
 "#,
     );
 }
 
 #[test]
-fn a_name_with_a_dot_is_quoted() {
+fn a_name_with_a_dot_must_be_quoted() {
     refused(
         "[tool.sky.weather]\ndescription = \"x\"\n",
         r#"
-error: [tool.sky] lacks `description`
+error: [tool.sky] has no `description`
  --> windlass.toml:1:7
   |
 1 | [tool.sky.weather]
   |       ^^^
-  = help: description: What the tool does, for the model that decides whether to call it.
+  = help: description: What the tool does. Models decide by it whether to call the tool.
 
-error: [tool.sky] does nothing
+error: [tool.sky] has neither `command` nor `http`
  --> windlass.toml:1:7
   |
 1 | [tool.sky.weather]
   |       ^^^
-  = help: give it a command = ["…"] or http = { url = "…" }
+  = help: add command = ["…"] or http = { url = "…" }
 
 error: unknown key `weather` in [tool.sky]
  --> windlass.toml:1:11
   |
 1 | [tool.sky.weather]
   |           ^^^^^^^
-  = help: a name with a dot is quoted: [tool."sky.weather"]
+  = help: write a name that contains a dot in quotes: [tool."sky.weather"]
 "#,
     );
 }
 
 #[test]
-fn a_type_that_is_none_is_told_the_types() {
+fn an_unknown_type_is_reported_with_the_types() {
     refused(
         &tool("input = { city = \"sting\", days = 3 }"),
         r#"
@@ -98,30 +98,30 @@ error: `tool.weather.input.city`: `sting` is not a type
   |
 4 | input = { city = "sting", days = 3 }
   |                  ^^^^^^^ did you mean "string"?
-  = help: types are string, secret, integer, number, boolean, object, array, any; end with [] for a list, with ? if it may be left out
+  = help: the types are string, secret, integer, number, boolean, object, array, any; append [] for a list, ? for an optional argument
 
 error: `tool.weather.input.days`: an integer is not a type
  --> windlass.toml:4:34
   |
 4 | input = { city = "sting", days = 3 }
   |                                  ^
-  = help: write a type such as "string", a list of the allowed words, or a JSON Schema
+  = help: write a type such as "string", a list of the allowed values, or a JSON Schema
 "#,
     );
 }
 
 #[test]
-fn a_schema_that_does_not_compile_is_marked_where_it_is_wrong() {
+fn an_invalid_schema_is_reported_at_the_error() {
     let text =
         tool("[tool.weather.input]\ntype = \"object\"\n[tool.weather.input.properties]\ncity = { type = \"strin\" }");
     let problems = read(&text).err().expect("it is refused");
     let problem = problems.iter().next().unwrap();
     assert_eq!((problem.code, problems.position(problem)), ("bad_schema", Some((7, 17))), "{problems}");
-    assert!(problem.message.starts_with("the schema `tool.weather.input` cannot be used: "), "{problems}");
+    assert!(problem.message.starts_with("`tool.weather.input` is not a valid schema: "), "{problems}");
 }
 
 #[test]
-fn a_contradiction_is_marked_at_its_key() {
+fn a_contradiction_is_reported_at_its_key() {
     refused(
         &tool("effect = \"readonly\"\nhints = [\"destructive\"]"),
         r#"
@@ -145,7 +145,7 @@ error: [tool.weather] contradicts itself: a destructive tool is never retried au
 }
 
 #[test]
-fn a_key_expression_that_does_not_parse_is_refused_with_its_near_miss() {
+fn an_invalid_key_expression_is_reported_with_a_suggestion() {
     let problems = read(&tool("concurrency = \"paralel\"")).err().expect("it is refused");
     let problem = problems.iter().next().unwrap();
     assert_eq!(problem.label.as_deref(), Some("did you mean \"parallel\"?"), "{problems}");
@@ -153,37 +153,37 @@ fn a_key_expression_that_does_not_parse_is_refused_with_its_near_miss() {
 }
 
 #[test]
-fn a_command_and_a_request_are_two_tools() {
+fn a_tool_cannot_be_both_a_command_and_a_request() {
     refused(
         &tool("http = { url = \"https://a.example/\" }"),
         r#"
-error: [tool.weather] has both a command and a request
+error: [tool.weather] has both `command` and `http`
  --> windlass.toml:4:1
   |
 4 | http = { url = "https://a.example/" }
   | ^^^^
-  = help: make two tools of it
+  = help: define two tools
 "#,
     );
 }
 
 #[test]
-fn a_request_has_no_sandbox() {
+fn a_sandbox_for_a_request_is_refused() {
     refused(
         "[tool.weather]\ndescription = \"x\"\nhttp = { url = \"https://a.example/\" }\nsandbox = { network = true }\n",
         r#"
-error: `tool.weather.sandbox` is about commands, and this tool is a request
+error: `tool.weather.sandbox` is for commands, but this tool is an HTTP request
  --> windlass.toml:4:1
   |
 4 | sandbox = { network = true }
   | ^^^^^^^
-  = help: take it out
+  = help: remove it
 "#,
     );
 }
 
 #[test]
-fn templates_name_arguments_the_input_has() {
+fn templates_with_unknown_arguments_are_refused() {
     refused(
         r#"[tool.weather]
 description = "x"
@@ -205,7 +205,7 @@ error: `tool.weather.http.url`: the input has no argument `days`
   |                                                  ^^^^^^^^^
   = help: the input has `city`
 
-error: `tool.weather.narration.en.start` shows `{town}`, but the input has no argument `town`
+error: `tool.weather.narration.en.start` uses `{town}`, but the input has no argument `town`
  --> windlass.toml:5:26
   |
 5 | narration.en = { start = "Looking up {town}", end = "Done" }
@@ -216,12 +216,12 @@ error: `tool.weather.narration.en.start` shows `{town}`, but the input has no ar
 }
 
 #[test]
-fn e26_the_host_of_a_request_is_written_out() {
+fn e26_the_host_of_a_request_must_be_fixed() {
     let text = |url: &str| {
         format!("[tool.t]\ndescription = \"x\"\ninput = {{ h = \"string\" }}\nhttp = {{ url = \"{url}\" }}\n")
     };
     for (url, expected) in [
-        ("https://{args.h}/", "host of an address is literal"),
+        ("https://{args.h}/", "host of a URL is fixed"),
         ("ftp://a.example/", "only `https:`"),
         ("a.example/x", "begins with `https://`"),
         ("http://169.254.169.254/latest", "169.254.169.254"),
@@ -235,7 +235,7 @@ fn e26_the_host_of_a_request_is_written_out() {
 }
 
 #[test]
-fn e26_a_secret_that_is_not_there_is_named_with_its_near_miss() {
+fn e26_an_undefined_secret_is_reported_with_a_suggestion() {
     refused(
         r#"[tool.t]
 description = "x"
@@ -256,13 +256,13 @@ warning: the secret `STRIPE_KEY` is not used
   |
 6 | STRIPE_KEY = "env:PATH"
   | ^^^^^^^^^^
-  = help: write ${secret:STRIPE_KEY} where it is needed, or take it out
+  = help: write ${secret:STRIPE_KEY} where it is needed, or remove it
 "#,
     );
 }
 
 #[test]
-fn a_command_that_can_never_run_is_refused() {
+fn an_empty_or_dynamic_command_is_refused() {
     refused(
         "[tool.a]\ndescription = \"x\"\ncommand = []\n[tool.b]\ndescription = \"x\"\ncommand = \"date -u\"\n",
         r#"
@@ -271,9 +271,9 @@ error: `tool.a.command` is empty
   |
 3 | command = []
   |           ^^
-  = help: name a program: ["wc", "-w"]
+  = help: name a program, for example ["wc", "-w"]
 
-error: `tool.b.command` is a text, but must be a list, each of it a text that is not empty
+error: `tool.b.command` must be a list of strings, but is a string
  --> windlass.toml:6:11
   |
 6 | command = "date -u"
@@ -282,7 +282,7 @@ error: `tool.b.command` is a text, but must be a list, each of it a text that is
     );
     let problems = read("[tool.a]\ndescription = \"x\"\ncommand = [\"{args.p}\"]\ninput = { p = \"string\" }\n");
     let problems = problems.err().expect("it is refused");
-    assert!(problems.to_string().contains("which program is run is not up to a call"), "{problems}");
+    assert!(problems.to_string().contains("the program must be fixed, not an argument of the call"), "{problems}");
 }
 
 #[test]
@@ -290,28 +290,28 @@ fn exit_codes_and_sandboxes_are_checked() {
     refused(
         &tool("exits = { 0 = \"ok\", 3 = \"unavailble\" }\nsandbox = { level = \"none\", memory = 5 }"),
         r#"
-error: `tool.weather.exits.0`: `0` is not an exit code; use 1 to 255
+error: `tool.weather.exits.0`: `0` is not a valid exit code (expected 1 to 255)
  --> windlass.toml:4:11
   |
 4 | exits = { 0 = "ok", 3 = "unavailble" }
   |           ^
-  = help: write an exit code from 1 to 255
+  = help: expected an exit code from 1 to 255
 
-error: `tool.weather.exits.3` cannot be "unavailble"
+error: `tool.weather.exits.3`: "unavailble" is not a valid value
  --> windlass.toml:4:25
   |
 4 | exits = { 0 = "ok", 3 = "unavailble" }
   |                         ^^^^^^^^^^^^ did you mean "unavailable"?
-  = help: "ok": it worked, and its output counts; "failed": it failed; "retry": it did nothing, and may be tried again, also if it acts once; "unavailable": it cannot work now; "invalid_arguments": the arguments are wrong; "denied": it may not do that; "in_doubt": it may have been done, and the command cannot tell
+  = help: "ok": the call succeeded, and the output is its result; "failed": the call failed; "retry": nothing was done, so the call may be repeated, even with the effect "once"; "unavailable": the tool is not available now; "invalid_arguments": the arguments are not valid; "denied": the call is not permitted; "in_doubt": the command cannot tell whether it was done
 
-error: `tool.weather.sandbox.level` cannot be "none"
+error: `tool.weather.sandbox.level`: "none" is not a valid value
  --> windlass.toml:5:21
   |
 5 | sandbox = { level = "none", memory = 5 }
   |                     ^^^^^^
-  = help: "required": it is kept to its sandbox, or it is not run; "best_effort": it is kept to it as far as this kernel can; "off": it may do whatever this process may
+  = help: "required": the command runs in its sandbox or not at all; "best_effort": the command runs in as much of its sandbox as this kernel supports; "off": the command may do everything that this process may
 
-error: `tool.weather.sandbox.memory` is an integer, but must be a size such as "16 MiB"
+error: `tool.weather.sandbox.memory` must be a size such as "16 MiB", but is an integer
  --> windlass.toml:5:38
   |
 5 | sandbox = { level = "none", memory = 5 }
@@ -321,26 +321,26 @@ error: `tool.weather.sandbox.memory` is an integer, but must be a size such as "
 }
 
 #[test]
-fn a_name_belongs_to_one_tool() {
+fn an_alias_that_another_tool_has_is_refused() {
     refused(
         "[tool.a]\ndescription = \"x\"\ncommand = [\"true\"]\naliases = [\"b\"]\n[tool.b]\ndescription = \"x\"\ncommand = [\"true\"]\n",
         r#"
-error: `b` is the name of the tool `b` already
+error: `b` is already a name of the tool `b`
  --> windlass.toml:4:12
   |
 4 | aliases = ["b"]
   |            ^^^
-  = help: a name belongs to one tool, so that a run always finds the tool it was started with
+  = help: a name must belong to one tool, so that a run always finds the tool it was started with
 "#,
     );
 }
 
 #[test]
-fn a_doubt_is_settled_one_way() {
+fn reconcile_is_either_a_command_or_a_request() {
     refused(
         &tool("reconcile = { happened_when = [200] }"),
         r#"
-error: [tool.weather.reconcile] needs one of `command` and `http`
+error: [tool.weather.reconcile] needs either `command` or `http`
  --> windlass.toml:4:1
   |
 4 | reconcile = { happened_when = [200] }
@@ -348,27 +348,27 @@ error: [tool.weather.reconcile] needs one of `command` and `http`
 "#,
     );
     refused(
-        &tool("reconcile = { command = [\"true\"], happened_when = \"tld\" }"),
+        &tool("reconcile = { command = [\"true\"], happened_when = \"reporte\" }"),
         r#"
-error: `tool.weather.reconcile.happened_when` is about requests; a command says what happened itself
+error: `tool.weather.reconcile.happened_when` is for HTTP requests; a command reports the result itself
  --> windlass.toml:4:35
   |
-4 | reconcile = { command = ["true"], happened_when = "tld" }
+4 | reconcile = { command = ["true"], happened_when = "reporte" }
   |                                   ^^^^^^^^^^^^^
-  = help: take it out
+  = help: remove it
 
-error: `tool.weather.reconcile.happened_when` cannot be "tld"
+error: `tool.weather.reconcile.happened_when`: "reporte" is not a valid value
  --> windlass.toml:4:51
   |
-4 | reconcile = { command = ["true"], happened_when = "tld" }
-  |                                                   ^^^^^ did you mean "told"?
-  = help: "told": the answer says so, in the words a reconciling command uses
+4 | reconcile = { command = ["true"], happened_when = "reporte" }
+  |                                                   ^^^^^^^^^ did you mean "reported"?
+  = help: "reported": the response body says so, in the format of a reconcile command
 "#,
     );
 }
 
 #[test]
-fn what_probably_is_not_meant_is_warned_of() {
+fn probable_mistakes_are_warnings() {
     let text = r#"[tool.t]
 description = "x"
 command = ["no-such-program-anywhere"]
@@ -397,37 +397,37 @@ http = { url = "https://a.example/", headers = { Authorization = "Bearer abc" } 
 }
 
 #[test]
-fn a_document_has_one_place_and_no_written_credentials() {
+fn a_document_has_one_location_and_no_plain_credentials() {
     refused(
         "[openapi.a]\nbase_url = \"a.example\"\n[openapi.b]\nfile = \"b.json\"\nurl = \"https://b.example/\"\nsecurity = { key = \"hunter2\" }\n",
         r#"
-error: [openapi.a] needs one of `file` and `url`
+error: [openapi.a] needs either `file` or `url`
  --> windlass.toml:1:10
   |
 1 | [openapi.a]
   |          ^
-  = help: say where the OpenAPI document is
+  = help: they name the OpenAPI document
 
-error: `openapi.a.base_url`: an address begins with `https://` or `http://`
+error: `openapi.a.base_url`: a URL begins with `https://` or `http://`
  --> windlass.toml:2:12
   |
 2 | base_url = "a.example"
   |            ^^^^^^^^^^^
-  = help: write a whole address, such as "https://api.example.com/v1"
+  = help: write a full URL, for example "https://api.example.com/v1"
 
-error: [openapi.b] needs one of `file` and `url`
+error: [openapi.b] needs either `file` or `url`
  --> windlass.toml:5:1
   |
 5 | url = "https://b.example/"
   | ^^^
-  = help: say where the OpenAPI document is
+  = help: they name the OpenAPI document
 
-error: `openapi.b.security.key`: a credential is never written into this file
+error: `openapi.b.security.key`: a credential must not be written in this file
  --> windlass.toml:6:20
   |
 6 | security = { key = "•••••••" }
   |                    ^^^^^^^^^
-  = help: put it into [secrets] and write "${secret:NAME}"
+  = help: define it in [secrets], and write "${secret:NAME}" here
 "#,
     );
 }

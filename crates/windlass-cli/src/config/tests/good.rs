@@ -1,12 +1,14 @@
-//! Good files, and what is read from them.
+//! Valid files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
 use windlass::policy::Unattended;
-use windlass::tools::spec::{Approval, Concurrency, OnDoubt};
-use windlass::{Durability, Effect, Retention, Schemas, Tool};
+use windlass::store::{Durability, Retention};
+use windlass::tool::Schemas;
+use windlass::tool::spec::{Approval, Concurrency, OnDoubt};
+use windlass::{Effect, Tool};
 use windlass_tools::sandbox::Launcher;
 
 use super::super::keys::{Kind, Section};
@@ -19,7 +21,7 @@ fn example() -> PathBuf {
 }
 
 #[test]
-fn an_empty_file_is_a_good_one() {
+fn an_empty_file_is_valid() {
     let config = read("").unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(config.server.listen.to_string(), super::super::LISTEN);
     assert!(config.store.file.ends_with("windlass.db") && config.store.file.is_absolute(), "{:?}", config.store);
@@ -61,7 +63,7 @@ fn without_files() -> super::super::Config {
 }
 
 #[tokio::test]
-async fn tools_have_what_the_file_says() {
+async fn tools_have_the_settings_of_the_file() {
     let toolbox =
         without_files().toolbox(&Launcher::new(["none"])).await.unwrap_or_else(|problems| panic!("{problems}"));
     let spec = |name: &str| toolbox.get(name).unwrap_or_else(|| panic!("there is no {name}")).spec().clone();
@@ -76,16 +78,16 @@ async fn tools_have_what_the_file_says() {
     assert!(matches!(&resize.guards.concurrency, Concurrency::Keyed(key) if key.source() == "args.file"));
     assert_eq!(resize.guards.connection.as_deref(), Some("github"));
     assert_eq!(toolbox.by_id("shrink").expect("an earlier name").spec().name, resize.name);
-    let said =
-        toolbox.get("resize").unwrap().narrate("de", windlass::tools::narrate::Phase::Start, &json!({"file": "a.png"}));
-    assert_eq!(said.as_deref(), Some("Verkleinere a.png"));
+    let text =
+        toolbox.get("resize").unwrap().narrate("de", windlass::tool::narrate::Phase::Start, &json!({"file": "a.png"}));
+    assert_eq!(text.as_deref(), Some("Verkleinere a.png"));
     let charge = spec("charge");
     assert_eq!(charge.effect, Effect::Once);
     assert_eq!(charge.guards.approval, Approval::When("args.cents > 10000".into()));
     assert_eq!(charge.guards.unattended, Some(Unattended::Deny));
     assert_eq!(spec("weather").effect, Effect::Readonly, "by its method");
     assert_eq!(spec("subscribe").effect, Effect::Once, "by its method");
-    assert_eq!(spec("order").effect, Effect::Once, "unless it says otherwise");
+    assert_eq!(spec("order").effect, Effect::Once, "by default");
     let weather = toolbox.get("weather").unwrap();
     let contract = weather.contract().unwrap();
     assert!(contract.check_arguments(&json!({"city": "Bern", "unit": "celsius"})).is_ok());
@@ -94,7 +96,7 @@ async fn tools_have_what_the_file_says() {
 }
 
 #[tokio::test]
-async fn a_check_tells_of_tools_and_warnings() {
+async fn a_report_lists_tools_and_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("windlass.toml");
     let text = "[tool.b]\ndescription = \"B.\"\ncommand = [\"true\"]\napproval = \"always\"\n\
@@ -102,11 +104,11 @@ async fn a_check_tells_of_tools_and_warnings() {
                 [secrets]\nX = \"env:WINDLASS_TEST_NOT_SET\"\n";
     std::fs::write(&path, text).unwrap();
     let report = check(&path, None).await;
-    let said = report.render(false);
-    assert!(report.is_usable(), "{said}");
+    let text = report.render(false);
+    assert!(report.is_usable(), "{text}");
     assert!(
-        said.ends_with(&format!("\na  readonly\nb  once, needs approval\n{}: 2 tools, 2 warnings\n", path.display())),
-        "{said}"
+        text.ends_with(&format!("\na  readonly\nb  once, needs approval\n{}: 2 tools, 2 warnings\n", path.display())),
+        "{text}"
     );
     let json = report.json();
     assert_eq!(json["ok"], json!(true));
@@ -175,7 +177,7 @@ fn every_key_is_documented_read_and_shown_in_the_example() {
     every_key(&ROOT, &mut |section, key, doc| {
         number += 1;
         assert!(doc.ends_with('.') && doc.len() > 5, "`{key}` is not documented: {doc:?}");
-        assert!(view::asked::was(section, key), "nobody reads `{key}`");
+        assert!(view::reads::contains(section, key), "`{key}` is never read");
         let shown =
             [format!("{key} = "), format!("[{key}]"), format!("[{key}."), format!(".{key}]"), format!(".{key}.")];
         assert!(shown.iter().any(|shown| text.contains(shown)), "the example does not show `{key}`");

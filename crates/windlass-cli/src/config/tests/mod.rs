@@ -1,4 +1,4 @@
-//! Whole files: what is read from good ones, and what is said of bad ones.
+//! Tests with whole files, valid and invalid.
 
 mod bad;
 mod bad_tools;
@@ -9,15 +9,15 @@ use std::path::Path;
 
 use super::{Config, Problems, parse};
 
-/// Reads a text as if it stood in a file of this name.
+/// Parses a text as the content of windlass.toml.
 fn read(text: &str) -> Result<Config, Problems> {
     parse(Path::new("windlass.toml"), text.to_owned())
 }
 
-/// What is said of a bad file must be this, word for word.
+/// Asserts the exact problems of an invalid file.
 #[track_caller]
-fn refused(text: &str, said: &str) {
+fn refused(text: &str, expected: &str) {
     let problems = read(text).err().unwrap_or_else(|| panic!("this was accepted:\n{text}"));
-    let found = problems.render(false);
-    assert!(found == said.trim_start_matches('\n'), "of\n{text}\nthis was said:\n{found}\ninstead of:\n{said}");
+    let rendered = problems.render(false);
+    assert!(rendered == expected.trim_start_matches('\n'), "for\n{text}\ngot:\n{rendered}\nexpected:\n{expected}");
 }

@@ -1,4 +1,4 @@
-//! A file that changes under a running server.
+//! Reloading a file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use windlass::{RunState, ToolCall, Toolbox, Windlass};
+use windlass::run::RunState;
+use windlass::{ToolCall, Toolbox, Windlass};
 use windlass_tools::sandbox::Launcher;
 
 use super::super::{Reload, load, wake};
@@ -44,7 +45,7 @@ fn names(toolbox: &Toolbox) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn tools_are_replaced_all_at_once_and_the_rest_is_said_to_need_a_restart() {
+async fn tools_are_replaced_at_once_and_other_changes_need_a_restart() {
     let file = File::new(&(tool("a", "A.") + &tool("b", "B.")));
     let toolbox = Toolbox::new();
     let mut reload = file.reload(&toolbox).await;
@@ -63,19 +64,19 @@ async fn tools_are_replaced_all_at_once_and_the_rest_is_said_to_need_a_restart()
 }
 
 #[tokio::test]
-async fn a_bad_file_changes_nothing_and_says_why() {
+async fn an_invalid_file_changes_nothing() {
     let file = File::new(&tool("a", "A."));
     let toolbox = Toolbox::new();
     let mut reload = file.reload(&toolbox).await;
     file.write("[tool.a]\ndescripton = \"A.\"\n");
-    let problems = reload.now().await.expect_err("it is bad");
+    let problems = reload.now().await.expect_err("it is invalid");
     assert!(problems.to_string().contains("did you mean `description`?"), "{problems}");
     assert_eq!(names(&toolbox), ["a"]);
-    assert!(!reload.is_stale(), "what was refused is not read again until it changes");
+    assert!(!reload.is_stale(), "a refused file is not read again until it changes");
     std::fs::remove_file(&file.path).unwrap();
     assert!(reload.is_stale());
     let problems = reload.now().await.expect_err("it is gone");
-    assert!(problems.to_string().contains("cannot be read"), "{problems}");
+    assert!(problems.to_string().contains("could not read"), "{problems}");
     assert_eq!(names(&toolbox), ["a"]);
     file.write(&tool("b", "B."));
     reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
@@ -83,25 +84,25 @@ async fn a_bad_file_changes_nothing_and_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watched_file_is_taken_up_by_itself() {
+async fn a_watched_file_is_reloaded_automatically() {
     let file = File::new(&tool("a", "A."));
     let toolbox = Toolbox::new();
     let mut reload = file.reload(&toolbox).await;
-    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
-    let watching = tokio::spawn(async move { reload.watch(|change| told.send(change).unwrap()).await });
+    let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
+    let watching = tokio::spawn(async move { reload.watch(|change| sender.send(change).unwrap()).await });
     file.write(&tool("b", "B."));
-    let change = heard.recv().await.unwrap().unwrap_or_else(|problems| panic!("{problems}"));
+    let change = changes.recv().await.unwrap().unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!((change.added, change.removed), (vec!["b".to_owned()], vec!["a".to_owned()]));
     file.write("nonsense");
-    assert!(heard.recv().await.unwrap().is_err());
-    // The same size, and perhaps the same moment.
+    assert!(changes.recv().await.unwrap().is_err());
+    // The same size, and perhaps the same modification time.
     file.write("nonsenze");
-    assert!(heard.recv().await.unwrap().is_err());
+    assert!(changes.recv().await.unwrap().is_err());
     assert_eq!(names(&toolbox), ["b"]);
     watching.abort();
 }
 
-/// Answers every request with its path.
+/// Responds to every request with its path.
 async fn echo(listener: TcpListener) {
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -115,7 +116,7 @@ async fn echo(listener: TcpListener) {
     }
 }
 
-/// What a run gets whose tool was replaced while it waited for approval, in memory or suspended.
+/// The result of a run whose tool was replaced while it waited for approval, in memory or suspended.
 async fn replaced_while_waiting(suspended: bool) -> Value {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -129,37 +130,37 @@ async fn replaced_while_waiting(suspended: bool) -> Value {
     let file = File::new(&text("old"));
     let toolbox = Toolbox::new();
     let mut reload = file.reload(&toolbox).await;
-    let patience = if suspended { Duration::ZERO } else { Duration::from_secs(3_600) };
-    let windlass = Windlass::in_memory().toolbox(toolbox).suspend_after(patience).await.unwrap();
-    let run = windlass.start(ToolCall::new("get", json!({"id": 7}))).unwrap();
+    let suspend_after = if suspended { Duration::ZERO } else { Duration::from_secs(3_600) };
+    let windlass = Windlass::in_memory().toolbox(toolbox).suspend_after(suspend_after).await.unwrap();
+    let run = windlass.start(ToolCall::new("get", json!({"id": 7}))).await.unwrap().id();
     let waiting = loop {
-        let rests =
-            windlass.info(run).await.unwrap().is_some_and(|info| matches!(info.state, RunState::Suspended { .. }));
-        match windlass.inbox().await.unwrap().pop() {
+        let rests = windlass
+            .runtime()
+            .info(run)
+            .await
+            .unwrap()
+            .is_some_and(|info| matches!(info.state, RunState::Suspended { .. }));
+        match windlass.inbox().waiting().await.unwrap().pop() {
             Some(waiting) if rests || !suspended => break waiting,
             _ => tokio::task::yield_now().await,
         }
     };
     file.write(&text("new"));
     reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
-    windlass.approve(&waiting, "ann", "fine").await.unwrap();
-    let outcomes = windlass.attach(run).await.unwrap();
+    windlass.inbox().approve(&waiting, "ann", "fine").await.unwrap();
+    let outcomes = windlass.runtime().attach(run).await.unwrap();
     server.abort();
     outcomes[0].value().expect("it worked").clone()
 }
 
 #[tokio::test]
-async fn a_run_that_waits_goes_on_after_its_tool_was_replaced() {
+async fn a_waiting_run_continues_after_its_tool_was_replaced() {
     assert_eq!(replaced_while_waiting(true).await, json!({"path": "/new/7"}));
-    assert_eq!(
-        replaced_while_waiting(false).await,
-        json!({"path": "/old/7"}),
-        "a call under way keeps the tool it has"
-    );
+    assert_eq!(replaced_while_waiting(false).await, json!({"path": "/old/7"}), "a call in progress keeps its tool");
 }
 
 #[tokio::test]
-async fn a_run_whose_tool_is_gone_is_held_and_goes_on_when_it_is_back() {
+async fn a_run_whose_tool_was_removed_is_held_until_it_is_back() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(echo(listener));
@@ -171,15 +172,15 @@ async fn a_run_whose_tool_is_gone_is_held_and_goes_on_when_it_is_back() {
     let toolbox = Toolbox::new();
     let mut reload = file.reload(&toolbox).await;
     let windlass = Windlass::in_memory().toolbox(toolbox).suspend_after(Duration::ZERO).await.unwrap();
-    let run = windlass.start(ToolCall::new("get", json!({}))).unwrap();
-    let state = async || windlass.info(run).await.unwrap().map(|info| info.state);
+    let run = windlass.start(ToolCall::new("get", json!({}))).await.unwrap().id();
+    let state = async || windlass.runtime().info(run).await.unwrap().map(|info| info.state);
     while !matches!(state().await, Some(RunState::Suspended { .. })) {
         tokio::task::yield_now().await;
     }
     file.write("");
     reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
-    let waiting = windlass.inbox().await.unwrap().pop().expect("it waits for approval");
-    windlass.approve(&waiting, "ann", "fine").await.unwrap();
+    let waiting = windlass.inbox().waiting().await.unwrap().pop().expect("it waits for approval");
+    windlass.inbox().approve(&waiting, "ann", "fine").await.unwrap();
     while !matches!(state().await, Some(RunState::Held { .. })) {
         tokio::task::yield_now().await;
     }
@@ -187,13 +188,13 @@ async fn a_run_whose_tool_is_gone_is_held_and_goes_on_when_it_is_back() {
     file.write(&text);
     reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(wake(&windlass).await.unwrap(), 1);
-    let outcomes = windlass.attach(run).await.unwrap();
+    let outcomes = windlass.runtime().attach(run).await.unwrap();
     assert_eq!(outcomes[0].value(), Some(&json!({"path": "/x"})));
     server.abort();
 }
 
 #[tokio::test]
-async fn documents_become_tools_with_what_their_section_says() {
+async fn tools_of_documents_have_the_settings_of_their_section() {
     let file = File::new(
         "[openapi.pets]\nfile = \"pets.json\"\neffect = { pets_addPet = \"idempotent\" }\ntimeout = \"7s\"\n\
          approval = \"tool.effect != 'readonly'\"\ntags = [\"zoo\"]\n",
@@ -219,14 +220,14 @@ async fn documents_become_tools_with_what_their_section_says() {
     assert!(reload.is_stale());
     let change = reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!((change.added, change.removed), (vec!["pets_listPets".to_owned()], vec!["pets_findPets".to_owned()]));
-    // A change of what an operation takes is a change of its tool alone.
+    // A change of one operation changes only its tool.
     std::fs::write(&document, pets("listPets").replacen("\"200\"", "\"201\"", 1)).unwrap();
     let change = reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!((change.added.len(), change.removed.len(), change.changed), (0, 0, vec!["pets_listPets".to_owned()]));
     std::fs::write(&document, pets("listPets")).unwrap();
-    // What is wrong with it is told where the file names it.
+    // Problems of the document are reported where the file names it.
     std::fs::write(&document, "{").unwrap();
-    let problems = reload.now().await.expect_err("it is no document");
+    let problems = reload.now().await.expect_err("it is not a document");
     let problem = problems.iter().next().unwrap();
     assert_eq!((problem.code, problems.position(problem)), ("bad_document", Some((2, 8))), "{problems}");
     file.write("[openapi.pets]\nfile = \"pets.json\"\neffect = { pets_addPett = \"once\" }\n");
@@ -235,28 +236,28 @@ async fn documents_become_tools_with_what_their_section_says() {
     assert!(problems.to_string().contains("did you mean `pets_addPet`?"), "{problems}");
     file.write(&(tool("pets_addPet", "Mine.") + "[openapi.pets]\nfile = \"pets.json\"\n"));
     let problems = reload.now().await.expect_err("two tools of one name");
-    assert!(problems.to_string().contains("which [tool.pets_addPet] has already"), "{problems}");
-    assert_eq!(names(&toolbox), ["pets_addPet", "pets_listPets"], "the old ones are still there");
+    assert!(problems.to_string().contains("but [tool.pets_addPet] already defines that name"), "{problems}");
+    assert_eq!(names(&toolbox), ["pets_addPet", "pets_listPets"], "the old tools are still there");
 }
 
 #[tokio::test]
-async fn a_document_is_fetched_under_the_rules_of_the_network() {
+async fn a_document_is_fetched_under_the_network_rules() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let section = format!("[openapi.pets]\nurl = \"http://{address}/openapi.json\"\n");
-    let problems = load(&File::new(&section).path).err().expect("it is inside");
-    assert!(problems.to_string().contains("not the open internet"), "{problems}");
+    let problems = load(&File::new(&section).path).err().expect("the address is not public");
+    assert!(problems.to_string().contains("not the public internet"), "{problems}");
     let server = tokio::spawn(echo(listener));
     let file = File::new(&format!("{section}[net]\nallow = [\"{address}\"]\n"));
     let config = load(&file.path).unwrap_or_else(|problems| panic!("{problems}"));
-    let problems = config.toolbox(&Launcher::new(["none"])).await.err().expect("an echo is no document");
+    let problems = config.toolbox(&Launcher::new(["none"])).await.err().expect("an echo is not a document");
     let problem = problems.iter().next().unwrap();
     assert_eq!((problem.code, problems.position(problem)), ("bad_document", Some((2, 7))), "{problems}");
     server.abort();
 }
 
 #[tokio::test]
-async fn b02_layers_follow_the_file_and_a_run_waits_for_the_one_it_was_called_through() {
+async fn b02_layers_follow_the_file_and_a_run_is_held_while_its_layer_is_missing() {
     let tools = "[tool.read]\ndescription = \"Read.\"\ncommand = [\"cat\"]\napproval = \"always\"\n\
                  [tool.wipe]\ndescription = \"Wipe.\"\ncommand = [\"cat\"]\n";
     let file = File::new(&format!("{tools}[layer.guest]\nhide = [\"wipe\"]\n"));
@@ -265,8 +266,8 @@ async fn b02_layers_follow_the_file_and_a_run_waits_for_the_one_it_was_called_th
     let guest = toolbox.with_layers(&["guest".into()].into_iter().collect()).expect("the file has it");
     assert_eq!(names(&guest), ["read"]);
     let windlass = Windlass::in_memory().toolbox(toolbox.clone()).suspend_after(Duration::ZERO).await.unwrap();
-    let run = windlass.layer("guest").unwrap().start(ToolCall::new("read", json!({}))).unwrap();
-    let state = async || windlass.info(run).await.unwrap().map(|info| info.state);
+    let run = windlass.layer("guest").unwrap().start(ToolCall::new("read", json!({}))).await.unwrap().id();
+    let state = async || windlass.runtime().info(run).await.unwrap().map(|info| info.state);
     while !matches!(state().await, Some(RunState::Suspended { .. })) {
         tokio::task::yield_now().await;
     }
@@ -275,8 +276,8 @@ async fn b02_layers_follow_the_file_and_a_run_waits_for_the_one_it_was_called_th
     reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(toolbox.layer_names(), ["other".into()]);
     assert_eq!(names(&toolbox.layer("other").unwrap()), ["wipe"]);
-    let waiting = windlass.inbox().await.unwrap().pop().expect("it waits for approval");
-    windlass.approve(&waiting, "ann", "fine").await.unwrap();
+    let waiting = windlass.inbox().waiting().await.unwrap().pop().expect("it waits for approval");
+    windlass.inbox().approve(&waiting, "ann", "fine").await.unwrap();
     while !matches!(state().await, Some(RunState::Held { .. })) {
         tokio::task::yield_now().await;
     }
@@ -285,7 +286,7 @@ async fn b02_layers_follow_the_file_and_a_run_waits_for_the_one_it_was_called_th
     file.write(&format!("{tools}[layer.guest]\nonly = [\"read\"]\n"));
     reload.now().await.unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(wake(&windlass).await.unwrap(), 1);
-    // The launcher of this test starts nothing; that it was tried is enough.
-    let outcomes = windlass.attach(run).await.unwrap();
+    // The launcher of this test starts nothing; the failed attempt is enough.
+    let outcomes = windlass.runtime().attach(run).await.unwrap();
     assert!(outcomes[0].for_model().to_string().contains("launcher"), "{:?}", outcomes[0].for_model());
 }

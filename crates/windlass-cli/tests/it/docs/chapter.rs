@@ -1,8 +1,8 @@
-//! A chapter as the test sees it: its code blocks, and what is to be done with each.
+//! The code blocks of a chapter, and what the test does with each.
 
 use std::path::PathBuf;
 
-/// Where the chapters are.
+/// The folder of the chapters.
 pub(super) fn folder() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"))
 }
@@ -10,30 +10,32 @@ pub(super) fn folder() -> PathBuf {
 /// A code block.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// The line of its first fence, for whoever has to look there.
+    /// The line of its first fence, for error messages.
     pub(super) line: usize,
     pub(super) kind: Kind,
     pub(super) text: String,
 }
 
-/// What is done with a block. The first word after the fence is its language, for whoever paints it; the rest is for the test.
+/// What is done with a block. The first word after the fence is its language; the rest is for the test.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `console`: commands after `$ `, and everything they print. With `eventually`, looked at until it is so.
+    /// `console`: commands after `$ `, and their whole output. With `eventually`, repeated until the output matches.
     Console { eventually: bool },
-    /// `sh`: commands that work; what they print is not shown.
+    /// `sh`: commands that succeed; their output is not shown.
     Script,
-    /// `toml save NAME`, in any language: the reader saves it under this name.
+    /// `toml save NAME`, in any language: saved under this name.
     File(String),
-    /// `toml append NAME`: the reader puts it at the end of that file.
+    /// `toml append NAME`: appended to that file.
     Added(String),
-    /// `toml`: a config of its own, which is checked.
+    /// `toml`: a complete config, which is checked.
     Config,
     /// `rust`: compiled and run with the documentation's tests.
     Rust,
     /// `rust,no_run`: compiled with them.
     Compiled,
-    /// `text`: nothing that could be run.
+    /// `rust,ignore example NAME`: the whole file of this name in `examples/`, whose own tests run it.
+    Example(String),
+    /// `text`: not executable.
     Text,
     /// `… not-run: REASON`
     NotRun(String),
@@ -48,7 +50,7 @@ pub(super) fn blocks(page: &str) -> Vec<Block> {
         let inside = lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```");
         let text: String = inside.flat_map(|line| [line, "\n"]).collect();
         let line = number + 1;
-        let kind = kind(info).unwrap_or_else(|| panic!("line {line}: what is to be done with ```{info}?"));
+        let kind = kind(info).unwrap_or_else(|| panic!("line {line}: unknown kind of block: ```{info}"));
         found.push(Block { line, kind, text });
     }
     found
@@ -65,6 +67,9 @@ fn kind(info: &str) -> Option<Kind> {
     if let Some(name) = rest.strip_prefix("append ") {
         return Some(Kind::Added(name.to_owned()));
     }
+    if let Some(name) = rest.strip_prefix("example ").filter(|_| language == "rust,ignore") {
+        return Some(Kind::Example(name.to_owned()));
+    }
     match (language, rest) {
         ("console", "") => Some(Kind::Console { eventually: false }),
         ("console", "eventually") => Some(Kind::Console { eventually: true }),
@@ -77,30 +82,30 @@ fn kind(info: &str) -> Option<Kind> {
     }
 }
 
-/// A command of a console, and what it is said to print.
+/// A command of a console block, and its expected output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) command: String,
     pub(super) output: Vec<String>,
 }
 
-/// The commands of a console. One goes on in the next line after a `\`, and where the shell would ask for more with `> `.
+/// The commands of a console block. A command continues on the next line after a `\`, or if that begins with `> `.
 pub(super) fn commands(text: &str) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
-    let mut goes_on = false;
+    let mut continues = false;
     for line in text.lines() {
         if let Some(command) = line.strip_prefix("$ ") {
             all.push(Shown { command: command.to_owned(), output: Vec::new() });
-            goes_on = command.ends_with('\\');
+            continues = command.ends_with('\\');
             continue;
         }
         let last = all.last_mut().expect("a console begins with a command");
-        let asked = line.strip_prefix("> ").filter(|_| last.output.is_empty());
-        if goes_on || asked.is_some() {
-            let more = asked.unwrap_or(line);
+        let prompted = line.strip_prefix("> ").filter(|_| last.output.is_empty());
+        if continues || prompted.is_some() {
+            let more = prompted.unwrap_or(line);
             last.command.push('\n');
             last.command.push_str(more);
-            goes_on = more.ends_with('\\');
+            continues = more.ends_with('\\');
         } else {
             last.output.push(line.to_owned());
         }
@@ -109,14 +114,14 @@ pub(super) fn commands(text: &str) -> Vec<Shown> {
 }
 
 #[test]
-fn a_chapter_is_taken_apart() {
+fn a_chapter_is_parsed() {
     let page = "# One\n\n```console\n$ a \\\n  b\nprinted\n$ c '\n> d'\n```\ntext\n```toml save x.toml\nk = 1\n```\n\
                 ```sh not-run: it builds\nmake\n```\n";
     let blocks = blocks(page);
     let kinds: Vec<&Kind> = blocks.iter().map(|block| &block.kind).collect();
-    let wanted =
+    let expected =
         [Kind::Console { eventually: false }, Kind::File("x.toml".to_owned()), Kind::NotRun("it builds".to_owned())];
-    assert_eq!(kinds, wanted.iter().collect::<Vec<_>>());
+    assert_eq!(kinds, expected.iter().collect::<Vec<_>>());
     assert_eq!((blocks[1].line, blocks[1].text.as_str()), (11, "k = 1\n"));
     let shown = commands(&blocks[0].text);
     assert_eq!(shown[0], Shown { command: "a \\\n  b".to_owned(), output: vec!["printed".to_owned()] });

@@ -1,4 +1,4 @@
-//! A reader at a terminal: one shell for a whole chapter, in a folder of its own.
+//! A shell that executes a whole chapter, in a temporary folder.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -14,27 +14,27 @@ use super::chapter::Shown;
 use super::shown::{begins, fits};
 use crate::world::PATIENCE;
 
-/// What the shell says when a command is over, and how it ended.
+/// Printed by the shell with the exit code after each command.
 const OVER: &str = "-- over --";
 
-/// The port the chapters name.
+/// The port in the chapters.
 const PORT: &str = "7117";
 
-/// Ports that nobody is given by the system, so that nobody takes one between looking and listening.
+/// Ports that the system does not assign by itself, so that none is taken between the check and its use.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 pub(super) struct Shell {
-    // Gone last, when nobody works in it any more.
     folder: tempfile::TempDir,
     bash: Child,
     input: ChildStdin,
     lines: Receiver<String>,
     port: String,
-    apart: usize,
+    /// The number of background commands so far.
+    background: usize,
 }
 
-/// What a command printed, and its exit code.
-struct Said {
+/// The output of a command and its exit code.
+struct CommandOutput {
     code: i32,
     text: String,
 }
@@ -42,7 +42,7 @@ struct Said {
 impl Shell {
     pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["bin", "home", "apart"] {
+        for name in ["bin", "home", "background"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         symlink(env!("CARGO_BIN_EXE_windlass"), folder.path().join("bin/windlass")).unwrap();
@@ -57,103 +57,106 @@ impl Shell {
             .current_dir(folder.path().join("home"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A group of its own, which ends as a whole.
+            // A process group, so that all of it can be killed.
             .process_group(0)
             .spawn()
-            .expect("bash can be started");
+            .expect("bash starts");
         let input = bash.stdin.take().unwrap();
-        let (say, lines) = channel();
+        let (sender, lines) = channel();
         let output = BufReader::new(bash.stdout.take().unwrap());
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
-        let mut shell = Self { folder, bash, input, lines, port: free_port().to_string(), apart: 0 };
-        shell.say("exec 2>&1");
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let mut shell = Self { folder, bash, input, lines, port: free_port().to_string(), background: 0 };
+        shell.execute("exec 2>&1");
         shell
     }
 
-    /// Where the reader stands.
+    /// A path in the current directory of the shell.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join("home").join(name)
     }
 
-    /// Saves what a chapter says to save.
+    /// Saves a file of the chapter.
     pub(super) fn save(&self, name: &str, text: &str, add: bool) {
         let before = if add { std::fs::read_to_string(self.path(name)).unwrap() + "\n" } else { String::new() };
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, before + &self.here(text)).unwrap();
+        std::fs::write(path, before + &self.to_local(text)).unwrap();
     }
 
-    /// Types a command, and compares what it prints.
-    pub(super) fn type_in(&mut self, shown: &Shown, eventually: bool) -> Result<(), String> {
-        let command = self.here(&shown.command);
-        if let Some((front, rest)) = apart(&command) {
-            return self.leave_running(front, rest, &shown.output);
+    /// Executes a command, and compares its output.
+    pub(super) fn check(&mut self, shown: &Shown, eventually: bool) -> Result<(), String> {
+        let command = self.to_local(&shown.command);
+        if let Some((front, rest)) = background(&command) {
+            return self.run_in_background(front, rest, &shown.output);
         }
         let began = Instant::now();
         loop {
-            let said = self.say(&command);
-            let printed = self.there(&said.text);
-            if said.code == 0 && fits(&shown.output, &printed) {
+            let output = self.execute(&command);
+            let printed = self.to_chapter(&output.text);
+            if output.code == 0 && fits(&shown.output, &printed) {
                 return Ok(());
             }
             if !eventually || began.elapsed() > PATIENCE {
-                return Err(format!("it ended with {} and printed:\n{printed}", said.code));
+                return Err(format!("it exited with {} and printed:\n{printed}", output.code));
             }
         }
     }
 
-    /// Types commands whose output is not shown.
+    /// Executes commands whose output is not shown.
     pub(super) fn script(&mut self, text: &str) -> Result<(), String> {
-        let said = self.say(&self.here(text));
-        if said.code == 0 { Ok(()) } else { Err(format!("it ended with {}: {}", said.code, self.there(&said.text))) }
+        let output = self.execute(&self.to_local(text));
+        match output.code {
+            0 => Ok(()),
+            code => Err(format!("it exited with {code}: {}", self.to_chapter(&output.text))),
+        }
     }
 
-    /// A command that goes on beside the others. What it prints comes when it comes, and is looked at apart.
-    fn leave_running(&mut self, front: &str, rest: &str, shown: &[String]) -> Result<(), String> {
-        self.apart += 1;
-        let out = self.folder.path().join("apart").join(self.apart.to_string());
-        self.say(&format!("mkfifo {}", out.display()));
+    /// Starts a command in the background, and waits for its expected output.
+    fn run_in_background(&mut self, front: &str, rest: &str, shown: &[String]) -> Result<(), String> {
+        self.background += 1;
+        let out = self.folder.path().join("background").join(self.background.to_string());
+        self.execute(&format!("mkfifo {}", out.display()));
         let lines = lines_of(out.clone());
-        // Before the command, so that one which goes elsewhere by itself still does.
-        self.say(&format!(">{} 2>&1 {} &{rest}", out.display(), self.at_our_port(front)));
+        // The redirection comes first, so that one in the command itself takes precedence.
+        self.execute(&format!(">{} 2>&1 {} &{rest}", out.display(), self.with_port(front)));
         let (began, mut printed) = (Instant::now(), String::new());
-        while !begins(shown, &self.there(&printed)) {
+        while !begins(shown, &self.to_chapter(&printed)) {
             match lines.recv_timeout(PATIENCE.saturating_sub(began.elapsed())) {
                 Ok(line) => printed = printed + &line + "\n",
-                Err(_) => return Err(format!("it printed:\n{}", self.there(&printed))),
+                Err(_) => return Err(format!("it printed:\n{}", self.to_chapter(&printed))),
             }
         }
         Ok(())
     }
 
-    /// A server listens where the chapters say unless told otherwise; here somebody else may be there.
-    fn at_our_port(&self, command: &str) -> String {
+    /// Adds a free port to a server command, because the default port may be in use.
+    fn with_port(&self, command: &str) -> String {
         if command.contains("--listen") {
             return command.to_owned();
         }
         command.replace("windlass serve", &format!("windlass serve --listen 127.0.0.1:{}", self.port))
     }
 
-    /// The chapter's words as they are meant here.
-    fn here(&self, text: &str) -> String {
+    /// Replaces the port of the chapter by that of this shell.
+    fn to_local(&self, text: &str) -> String {
         text.replace(PORT, &self.port)
     }
 
-    /// What was printed here in the chapter's words.
-    fn there(&self, text: &str) -> String {
+    /// Replaces the port and the home folder of this shell by those of the chapter.
+    fn to_chapter(&self, text: &str) -> String {
         let home = self.path("").display().to_string();
         text.replace(&self.port, PORT).replace(home.trim_end_matches('/'), "/home/you")
     }
 
-    fn say(&mut self, command: &str) -> Said {
-        // Nothing reads what is typed next.
+    fn execute(&mut self, command: &str) -> CommandOutput {
+        // Without standard input, the command cannot read the next commands.
         writeln!(self.input, "{{ {command}\n}} </dev/null\nprintf '\\n%s %s\\n' '{OVER}' $?").unwrap();
         let mut lines = Vec::new();
         let began = Instant::now();
         loop {
             match self.lines.recv_timeout(PATIENCE.saturating_sub(began.elapsed())) {
                 Ok(line) => match line.strip_prefix(OVER) {
-                    Some(code) => return Said { code: code.trim().parse().unwrap(), text: lines.join("\n") },
+                    Some(code) => return CommandOutput { code: code.trim().parse().unwrap(), text: lines.join("\n") },
                     None if is_notice(&line) => {}
                     None => lines.push(line),
                 },
@@ -166,36 +169,36 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // The group, with whatever the chapter left running.
+        // The whole group, with the background commands.
         let group = format!("-{}", self.bash.id());
         let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
         let _ = self.bash.wait();
     }
 }
 
-/// What somebody writes into a pipe. It is read to its end, also if nobody listens any more: whoever writes is not to stop.
+/// The lines of a named pipe. It is read to its end even without a receiver, so that the writer does not block.
 fn lines_of(pipe: PathBuf) -> Receiver<String> {
-    let (say, lines) = channel();
+    let (sender, lines) = channel();
     std::thread::spawn(move || {
         let Ok(pipe) = std::fs::File::open(pipe) else { return };
-        BufReader::new(pipe).lines().map_while(Result::ok).for_each(|line| drop(say.send(line)));
+        BufReader::new(pipe).lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
     });
     lines
 }
 
-/// A command that is left running, `windlass serve & server=$!`: before the sign and after it.
-fn apart(command: &str) -> Option<(&str, &str)> {
+/// Splits a background command such as `windlass serve & server=$!` at the `&`.
+fn background(command: &str) -> Option<(&str, &str)> {
     let (front, rest) = command.rsplit_once(" &")?;
     let rest_is_simple = rest.is_empty() || rest.starts_with(' ') && rest.ends_with("=$!");
     (rest_is_simple && !front.ends_with('&')).then_some((front, rest))
 }
 
-/// What a shell says about its jobs, each in its own way.
+/// Whether a line is a message of the shell about its jobs.
 fn is_notice(line: &str) -> bool {
     line.contains("bash: line ") && ["Killed", "Terminated"].iter().any(|word| line.contains(word))
 }
 
-/// Another one for every shell, whether they are in one process or in several.
+/// A different port for every shell, in this process and in others.
 fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let length = u32::from(PORTS.end - PORTS.start);
@@ -209,10 +212,10 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn what_is_left_running_is_told_from_what_ends() {
-    assert_eq!(apart("windlass serve & server=$!"), Some(("windlass serve", " server=$!")));
-    assert_eq!(apart("windlass serve &"), Some(("windlass serve", "")));
-    assert_eq!(apart("curl 'a?b&c' && echo"), None);
-    assert_eq!(apart("a && b"), None);
+fn background_commands_are_recognized() {
+    assert_eq!(background("windlass serve & server=$!"), Some(("windlass serve", " server=$!")));
+    assert_eq!(background("windlass serve &"), Some(("windlass serve", "")));
+    assert_eq!(background("curl 'a?b&c' && echo"), None);
+    assert_eq!(background("a && b"), None);
     assert!(is_notice("bash: line 7: 123 Killed                  windlass serve") && !is_notice("Killed"));
 }

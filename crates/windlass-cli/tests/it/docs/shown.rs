@@ -1,17 +1,16 @@
-//! Whether what is printed is what a chapter shows. `…` stands for what differs from one day to the next: in a line for any
-//! text, alone on a line for any number of lines.
+//! Compares output with what a chapter shows. `…` matches any text within a line, and alone on a line any number of lines.
 
-/// What stands for anything.
+/// Matches anything.
 const ANY: &str = "…";
 
-/// Whether the output is as shown. JSON may be broken into lines for the reader.
+/// Whether the output is as shown. JSON may have other line breaks.
 pub(super) fn fits(shown: &[String], printed: &str) -> bool {
     let shown: Vec<&str> = trimmed(shown.iter().map(String::as_str));
     let printed: Vec<&str> = trimmed(printed.lines());
     lines_fit(&shown, &printed) || (is_json(&shown) && is_json(&printed) && json_fits(&shown, &printed))
 }
 
-/// Whether the output begins as shown: of something that goes on.
+/// Whether the output begins as shown, for a command that is still running.
 pub(super) fn begins(shown: &[String], printed: &str) -> bool {
     let shown: Vec<&str> = trimmed(shown.iter().map(String::as_str));
     let printed: Vec<&str> = trimmed(printed.lines());
@@ -60,7 +59,7 @@ fn json_fits(shown: &[&str], printed: &[&str]) -> bool {
 }
 
 #[test]
-fn dots_stand_for_what_differs() {
+fn an_ellipsis_matches_any_text() {
     let check = |shown: &str, printed: &str| {
         let shown: Vec<String> = shown.lines().map(str::to_owned).collect();
         fits(&shown, printed)

@@ -1,13 +1,14 @@
-//! Loops of an agent that lives outside and makes each of its calls as a run of its own: counted by session, over the calls
-//! that are handed in by name, in the order in which they end. Calls without a session are not looked at and cost nothing.
+//! Loop detection for agents outside of the runtime, which submit each of their calls as a run of its own. Calls are
+//! counted by session, over the calls that are submitted by name, in the order in which they end. Calls without a
+//! session are not counted and cost nothing.
 //!
-//! Judged when a call is handed in, by what its session was told before; those of a batch like those of a body. A call under
-//! a key that was used before is no new call and is not judged, and neither is a run that is taken up again: what was
-//! accepted is made. Each run counts once, however often it is suspended.
+//! A call is judged when it is submitted, by the earlier outcomes of its session; the calls of a batch are judged as in
+//! a body. A call under a key that was used before is not a new call and is not judged, nor is a run that is taken up
+//! again: a call that was accepted is made. Each run counts once, however often it is suspended.
 //!
-//! All of it is in memory and bounded. A restart forgets it, a session that was not heard of for long makes room for others,
-//! and one that was told nothing for a while ([`MEMORY`]) begins anew: a loop is quick, and whoever asks for the same thing
-//! every now and then, for as long as the session lasts, must not be refused for ever.
+//! All of it is in memory and bounded. A restart forgets it, the session that was not used for longest makes room for
+//! others, and a session without outcomes for a while ([`MEMORY`]) starts over. A loop is quick, and a client that
+//! repeats the same call only now and then must not be refused for the lifetime of the session.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,92 +17,92 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use super::{Key, Loops, limit};
+use super::{LoopKey, Loops, limit};
 use crate::call::ToolCall;
 use crate::id::RunId;
 use crate::kernel::Kernel;
-use crate::run::record::Told;
+use crate::run::record::OpOutcome;
 use crate::run::spent::nanos;
 use crate::tool::{Snapshot, ToolError};
 
-/// Sessions remembered at once, least recently used first to go: more than one process has agents at work, and a few
-/// kilobytes each at most.
+/// Sessions that are remembered at once; the least recently used goes first. This is more than the agents of one
+/// process, and each takes a few kilobytes at most.
 const SESSIONS: usize = 1_024;
 
-/// Runs of one session whose end is waited for. Suspended ones may be many, and cost nothing here beyond that.
+/// Runs of one session whose end is awaited. Suspended runs may be many, and cost nothing beyond this.
 const OPEN: usize = 64;
 
-/// How long what a session was told last counts towards a loop.
+/// How long the last outcome of a session counts towards a loop.
 pub(crate) const MEMORY: Duration = Duration::from_secs(600);
 
-/// What sessions were told lately.
+/// The recent outcomes of sessions.
 #[derive(Default)]
-pub(crate) struct SessionLoops(Mutex<Known>);
+pub(crate) struct SessionLoops(Mutex<SessionTable>);
 
 #[derive(Default)]
-struct Known {
-    sessions: FxHashMap<Arc<str>, Session>,
-    /// Counts uses, so that the least recent is known.
+struct SessionTable {
+    sessions: FxHashMap<Arc<str>, SessionHistory>,
+    /// Counts uses, to find the least recently used session.
     uses: u64,
 }
 
 #[derive(Default)]
-struct Session {
+struct SessionHistory {
     used: u64,
     loops: Loops,
-    /// The ticks when it was told something last.
-    told: u64,
-    /// Which calls its runs make that have not ended.
-    open: VecDeque<(RunId, Vec<Option<Key>>)>,
+    /// The ticks of its last outcome.
+    last_outcome: u64,
+    /// The calls of its runs that have not ended.
+    open: VecDeque<(RunId, Vec<Option<LoopKey>>)>,
 }
 
 impl SessionLoops {
     fn refusals(
         &self,
         session: &str,
-        keys: &[Option<Key>],
+        keys: &[Option<LoopKey>],
         now: u64,
         limit: impl Fn(&str) -> u32,
     ) -> Vec<Option<ToolError>> {
-        let known = self.0.lock();
-        let session = known.sessions.get(session).filter(|session| !session.is_past(now));
-        let refusal = |key: &Option<Key>| session?.loops.refusal(key.as_ref()?, &limit);
+        let table = self.0.lock();
+        let session = table.sessions.get(session).filter(|session| !session.is_past(now));
+        let refusal = |key: &Option<LoopKey>| session?.loops.refusal(key.as_ref()?, &limit);
         keys.iter().map(refusal).collect()
     }
 
-    /// What this run's calls come to counts once it has ended.
-    fn asked(&self, session: &Arc<str>, run: RunId, keys: Vec<Option<Key>>) {
+    /// Remembers the calls of a run. Their outcomes count once it has ended.
+    fn asked(&self, session: &Arc<str>, run: RunId, keys: Vec<Option<LoopKey>>) {
         if keys.iter().all(Option::is_none) {
             return;
         }
-        let mut known = self.0.lock();
-        let session = known.used(session);
+        let mut table = self.0.lock();
+        let session = table.used(session);
         if session.open.len() == OPEN {
             session.open.pop_front();
         }
         session.open.push_back((run, keys));
     }
 
-    fn ended(&self, session: &str, run: RunId, told: &[Told], now: u64) {
-        let mut known = self.0.lock();
-        let Some(session) = known.sessions.get_mut(session) else { return };
+    fn ended(&self, session: &str, run: RunId, outcomes: &[OpOutcome], now: u64) {
+        let mut table = self.0.lock();
+        let Some(session) = table.sessions.get_mut(session) else { return };
         let Some(place) = session.open.iter().position(|(open, _)| *open == run) else { return };
         let Some((_, keys)) = session.open.remove(place) else { return };
         if session.is_past(now) {
             session.loops = Loops::default();
         }
-        for (key, told) in keys.into_iter().zip(told) {
+        for (key, outcome) in keys.into_iter().zip(outcomes) {
             if let Some(key) = key {
-                session.loops.note(key, &told.result);
-                session.told = now;
+                session.loops.note(key, &outcome.result);
+                session.last_outcome = now;
             }
         }
     }
 }
 
-impl Known {
-    /// The session, which is the latest that was used.
-    fn used(&mut self, name: &Arc<str>) -> &mut Session {
+impl SessionTable {
+    /// The session, marked as the most recently used.
+    fn used(&mut self, name: &Arc<str>) -> &mut SessionHistory {
         self.uses += 1;
         if self.sessions.len() >= SESSIONS && !self.sessions.contains_key(name) {
             let oldest = self.sessions.iter().min_by_key(|(_, session)| session.used).map(|(name, _)| name.clone());
@@ -113,14 +114,14 @@ impl Known {
     }
 }
 
-impl Session {
+impl SessionHistory {
     fn is_past(&self, now: u64) -> bool {
-        now.saturating_sub(self.told) > nanos(MEMORY)
+        now.saturating_sub(self.last_outcome) > nanos(MEMORY)
     }
 }
 
 impl Kernel {
-    /// Why calls that are handed in together in a session are not made, each that would only go on with a loop.
+    /// For each of the calls submitted together in a session, why it is refused, if it would only continue a loop.
     pub(crate) fn loop_refusals<'c>(
         &self,
         session: Option<&Arc<str>>,
@@ -128,7 +129,7 @@ impl Kernel {
         calls: impl IntoIterator<Item = &'c ToolCall>,
     ) -> Vec<Option<ToolError>> {
         let Some(session) = session else { return Vec::new() };
-        let keys: Vec<_> = calls.into_iter().map(Key::of).collect();
+        let keys: Vec<_> = calls.into_iter().map(LoopKey::of).collect();
         self.loops.refusals(session, &keys, self.env.clock.ticks(), |tool| limit(&self.env.policy, snapshot, tool))
     }
 
@@ -142,14 +143,14 @@ impl Kernel {
     ) {
         let Some(session) = session else { return };
         let is_made = |index: usize| !refused.get(index).is_some_and(Option::is_some);
-        let keys = calls.into_iter().enumerate().map(|(index, call)| Key::of(call).filter(|_| is_made(index)));
+        let keys = calls.into_iter().enumerate().map(|(index, call)| LoopKey::of(call).filter(|_| is_made(index)));
         self.loops.asked(session, run, keys.collect());
     }
 
-    /// The run has its outcomes.
-    pub(crate) fn loop_ended(&self, session: Option<&Arc<str>>, run: RunId, told: &[Told]) {
+    /// Counts the outcomes of a run that has ended.
+    pub(crate) fn loop_ended(&self, session: Option<&Arc<str>>, run: RunId, outcomes: &[OpOutcome]) {
         if let Some(session) = session {
-            self.loops.ended(session, run, told, self.env.clock.ticks());
+            self.loops.ended(session, run, outcomes, self.env.clock.ticks());
         }
     }
 }
@@ -174,11 +175,11 @@ mod tests {
             Self { loops: SessionLoops::default(), now: 0, runs: 0 }
         }
 
-        fn key() -> Vec<Option<Key>> {
-            vec![Key::of(&ToolCall::new("look", json!({})))]
+        fn key() -> Vec<Option<LoopKey>> {
+            vec![LoopKey::of(&ToolCall::new("look", json!({})))]
         }
 
-        /// Makes the call, whatever it is told then, unless it is refused.
+        /// Makes the call, which returns `result`, unless it is refused.
         fn call(&mut self, session: &str, result: u32) -> bool {
             if self.loops.refusals(session, &Self::key(), self.now, |_| LOOP_LIMIT)[0].is_some() {
                 return false;
@@ -186,14 +187,14 @@ mod tests {
             self.runs = self.runs.wrapping_add(1);
             let (run, session) = (RunId::from_bytes([self.runs; 16]), Arc::from(session));
             self.loops.asked(&session, run, Self::key());
-            let told = Told {
+            let outcome = OpOutcome {
                 result: Ok(Arc::new(Output::value(json!(result)))),
                 at: Timestamp::default(),
                 times: Times::default(),
             };
-            // Told twice, as by a run that is taken up again: it counts once.
-            self.loops.ended(&session, run, std::slice::from_ref(&told), self.now);
-            self.loops.ended(&session, run, &[told], self.now);
+            // Reported twice, as by a run that is taken up again. It counts once.
+            self.loops.ended(&session, run, std::slice::from_ref(&outcome), self.now);
+            self.loops.ended(&session, run, &[outcome], self.now);
             true
         }
 
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn e13_sessions_are_counted_apart() {
+    fn e13_each_session_is_counted_by_itself() {
         let mut agent = Agent::new();
         assert_eq!(agent.calls("a", 20), LOOP_LIMIT);
         assert_eq!(agent.calls("b", 2), 2);
@@ -211,17 +212,17 @@ mod tests {
     }
 
     #[test]
-    fn e13_what_a_session_was_told_long_ago_does_not_count() {
+    fn e13_old_outcomes_of_a_session_do_not_count() {
         let mut agent = Agent::new();
         assert_eq!(agent.calls("a", 20), LOOP_LIMIT);
         agent.now += nanos(MEMORY);
         assert_eq!(agent.calls("a", 1), 0);
         agent.now += 1;
-        assert_eq!(agent.calls("a", 20), LOOP_LIMIT, "and from then on it does again");
+        assert_eq!(agent.calls("a", 20), LOOP_LIMIT, "it is counted again from then on");
     }
 
     #[test]
-    fn e13_what_is_kept_of_sessions_is_bounded() {
+    fn e13_the_memory_of_sessions_is_bounded() {
         let mut agent = Agent::new();
         assert_eq!(agent.calls("first", LOOP_LIMIT), LOOP_LIMIT);
         assert_eq!(agent.calls("second", LOOP_LIMIT), LOOP_LIMIT);
@@ -229,7 +230,7 @@ mod tests {
             agent.call(&n.to_string(), 1);
         }
         assert_eq!(agent.loops.0.lock().sessions.len(), SESSIONS);
-        assert!(!agent.call("second", 7), "still known");
+        assert!(!agent.call("second", 7), "still remembered");
         assert!(agent.call("first", 7), "the least recently used went first");
         for n in 0..200u8 {
             agent.loops.asked(&"open".into(), RunId::from_bytes([n; 16]), Agent::key());

@@ -75,7 +75,7 @@ mod with_cel {
         for (source, word) in [
             ("args.missing > 1", "there is no `missing`; ask first with has(…)"),
             ("args.name > 1", "convert first"),
-            ("args.cents + 1.5 > 1.0", "does not take a number and a number"),
+            ("args.cents + 1.5 > 1.0", "`+` does not take these; convert first"),
             ("args.huge + 1 > 0", "convert"),
             ("args.least - 1 < 0", "overflows"),
             ("-args.least > 0", "overflows"),
@@ -83,7 +83,11 @@ mod with_cel {
             ("args.cents / args.zero > 0", "divides by zero"),
             ("args.cents % args.zero > 0", "divides by zero"),
             ("args.list[9] == 1", "out of bounds"),
-            ("args.nothing.deep == 1", "convert"),
+            ("args.list[-1] == 3", "out of bounds"),
+            ("args.nothing.deep == 1", "only maps have fields, and `deep` is asked of something else"),
+            ("has(args.missing.deep)", "there is no `missing`"),
+            ("!has(args.nothing.deep)", "only maps have fields"),
+            ("size(1, 2) == 1", "`size` does not take these arguments"),
             ("args.cents", "a number, not true or false"),
             ("args", "a map, not true or false"),
             ("'true'", "a text, not true or false"),
@@ -101,19 +105,25 @@ mod with_cel {
         let deep = |open: &str, close: &str| open.repeat(40) + "1" + &close.repeat(40);
         for (source, position, word) in [
             ("", None, "empty"),
-            ("args.", Some((1, 6)), "no viable alternative"),
-            ("args.a >", Some((1, 9)), "mismatched input"),
+            ("args.", Some((1, 6)), "expected identifier after '.', found the end"),
+            ("args.a >", Some((1, 9)), "unexpected end of input"),
+            ("args.a > )", Some((1, 10)), "unexpected `)`"),
+            ("size(args.a", Some((1, 12)), "expected ')', found the end"),
             (
                 "args.a > 1 &&\n cent",
                 Some((2, 2)),
                 "there is no `cent`; an expression sees args, tool, session, history",
             ),
-            ("args.a.startswith('x')", Some((1, 18)), "there is no function `startswith`"),
-            ("now() > 1", Some((1, 4)), "there is no function `now`"),
-            ("timestamp(args.a) > 1", Some((1, 10)), "there is no function `timestamp`"),
-            ("9223372036854775808 > 1", Some((1, 1)), "invalid int literal"),
-            ("google.protobuf.Any{} == 1", Some((1, 20)), "message types"),
-            ("args.a == 'ü", Some((1, 11)), "token recognition"),
+            ("args.a.startswith('x')", Some((1, 8)), "there is no function `startswith`"),
+            ("now() > 1", Some((1, 1)), "there is no function `now`"),
+            ("timestamp(args.a) > 1", Some((1, 1)), "there is no function `timestamp`"),
+            ("9223372036854775808 > 1", Some((1, 1)), "overflows"),
+            ("google.protobuf.Any{} == 1", Some((1, 1)), "message types"),
+            ("args.a == 'ü", Some((1, 11)), "unexpected character"),
+            ("cel.bind(x, 1, x + x) == 2", Some((1, 5)), "there is no function `bind`"),
+            ("args.?a.optMap(x, x).hasValue()", Some((1, 9)), "there is no function `optMap`"),
+            ("[1].map(x, __result__ + __result__)", None, "a name of the CEL library"),
+            ("size(args)(1)", Some((1, 1)), "only functions can be called"),
             ("x > 1 || [1].all(x, x > 0)", Some((1, 1)), "there is no `x`"),
             ("[1].all(x, [1].all(y, [1].all(z, z > y)))", None, "more than 2 loops"),
             (&deep("(", ")"), None, "nests 40 deep"),
@@ -200,6 +210,13 @@ mod with_cel {
                     let _either = Expression::from(source.as_str()).evaluate(&Facts::of_args(args));
                 }
             }
+            for hidden in ["r'\\'", "// '\n"] {
+                for opened in ["(", "[", "{", "size(", "[1].all(x,", "!", "-", "true?", "1?1:"] {
+                    let text =
+                        hidden.to_owned() + &opened.repeat((limits::EXPRESSION_BYTES - hidden.len()) / opened.len());
+                    assert!(Expression::parse(&text).is_err(), "{text}");
+                }
+            }
             assert_eq!(Expression::from("args == args").evaluate(&Facts::of_args(&deep)), Ok(true));
             let chain = "1".to_owned() + &"+1".repeat(limits::EXPRESSION_DEPTH - 2) + " == 63";
             assert_eq!(Expression::from(chain.as_str()).evaluate(&Facts::of_args(&deep)), Ok(true));
@@ -207,6 +224,24 @@ mod with_cel {
             assert_eq!(Expression::from(nested.as_str()).evaluate(&Facts::of_args(&deep)), Ok(true));
         };
         small.spawn(run).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn w07_what_is_evaluated_on_the_callers_stack_needs_little_of_it() {
+        let run = || {
+            let deep = (0..15).fold(json!(1), |inner, _| json!({"x": [inner]}));
+            for source in [
+                "[args].map(x, x).map(x, x).map(x, x).map(x, x).map(x, x).map(x, x).map(x, x)[0] == args".to_owned(),
+                "dyn(".repeat(12) + "args" + &")".repeat(12) + " == args",
+                "[1].all(x, [1].all(y, ((((((x == y && args == args) || !true) && true) || false) && true) || false)))"
+                    .to_owned(),
+                "true ? ".repeat(13) + "args == args" + &" : false".repeat(13),
+                "!!!!!!!!!!!!(args == args)".to_owned(),
+            ] {
+                assert_eq!(Expression::parse(&source).unwrap().evaluate(&Facts::of_args(&deep)), Ok(true), "{source}");
+            }
+        };
+        std::thread::Builder::new().stack_size(200 << 10).spawn(run).unwrap().join().unwrap();
     }
 
     #[test]
@@ -219,6 +254,32 @@ mod with_cel {
         let problem = within.evaluate(&Facts::of_args(&some)).unwrap_err();
         assert!(problem.contains("looks at too much"), "{problem}");
         assert_eq!(Expression::from("args.list[59999] == 1").evaluate(&Facts::of_args(&many)), Ok(true));
+    }
+
+    #[test]
+    fn w07_loops_that_make_more_than_they_look_at_end_undecided() {
+        let args = json!({"text": "x".repeat(100), "list": vec![1; 2_000], "few": [0, 0]});
+        for (source, turns) in [
+            ("[args.text].map(x, x + x + x + x).map(x, x + x + x + x).map(x, x + x + x + x)", "size() == 1"),
+            ("[0].map(x, [x, x]).map(x, [x, x]).map(x, [x, x])", "all(x, x == x)"),
+            ("args.list.map(x, 0).filter(x, true)", "exists(x, x > 0)"),
+        ] {
+            let grown = source.to_owned() + &".map(x, [x, x])".repeat(22) + "." + turns;
+            let problem = Expression::from(grown.as_str()).evaluate(&Facts::of_args(&args)).unwrap_err();
+            assert!(problem.contains("looks at too much"), "{grown}: {problem}");
+            let plain = source.to_owned() + ".size() > 0";
+            assert_eq!(Expression::from(plain.as_str()).evaluate(&Facts::of_args(&args)), Ok(true), "{plain}");
+        }
+        let once = Expression::from("args.list.exists(x, 'a'.matches('(x{9}){9}'))");
+        assert_eq!(once.evaluate(&Facts::of_args(&args)), Ok(false), "one pattern is compiled once");
+        let pattern = "args.list.exists(x, 'a'.matches('(x{9}){9}' + string(x)))";
+        let varied = json!({"list": (0..2_000).collect::<Vec<_>>()});
+        let problem = Expression::from(pattern).evaluate(&Facts::of_args(&varied)).unwrap_err();
+        assert!(problem.contains("looks at too much"), "{problem}");
+        let long = json!({"list": [vec![0; 9_000]], "text": "x".repeat(500_000)});
+        let scan = "args.list[0].all(x, [args.text].all(y, !y.contains('y')))";
+        let problem = Expression::from(scan).evaluate(&Facts::of_args(&long)).unwrap_err();
+        assert!(problem.contains("looks at too much"), "{problem}");
     }
 
     #[test]

@@ -14,13 +14,14 @@ use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
 
+/// The artifacts, their references and the uploads in progress.
 #[derive(Default)]
-pub(super) struct Shelf {
+pub(super) struct ArtifactTable {
     blobs: BTreeMap<ArtifactId, Blob>,
-    /// When claims end.
+    /// The claims by the time when they end.
     ends: BTreeSet<(Timestamp, ArtifactId, Access)>,
     of_runs: BTreeMap<RunId, BTreeSet<ArtifactId>>,
-    uploads: BTreeMap<Upload, Open>,
+    uploads: BTreeMap<Upload, OpenUpload>,
     last: u64,
 }
 
@@ -29,13 +30,14 @@ struct Blob {
     size: u64,
     media_type: Option<Arc<str>>,
     pieces: Vec<Vec<u8>>,
-    /// Who uploaded it, and until when that alone keeps it.
+    /// The uploaders, and until when each upload alone keeps the content.
     claims: BTreeMap<Access, Timestamp>,
-    /// Who refers to it, and to whom else that shows it: a session, or a family by its first run.
+    /// The runs that refer to it, and who may read it because of each: a session, or a family by its first run.
     refs: BTreeMap<RunId, Access>,
 }
 
-struct Open {
+/// An upload in progress.
+struct OpenUpload {
     by: Access,
     until: Timestamp,
     hasher: ArtifactHasher,
@@ -43,8 +45,8 @@ struct Open {
     pieces: Vec<Vec<u8>>,
 }
 
-impl Shelf {
-    /// Whoever was uploading is dead.
+impl ArtifactTable {
+    /// Drops all uploads in progress, because their processes are dead.
     pub(super) fn owners_died(&mut self) {
         self.uploads.clear();
     }
@@ -52,7 +54,7 @@ impl Shelf {
     fn begin(&mut self, by: Access, until: Timestamp) -> Upload {
         self.last += 1;
         let upload = Upload(self.last);
-        let open = Open { by, until, hasher: ArtifactHasher::default(), size: 0, pieces: Vec::new() };
+        let open = OpenUpload { by, until, hasher: ArtifactHasher::default(), size: 0, pieces: Vec::new() };
         self.uploads.insert(upload, open);
         upload
     }
@@ -67,7 +69,7 @@ impl Shelf {
     }
 
     fn finish(&mut self, upload: Upload, media_type: Arc<str>) -> Result<Stored, StoreError> {
-        let Open { by, until, hasher, size, pieces } = self.uploads.remove(&upload).ok_or_else(no_upload)?;
+        let OpenUpload { by, until, hasher, size, pieces } = self.uploads.remove(&upload).ok_or_else(no_upload)?;
         let id = hasher.finish();
         let blob = self.blobs.entry(id).or_insert_with(|| Blob { size, pieces, ..Blob::default() });
         blob.media_type.get_or_insert(media_type);
@@ -88,7 +90,7 @@ impl Shelf {
         }
     }
 
-    /// The run is no longer kept.
+    /// Removes the references of a run that is no longer kept.
     pub(super) fn forget(&mut self, run: RunId) {
         for artifact in self.of_runs.remove(&run).unwrap_or_default() {
             if let Some(blob) = self.blobs.get_mut(&artifact) {
@@ -98,7 +100,7 @@ impl Shelf {
         }
     }
 
-    /// Drops it if nobody refers to it or claims it.
+    /// Deletes content that has neither references nor claims.
     fn collect(&mut self, artifact: ArtifactId) -> bool {
         let loose = self.blobs.get(&artifact).is_some_and(|blob| blob.refs.is_empty() && blob.claims.is_empty());
         loose && self.blobs.remove(&artifact).is_some()
@@ -120,8 +122,8 @@ impl Shelf {
 }
 
 impl Inner {
-    /// To whom a run shows what it refers to: its session, or else the family it belongs to, by the first run of it that
-    /// is known. `creation` is what is known of a run that is not there yet.
+    /// Who may read what a run refers to: its session, or without one its family, identified by the earliest ancestor
+    /// that is still known. `creation` describes a run that does not exist yet.
     fn scope(&self, run: RunId, creation: Option<&Creation>) -> Access {
         let mut at = run;
         let (mut session, mut parent) = match (creation, self.runs.get(&run)) {
@@ -137,7 +139,7 @@ impl Inner {
         session.map_or(Access::Run(at), Access::Session)
     }
 
-    /// The artifact, if it is there for whoever asks.
+    /// The content, if it exists and the reader has access.
     fn readable(&self, artifact: ArtifactId, by: &Access, creation: Option<&Creation>) -> Result<&Blob, StoreError> {
         let missing = StoreError::NoArtifact { artifact };
         let Some(blob) = self.artifacts.blobs.get(&artifact) else { return Err(missing) };
@@ -158,12 +160,12 @@ impl Inner {
         if may { Ok(blob) } else { Err(missing) }
     }
 
-    /// Refuses references to what is not there for whoever makes them.
+    /// Refuses references to artifacts that do not exist or that the referring run may not read.
     pub(super) fn check_refs(&self, changes: &[Change], guarded: Option<RunId>) -> Result<(), StoreError> {
         for change in changes {
             let Change::Refer { run, artifacts, by } = change else { continue };
             if guarded != Some(*run) && started(changes, *run).is_none() {
-                let why = "only the owner of a run, or whoever starts it, may say what it refers to";
+                let why = "only the owner of a run, or the commit that starts it, may set what it refers to";
                 return Err(StoreError::Invalid(why.to_owned()));
             }
             if guarded != Some(*run) && self.runs.contains_key(run) {
@@ -177,7 +179,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What was checked is done.
+    /// Adds references that have been checked.
     pub(super) fn refer(&mut self, run: RunId, artifacts: Vec<ArtifactId>) {
         let scope = self.scope(run, None);
         for artifact in artifacts {
@@ -190,7 +192,7 @@ impl Inner {
         let length = length.min(limits::ARTIFACT_PIECE);
         let Ok(offset) = usize::try_from(offset) else { return Ok(Vec::new()) };
         let (first, skip) = (offset / limits::ARTIFACT_PIECE, offset % limits::ARTIFACT_PIECE);
-        // A stretch as long as a piece touches two of them at most.
+        // A range as long as a piece covers at most two of them.
         let bytes = blob.pieces.iter().skip(first).take(2).flatten();
         Ok(bytes.skip(skip).take(length).copied().collect())
     }
@@ -203,7 +205,7 @@ fn started(changes: &[Change], run: RunId) -> Option<&Creation> {
     })
 }
 
-/// What this commit says of a run that it creates.
+/// The description of a run that this commit creates.
 fn created(changes: &[Change], guarded: Option<RunId>, run: RunId) -> Option<&Creation> {
     let own = changes.iter().find_map(|change| match change {
         Change::Create(creation) if guarded == Some(run) => Some(creation),

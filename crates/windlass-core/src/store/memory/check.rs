@@ -1,4 +1,4 @@
-//! Whether a commit is taken. Every refusal is decided before anything is changed.
+//! Decides whether a commit is accepted, before anything is changed.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use super::super::{Change, Commit, Creation, Guard, Message, StoreError, Turn};
 use super::Inner;
 use crate::id::RunId;
 
-/// What becomes of a commit that is not refused.
+/// What to do with a commit that is not refused.
 #[derive(PartialEq)]
-pub(super) enum Standing {
+pub(super) enum CommitCheck {
     New,
-    /// It was written before, and has its answer.
+    /// It was written before; answer it the same way.
     Repeated,
 }
 
 impl Inner {
-    pub(super) fn check(&self, commit: &Commit) -> Result<Standing, StoreError> {
+    pub(super) fn check(&self, commit: &Commit) -> Result<CommitCheck, StoreError> {
         let Guard::Owner { run, epoch, expected_seq } = commit.guard else {
             self.check_outsider(&commit.changes)?;
             self.check_creations(&commit.changes, None)?;
             self.check_refs(&commit.changes, None)?;
-            return Ok(Standing::New);
+            return Ok(CommitCheck::New);
         };
         let creation = commit.changes.iter().find_map(|change| match change {
             Change::Create(creation) => Some(creation),
@@ -37,7 +37,7 @@ impl Inner {
             }
             (Some(entry), _) if entry.summary => return Err(StoreError::Finished(run)),
             (Some(entry), _) if entry.repeats(expected_seq, creation, &commit.changes) => {
-                return Ok(Standing::Repeated);
+                return Ok(CommitCheck::Repeated);
             }
             (Some(entry), _) => entry.records.len() as u64,
         };
@@ -46,7 +46,7 @@ impl Inner {
         }
         self.check_creations(&commit.changes, creation.map(|creation| (run, creation)))?;
         self.check_refs(&commit.changes, Some(run))?;
-        Ok(Standing::New)
+        Ok(CommitCheck::New)
     }
 
     fn check_outsider(&self, changes: &[Change]) -> Result<(), StoreError> {
@@ -62,12 +62,12 @@ impl Inner {
                     }
                     let starts = |other: &Change| matches!(other, Change::Start { run: other, .. } if other == run);
                     if self.runs.contains_key(run) || !changes.iter().any(starts) {
-                        self.takes(*run, message, dedupe.as_ref())?;
+                        self.check_mail(*run, message, dedupe.as_ref())?;
                     }
                 }
                 Change::Start { .. } | Change::Refer { .. } => {}
                 _ => {
-                    let why = "an outsider may only write to mailboxes and start runs";
+                    let why = "a commit without an owner's epoch may only write to mailboxes and start runs";
                     return Err(StoreError::Invalid(why.to_owned()));
                 }
             }
@@ -75,7 +75,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Refuses runs whose key or turn is taken, by a run that is there or by one the same commit creates before it.
+    /// Refuses new runs whose key or turn is taken, by an existing run or by one that the same commit creates before
+    /// it.
     fn check_creations(&self, changes: &[Change], own: Option<(RunId, &Creation)>) -> Result<(), StoreError> {
         if let Some((_, creation)) = own {
             self.check_creation(creation, &[])?;
@@ -106,7 +107,7 @@ impl Inner {
             if let Some(taken) = same.or_else(|| self.keys.get(key)) {
                 return Err(StoreError::KeyTaken { run: *taken });
             }
-            if let Some(run) = self.spent(key) {
+            if let Some(run) = self.removed_run_of(key) {
                 return Err(StoreError::KeySpent { run });
             }
         }
@@ -120,8 +121,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether `run` takes a message.
-    pub(super) fn takes(&self, run: RunId, message: &Message, dedupe: Option<&Arc<str>>) -> Result<(), StoreError> {
+    /// Checks whether a run accepts a message.
+    pub(super) fn check_mail(
+        &self,
+        run: RunId,
+        message: &Message,
+        dedupe: Option<&Arc<str>>,
+    ) -> Result<(), StoreError> {
         self.runs.get(&run).ok_or(StoreError::NoSuchRun(run))?.refuse_mail(run, message, dedupe)
     }
 }

@@ -1,22 +1,22 @@
-//! One run in memory.
+//! The data of one run in memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::super::{Change, Claimed, Creation, Filter, KeyPlace, Mail, Message, StoreError};
+use super::super::{Change, Claimed, Creation, Filter, KeyPlace, Mail, Message, StateFilter, StoreError, Wants};
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::Record;
 use crate::run::state::{Doubt, Park, RunInfo, RunState};
 use crate::time::Timestamp;
 
-// Many fields: the columns of a run, as a database has them.
-pub(super) struct Entry {
+// Many fields: one for each column that a database would have.
+pub(super) struct RunRow {
     pub(super) tool: Arc<str>,
     pub(super) created: Timestamp,
-    /// When it finished.
+    /// When it ended.
     pub(super) ended: Option<Timestamp>,
-    /// Whether its journal is gone.
+    /// Whether only the summary is kept, without the journal.
     pub(super) summary: bool,
     pub(super) key: Option<Arc<str>>,
     pub(super) session: Option<Arc<str>>,
@@ -27,15 +27,20 @@ pub(super) struct Entry {
     pub(super) doubts: Vec<Doubt>,
     pub(super) parks: Vec<Park>,
     pub(super) keys: Vec<KeyPlace>,
+    /// Refused waits: the operation, what it asked for, and why it was refused.
+    pub(super) refusals: Vec<(Path, Wants, String)>,
     pub(super) mailbox: Mailbox,
-    pub(super) owner: Owner,
-    /// When it is due, if nobody drives it.
+    pub(super) owner: RunOwner,
+    /// How many owners left the run without shutting down cleanly.
+    pub(super) deaths: u64,
+    /// When the run is due, if no worker drives it.
     pub(super) wake: Option<Timestamp>,
     generation: u32,
-    /// Where the journal of this generation begins.
+    /// The index of the first record of this generation.
     base: usize,
 }
 
+/// The messages of a run.
 #[derive(Default)]
 pub(super) struct Mailbox {
     pub(super) mail: Vec<Mail>,
@@ -44,16 +49,18 @@ pub(super) struct Mailbox {
     dedupe: BTreeSet<Arc<str>>,
 }
 
-pub(super) struct Owner {
+/// The owner of a run.
+pub(super) struct RunOwner {
     pub(super) worker: WorkerId,
     pub(super) deaths: u64,
     pub(super) orderly: bool,
-    /// Whether all owners before it were dead when it claimed.
+    /// Whether all owners before it were dead when it claimed the run.
     pub(super) first: bool,
 }
 
 impl Mailbox {
-    /// Never back, and never beyond the latest message: that would lose the next one.
+    /// Sets the examined position. It never goes back, and never beyond the latest message, which would lose the next
+    /// one.
     pub(super) fn examine(&mut self, position: u64) {
         self.examined = self.examined.max(position.min(self.latest));
     }
@@ -62,20 +69,20 @@ impl Mailbox {
         self.mail.iter().filter(|mail| mail.position > position).cloned().collect()
     }
 
-    /// Whether it has, or has had, a message under this key.
+    /// Whether a message with this dedupe key has ever been accepted.
     pub(super) fn has_had(&self, dedupe: &str) -> bool {
         self.dedupe.contains(dedupe)
     }
 }
 
-impl Owner {
+impl RunOwner {
     pub(super) fn new(worker: WorkerId, deaths: u64, first: bool) -> Self {
         Self { worker, deaths, orderly: false, first }
     }
 }
 
-impl Entry {
-    pub(super) fn new(creation: Creation, epoch: u64, state: RunState, owner: Owner) -> Self {
+impl RunRow {
+    pub(super) fn new(creation: Creation, epoch: u64, state: RunState, owner: RunOwner) -> Self {
         let Creation { tool, at, key, session, parent, .. } = creation;
         Self {
             tool,
@@ -91,8 +98,10 @@ impl Entry {
             doubts: Vec::new(),
             parks: Vec::new(),
             keys: Vec::new(),
+            refusals: Vec::new(),
             mailbox: Mailbox::default(),
             owner,
+            deaths: 0,
             wake: None,
             generation: 0,
             base: 0,
@@ -109,21 +118,30 @@ impl Entry {
             doubts: self.doubts.clone(),
             parks: self.parks.clone(),
             epoch: self.epoch,
+            worker: self.owner.worker,
+            deaths: self.deaths,
             generation: self.generation,
             session: self.session.clone(),
             parent: self.parent.clone(),
         }
     }
 
-    /// `last` says what is known of the owner before the new one.
-    pub(super) fn claimed(&self, last: &Owner, owners_dead: bool, turn: bool) -> Claimed {
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The answer to a claim; `last` is the previous owner.
+    pub(super) fn claimed(&self, last: &RunOwner, was_running: bool, owners_dead: bool, turn: bool) -> Claimed {
         Claimed {
             epoch: self.epoch,
             generation: self.generation,
             seq: self.records.len() as u64,
             records: self.records.get(self.base..).map(<[Record]>::to_vec).unwrap_or_default(),
             mail: self.mailbox.mail.clone(),
+            mailed: self.mailbox.latest,
             owners_dead,
+            was_running,
+            places: Vec::new(),
             orderly: last.orderly,
             last: last.worker,
             turn,
@@ -134,7 +152,7 @@ impl Entry {
         }
     }
 
-    /// Keeps only what says that the run was there.
+    /// Drops everything except the summary.
     pub(super) fn summarize(&mut self) {
         self.summary = true;
         self.records = Vec::new();
@@ -147,18 +165,25 @@ impl Entry {
     }
 
     pub(super) fn matches(&self, filter: &Filter) -> bool {
-        match filter {
-            Filter::Queued => self.state == RunState::Queued,
-            Filter::Running => self.state == RunState::Running,
-            Filter::Suspended => matches!(self.state, RunState::Suspended { .. }),
-            Filter::Held => matches!(self.state, RunState::Held { .. }),
-            Filter::Finished => self.is_finished(),
-            Filter::Doubted => !self.doubts.is_empty(),
-            Filter::Inbox => !self.doubts.is_empty() || self.parks.iter().any(|park| park.on.needs_person()),
-            Filter::Session(session) => self.session.as_ref() == Some(session),
-            Filter::Children(parent) => self.parent.as_ref().is_some_and(|found| found.0 == *parent),
-            Filter::Tool(tool) => self.tool == *tool,
-            Filter::All => true,
+        let Filter { state, session, parent, tool, created_from, created_before } = filter;
+        state.is_none_or(|state| self.is_in(state))
+            && session.as_ref().is_none_or(|session| self.session.as_ref() == Some(session))
+            && parent.is_none_or(|parent| self.parent.as_ref().is_some_and(|found| found.0 == parent))
+            && tool.as_ref().is_none_or(|tool| self.tool == *tool)
+            && created_from.is_none_or(|from| self.created >= from)
+            && created_before.is_none_or(|before| self.created < before)
+    }
+
+    fn is_in(&self, state: StateFilter) -> bool {
+        match state {
+            StateFilter::Queued => self.state == RunState::Queued,
+            StateFilter::Running => self.state == RunState::Running,
+            StateFilter::Suspended => matches!(self.state, RunState::Suspended { .. }),
+            StateFilter::Held => matches!(self.state, RunState::Held { .. }),
+            StateFilter::Finished => self.is_finished(),
+            StateFilter::Ended(wanted) => matches!(self.state, RunState::Finished { ending } if ending == wanted),
+            StateFilter::InDoubt => !self.doubts.is_empty(),
+            StateFilter::Inbox => !self.doubts.is_empty() || self.parks.iter().any(|park| park.on.needs_person()),
         }
     }
 
@@ -182,7 +207,7 @@ impl Entry {
         self.mailbox.mail.push(Mail { position: self.mailbox.latest, message });
     }
 
-    /// A generation that has no records is continued by itself: resubmitting the commit that began it changes nothing.
+    /// A generation without records is not advanced, so that resubmitting the commit that began it changes nothing.
     pub(super) fn next_generation(&mut self) {
         if self.base != self.records.len() {
             self.generation += 1;
@@ -190,8 +215,8 @@ impl Entry {
         }
     }
 
-    /// Whether an earlier commit at `expected_seq` wrote exactly this one. Compared as JSON: records are rarely
-    /// resubmitted, and their errors have no equality of their own.
+    /// Whether an earlier commit at `expected_seq` wrote exactly this one. Compares JSON: resubmissions are rare, and
+    /// the errors in records do not implement `PartialEq`.
     pub(super) fn repeats(&self, expected_seq: u64, creation: Option<&Creation>, changes: &[Change]) -> bool {
         if creation.is_none() && expected_seq == self.records.len() as u64 {
             return false;
@@ -200,14 +225,14 @@ impl Entry {
             .iter()
             .flat_map(|change| if let Change::Append(records) = change { records.as_slice() } else { &[] })
             .collect();
-        let known = match creation {
+        let may_repeat = match creation {
             Some(creation) => expected_seq == 0 && creation.tool == self.tool && creation.at == self.created,
             None => !appended.is_empty(),
         };
         let start = usize::try_from(expected_seq).unwrap_or(usize::MAX);
-        let Some(there) = self.records.get(start..).filter(|_| known) else { return false };
+        let Some(stored) = self.records.get(start..).filter(|_| may_repeat) else { return false };
         let json = |record: &Record| serde_json::to_value(record).ok();
-        there.len() >= appended.len()
-            && appended.iter().zip(there).all(|(a, b)| json(a).is_some_and(|a| Some(a) == json(b)))
+        stored.len() >= appended.len()
+            && appended.iter().zip(stored).all(|(a, b)| json(a).is_some_and(|a| Some(a) == json(b)))
     }
 }

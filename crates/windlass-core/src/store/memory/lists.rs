@@ -1,7 +1,7 @@
 //! Lists of runs in memory.
 
 use super::super::{Counts, Filter};
-use super::{Entry, Inner};
+use super::{Inner, RunRow};
 use crate::id::RunId;
 use crate::run::state::{RunInfo, RunState};
 
@@ -22,9 +22,9 @@ impl Inner {
         self.keys.get(key).copied()
     }
 
-    fn sorted(&self, filter: &Filter) -> Vec<(RunId, &Entry)> {
+    fn sorted(&self, filter: &Filter) -> Vec<(RunId, &RunRow)> {
         let matching = self.runs.iter().filter(|(_, entry)| entry.matches(filter));
-        let mut found: Vec<(RunId, &Entry)> = matching.map(|(run, entry)| (*run, entry)).collect();
+        let mut found: Vec<(RunId, &RunRow)> = matching.map(|(run, entry)| (*run, entry)).collect();
         found.sort_unstable_by_key(|(run, _)| *run);
         found
     }
@@ -40,7 +40,7 @@ impl Inner {
                 RunState::Finished { .. } => &mut counts.finished,
             };
             *count += 1;
-            counts.inbox += u64::from(entry.matches(&Filter::Inbox));
+            counts.inbox += u64::from(entry.matches(&Filter::inbox()));
         }
         counts
     }

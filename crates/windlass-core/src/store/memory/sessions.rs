@@ -1,4 +1,4 @@
-//! Sessions in memory: whose turn it is, and what was recorded in which order.
+//! Sessions in memory: their turns, and the order of their records.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -10,15 +10,15 @@ use crate::id::RunId;
 #[derive(Default)]
 pub(super) struct Sessions {
     all: BTreeMap<Arc<str>, Session>,
-    /// Grows with every record of a session.
+    /// The position of the latest record of any session.
     position: u64,
 }
 
 #[derive(Default)]
 struct Session {
-    /// Turns that are not over; the first is the session's.
+    /// Turns that are not over; the first one is current.
     turns: VecDeque<RunId>,
-    /// Positions, and the records they stand for.
+    /// Records as position, run and sequence number.
     log: VecDeque<(u64, RunId, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl Sessions {
         }
     }
 
-    /// Refuses a turn that has turns before it.
+    /// Refuses a turn that has to wait for earlier turns.
     pub(super) fn refuse_early(&self, session: &Arc<str>, run: RunId) -> Result<(), StoreError> {
         let Some(found) = self.all.get(session) else { return Ok(()) };
         match found.turns.front() {
@@ -57,12 +57,12 @@ impl Sessions {
         self.all.entry(session.clone()).or_default().turns.push_back(run);
     }
 
-    /// A run is over; returns the turn that comes next, if it was one.
+    /// Ends a turn. Returns the next turn if the ended one was current.
     pub(super) fn end_turn(&mut self, session: &str, run: RunId) -> Option<RunId> {
         let turns = &mut self.all.get_mut(session)?.turns;
-        let place = turns.iter().position(|turn| *turn == run)?;
-        turns.remove(place);
-        turns.front().copied().filter(|_| place == 0)
+        let index = turns.iter().position(|turn| *turn == run)?;
+        turns.remove(index);
+        turns.front().copied().filter(|_| index == 0)
     }
 
     pub(super) fn log(&mut self, session: &Arc<str>, run: RunId, seqs: Range<u64>) {
@@ -73,14 +73,14 @@ impl Sessions {
         }
     }
 
-    /// What was recorded after `position`.
+    /// The records after `position`.
     pub(super) fn after(&self, session: &str, position: u64) -> impl Iterator<Item = (u64, RunId, u64)> {
         let log = self.all.get(session).map(|session| &session.log);
         let start = log.map_or(0, |log| log.partition_point(|(at, _, _)| *at <= position));
         log.into_iter().flat_map(move |log| log.range(start..).copied())
     }
 
-    /// The run is no longer kept.
+    /// Removes the records of a run that is no longer kept.
     pub(super) fn forget(&mut self, session: &str, run: RunId) {
         if let Some(found) = self.all.get_mut(session) {
             found.log.retain(|(_, other, _)| *other != run);

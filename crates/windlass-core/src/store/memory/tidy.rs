@@ -1,17 +1,17 @@
-//! Letting go of runs that ended long ago, or that somebody wants gone.
+//! Removes runs that ended long ago, and runs that an operator purges.
 
 use std::sync::Arc;
 
 use super::super::{Cutoffs, StoreError, Tidied};
-use super::{Entry, Inner};
+use super::{Inner, RunRow};
 use crate::id::RunId;
 use crate::limits;
 use crate::time::Timestamp;
 
-/// Runs one slice lets go of.
+/// The most runs that one call summarises, and the most that it removes.
 const SLICE: usize = 64;
 
-/// The key of a run that is gone.
+/// Marks the key of a removed run as taken.
 pub(super) struct Tombstone {
     pub(super) run: RunId,
     since: Timestamp,
@@ -31,26 +31,26 @@ impl Inner {
         self.free_keys(due);
         let swept = self.artifacts.sweep(now, limits::ARTIFACT_SWEEP);
         let (summarized, removed) = (summaries.len(), removals.len());
-        // What is gone may have been all that kept others.
+        // A removed run may have been the only reason to keep others.
         Tidied { summarized, removed, more: summarized + removed > 0 || swept.more }
     }
 
-    /// Runs that ended by then, the oldest first.
-    fn ended_by(&self, by: Option<Timestamp>, may: impl Fn(&Entry) -> bool) -> Vec<RunId> {
+    /// Runs that ended at or before `by`, the oldest first.
+    fn ended_by(&self, by: Option<Timestamp>, may: impl Fn(&RunRow) -> bool) -> Vec<RunId> {
         let Some(by) = by else { return Vec::new() };
-        let ended = |entry: &Entry| entry.ended.filter(|ended| *ended <= by && may(entry));
+        let ended = |entry: &RunRow| entry.ended.filter(|ended| *ended <= by && may(entry));
         let mut due: Vec<(Timestamp, RunId)> =
             self.runs.iter().filter_map(|(run, entry)| Some((ended(entry)?, *run))).collect();
         due.sort_unstable();
         due.into_iter().take(SLICE).map(|(_, run)| run).collect()
     }
 
-    fn may_lose_journal(&self, entry: &Entry) -> bool {
+    fn may_lose_journal(&self, entry: &RunRow) -> bool {
         let parent = entry.parent.as_ref().and_then(|parent| self.runs.get(&parent.0));
         entry.doubts.is_empty() && parent.is_none_or(|parent| parent.summary)
     }
 
-    fn is_parent_kept(&self, entry: &Entry) -> bool {
+    fn is_parent_kept(&self, entry: &RunRow) -> bool {
         entry.parent.as_ref().is_some_and(|parent| self.runs.contains_key(&parent.0))
     }
 
@@ -79,8 +79,8 @@ impl Inner {
         }
     }
 
-    /// The run that had a key and is gone.
-    pub(super) fn spent(&self, key: &Arc<str>) -> Option<RunId> {
+    /// The removed run that this key belonged to.
+    pub(super) fn removed_run_of(&self, key: &Arc<str>) -> Option<RunId> {
         self.tombstones.get(key).map(|tombstone| tombstone.run)
     }
 

@@ -1,4 +1,4 @@
-//! The model of the promise: what the world outside saw, and what of it must not be.
+//! The model of the guarantees: what the outside observed, and which observations are violations.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,33 +12,34 @@ use crate::id::RunId;
 use crate::path::Path;
 use crate::run::record::{Event, Record};
 use crate::run::reply::Signer;
-use crate::runtime::Resolved;
+use crate::runtime::ReplyResult;
 use crate::store::{Change, Claimed, Commit, Guard, StoreError};
 use crate::testing::sim::Sim;
 use crate::time::{Clock, Timestamp};
 
-/// What a record is known by.
-type Mark = (Path, Timestamp, Discriminant<Event>);
+/// Identifies a record.
+type RecordMark = (Path, Timestamp, Discriminant<Event>);
 
+/// The observations of a simulation.
 pub(super) struct Model {
     clock: Sim,
-    facts: Mutex<Facts>,
+    state: Mutex<ModelState>,
 }
 
 #[derive(Default)]
-struct Facts {
+struct ModelState {
     log: Vec<String>,
     problems: Vec<String>,
-    /// Short names, for the log.
+    /// Short names of runs, for the log.
     names: BTreeMap<RunId, usize>,
     effects: BTreeMap<String, Vec<Effect>>,
-    runs: BTreeMap<RunId, Known>,
+    runs: BTreeMap<RunId, RunModel>,
     /// Reply keys that were handed out.
     keys: BTreeMap<RunId, String>,
-    /// By run and reply key.
+    /// Answers by run and reply key.
     answers: BTreeMap<(RunId, String), Answers>,
-    /// What those were told whose answers did not count, with the reply key.
-    told: Vec<(RunId, String, Resolved)>,
+    /// The results of answers that did not count, with their reply key.
+    told: Vec<(RunId, String, ReplyResult)>,
 }
 
 struct Effect {
@@ -46,27 +47,27 @@ struct Effect {
     once: bool,
 }
 
-/// What is known of a run from the writes the store took.
+/// The state of a run according to the commits that the store accepted.
 #[derive(Default)]
-struct Known {
+struct RunModel {
     epoch: u64,
-    journal: Vec<Mark>,
-    /// Paths that are finished in this generation.
+    journal: Vec<RecordMark>,
+    /// Paths that have ended in this generation.
     finished: BTreeSet<Path>,
     /// Paths that are in doubt in this generation.
     doubted: BTreeSet<Path>,
-    /// Those that the store shows to people.
+    /// The doubts that the store lists.
     listed: BTreeSet<Path>,
 }
 
-/// What was said under one reply key.
+/// The answers with one reply key.
 #[derive(Default)]
 struct Answers {
-    said: Vec<Value>,
+    sent: Vec<Value>,
     accepted: Vec<Value>,
 }
 
-/// The idempotency key as the outside is given it.
+/// The idempotency key that outside systems get.
 fn as_used(key: &str) -> Cow<'_, str> {
     let parts: Vec<&str> = key.splitn(3, '.').collect();
     match parts[..] {
@@ -77,33 +78,33 @@ fn as_used(key: &str) -> Cow<'_, str> {
 
 impl Model {
     pub(super) fn new(clock: Sim) -> Self {
-        Self { clock, facts: Mutex::default() }
+        Self { clock, state: Mutex::default() }
     }
 
-    pub(super) fn say(&self, what: String) {
+    pub(super) fn log_line(&self, what: String) {
         let micros = self.clock.ticks() / 1_000;
-        self.facts.lock().log.push(format!("{micros:>12} µs  {what}"));
+        self.state.lock().log.push(format!("{micros:>12} µs  {what}"));
     }
 
-    /// Something that must not be.
+    /// Reports a violation.
     pub(super) fn problem(&self, what: String) {
-        self.say(format!("PROBLEM: {what}"));
-        self.facts.lock().problems.push(what);
+        self.log_line(format!("PROBLEM: {what}"));
+        self.state.lock().problems.push(what);
     }
 
     pub(super) fn problems(&self) -> Vec<String> {
-        self.facts.lock().problems.clone()
+        self.state.lock().problems.clone()
     }
 
     pub(super) fn log(&self) -> Vec<String> {
-        self.facts.lock().log.clone()
+        self.state.lock().log.clone()
     }
 
     /// A short name for a run.
     pub(super) fn name(&self, run: RunId) -> String {
-        let mut facts = self.facts.lock();
-        let next = facts.names.len();
-        format!("run {}", facts.names.entry(run).or_insert(next))
+        let mut state = self.state.lock();
+        let next = state.names.len();
+        format!("run {}", state.names.entry(run).or_insert(next))
     }
 
     pub(super) fn effect(&self, worker: &str, name: &str, key: &str, once: bool) {
@@ -111,10 +112,10 @@ impl Model {
         let run = key.split('.').next().and_then(|run| run.parse().ok());
         let of = run.map_or_else(|| key.to_owned(), |run| self.name(run));
         let place = key.split_once('.').map_or(key, |(_, place)| place);
-        self.say(format!("{worker} does {name} for {of} at {place}"));
+        self.log_line(format!("{worker} does {name} for {of} at {place}"));
         let count = {
-            let mut facts = self.facts.lock();
-            let effects = facts.effects.entry(key.to_owned()).or_default();
+            let mut state = self.state.lock();
+            let effects = state.effects.entry(key.to_owned()).or_default();
             effects.push(Effect { name: name.to_owned(), once });
             effects.iter().filter(|effect| effect.once).count()
         };
@@ -124,85 +125,88 @@ impl Model {
     }
 
     pub(super) fn happened(&self, key: &str) -> bool {
-        self.facts.lock().effects.contains_key(&*as_used(key))
+        self.state.lock().effects.contains_key(&*as_used(key))
     }
 
     /// How often an effect of this name happened for a run.
     pub(super) fn count(&self, run: RunId, name: &str) -> usize {
         let prefix = format!("{run}.");
-        let facts = self.facts.lock();
-        let of_run = facts.effects.iter().filter(|(key, _)| key.starts_with(&prefix));
+        let state = self.state.lock();
+        let of_run = state.effects.iter().filter(|(key, _)| key.starts_with(&prefix));
         of_run.flat_map(|(_, effects)| effects).filter(|effect| effect.name == name).count()
     }
 
-    /// The epoch in force and the length of the journal.
+    /// The current epoch and the length of the journal.
     pub(super) fn owner(&self, run: RunId) -> Option<(u64, u64)> {
-        self.facts.lock().runs.get(&run).map(|known| (known.epoch, known.journal.len() as u64))
+        self.state.lock().runs.get(&run).map(|run_model| (run_model.epoch, run_model.journal.len() as u64))
     }
 
     pub(super) fn claimed(&self, worker: &str, run: RunId, claimed: &Claimed) {
         let name = self.name(run);
-        self.say(format!("{worker} claims {name} under epoch {}", claimed.epoch));
-        let mut facts = self.facts.lock();
-        let known = facts.runs.entry(run).or_default();
-        known.epoch = claimed.epoch;
+        self.log_line(format!("{worker} claims {name} under epoch {}", claimed.epoch));
+        let mut state = self.state.lock();
+        let run_model = state.runs.entry(run).or_default();
+        run_model.epoch = claimed.epoch;
     }
 
-    /// The store answered a commit.
+    /// Called when the store has answered a commit.
     pub(super) fn written(&self, worker: &str, commit: &Commit, answer: &Result<(), StoreError>) {
         let Err(problem) = answer.as_ref().map_or(Ok(()), |()| self.take(commit)) else { return };
         self.problem(format!("{worker}: {problem}"));
     }
 
     fn take(&self, commit: &Commit) -> Result<(), String> {
-        let mut facts = self.facts.lock();
+        let mut state = self.state.lock();
         for change in &commit.changes {
             if let Change::Start { run, records, .. } = change {
-                facts.runs.entry(*run).or_insert_with(|| {
-                    let mut known = Known::default();
-                    known.append(records);
-                    known
+                state.runs.entry(*run).or_insert_with(|| {
+                    let mut run_model = RunModel::default();
+                    run_model.append(records);
+                    run_model
                 });
             }
         }
         let Guard::Owner { run, epoch, expected_seq } = commit.guard else { return Ok(()) };
-        let known = facts.runs.entry(run).or_default();
+        let run_model = state.runs.entry(run).or_default();
         let records: Vec<&Record> = appended(commit).collect();
-        let (from, len) = (usize::try_from(expected_seq).unwrap_or(usize::MAX), known.journal.len());
+        let (from, len) = (usize::try_from(expected_seq).unwrap_or(usize::MAX), run_model.journal.len());
         if from < len && !records.is_empty() {
-            // The identical commit again, or a journal that changed.
-            let same = records.iter().enumerate().all(|(i, record)| known.journal.get(from + i) == Some(&mark(record)));
+            // Either the identical commit again, or an attempt to change the journal.
+            let same =
+                records.iter().enumerate().all(|(i, record)| run_model.journal.get(from + i) == Some(&mark(record)));
             return if same { Ok(()) } else { Err(format!("record {from} of a journal of {len} was changed")) };
         }
-        if epoch < known.epoch {
-            return Err(format!("a write under epoch {epoch} was taken although epoch {} is in force", known.epoch));
+        if epoch < run_model.epoch {
+            return Err(format!(
+                "a write under epoch {epoch} was accepted although epoch {} is in force",
+                run_model.epoch
+            ));
         }
-        known.epoch = epoch;
+        run_model.epoch = epoch;
         if commit.changes.iter().any(|change| matches!(change, Change::Continue)) {
-            known.finished.clear();
-            known.doubted.clear();
+            run_model.finished.clear();
+            run_model.doubted.clear();
         }
-        let twice = known.append(records);
+        let twice = run_model.append(records);
         for change in &commit.changes {
             if let Change::Doubts(doubts) = change {
-                known.listed = doubts.iter().map(|doubt| doubt.path.clone()).collect();
+                run_model.listed = doubts.iter().map(|doubt| doubt.path.clone()).collect();
             }
         }
-        match (twice, known.doubted.difference(&known.listed).next()) {
+        match (twice, run_model.doubted.difference(&run_model.listed).next()) {
             (Some(path), _) => Err(format!("{path} has two results")),
-            (None, Some(path)) => Err(format!("{path} is in doubt, and nobody can see it")),
+            (None, Some(path)) => Err(format!("{path} is in doubt but is not listed")),
             (None, None) => Ok(()),
         }
     }
 
-    /// Compares what the store has with what it took.
+    /// Compares the journal in the store with the records it accepted.
     pub(super) fn compare(&self, run: RunId, journal: &[Record]) {
         let same = {
-            let facts = self.facts.lock();
-            facts
-                .runs
-                .get(&run)
-                .is_none_or(|known| known.journal.iter().eq(journal.iter().map(mark).collect::<Vec<_>>().iter()))
+            let state = self.state.lock();
+            state.runs.get(&run).is_none_or(|run_model| {
+                run_model.journal.iter().eq(journal.iter().map(mark).collect::<Vec<_>>().iter())
+            })
         };
         if !same {
             self.problem(format!("the journal of {} is not what was written", self.name(run)));
@@ -210,21 +214,21 @@ impl Model {
     }
 
     pub(super) fn hand_out(&self, run: RunId, key: String) {
-        self.facts.lock().keys.insert(run, key);
+        self.state.lock().keys.insert(run, key);
     }
 
     pub(super) fn handed_out(&self, run: RunId) -> Option<String> {
-        self.facts.lock().keys.get(&run).cloned()
+        self.state.lock().keys.get(&run).cloned()
     }
 
     pub(super) fn answering(&self, run: RunId, key: &str, value: &Value) {
-        self.facts.lock().answers.entry((run, key.to_owned())).or_default().said.push(value.clone());
+        self.state.lock().answers.entry((run, key.to_owned())).or_default().sent.push(value.clone());
     }
 
     pub(super) fn accepted(&self, run: RunId, key: &str, value: &Value) {
         let count = {
-            let mut facts = self.facts.lock();
-            let answers = facts.answers.entry((run, key.to_owned())).or_default();
+            let mut state = self.state.lock();
+            let answers = state.answers.entry((run, key.to_owned())).or_default();
             answers.accepted.push(value.clone());
             answers.accepted.len()
         };
@@ -233,21 +237,21 @@ impl Model {
         }
     }
 
-    /// Somebody answered, and it did not count.
-    pub(super) fn told(&self, run: RunId, key: &str, told: Resolved) {
-        self.facts.lock().told.push((run, key.to_owned(), told));
+    /// Records the result of an answer that did not count.
+    pub(super) fn told(&self, run: RunId, key: &str, told: ReplyResult) {
+        self.state.lock().told.push((run, key.to_owned(), told));
     }
 
-    /// Some reply key that was answered before.
+    /// A random reply key that was answered before.
     pub(super) fn answered(&self, choice: u64) -> Option<(RunId, String)> {
-        let facts = self.facts.lock();
-        let index = usize::try_from(choice % (facts.answers.len() as u64).max(1)).ok()?;
-        facts.answers.keys().nth(index).cloned()
+        let state = self.state.lock();
+        let index = usize::try_from(choice % (state.answers.len() as u64).max(1)).ok()?;
+        state.answers.keys().nth(index).cloned()
     }
 
-    /// Whoever was told what counts was told what the journal says.
+    /// Checks that the results of answers that did not count match the journal.
     pub(super) fn compare_told(&self, run: RunId, journal: &[Record], signer: &Signer) {
-        let told: Vec<_> = self.facts.lock().told.iter().filter(|(of, ..)| *of == run).cloned().collect();
+        let told: Vec<_> = self.state.lock().told.iter().filter(|(of, ..)| *of == run).cloned().collect();
         for (_, key, told) in told {
             let Some(address) = signer.open(&key).filter(|address| address.generation == 0) else { continue };
             let first = journal.iter().position(|record| matches!(record.event, Event::Continued { .. }));
@@ -256,33 +260,36 @@ impl Model {
                 _ => None,
             });
             let right = match (&told, result) {
-                (Resolved::Already(Ok(told)), Some(Ok(result))) => told.value == result.value,
-                (Resolved::Already(Err(told)), result) => {
+                (ReplyResult::Already(Ok(told)), Some(Ok(result))) => told.value == result.value,
+                (ReplyResult::Already(Err(told)), result) => {
                     matches!(result, Some(Err(error)) if error.to_string() == told.to_string())
                 }
-                (Resolved::Revoked { .. }, result) => !matches!(result, Some(Ok(_))),
+                (ReplyResult::Revoked { .. }, result) => !matches!(result, Some(Ok(_))),
                 _ => true,
             };
             if !right {
                 let name = self.name(run);
-                self.problem(format!("{name} at {} came to {result:?}, and an answer was told {told:?}", address.path));
+                self.problem(format!(
+                    "{name} at {} has the result {result:?}, but an answer got {told:?}",
+                    address.path
+                ));
             }
         }
     }
 
-    /// Whether this can be what a run was answered with.
+    /// Whether a run may have been answered with this value.
     pub(super) fn was_answered(&self, run: RunId, value: &Value) -> bool {
-        let facts = self.facts.lock();
-        let mut of_run = facts.answers.iter().filter(|((of, _), _)| *of == run).map(|(_, answers)| answers);
+        let state = self.state.lock();
+        let mut of_run = state.answers.iter().filter(|((of, _), _)| *of == run).map(|(_, answers)| answers);
         of_run.any(|answers| match answers.accepted.first() {
             Some(accepted) => accepted == value,
-            None => answers.said.contains(value),
+            None => answers.sent.contains(value),
         })
     }
 }
 
-impl Known {
-    /// The path that has a result already, if one has.
+impl RunModel {
+    /// Appends records. Returns a path that already had a result.
     fn append<'r>(&mut self, records: impl IntoIterator<Item = &'r Record>) -> Option<Path> {
         let mut twice = None;
         for record in records {
@@ -306,6 +313,6 @@ fn appended(commit: &Commit) -> impl Iterator<Item = &Record> {
     })
 }
 
-fn mark(record: &Record) -> Mark {
+fn mark(record: &Record) -> RecordMark {
     (record.path.clone(), record.at, std::mem::discriminant(&record.event))
 }

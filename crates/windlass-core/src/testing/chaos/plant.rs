@@ -1,5 +1,5 @@
-//! Bugs planted on purpose: a test of the tester. They are planted in the simulated world around the kernel, so that the
-//! kernel itself has none; outside of this crate's own tests there are none at all.
+//! Bugs that are planted on purpose, to test the simulator itself. They are in the simulated world around the kernel,
+//! and exist only in the tests of this crate.
 
 /// A bug that the simulator must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,15 +8,18 @@ pub(super) enum Plant {
     SkipIntent,
     /// The store acknowledges the end of a run before it is durable.
     AnswerEarly,
-    /// The store takes writes of an owner that lost the run.
+    /// The store accepts writes of an owner that lost the run.
     StaleEpoch,
-    /// A suspended run is written down as having examined what it never saw.
+    /// A suspended run records that it examined messages that it never saw.
     LoseExamined,
-    /// Every generation uses the keys of the first.
+    /// Every generation uses the idempotency keys of the first.
     ReuseKeys,
-    /// A run that is taken up shows none of its doubts until it comes to them again.
+    /// A claimed run lists none of its doubts until it reaches them again.
     ForgetDoubts,
-    /// The roster forgets what is asked for while a run is taken up: a lost wake-up.
+    /// Shared admission grants a key that another operation holds.
+    DoubleGrant,
+    /// The roster drops the request for a run that was found due while its previous owner was still here: a lost
+    /// wake-up.
     #[cfg_attr(not(test), expect(dead_code, reason = "planted in the kernel by its own tests"))]
     ForgetRequests,
 }
@@ -26,7 +29,7 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Plant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a bug in everything this thread does from now on.
+/// Plants a bug for everything this thread does from now on.
 #[cfg(test)]
 pub(super) fn plant(plant: Option<Plant>) {
     PLANTED.set(plant);
@@ -38,7 +41,7 @@ pub(super) fn planted(plant: Plant) -> bool {
     PLANTED.get() == Some(plant)
 }
 
-/// Whether this bug is planted: it is not.
+/// Outside of tests no bug is planted.
 #[cfg(not(test))]
 #[inline(always)]
 pub(super) const fn planted(_: Plant) -> bool {

@@ -1,11 +1,11 @@
-//! The tools of the simulated world: one of every kind, each acting on the outside where it says so.
+//! The tools of the simulated world, one of every kind.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::line::Line;
+use super::link::WorkerLink;
 use crate::call::{Attempt, Call, ToolCall, ToolRef};
 use crate::ctx::{Ctx, First2, Handle, park};
 use crate::id::RunId;
@@ -14,33 +14,37 @@ use crate::tool::{Artifact, Effect, Reconciled, Reply, Tool, ToolError};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// What the outside may ask for.
+/// The tools that clients start.
 pub(super) const NAMES: &[&str] = &[
     "look", "set", "pay", "send", "manager", "listener", "parent", "saga", "counter", "guarded", "office", "archive",
-    "twins", "shift",
+    "twins", "shift", "press",
 ];
 
-/// How many numbers whoever receives some receives.
+/// The session of every run of `press`, whose attempts exclude each other.
+pub(super) const SESSION: &str = "shop";
+
+/// How many numbers `listener` and `counter` receive.
 pub(super) const NUMBERS: usize = 3;
 
-pub(super) fn tools(line: &Arc<Line>) -> Vec<Tool> {
-    let guarded = reconciled(line, "guarded").with(|spec| spec.guards.approval = Approval::Always);
+pub(super) fn tools(link: &Arc<WorkerLink>) -> Vec<Tool> {
+    let guarded = reconciled(link, "guarded").with(|spec| spec.guards.approval = Approval::Always);
     vec![
-        atomic(line, "look", false).effect(Effect::Readonly),
-        atomic(line, "set", false).effect(Effect::Idempotent),
-        reconciled(line, "pay"),
-        atomic(line, "send", true),
+        atomic(link, "look", false).effect(Effect::Readonly),
+        atomic(link, "set", false).effect(Effect::Idempotent),
+        reconciled(link, "pay"),
+        atomic(link, "send", true),
         guarded,
-        office(line),
+        office(link),
         manager(),
         listener(),
         parent(),
         napper(),
-        saga(line),
+        saga(link),
         counter(),
-        archive(line),
+        archive(link),
         twins(),
         shift(),
+        press(link),
     ]
 }
 
@@ -48,27 +52,27 @@ fn call(name: &str) -> ToolCall {
     ToolCall::<Value>::to(ToolRef::Name(name.into()), json!({}))
 }
 
-fn atomic(line: &Arc<Line>, name: &'static str, once: bool) -> Tool {
-    let line = line.clone();
+fn atomic(link: &Arc<WorkerLink>, name: &'static str, once: bool) -> Tool {
+    let link = link.clone();
     Tool::with_call(name, "acts", move |call: Call, _: Value| {
-        let line = line.clone();
+        let link = link.clone();
         async move {
-            line.effect(name, &call.idempotency_key(), once).await;
+            link.effect(name, &call.idempotency_key(), once).await;
             Ok(json!("done"))
         }
     })
 }
 
-fn reconciled(line: &Arc<Line>, name: &'static str) -> Tool {
-    let tool = atomic(line, name, true);
-    let line = line.clone();
+fn reconciled(link: &Arc<WorkerLink>, name: &'static str) -> Tool {
+    let tool = atomic(link, name, true);
+    let link = link.clone();
     tool.reconcile(move |call| {
-        let happened = line.model.happened(&call.idempotency_key());
+        let happened = link.model.happened(&call.idempotency_key());
         async move { Ok(if happened { Reconciled::Happened(json!("done")) } else { Reconciled::DidNotHappen }) }
     })
 }
 
-/// Holds the till while it acts, sleeps, and acts again.
+/// Holds the key `till` while it acts, sleeps, and acts again.
 fn shift() -> Tool {
     let tool = Tool::durable_fn("shift", "holds the till", |mut ctx: Ctx, _: Value| async move {
         ctx.call(call("pay")).await?;
@@ -79,37 +83,46 @@ fn shift() -> Tool {
     tool.key("'till'".into())
 }
 
-/// Its answer comes later, by the key it hands out.
-fn office(line: &Arc<Line>) -> Tool {
-    let line = line.clone();
+/// One attempt at a time in its session, and at most five per second.
+fn press(link: &Arc<WorkerLink>) -> Tool {
+    let tool = atomic(link, "press", false).effect(Effect::Idempotent);
+    tool.with(|spec| {
+        spec.limits.in_flight = Some(1);
+        spec.limits.per_second = Some(5);
+    })
+}
+
+/// Answers later, with the reply key it hands out.
+fn office(link: &Arc<WorkerLink>) -> Tool {
+    let link = link.clone();
     Tool::with_call("office", "asks", move |call: Call, _: Value| {
-        let line = line.clone();
+        let link = link.clone();
         async move {
-            line.model.hand_out(call.run(), call.reply_key());
-            line.effect("office", &call.idempotency_key(), true).await;
+            link.model.hand_out(call.run(), call.reply_key());
+            link.effect("office", &call.idempotency_key(), true).await;
             Ok(Reply::<Value>::later().within(2 * HOUR))
         }
     })
 }
 
-/// What `archive` stores in a run.
+/// The content that `archive` stores for a run.
 pub(super) fn archived(run: RunId) -> Vec<u8> {
     format!("what run {run} made").into_bytes()
 }
 
-/// Stores something, acts, and returns what it stored.
-fn archive(line: &Arc<Line>) -> Tool {
-    let line = line.clone();
+/// Stores an artifact, acts, and returns the artifact.
+fn archive(link: &Arc<WorkerLink>) -> Tool {
+    let link = link.clone();
     Tool::durable_fn("archive", "stores, and acts", move |mut ctx: Ctx, _: Value| {
-        let line = line.clone();
+        let link = link.clone();
         async move {
             let store = move |a: Attempt| {
-                let line = line.clone();
+                let link = link.clone();
                 async move {
                     let bytes = archived(a.run());
                     let mut file = a.new_artifact("text/plain");
                     file.write(&bytes[..5]).await?;
-                    line.effect("archive", &a.key(), false).await;
+                    link.effect("archive", &a.key(), false).await;
                     file.write(&bytes[5..]).await?;
                     Ok(file.finish().await?)
                 }
@@ -121,6 +134,7 @@ fn archive(line: &Arc<Line>) -> Tool {
     })
 }
 
+/// Waits for an answer or two hours, then acts.
 fn manager() -> Tool {
     Tool::durable_fn("manager", "waits, and acts", |mut ctx: Ctx, _: Value| async move {
         let word = match ctx.wait::<u64>("word").within(2 * HOUR).await {
@@ -132,7 +146,7 @@ fn manager() -> Tool {
     })
 }
 
-/// Two at once that only a person can settle.
+/// Makes two calls at once whose doubts only a person can settle.
 fn twins() -> Tool {
     Tool::durable_fn("twins", "sends twice", |mut ctx: Ctx, _: Value| async move {
         let (a, b) = ctx.call_all((call("send"), call("send"))).await?;
@@ -174,25 +188,25 @@ fn parent() -> Tool {
     })
 }
 
-/// Does two things, and undoes them if it is told an odd number.
-fn saga(line: &Arc<Line>) -> Tool {
-    let line = line.clone();
+/// Performs two steps, and undoes them if it is answered with an odd number.
+fn saga(link: &Arc<WorkerLink>) -> Tool {
+    let link = link.clone();
     Tool::durable_fn("saga", "does and undoes", move |mut ctx: Ctx, _: Value| {
-        let line = line.clone();
+        let link = link.clone();
         async move {
             for name in ["seat", "room"] {
-                let (done, undone) = (line.clone(), line.clone());
+                let (done, undone) = (link.clone(), link.clone());
                 ctx.step(name, move |a| {
-                    let line = done.clone();
+                    let link = done.clone();
                     async move {
-                        line.effect(name, &a.key(), true).await;
+                        link.effect(name, &a.key(), true).await;
                         Ok(json!("done"))
                     }
                 })
                 .undo(move |_: Value, a| {
-                    let line = undone.clone();
+                    let link = undone.clone();
                     async move {
-                        line.effect(&format!("no {name}"), &a.key(), true).await;
+                        link.effect(&format!("no {name}"), &a.key(), true).await;
                         Ok(())
                     }
                 })
@@ -204,7 +218,7 @@ fn saga(line: &Arc<Line>) -> Tool {
     })
 }
 
-/// One generation for each number.
+/// Receives one number in each generation.
 fn counter() -> Tool {
     let counter = Tool::durable_fn("counter", "counts", |mut ctx: Ctx, args: Value| async move {
         let mut heard: Vec<Value> = args["heard"].as_array().cloned().unwrap_or_default();

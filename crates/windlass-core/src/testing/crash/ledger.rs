@@ -1,32 +1,32 @@
-//! What the world outside knows of a process that may die.
+//! What outside systems record about a process that may die.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::life::Life;
+use super::life::ProcessLife;
 
-/// The world outside: counts effects, and outlives the process.
+/// The outside systems: counts effects, and survives the process. Clones share it.
 #[derive(Clone)]
-pub struct Ledger(Arc<Books>);
+pub struct Ledger(Arc<LedgerState>);
 
-struct Books {
-    effects: Mutex<BTreeMap<String, Effects>>,
+struct LedgerState {
+    effects: Mutex<BTreeMap<String, EffectCount>>,
     keys: Mutex<BTreeSet<String>>,
     notes: Mutex<BTreeMap<String, String>>,
-    life: Mutex<Option<Arc<Life>>>,
+    life: Mutex<Option<Arc<ProcessLife>>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Effects {
+pub(super) struct EffectCount {
     pub(super) once: bool,
     pub(super) count: u32,
 }
 
 impl Ledger {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Books {
+        Self(Arc::new(LedgerState {
             effects: Mutex::default(),
             keys: Mutex::default(),
             notes: Mutex::default(),
@@ -34,21 +34,21 @@ impl Ledger {
         }))
     }
 
-    /// Whose life the effects are part of.
-    pub(super) fn lives(&self, life: Option<Arc<Life>>) {
+    /// Sets the life of the process that effects belong to.
+    pub(super) fn set_life(&self, life: Option<Arc<ProcessLife>>) {
         *self.0.life.lock() = life;
     }
 
-    pub(super) fn effects(&self) -> BTreeMap<String, Effects> {
+    pub(super) fn effects(&self) -> BTreeMap<String, EffectCount> {
         self.0.effects.lock().clone()
     }
 
-    /// An effect that must happen exactly as often as in the undisturbed run, done under an idempotency key.
+    /// Performs an effect with an idempotency key. It must happen exactly as often as in the undisturbed run.
     pub async fn once(&self, name: &str, key: &str) {
         self.effect(name, Some(key)).await;
     }
 
-    /// An effect that may be repeated when a crash falls between its start and its record.
+    /// Performs an effect that may be repeated if the process dies between its start and its record.
     pub async fn repeatable(&self, name: &str) {
         self.effect(name, None).await;
     }
@@ -72,17 +72,17 @@ impl Ledger {
         self.0.keys.lock().extend(key.map(str::to_owned));
     }
 
-    /// Whether a once effect happened under this key: what a tool's `reconcile` asks the outside for.
+    /// Whether an effect with this idempotency key happened. A tool's `reconcile` asks this.
     pub fn happened(&self, key: &str) -> bool {
         self.0.keys.lock().contains(key)
     }
 
-    /// Keeps something outside, such as a reply key that was handed out. The first word under a name stays.
+    /// Keeps a text outside, such as a reply key that was handed out. The first text for a name is kept.
     pub fn write_down(&self, name: &str, text: impl Into<String>) {
         self.0.notes.lock().entry(name.to_owned()).or_insert_with(|| text.into());
     }
 
-    /// What was written down under this name.
+    /// The text that was kept for this name.
     pub fn look_up(&self, name: &str) -> Option<String> {
         self.0.notes.lock().get(name).cloned()
     }

@@ -1,4 +1,4 @@
-//! One life of a process, and the store as it sees it.
+//! One life of a process, and its view of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,19 +10,19 @@ use crate::testing::sim::Sim;
 use crate::testing::{Around, Asked, Request};
 
 /// One life of the process.
-pub(super) struct Life {
+pub(super) struct ProcessLife {
     pub(super) sim: Sim,
     die_at: Option<usize>,
     passed: AtomicUsize,
     dead: AtomicBool,
     buried: AtomicBool,
     pub(super) log: Mutex<Vec<String>>,
-    /// Answers that never come.
-    graves: Mutex<Vec<Promise<()>>>,
+    /// Promises that are never answered.
+    unanswered: Mutex<Vec<Promise<()>>>,
 }
 
-impl Life {
-    /// A life that ends at this point, or by itself.
+impl ProcessLife {
+    /// A life that ends at this crash point, or by itself.
     pub(super) fn new(sim: Sim, die_at: Option<usize>) -> Self {
         Self {
             sim,
@@ -31,7 +31,7 @@ impl Life {
             dead: AtomicBool::new(false),
             buried: AtomicBool::new(false),
             log: Mutex::default(),
-            graves: Mutex::default(),
+            unanswered: Mutex::default(),
         }
     }
 
@@ -39,27 +39,27 @@ impl Life {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// The poll in which it died is over.
-    pub(super) fn over(&self) {
+    /// Called when the poll in which the process died has returned.
+    pub(super) fn last_poll_ended(&self) {
         self.buried.store(true, Ordering::Release);
     }
 
-    /// What happened in it so far.
-    pub(super) fn told(&self) -> String {
+    /// The log of this life so far.
+    pub(super) fn log_text(&self) -> String {
         self.log.lock().join("\n  ")
     }
 
-    /// Nobody will ever be answered; returns what happened.
+    /// Drops the promises that are never answered, and returns the log.
     pub(super) fn close(&self) -> Vec<String> {
-        self.graves.lock().clear();
+        self.unanswered.lock().clear();
         std::mem::take(&mut self.log.lock())
     }
 
-    /// Counts a point; true if the process dies at it.
+    /// Counts a crash point; true if the process dies at it.
     fn dies(&self, what: &str) -> bool {
         if self.dead.load(Ordering::Acquire) {
-            // The poll in which the process died cannot be cut short, but nothing in it reaches the outside any more.
-            // Whatever comes after that poll is a ghost.
+            // The poll in which the process died cannot be interrupted, but nothing of it reaches the outside. Anything
+            // after that poll is an error.
             if self.buried.load(Ordering::Acquire) {
                 self.log.lock().push(format!("AFTER DEATH: {what}"));
             }
@@ -83,24 +83,24 @@ impl Life {
 
     fn never(&self) -> Ticket<()> {
         let (promise, ticket) = Promise::pair();
-        self.graves.lock().push(promise);
+        self.unanswered.lock().push(promise);
         ticket
     }
 }
 
-/// The store as a process sees it whose life may end at any commit.
-pub(super) struct Mortal {
+/// The store of a process that may die at any commit.
+pub(super) struct MortalStore {
     pub(super) inner: Arc<dyn Store>,
-    pub(super) life: Arc<Life>,
+    pub(super) life: Arc<ProcessLife>,
 }
 
-impl Around for Mortal {
+impl Around for MortalStore {
     fn inner(&self) -> &dyn Store {
         &*self.inner
     }
 
     fn commit(&self, commit: Commit) -> Answer<()> {
-        // After its death a process still unwinds here; what it says no longer reaches the disk.
+        // After its death the process still runs to the end of the poll, but its commits do not reach the disk.
         if self.life.dead.load(Ordering::Acquire) || self.life.dies("before commit") {
             return Answer::Wait(self.life.never());
         }
@@ -112,7 +112,7 @@ impl Around for Mortal {
                 let life = self.life.clone();
                 ticket.then(move |answer| {
                     if life.dead.load(Ordering::Acquire) || life.dies("after commit") {
-                        life.graves.lock().push(promise);
+                        life.unanswered.lock().push(promise);
                     } else {
                         promise.answer(answer);
                     }
@@ -122,7 +122,7 @@ impl Around for Mortal {
         }
     }
 
-    /// A write other than a commit: the process may die before it, and after it without having been told.
+    /// Writes other than commits: the process may die before them, or after them without getting the answer.
     fn ask<'a, T: Send + 'a>(
         &'a self,
         request: Request,
@@ -132,6 +132,7 @@ impl Around for Mortal {
             Request::BeginUpload => "the beginning of an upload",
             Request::AppendUpload => "a piece of an upload",
             Request::FinishUpload => "the end of an upload",
+            Request::ClaimDue => "a claim of due runs",
             _ => return ask(&*self.inner),
         };
         if self.life.is_dead() || self.life.dies(&format!("before {what}")) {

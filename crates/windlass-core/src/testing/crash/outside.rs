@@ -1,4 +1,4 @@
-//! Whoever answers, decides, connects, signals and cancels from outside, while the process may die at any moment.
+//! Clients that answer, decide, connect, signal and cancel from outside, while the process may die at any moment.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -8,40 +8,40 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Ledger;
-use super::life::Life;
+use super::life::ProcessLife;
 use crate::id::RunId;
 use crate::run::state::{Blocked, RunState};
-use crate::runtime::{Awaited, Resolved, Runtime};
+use crate::runtime::{Awaited, ReplyResult, Runtime};
 use crate::store::{Filter, Resolution};
 use crate::testing::sim::block_on;
 use crate::time::Clock;
 
-/// The world outside a process: it gets a turn whenever nothing else can move without time passing, in every life again.
+/// The outside of a process. It gets a turn whenever nothing can happen without time passing, in every life again.
 ///
-/// What it says counts once: it answers only what waits, and signals and cancels once in each life of the process, as
-/// a sender does who cannot know what became of a message and sends it again.
+/// It answers only what waits. It signals and cancels once in each life of the process, like a sender that does not
+/// know whether its message arrived and sends it again.
 pub struct Outside<'m> {
-    pub(super) life: &'m Life,
+    pub(super) life: &'m ProcessLife,
     pub(super) runtime: &'m Runtime,
     pub(super) ledger: &'m Ledger,
-    /// What was said in this life already.
-    pub(super) said: &'m RefCell<BTreeSet<String>>,
-    /// Whether anything was said in this turn that was not said before.
+    /// What was done in this life already.
+    pub(super) done_before: &'m RefCell<BTreeSet<String>>,
+    /// Whether anything new was done in this turn.
     pub(super) acted: Cell<bool>,
 }
 
 impl Outside<'_> {
-    /// What the world outside keeps.
+    /// The records of the outside systems.
     pub fn ledger(&self) -> &Ledger {
         self.ledger
     }
 
-    /// How long the story has been going on.
+    /// How much virtual time has passed since the start of the history.
     pub fn time(&self) -> Duration {
         Duration::from_nanos(self.life.sim.ticks())
     }
 
-    /// The run that the scenario's calls started, once there is one.
+    /// The run of the scenario's calls, once it exists.
     pub fn root(&self) -> Option<RunId> {
         block_on(root(self.runtime))
     }
@@ -62,26 +62,26 @@ impl Outside<'_> {
         }
     }
 
-    /// Answers by reply key.
-    pub fn resolve(&self, key: &str, resolution: Resolution) -> Option<Resolved> {
+    /// Answers with a reply key. `None` if it failed or the process died.
+    pub fn resolve(&self, key: &str, resolution: Resolution) -> Option<ReplyResult> {
         let key = key.to_owned();
         let told = self.act(move |runtime| async move { runtime.resolve(&key, resolution).await })?.ok();
-        self.acted.set(self.acted.get() || matches!(told, Some(Resolved::Accepted)));
+        self.acted.set(self.acted.get() || matches!(told, Some(ReplyResult::Accepted)));
         told
     }
 
-    /// Decides about every call that waits for approval.
+    /// Approves or denies every call that waits for approval.
     pub fn decide(&self, granted: bool) {
         for Awaited { run, park, .. } in self.inbox() {
             let Blocked::Approval { digest, .. } = park.on else { continue };
             let decided = self.act(move |runtime| async move {
-                runtime.decide(run, &park.path, &digest, granted, ("the outside", "as it was told")).await
+                runtime.decide(run, &park.path, &digest, granted, ("the outside", "by script")).await
             });
             self.acted.set(self.acted.get() || matches!(decided, Some(Ok(()))));
         }
     }
 
-    /// Says that a provider is connected, to whoever waits for it; or why it will not be.
+    /// Tells the runs that wait for a provider that it is connected, or why it was refused.
     pub fn connect(&self, provider: &str, refused: Option<&str>) {
         let waits = |item: &Awaited| matches!(&item.park.on, Blocked::Connection { provider: p } if **p == *provider);
         if self.inbox().iter().any(waits) {
@@ -91,7 +91,7 @@ impl Outside<'_> {
         }
     }
 
-    /// Signals the scenario's run, once in each life; the key sees to it that it arrives once all the same.
+    /// Sends a signal to the scenario's run, once in each life. The key makes sure that it arrives only once.
     pub fn signal(&self, name: &str, value: Value, key: &str) {
         let Some(run) = self.root().filter(|_| self.is_new(&format!("signal {key}"))) else { return };
         let (name, key) = (name.to_owned(), key.to_owned());
@@ -109,9 +109,9 @@ impl Outside<'_> {
         self.act(move |runtime| async move { runtime.cancel(run, "the outside", &reason).await });
     }
 
-    /// Whether this was not said in this life of the process; from now on it was.
+    /// Whether this was not yet done in this life of the process. Marks it as done.
     pub fn is_new(&self, what: &str) -> bool {
-        let new = self.said.borrow_mut().insert(what.to_owned());
+        let new = self.done_before.borrow_mut().insert(what.to_owned());
         self.acted.set(self.acted.get() || new);
         new
     }
@@ -129,11 +129,11 @@ impl Outside<'_> {
     }
 }
 
-/// The oldest run that no other one started.
+/// The oldest run that was not started by another one.
 pub(super) async fn root(runtime: &Runtime) -> Option<RunId> {
     let mut after = None;
     loop {
-        let page = runtime.list(Filter::All, after, 64).await.unwrap_or_default();
+        let page = runtime.list(Filter::default(), after, 64).await.unwrap_or_default();
         if let Some(root) = page.iter().find(|info| info.parent.is_none()) {
             return Some(root.run);
         }

@@ -1,4 +1,4 @@
-//! Artifacts: content by its name, who may read it, how long it is kept.
+//! Artifacts: their content, who may read it, and how long it is kept.
 
 use serde_json::json;
 
@@ -9,10 +9,10 @@ use crate::path::Path;
 use crate::store::{Access, ArtifactId, Artifacts, Change, Creation, Store, StoreError, Stored, Swept};
 use crate::testing::block_on;
 
-/// What uploads here are.
+/// The media type of the uploads in these checks.
 const TYPE: &str = "text/csv";
 
-/// Bytes that repeat nowhere, so that a piece in the wrong place is seen.
+/// Bytes without repetition, so that a piece at the wrong offset is noticed.
 fn content(length: usize) -> Vec<u8> {
     let numbers = (0u64..).flat_map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes());
     numbers.take(length).collect()
@@ -39,7 +39,7 @@ fn read(store: &dyn Store, artifact: ArtifactId, offset: u64, length: usize) -> 
     must(block_on(store.artifacts().read(artifact, Access::Owner, offset, length)))
 }
 
-/// Sweeps until there is nothing to sweep.
+/// Sweeps until nothing is left to delete.
 fn sweep(store: &dyn Store, now: i64) {
     while must(block_on(store.artifacts().sweep(at(now), 2))).more {}
 }
@@ -64,7 +64,7 @@ fn refer_by(n: u8, artifact: ArtifactId, by: RunId) -> Change {
     Change::Refer { run: run(n), artifacts: vec![artifact], by }
 }
 
-pub(super) fn l16_content_comes_back_by_its_name_from_any_place(store: &dyn Store) {
+pub(super) fn l16_content_is_read_by_its_id_from_any_offset(store: &dyn Store) {
     let bytes = content(2 * PIECE + 1_000);
     let stored = upload(store, &bytes, session("s"), 100);
     assert_eq!(stored, Stored { id: ArtifactId::of(&bytes), size: bytes.len() as u64 });
@@ -77,21 +77,21 @@ pub(super) fn l16_content_comes_back_by_its_name_from_any_place(store: &dyn Stor
     for beyond in [stored.size, stored.size + 1, u64::MAX] {
         assert!(read(store, stored.id, beyond, 10).is_empty(), "{beyond}");
     }
-    assert_eq!(upload(store, &bytes, session("t"), 100), stored, "the same bytes have the same name");
+    assert_eq!(upload(store, &bytes, session("t"), 100), stored, "equal bytes have equal ids");
     let other = must(block_on(store.artifacts().begin(session("u"), at(100))));
     for piece in bytes.chunks(PIECE) {
         must(block_on(store.artifacts().append(other, piece.to_vec())));
     }
     must(block_on(store.artifacts().finish(other, "text/html".into())));
     let media_type = must(block_on(store.artifacts().media_type(stored.id, session("u"))));
-    assert_eq!(media_type.as_deref(), Some(TYPE), "what it was first said to be");
+    assert_eq!(media_type.as_deref(), Some(TYPE), "the first media type is kept");
     let elsewhere = block_on(store.artifacts().media_type(stored.id, session("elsewhere")));
     assert_eq!(elsewhere, missing(stored.id));
     let nothing = upload(store, b"", session("s"), 100);
     assert_eq!((nothing.size, read(store, nothing.id, 0, 10)), (0, vec![]));
 }
 
-pub(super) fn l16_an_upload_is_not_there_before_it_is_finished(store: &dyn Store) {
+pub(super) fn l16_an_upload_is_not_visible_before_it_is_finished(store: &dyn Store) {
     let artifacts = store.artifacts();
     let id = ArtifactId::of(b"half");
     let upload = must(block_on(artifacts.begin(session("s"), at(100))));
@@ -128,7 +128,7 @@ pub(super) fn l16_pieces_have_one_size(store: &dyn Store) {
     assert!(matches!(after_the_last, Err(StoreError::Invalid(_))), "{after_the_last:?}");
 }
 
-pub(super) fn l16_what_nobody_refers_to_is_collected_when_its_time_is_over(store: &dyn Store) {
+pub(super) fn l16_content_without_references_is_deleted_when_its_time_is_over(store: &dyn Store) {
     let bytes = content(5 * PIECE);
     let id = upload(store, &bytes, session("s"), 100).id;
     sweep(store, 99);
@@ -136,16 +136,16 @@ pub(super) fn l16_what_nobody_refers_to_is_collected_when_its_time_is_over(store
     upload(store, &bytes, session("s"), 200);
     upload(store, &bytes, session("t"), 50);
     sweep(store, 199);
-    assert_eq!(size(store, id, session("s")), Ok(bytes.len() as u64), "asked for longer by somebody");
-    assert_eq!(size(store, id, session("t")), missing(id), "whose own time is over has it no more");
+    assert_eq!(size(store, id, session("s")), Ok(bytes.len() as u64), "a later upload asked for a longer time");
+    assert_eq!(size(store, id, session("t")), missing(id), "access ends with the uploader's own time");
     sweep(store, 200);
     assert_eq!(size(store, id, Access::Owner), missing(id));
     assert_eq!(must(block_on(store.artifacts().sweep(at(200), 9))), Swept::default(), "nothing is left");
-    assert_eq!(upload(store, &bytes, session("s"), 300).id, id, "it may come again");
+    assert_eq!(upload(store, &bytes, session("s"), 300).id, id, "it can be uploaded again");
     assert_eq!(read(store, id, 4 * PIECE as u64, PIECE), bytes[4 * PIECE..]);
 }
 
-pub(super) fn l16_what_a_run_refers_to_is_kept(store: &dyn Store) {
+pub(super) fn l16_content_that_a_run_refers_to_is_kept(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     let id = upload(store, b"report", Access::Run(run(1)), 100).id;
     let other = upload(store, b"draft", Access::Run(run(1)), 100).id;
@@ -154,7 +154,7 @@ pub(super) fn l16_what_a_run_refers_to_is_kept(store: &dyn Store) {
     assert_eq!((size(store, id, Access::Owner), size(store, other, Access::Owner)), (Ok(6), missing(other)));
     owner.write(vec![refer(1, id), Change::State(finished())]);
     sweep(store, 2_000);
-    assert_eq!(size(store, id, Access::Run(run(1))), Ok(6), "also when it is over");
+    assert_eq!(size(store, id, Access::Run(run(1))), Ok(6), "also after the run has ended");
 
     // Created, referred to and finished in one commit, as most runs are.
     let id = upload(store, b"at once", Access::Run(run(2)), 2_100).id;
@@ -165,13 +165,13 @@ pub(super) fn l16_what_a_run_refers_to_is_kept(store: &dyn Store) {
     assert_eq!(size(store, id, Access::Run(run(2))), Ok(7));
 }
 
-pub(super) fn l16_a_name_alone_opens_nothing(store: &dyn Store) {
+pub(super) fn l16_an_id_alone_gives_no_access(store: &dyn Store) {
     let mut ada = Owner::create_as(store, 1, in_session(1, "ada"));
     let mut bob = Owner::create_as(store, 2, in_session(2, "bob"));
     Owner::create_as(store, 3, in_session(3, "ada"));
     let id = upload(store, b"secret", Access::Run(run(1)), 100).id;
     for stranger in [session("ada"), session("bob"), Access::Run(run(2)), Access::Run(run(3)), Access::Run(run(9))] {
-        assert_eq!(size(store, id, stranger.clone()), missing(id), "{stranger:?}, before anybody refers to it");
+        assert_eq!(size(store, id, stranger.clone()), missing(id), "{stranger:?}, before a run refers to it");
     }
     ada.write(vec![refer(1, id)]);
     for friend in [session("ada"), Access::Run(run(1)), Access::Run(run(3)), Access::Owner] {
@@ -182,8 +182,8 @@ pub(super) fn l16_a_name_alone_opens_nothing(store: &dyn Store) {
         assert_eq!(size(store, id, stranger.clone()), missing(id), "{stranger:?}");
         assert_eq!(block_on(store.artifacts().read(id, stranger, 0, 9)), missing(id));
     }
-    assert_eq!(bob.submit(vec![refer(2, id)]), missing(id), "nor can it be referred to");
-    // Whoever has the bytes has them.
+    assert_eq!(bob.submit(vec![refer(2, id)]), missing(id), "a run without access cannot refer to it");
+    // Uploading the same bytes gives access to them.
     upload(store, b"secret", session("bob"), 100);
     assert_eq!(size(store, id, Access::Run(run(2))), Ok(6));
     bob.write(vec![refer(2, id)]);
@@ -191,7 +191,7 @@ pub(super) fn l16_a_name_alone_opens_nothing(store: &dyn Store) {
     assert_eq!(size(store, id, session("bob")), Ok(6));
 }
 
-pub(super) fn l16_a_family_without_a_session_shares(store: &dyn Store) {
+pub(super) fn l16_a_family_without_a_session_shares_artifacts(store: &dyn Store) {
     let mut root = Owner::create(store, 1);
     root.write(vec![start(2, child_of(2, 1)), start(3, child_of(3, 2)), start(4, child_of(4, 1))]);
     Owner::create(store, 5);
@@ -202,7 +202,7 @@ pub(super) fn l16_a_family_without_a_session_shares(store: &dyn Store) {
         assert_eq!(size(store, id, Access::Run(run(member))), Ok(5), "{member}");
     }
     assert_eq!(size(store, id, Access::Run(run(5))), missing(id), "another family");
-    // A run whose own beginnings are not known here has what its children have.
+    // An ancestor that is not in this store has access to what its descendants refer to.
     must(outside(store, vec![start(7, child_of(7, 6))]));
     let (mut child, _) = Owner::claim(store, run(7));
     let id = upload(store, b"here", Access::Run(run(7)), 100).id;
@@ -210,34 +210,34 @@ pub(super) fn l16_a_family_without_a_session_shares(store: &dyn Store) {
     assert_eq!(size(store, id, Access::Run(run(6))), Ok(4));
 }
 
-pub(super) fn l16_a_reference_to_what_is_not_there_refuses_its_commit(store: &dyn Store) {
+pub(super) fn l16_a_reference_to_a_missing_artifact_refuses_its_commit(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     let there = upload(store, b"there", Access::Run(run(1)), 100).id;
     let not = ArtifactId::of(b"not there");
     let append = || Change::Append(vec![record(1, json!("done"))]);
     let both = Change::Refer { run: run(1), artifacts: vec![there, not], by: run(1) };
     assert_eq!(owner.submit(vec![append(), both, Change::State(finished())]), missing(not));
-    assert_eq!(owner.journal().len(), 1, "nothing of it is kept");
+    assert_eq!(owner.journal().len(), 1, "nothing of the commit is kept");
     sweep(store, 100);
-    assert_eq!(size(store, there, Access::Owner), missing(there), "nor is any reference");
+    assert_eq!(size(store, there, Access::Owner), missing(there), "and no reference");
     owner.append(json!("on its way"));
     Owner::create(store, 2);
-    assert!(matches!(owner.submit(vec![refer(2, there)]), Err(StoreError::Invalid(_))), "on another's behalf");
-    assert!(matches!(outside(store, vec![refer(1, there)]), Err(StoreError::Invalid(_))), "by an outsider");
+    assert!(matches!(owner.submit(vec![refer(2, there)]), Err(StoreError::Invalid(_))), "for another run");
+    assert!(matches!(outside(store, vec![refer(1, there)]), Err(StoreError::Invalid(_))), "without ownership");
 }
 
-pub(super) fn l16_a_run_may_be_started_with_what_another_refers_to(store: &dyn Store) {
+pub(super) fn l16_a_run_may_be_started_with_artifacts_of_another_run(store: &dyn Store) {
     let mut original = Owner::create(store, 1);
     let id = upload(store, b"copied", Access::Run(run(1)), 100).id;
     original.write(vec![refer(1, id)]);
     let copy = |by| vec![start(2, new(2)), refer_by(2, id, by)];
-    assert_eq!(outside(store, copy(run(2))), missing(id), "not by its own right");
+    assert_eq!(outside(store, copy(run(2))), missing(id), "the new run itself has no access");
     assert_eq!(block_on(store.info(run(2))), Ok(None));
     must(outside(store, copy(run(1))));
     assert_eq!(size(store, id, Access::Run(run(2))), Ok(6));
-    assert_eq!(outside(store, copy(run(2))), Ok(()), "a run that is there is not started again");
+    assert_eq!(outside(store, copy(run(2))), Ok(()), "a run that exists is not started again");
 
-    // By right of its session, for which somebody uploaded it.
+    // With the access of its session, for which it was uploaded.
     let id = upload(store, b"attached", session("s"), 100).id;
     let begin = |n, name: &str| vec![start(n, in_session(n, name)), refer(n, id)];
     assert_eq!(outside(store, begin(3, "t")), missing(id));

@@ -1,4 +1,4 @@
-//! Commits: atomic, answered in order, idempotent, and kept byte for byte.
+//! Commits: atomic, answered in order, idempotent, and stored byte for byte.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) fn w08_a_refused_commit_leaves_nothing(store: &dyn Store) {
     Owner::create_as(store, 8, keyed(8, "taken"));
     let mut owner = Owner::create(store, 1);
     let before = owner.journal();
-    // The last change is refused, so nothing before it counts either.
+    // The last change is refused, so none of the changes before it may be written.
     let refused = owner.submit(vec![
         Change::Append(vec![record(1, json!(1))]),
         Change::Continue,
@@ -42,7 +42,7 @@ pub(super) fn w08_a_refused_commit_leaves_nothing(store: &dyn Store) {
     assert_eq!(mail(store, run(8), 0), []);
     assert_eq!(block_on(store.info(run(2))), Ok(None));
     assert_eq!(due(store, 1_000), (vec![], None));
-    owner.append(json!("goes on at the same place"));
+    owner.append(json!("continues at the same sequence"));
 }
 
 pub(super) fn w08_a_commit_without_records_is_written(store: &dyn Store) {
@@ -54,7 +54,7 @@ pub(super) fn w08_a_commit_without_records_is_written(store: &dyn Store) {
     must(owner.submit(vec![]));
 }
 
-pub(super) fn e26_secrets_come_back_as_they_were(store: &dyn Store) {
+pub(super) fn e26_secrets_are_read_back_unchanged(store: &dyn Store) {
     let mut owner = Owner::create_as(store, 1, Creation { session: Some("s".into()), ..new(1) });
     let input = json!({"password": "hunter2", "list": [1, {"pin": 1234, "long": "x".repeat(40_000)}], "to": "Oslo"});
     let asked = |secrets: &[&str]| Asked {
@@ -64,7 +64,7 @@ pub(super) fn e26_secrets_come_back_as_they_were(store: &dyn Store) {
     let lists: [&[&str]; 4] = [&["/password", "/list/1/pin"], &["/list"], &[""], &["/nowhere", "/list", "/list/1"]];
     let records: Vec<Record> = (1..)
         .zip(lists)
-        .map(|(place, list)| Record { asked: Some(asked(list)), event: Event::Accepted, ..record(place, json!(null)) })
+        .map(|(index, list)| Record { asked: Some(asked(list)), event: Event::Accepted, ..record(index, json!(null)) })
         .collect();
     let changes = vec![Change::Append(records.clone())];
     must(owner.submit(changes.clone()));
@@ -79,22 +79,22 @@ pub(super) fn e26_secrets_come_back_as_they_were(store: &dyn Store) {
     assert_eq!((texts(&claimed.records), claimed.sealed), (texts(&records), None));
 }
 
-pub(super) fn w08_the_identical_commit_again_is_answered_as_the_first_time(store: &dyn Store) {
+pub(super) fn w08_an_identical_commit_gets_the_same_answer_again(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     let changes = vec![Change::Append(vec![record(1, json!({"n": 0.1})), record(2, json!([]))])];
     must(owner.submit(changes.clone()));
     let journal = owner.journal();
-    assert_eq!(owner.submit(changes.clone()), Ok(()), "right after the first");
+    assert_eq!(owner.submit(changes.clone()), Ok(()), "right after the first one");
     assert_eq!(owner.journal(), journal, "written once");
 
     let wrong = Err(StoreError::WrongSequence { run: owner.run, expected: 1, current: 3 });
     let other = |values: &[Value]| {
-        let records = values.iter().zip(1..).map(|(value, place)| record(place, value.clone()));
+        let records = values.iter().zip(1..).map(|(value, index)| record(index, value.clone()));
         vec![Change::Append(records.collect())]
     };
     assert_eq!(owner.submit(other(&[json!({"n": 0.1}), json!({})])), wrong, "one record differs");
     assert_eq!(owner.submit(other(&[json!({"n": 0.1}), json!([]), json!(1)])), wrong, "one record more");
-    assert_eq!(owner.submit(vec![Change::State(finished())]), wrong, "no record to know it by");
+    assert_eq!(owner.submit(vec![Change::State(finished())]), wrong, "without a record to compare");
 
     let first = owner.seq;
     owner.seq = 3;
@@ -142,7 +142,7 @@ pub(super) fn w08_answers_come_in_the_order_of_submission(store: &dyn Store) {
             Answer::Wait(ticket) => ticket.then(note),
         }
     }
-    // The last answer comes last, so waiting for one more commit waits for all of them.
+    // Answers come in order, so waiting for one more commit waits for all of them.
     must(Owner { seq: COMMITS + 1, ..owner }.submit(vec![Change::State(finished())]));
     let expected: Vec<_> = (1..=COMMITS).map(|seq| (seq, Ok(()))).collect();
     assert_eq!(*answered.lock(), expected);
@@ -164,8 +164,8 @@ pub(super) fn w08_every_value_survives_byte_for_byte(store: &dyn Store) {
         json!({"": {"ключ": null}, "a b": [true, false, [], {}]}),
     ];
     let mut expected = owner.journal();
-    for (value, place) in values.into_iter().zip(1..) {
-        expected.push(text(&record(place, value.clone())));
+    for (value, index) in values.into_iter().zip(1..) {
+        expected.push(text(&record(index, value.clone())));
         owner.append(value);
     }
     assert_eq!(owner.journal(), expected);
@@ -180,18 +180,18 @@ pub(super) fn w08_big_and_deep_records_survive(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     let big = json!("ü".repeat(1 << 19));
     let mut deep = json!("bottom");
-    // The deepest value a call may have; its record is deeper still.
+    // The deepest value that a call may have; its record is nested more deeply.
     for level in 1..VALUE_DEPTH {
         deep = if level % 2 == 0 { json!([deep]) } else { json!({"in": deep}) };
     }
-    let many: Vec<Record> = (3..2_003).map(|place| record(place, json!(place))).collect();
+    let many: Vec<Record> = (3..2_003).map(|index| record(index, json!(index))).collect();
     let mut expected = owner.journal();
     expected.extend(texts(&[record(1, big.clone()), record(2, deep.clone())]));
     expected.extend(texts(&many));
     owner.append(big);
     owner.append(deep);
     owner.write(vec![Change::Append(many)]);
-    // Not `assert_eq`, which would print megabytes.
+    // `assert_eq` would print megabytes.
     assert!(owner.journal() == expected, "the journal is not what was written");
 }
 
@@ -202,18 +202,18 @@ pub(super) fn w08_many_runs_interleave(store: &dyn Store) {
         for n in 1..=RUNS {
             scope.spawn(move || {
                 let mut owner = Owner::create(store, n);
-                for place in 1..RECORDS {
-                    owner.append(json!([n, place]));
-                    must(post(store, run(n), cancel(&format!("{n} {place}"))));
+                for index in 1..RECORDS {
+                    owner.append(json!([n, index]));
+                    must(post(store, run(n), cancel(&format!("{n} {index}"))));
                 }
             });
         }
     });
     for n in 1..=RUNS {
-        let values = (1..RECORDS).map(|place| record(place, json!([n, place])));
+        let values = (1..RECORDS).map(|index| record(index, json!([n, index])));
         let expected: Vec<_> = std::iter::once(record(0, json!("created"))).chain(values).collect();
         assert_eq!(texts(&must(block_on(store.journal(run(n), 0)))), texts(&expected));
-        let letters = (1..RECORDS).map(|place| (u64::from(place), text(&cancel(&format!("{n} {place}")))));
-        assert_eq!(mail(store, run(n), 0), letters.collect::<Vec<_>>());
+        let messages = (1..RECORDS).map(|index| (u64::from(index), text(&cancel(&format!("{n} {index}")))));
+        assert_eq!(mail(store, run(n), 0), messages.collect::<Vec<_>>());
     }
 }

@@ -1,4 +1,4 @@
-//! Generations: a run that goes on with a fresh journal.
+//! Generations: a run that continues with a new journal.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::scene::{Owner, cancel, due, info, must, post, record, run, suspended,
 use crate::store::{Change, Store};
 use crate::testing::block_on;
 
-pub(super) fn a_new_generation_has_a_fresh_journal(store: &dyn Store) {
+pub(super) fn a_new_generation_has_a_new_journal(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     owner.append(json!("old"));
     must(post(store, run(1), cancel("unread")));
@@ -17,7 +17,7 @@ pub(super) fn a_new_generation_has_a_fresh_journal(store: &dyn Store) {
     assert_eq!(info(store, run(1)).generation, 1);
     owner.append(json!("newer"));
     let all = ["created", "old", "new", "newer"].map(|text| json!(text));
-    let all: Vec<_> = all.into_iter().zip(0..).map(|(value, place)| record(place, value)).collect();
+    let all: Vec<_> = all.into_iter().zip(0..).map(|(value, index)| record(index, value)).collect();
     assert_eq!(owner.journal(), texts(&all), "the journal has all generations");
     assert_eq!(texts(&must(block_on(store.journal(run(1), 3)))), texts(&all[3..]));
     assert!(must(block_on(store.journal(run(1), 4))).is_empty());
@@ -25,15 +25,19 @@ pub(super) fn a_new_generation_has_a_fresh_journal(store: &dyn Store) {
 
     let (mut owner, claimed) = Owner::claim(store, run(1));
     assert_eq!((claimed.generation, claimed.seq), (1, 4));
-    assert_eq!(texts(&claimed.records), texts(&all[2..]), "a new owner gets the last one");
-    assert_eq!(claimed.mail.len(), 1, "mail belongs to the run");
+    assert_eq!(texts(&claimed.records), texts(&all[2..]), "a new owner gets the last generation");
+    assert_eq!(claimed.mail.len(), 1, "messages belong to the run, not to a generation");
     owner.write(vec![Change::Continue]);
     owner.write(vec![Change::Continue]);
     let claimed = Owner::claim(store, run(1)).1;
-    assert_eq!((claimed.generation, claimed.seq, claimed.records.len()), (2, 4, 0), "said twice, done once");
+    assert_eq!(
+        (claimed.generation, claimed.seq, claimed.records.len()),
+        (2, 4, 0),
+        "an empty generation is not advanced"
+    );
 }
 
-pub(super) fn a_generation_may_begin_and_sleep_in_one_commit(store: &dyn Store) {
+pub(super) fn a_generation_may_begin_and_suspend_in_one_commit(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     owner.write(vec![
         Change::State(suspended(Some(5))),
@@ -44,7 +48,7 @@ pub(super) fn a_generation_may_begin_and_sleep_in_one_commit(store: &dyn Store) 
     assert_eq!(due(store, 5).0, [1]);
     let (mut owner, claimed) = Owner::claim(store, run(1));
     assert_eq!((claimed.generation, claimed.seq, claimed.records.len()), (1, 2, 1));
-    owner.append(json!("goes on at the right place"));
+    owner.append(json!("continues at the right sequence"));
 }
 
 pub(super) fn b12_a_journal_is_read_in_pages(store: &dyn Store) {

@@ -1,4 +1,4 @@
-//! Places in the queues of keys: kept for as long as the run says so, and no longer than it lives.
+//! Positions in key queues: kept for as long as the run says so, and at most until it ends.
 
 use super::scene::{Owner, finished, must, run, suspended};
 use crate::id::RunId;
@@ -16,7 +16,7 @@ fn places(store: &dyn Store) -> Vec<(RunId, KeyPlace)> {
     places
 }
 
-pub(super) fn e09_w03_places_in_queues_of_keys_are_kept_while_the_run_is_not_driven(store: &dyn Store) {
+pub(super) fn e09_w03_key_queue_positions_are_kept_while_the_run_is_not_driven(store: &dyn Store) {
     assert_eq!(places(store), []);
     let (root, child) = (Path::root(), Path::root().child(3).child(1));
     let (held, queued) = (place(&root, "till \u{0} é", 7, true), place(&child, "", u64::MAX >> 1, false));
@@ -27,10 +27,10 @@ pub(super) fn e09_w03_places_in_queues_of_keys_are_kept_while_the_run_is_not_dri
     let both = [(run(1), held.clone()), (run(1), queued), (run(2), place(&root, "till", 8, false))];
     assert_eq!(places(store), both);
     let (mut first, _) = Owner::claim(store, run(1));
-    assert_eq!(places(store), both, "a claim gives up nothing");
+    assert_eq!(places(store), both, "a claim releases nothing");
     first.write(vec![Change::Keys(vec![held.clone()])]);
     second.write(vec![Change::Keys(vec![])]);
-    assert_eq!(places(store), [(run(1), held)], "the latest list is the whole list");
+    assert_eq!(places(store), [(run(1), held)], "each list replaces the earlier one");
     first.write(vec![Change::State(finished())]);
-    assert_eq!(places(store), [], "a run that is over has none");
+    assert_eq!(places(store), [], "a run that has ended has none");
 }

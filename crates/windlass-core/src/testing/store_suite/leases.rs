@@ -1,13 +1,19 @@
-//! Leases: a run is left alone while its worker is trusted to be alive, and found when it is not.
+//! Leases: a run cannot be claimed while its worker's lease is valid, and is due when the lease is over.
 
-use super::scene::{Owner, at, by, due, finished, held, must, new, run, suspended};
+use std::time::Duration;
+
+use super::scene::{
+    Owner, claim_at, claim_due, due, finished, held, info, must, new, number, run, set_clock, suspended,
+};
 use crate::id::WorkerId;
 use crate::run::state::RunState;
 use crate::store::{Change, Creation, Store, StoreError};
 use crate::testing::block_on;
 
-fn renew(store: &dyn Store, worker: u64, until: i64) {
-    must(block_on(store.renew(WorkerId::from_number(worker), at(until))));
+/// Makes a worker's lease end at this time.
+fn renew(store: &dyn Store, worker: u64, until: u64) {
+    set_clock(store, 0);
+    must(block_on(store.renew(WorkerId::from_number(worker), Duration::from_micros(until))));
 }
 
 fn owned(n: u8, worker: u64) -> Creation {
@@ -15,40 +21,40 @@ fn owned(n: u8, worker: u64) -> Creation {
 }
 
 fn refusal(store: &dyn Store, n: u8, worker: u64, now: i64) -> Option<StoreError> {
-    block_on(store.claim(run(n), by(worker, now))).err()
+    claim_at(store, n, worker, now).err()
 }
 
 pub(super) fn l22_a_leased_run_is_not_taken_away(store: &dyn Store) {
-    // Beyond what a signed number holds: a worker's number is anything.
+    // Larger than a signed number: a worker's number may be anything.
     const OWNER: u64 = u64::MAX - 1;
     renew(store, OWNER, 100);
     let mut owner = Owner::create_as(store, 1, owned(1, OWNER));
-    let leased = |until| Some(StoreError::Leased { run: run(1), until: at(until) });
-    assert_eq!(refusal(store, 1, 2, 10), leased(100));
+    let leased = |left| Some(StoreError::Leased { run: run(1), left: Duration::from_micros(left) });
+    assert_eq!(refusal(store, 1, 2, 10), leased(90));
     owner.append(serde_json::json!("the refused claim changed nothing"));
     renew(store, OWNER, 200);
-    assert_eq!(refusal(store, 1, 2, 199), leased(200), "prolonged");
-    let claimed = must(block_on(store.claim(run(1), by(2, 200))));
-    assert_eq!(claimed.epoch, 2, "it is over");
-    assert!(!claimed.orderly && !claimed.owners_dead, "which does not make it certain that its worker is dead");
+    assert_eq!(refusal(store, 1, 2, 199), leased(1), "the lease was renewed");
+    let claimed = must(claim_at(store, 1, 2, 200));
+    assert_eq!(claimed.epoch, 2, "the lease is over");
+    assert!(!claimed.orderly && !claimed.owners_dead, "its worker may still be alive");
     assert_eq!(refusal(store, 1, OWNER, 10), None, "the new worker has no lease");
-    assert_eq!(refusal(store, 1, 2, 10), leased(200), "that of the owner counts, whoever created the run");
+    assert_eq!(refusal(store, 1, 2, 10), leased(190), "the owner's lease counts, not that of the creator");
 }
 
-pub(super) fn a_worker_may_take_its_own_run_again(store: &dyn Store) {
+pub(super) fn a_worker_may_claim_its_own_run_again(store: &dyn Store) {
     renew(store, 1, 100);
     Owner::create_as(store, 1, owned(1, 1));
     assert_eq!(refusal(store, 1, 1, 10), None);
-    assert_eq!(refusal(store, 1, 2, 10), Some(StoreError::Leased { run: run(1), until: at(100) }));
+    assert_eq!(refusal(store, 1, 2, 10), Some(StoreError::Leased { run: run(1), left: Duration::from_micros(90) }));
 }
 
 pub(super) fn a_worker_that_never_renewed_has_no_lease(store: &dyn Store) {
     Owner::create_as(store, 1, owned(1, 1));
-    assert_eq!(due(store, i64::MAX), (vec![], None), "and none that could be over");
+    assert_eq!(due(store, i64::MAX), (vec![], None), "without a lease it is not due");
     assert_eq!(refusal(store, 1, 2, 10), None);
 }
 
-pub(super) fn what_was_let_go_of_is_not_leased(store: &dyn Store) {
+pub(super) fn a_released_run_is_not_leased(store: &dyn Store) {
     renew(store, 1, 100);
     let given_up = Owner::create_as(store, 1, owned(1, 1));
     must(block_on(store.release(run(1), given_up.epoch)));
@@ -60,9 +66,13 @@ pub(super) fn what_was_let_go_of_is_not_leased(store: &dyn Store) {
     let went_on = Owner::create_as(store, 4, owned(4, 1));
     must(went_on.submit(vec![Change::State(suspended(None))]));
     must(went_on.submit(vec![Change::State(RunState::Running)]));
-    assert_eq!(refusal(store, 4, 2, 10), Some(StoreError::Leased { run: run(4), until: at(100) }), "it went on");
+    assert_eq!(
+        refusal(store, 4, 2, 10),
+        Some(StoreError::Leased { run: run(4), left: Duration::from_micros(90) }),
+        "it continued"
+    );
     Owner::create_as(store, 5, owned(5, 1)).write(vec![Change::State(finished())]);
-    assert_eq!(refusal(store, 5, 2, 10), Some(StoreError::Finished(run(5))), "over is over");
+    assert_eq!(refusal(store, 5, 2, 10), Some(StoreError::Finished(run(5))), "a run that has ended");
 }
 
 pub(super) fn runs_whose_lease_is_over_are_due(store: &dyn Store) {
@@ -74,14 +84,56 @@ pub(super) fn runs_whose_lease_is_over_are_due(store: &dyn Store) {
     Owner::create_as(store, 4, owned(4, 1)).write(vec![Change::State(finished())]);
     Owner::create_as(store, 5, owned(5, 1)).write(vec![Change::State(suspended(None))]);
     assert_eq!(due(store, 99), (vec![], None));
-    assert_eq!(due(store, 100), (vec![1], None), "only what runs");
-    let first = must(block_on(store.due(at(300), 1)));
-    assert_eq!(first.runs.len(), 1, "not more than asked for");
-    must(block_on(store.claim(run(1), by(2, 100))));
-    assert_eq!(due(store, 200).0, Vec::<u8>::new(), "somebody who is alive has it");
+    assert_eq!(due(store, 100), (vec![1], None), "only running runs");
+    set_clock(store, 300);
+    let first = must(block_on(store.due(1)));
+    assert_eq!(first.runs.len(), 1, "at most the limit");
+    must(claim_at(store, 1, 2, 100));
+    assert_eq!(due(store, 200).0, Vec::<u8>::new(), "its new owner has a valid lease");
     let mut all = due(store, 300).0;
     all.sort_unstable();
-    assert_eq!(all, [1, 2], "a lease counts for every run of its worker");
+    assert_eq!(all, [1, 2], "a lease covers every run of its worker");
     renew(store, 2, 400);
     assert_eq!(due(store, 300).0, Vec::<u8>::new());
+}
+
+pub(super) fn e18_due_runs_are_claimed_as_they_are_found(store: &dyn Store) {
+    for n in 1..=6 {
+        Owner::create_as(store, n, owned(n, 9)).suspend(0, Some(i64::from(n)));
+    }
+    assert_eq!(claim_due(store, 1, 4, 3), [1, 2, 3], "the ones that have waited longest");
+    assert_eq!(claim_due(store, 2, 4, 3), [4], "each worker gets different runs");
+    assert_eq!(claim_due(store, 1, 4, 3), Vec::<u8>::new());
+    assert!(claim_due(store, 1, 9, 0).is_empty());
+    set_clock(store, 4);
+    assert_eq!(must(block_on(store.claim_due(WorkerId::from_number(1), 9))).next, Some(Duration::from_micros(1)));
+    for (n, worker) in [(1, 1), (4, 2)] {
+        let info = info(store, run(n));
+        assert_eq!((info.state, info.worker, info.epoch), (RunState::Running, WorkerId::from_number(worker), 2));
+    }
+    let mut owner = Owner { store, run: run(1), epoch: 2, seq: 1 };
+    owner.append(serde_json::json!("the new owner can write"));
+    let stale = Owner { store, run: run(2), epoch: 1, seq: 1 };
+    assert!(matches!(stale.submit(vec![Change::State(finished())]), Err(StoreError::Stale { .. })));
+}
+
+pub(super) fn e18_a_claim_of_due_runs_tells_their_earlier_state(store: &dyn Store) {
+    renew(store, 1, 100);
+    Owner::create_as(store, 1, owned(1, 1));
+    Owner::create_as(store, 2, owned(2, 1)).write(vec![Change::State(suspended(Some(5)))]);
+    set_clock(store, 200);
+    let own = must(block_on(store.claim_due(WorkerId::from_number(1), 9)));
+    assert_eq!(own.runs.iter().map(|(run, _)| number(run)).collect::<Vec<_>>(), [2], "not the run that it drives");
+    Owner { store, run: run(2), epoch: 2, seq: 1 }.write(vec![Change::State(suspended(Some(5)))]);
+    let due = must(block_on(store.claim_due(WorkerId::from_number(2), 9)));
+    let mut states: Vec<(u8, bool, bool)> = Vec::new();
+    for (run, claimed) in due.runs {
+        let claimed = must(claimed);
+        states.push((number(&run), claimed.was_running, claimed.orderly));
+    }
+    states.sort_unstable();
+    assert_eq!(states, [(1, true, false), (2, false, true)]);
+    assert_eq!([1, 2].map(|n| info(store, run(n)).deaths), [1, 0], "only a run that was not suspended counts");
+    must(claim_at(store, 1, 2, 200));
+    assert_eq!(info(store, run(1)).deaths, 1, "a worker that claims its own run again has not died");
 }

@@ -1,9 +1,9 @@
-//! Owners: who may write, and what a claim says.
+//! Owners: who may write, and what a claim returns.
 
 use serde_json::json;
 
 use super::scene::{
-    Owner, cancel, claimant, creation, doubt, finished, held, info, mail, must, new, once, park, post, record, run,
+    Owner, cancel, claim_at, creation, doubt, finished, held, info, mail, must, new, once, park, post, record, run,
     start, suspended, text, texts,
 };
 use crate::path::Path;
@@ -36,7 +36,7 @@ pub(super) fn l22_a_stale_owner_cannot_write(store: &dyn Store) {
     }
     let early = Owner { epoch: owner.epoch + 1, ..old };
     let refused = Err(StoreError::Stale { run: owner.run, epoch: early.epoch, current: owner.epoch });
-    assert_eq!(early.submit(vec![Change::State(finished())]), refused, "an epoch nobody has yet");
+    assert_eq!(early.submit(vec![Change::State(finished())]), refused, "an epoch that is not in force yet");
 
     let info = info(store, owner.run);
     assert_eq!((info.state, info.doubts), (RunState::Running, vec![]));
@@ -46,7 +46,7 @@ pub(super) fn l22_a_stale_owner_cannot_write(store: &dyn Store) {
     assert_eq!(mail(store, run(2), 0), []);
     let (mut newest, claimed) = Owner::claim(store, owner.run);
     assert_eq!(claimed.mail.len(), 1, "the stale owner consumed nothing");
-    newest.append(json!("the owner can"));
+    newest.append(json!("the owner can write"));
 }
 
 pub(super) fn l22_a_write_out_of_sequence_is_refused(store: &dyn Store) {
@@ -77,47 +77,50 @@ pub(super) fn l22_an_outsider_cannot_write_a_journal(store: &dyn Store) {
     for change in writes {
         let changes = vec![Change::Mail { run: owner.run, message: cancel("and more"), dedupe: None }, change];
         let answer = block_on(store.commit(Commit { guard: Guard::Outsider, changes: changes.clone() }).get());
-        assert!(answer.is_err(), "accepted from an outsider: {changes:?}");
+        assert!(answer.is_err(), "accepted without ownership: {changes:?}");
     }
     assert_eq!(owner.journal().len(), 1);
     assert_eq!(owner.state(), RunState::Running);
     assert_eq!(mail(store, owner.run, 0), []);
 }
 
-pub(super) fn a_run_that_is_not_there_is_said_not_to_be_there(store: &dyn Store) {
+pub(super) fn an_unknown_run_is_reported_as_missing(store: &dyn Store) {
     let missing = StoreError::NoSuchRun(run(1));
     let owner = Owner { store, run: run(1), epoch: 1, seq: 0 };
     assert_eq!(owner.submit(vec![Change::State(finished())]), Err(missing.clone()));
     assert_eq!(post(store, run(1), cancel("?")), Err(missing.clone()));
-    assert_eq!(block_on(store.claim(run(1), claimant())).err(), Some(missing.clone()));
+    assert_eq!(claim_at(store, 1, 7, 0).err(), Some(missing.clone()));
     assert_eq!(block_on(store.journal(run(1), 0)).err(), Some(missing.clone()));
     assert_eq!(block_on(store.mail(run(1), 0)).err(), Some(missing));
     assert_eq!(block_on(store.info(run(1))), Ok(None));
-    assert_eq!(block_on(store.list(Filter::All, None, 10)), Ok(vec![]));
+    assert_eq!(block_on(store.list(Filter::default(), None, 10)), Ok(vec![]));
 }
 
 pub(super) fn a_claim_returns_everything(store: &dyn Store) {
     let above = (run(9), Path::root().child(2).child(0));
     let creation = Creation { session: Some("s".into()), parent: Some(Box::new(above.clone())), ..new(1) };
     let mut owner = Owner::create_as(store, 1, creation);
-    for place in 1..20 {
-        owner.append(json!({"place": place}));
+    for index in 1..20 {
+        owner.append(json!({"index": index}));
     }
     for reason in ["one", "two", "three"] {
         must(post(store, owner.run, cancel(reason)));
     }
     owner.write(vec![Change::Examined(3), Change::Consumed(vec![1])]);
+    must(post(store, owner.run, cancel("four")));
+    owner.write(vec![Change::Consumed(vec![4])]);
     let journal = owner.journal();
     let (mut next, claimed) = Owner::claim(store, owner.run);
     assert_eq!((claimed.epoch, claimed.seq, claimed.generation), (2, 20, 0));
     assert_eq!((claimed.session.as_deref(), claimed.parent.as_deref()), (Some("s"), Some(&above)));
     assert_eq!(texts(&claimed.records), journal);
     assert_eq!(claimed.mail.iter().map(|mail| mail.position).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(claimed.mailed, 4, "including consumed messages");
     assert_eq!(text(&claimed.mail[0].message), text(&cancel("two")));
-    next.append(json!("and drives it on"));
+    next.append(json!("the new owner can write"));
 }
 
-pub(super) fn a_claim_lets_a_held_run_go_on(store: &dyn Store) {
+pub(super) fn a_claim_resumes_a_held_run(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     owner.write(vec![Change::State(held()), Change::Doubts(vec![doubt(0, 2)])]);
     assert_eq!(owner.state(), held());
@@ -129,61 +132,61 @@ pub(super) fn a_claim_lets_a_held_run_go_on(store: &dyn Store) {
 pub(super) fn a_claim_of_a_finished_run_is_refused(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     owner.write(vec![Change::State(finished())]);
-    assert_eq!(block_on(store.claim(owner.run, claimant())).err(), Some(StoreError::Finished(owner.run)));
+    assert_eq!(claim_at(store, 1, 7, 0).err(), Some(StoreError::Finished(owner.run)));
     assert_eq!(owner.state(), finished());
-    assert_eq!(owner.journal().len(), 1, "it can still be read");
+    assert_eq!(owner.journal().len(), 1, "its journal can still be read");
 }
 
-pub(super) fn a_claim_tells_whether_the_last_owner_ended_well(store: &dyn Store) {
+pub(super) fn a_claim_tells_whether_the_last_owner_shut_down_cleanly(store: &dyn Store) {
     let first = Owner::create(store, 1);
     let (second, claimed) = Owner::claim(store, first.run);
-    assert!(!claimed.orderly, "the first just stopped writing");
+    assert!(!claimed.orderly, "the first owner only stopped writing");
     must(block_on(store.release(first.run, first.epoch)));
     let (third, claimed) = Owner::claim(store, first.run);
-    assert!(!claimed.orderly, "the first had no say any more, and the second said nothing");
+    assert!(!claimed.orderly, "the release of the first owner was stale, and the second owner made none");
     assert!(third.epoch > second.epoch);
     must(block_on(store.release(third.run, third.epoch)));
     let (_, claimed) = Owner::claim(store, first.run);
-    assert!(claimed.orderly, "the third gave it up");
+    assert!(claimed.orderly, "the third owner released it");
     let (_, claimed) = Owner::claim(store, first.run);
-    assert!(!claimed.orderly, "that was said of the third, not of the fourth");
+    assert!(!claimed.orderly, "the release was the third owner's, not the fourth's");
 }
 
-pub(super) fn a_claim_calls_no_owner_dead_that_may_be_alive(store: &dyn Store) {
+pub(super) fn a_claim_reports_no_owner_dead_that_may_be_alive(store: &dyn Store) {
     let first = Owner::create(store, 1);
     let (second, claimed) = Owner::claim(store, first.run);
-    assert!(!claimed.owners_dead, "the first may have an attempt running");
+    assert!(!claimed.owners_dead, "the first owner may have a running attempt");
     must(block_on(store.release(second.run, second.epoch)));
     let (_, claimed) = Owner::claim(store, first.run);
-    assert!(!claimed.owners_dead, "the first still may, although the second ended well");
+    assert!(!claimed.owners_dead, "the first owner still may, although the second shut down cleanly");
 }
 
-pub(super) fn a_claim_calls_owners_dead_that_all_ended_well(store: &dyn Store) {
+pub(super) fn a_claim_reports_owners_dead_that_all_shut_down_cleanly(store: &dyn Store) {
     for (n, state) in [(1, held()), (2, suspended(None))] {
         let mut owner = Owner::create(store, n);
         owner.write(vec![Change::State(state)]);
         let (mut next, claimed) = Owner::claim(store, run(n));
-        assert!(claimed.orderly && claimed.owners_dead, "nobody else ever drove it");
+        assert!(claimed.orderly && claimed.owners_dead, "it had no other owner");
         next.write(vec![Change::State(suspended(None))]);
         next.write(vec![Change::State(RunState::Running)]);
         let (_, claimed) = Owner::claim(store, run(n));
-        assert!(!claimed.orderly && !claimed.owners_dead, "it slept, and went on");
+        assert!(!claimed.orderly && !claimed.owners_dead, "it was suspended and continued");
     }
     must(Owner::create(store, 3).submit(vec![start(4, new(4))]));
     let (_, claimed) = Owner::claim(store, run(4));
-    assert!(claimed.orderly && claimed.owners_dead, "nobody drove it yet");
+    assert!(claimed.orderly && claimed.owners_dead, "it had no owner yet");
     let (_, claimed) = Owner::claim(store, run(4));
-    assert!(!claimed.orderly && !claimed.owners_dead, "now somebody does");
+    assert!(!claimed.orderly && !claimed.owners_dead, "now it has one");
 }
 
-pub(super) fn an_owner_may_start_and_write_to_others_whatever_becomes_of_it(store: &dyn Store) {
+pub(super) fn an_owners_messages_that_cannot_be_delivered_are_left_out(store: &dyn Store) {
     let mut owner = Owner::create(store, 1);
     Owner::create(store, 2).write(vec![Change::State(finished())]);
     Owner::create(store, 3);
     must(post_once(store, 3));
     owner.write(vec![
-        Change::Append(vec![record(1, json!("told everybody"))]),
-        Change::Mail { run: run(9), message: cancel("nobody"), dedupe: None },
+        Change::Append(vec![record(1, json!("sent to all"))]),
+        Change::Mail { run: run(9), message: cancel("to a missing run"), dedupe: None },
         Change::Mail { run: run(2), message: cancel("too late"), dedupe: None },
         once(run(3), "again", "k"),
         Change::Mail { run: run(3), message: cancel("this one"), dedupe: None },

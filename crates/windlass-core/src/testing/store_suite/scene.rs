@@ -1,4 +1,4 @@
-//! What the checks of the store suite are written with: an owner, an outsider, and things to write.
+//! Helpers for the checks of the store suite: an owner, other writers, and sample data.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::{DoubtCause, Event, Finished, Record};
 use crate::run::state::{Blocked, Doubt, Ending, Hold, Park, RunInfo, RunState};
-use crate::store::{Change, Claimant, Claimed, Commit, Creation, Guard, Message, Settlement, Store, StoreError};
-use crate::testing::block_on;
+use crate::store::{Change, Claimed, Commit, Creation, Guard, Message, Settlement, Store, StoreError};
+use crate::testing::{block_on, still};
 use crate::time::{Times, Timestamp};
 use crate::tool::Output;
 
-/// An owner as the checks drive it.
+/// An owner of a run, driven by a check.
 pub(super) struct Owner<'a> {
     pub(super) store: &'a dyn Store,
     pub(super) run: RunId,
@@ -24,7 +24,7 @@ pub(super) struct Owner<'a> {
 }
 
 impl<'a> Owner<'a> {
-    /// Creates run number `n`, with one record.
+    /// Creates run number `n` with one record.
     pub(super) fn create(store: &'a dyn Store, n: u8) -> Self {
         Self::create_as(store, n, new(n))
     }
@@ -35,13 +35,13 @@ impl<'a> Owner<'a> {
         owner
     }
 
-    /// Has examined its mail up to `examined`, and sleeps.
+    /// Suspends the run, with its messages examined up to `examined`.
     pub(super) fn suspend(&mut self, examined: u64, wake: Option<i64>) {
         self.write(vec![Change::Examined(examined), Change::State(suspended(wake))]);
     }
 
     pub(super) fn claim(store: &'a dyn Store, run: RunId) -> (Self, Claimed) {
-        let claimed = must(block_on(store.claim(run, claimant())));
+        let claimed = must(block_on(store.claim(run, WorkerId::from_number(7))));
         (Self { store, run, epoch: claimed.epoch, seq: claimed.seq }, claimed)
     }
 
@@ -50,7 +50,7 @@ impl<'a> Owner<'a> {
         block_on(self.store.commit(Commit { guard, changes }).get())
     }
 
-    /// Submits what must be accepted.
+    /// Submits changes that must be accepted.
     pub(super) fn write(&mut self, changes: Vec<Change>) {
         let appended = |change: &Change| if let Change::Append(records) = change { records.len() as u64 } else { 0 };
         let count: u64 = changes.iter().map(appended).sum();
@@ -59,8 +59,8 @@ impl<'a> Owner<'a> {
     }
 
     pub(super) fn append(&mut self, value: Value) {
-        let place = u32::try_from(self.seq).unwrap_or(u32::MAX);
-        self.write(vec![Change::Append(vec![record(place, value)])]);
+        let index = u32::try_from(self.seq).unwrap_or(u32::MAX);
+        self.write(vec![Change::Append(vec![record(index, value)])]);
     }
 
     pub(super) fn state(&self) -> RunState {
@@ -72,9 +72,22 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// A worker without a lease.
-pub(super) fn claimant() -> Claimant {
-    Claimant { worker: WorkerId::from_number(7), now: at(0) }
+/// Sets the store's clock.
+pub(super) fn set_clock(store: &dyn Store, now: i64) {
+    store.use_clock(still(at(now)));
+}
+
+/// Claims run number `n` at this time.
+pub(super) fn claim_at(store: &dyn Store, n: u8, worker: u64, now: i64) -> Result<Claimed, StoreError> {
+    set_clock(store, now);
+    block_on(store.claim(run(n), WorkerId::from_number(worker)))
+}
+
+/// Claims the runs that are due at this time for a worker, and returns their numbers.
+pub(super) fn claim_due(store: &dyn Store, worker: u64, now: i64, limit: usize) -> Vec<u8> {
+    set_clock(store, now);
+    let due = must(block_on(store.claim_due(WorkerId::from_number(worker), limit)));
+    due.runs.iter().filter(|(_, claimed)| claimed.is_ok()).map(|(run, _)| number(run)).collect()
 }
 
 pub(super) fn run(n: u8) -> RunId {
@@ -87,11 +100,7 @@ pub(super) fn at(micros: i64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-pub(super) fn by(worker: u64, now: i64) -> Claimant {
-    Claimant { worker: WorkerId::from_number(worker), now: at(now) }
-}
-
-/// What is known of run number `n`.
+/// The description of run number `n`.
 pub(super) fn new(n: u8) -> Creation {
     Creation { tool: format!("tool-{n}").into(), at: at(i64::from(n)), ..Creation::default() }
 }
@@ -104,21 +113,21 @@ pub(super) fn creation(n: u8) -> Change {
     Change::Create(new(n))
 }
 
-/// Starts run number `n`, with one record.
+/// Starts run number `n` with one record.
 pub(super) fn start(n: u8, creation: Creation) -> Change {
     Change::Start { run: run(n), creation, records: vec![record(0, json!("started"))] }
 }
 
-pub(super) fn record(place: u32, value: Value) -> Record {
+pub(super) fn record(index: u32, value: Value) -> Record {
     let result = Ok(Arc::new(Output::value(value)));
     let finished = Finished { result, told: None, attempts: 1, times: Times::default(), settled: None };
-    Record { path: Path::root().child(place), at: at(i64::from(place)), asked: None, event: Event::Finished(finished) }
+    Record { path: Path::root().child(index), at: at(i64::from(index)), asked: None, event: Event::Finished(finished) }
 }
 
-pub(super) fn doubt(place: u32, attempt: u32) -> Doubt {
+pub(super) fn doubt(index: u32, attempt: u32) -> Doubt {
     let operation = "charge".to_owned();
-    let path = Path::root().child(place);
-    // What the attempt said is kept with it, and so is that it said nothing.
+    let path = Path::root().child(index);
+    // With and without a report of the attempt, because both must be kept.
     let (cause, said) = match attempt {
         1 => (DoubtCause::WorkerLost, None),
         _ => (DoubtCause::Unclear, Some("the line went dead".into())),
@@ -126,10 +135,10 @@ pub(super) fn doubt(place: u32, attempt: u32) -> Doubt {
     Doubt { path, attempt, operation, cause, over_by: at(9), since: at(8), said }
 }
 
-pub(super) fn settle(place: u32, attempt: u32) -> Message {
+pub(super) fn settle(index: u32, attempt: u32) -> Message {
     let (by, reason) = ("ada".to_owned(), "the bank says no".to_owned());
     Message::Settle {
-        path: Path::root().child(place),
+        path: Path::root().child(index),
         generation: 0,
         attempt,
         settlement: Settlement::DidNotHappen,
@@ -150,8 +159,8 @@ pub(super) fn suspended(wake: Option<i64>) -> RunState {
     RunState::Suspended { wake: wake.map(at) }
 }
 
-pub(super) fn park(place: u32, on: Blocked) -> Park {
-    Park { path: Path::root().child(place), operation: "wait".to_owned(), on, since: at(3), until: Some(at(4)) }
+pub(super) fn park(index: u32, on: Blocked) -> Park {
+    Park { path: Path::root().child(index), operation: "wait".to_owned(), on, since: at(3), until: Some(at(4)) }
 }
 
 pub(super) fn finished() -> RunState {
@@ -166,7 +175,7 @@ pub(super) fn post(store: &dyn Store, run: RunId, message: Message) -> Result<()
     outside(store, vec![Change::Mail { run, message, dedupe: None }])
 }
 
-/// A message that is taken once.
+/// A message with a dedupe key.
 pub(super) fn once(run: RunId, reason: &str, dedupe: &str) -> Change {
     Change::Mail { run, message: cancel(reason), dedupe: Some(dedupe.into()) }
 }
@@ -177,15 +186,16 @@ pub(super) fn duplicate(run: RunId, dedupe: &str) -> Result<(), StoreError> {
 
 /// The numbers of the runs that are due, and when the next one will be.
 pub(super) fn due(store: &dyn Store, now: i64) -> (Vec<u8>, Option<i64>) {
-    let due = must(block_on(store.due(at(now), 100)));
-    (due.runs.iter().map(number).collect(), due.next.map(Timestamp::as_micros))
+    set_clock(store, now);
+    let due = must(block_on(store.due(100)));
+    (due.runs.iter().map(number).collect(), due.next.map(|next| (at(now) + next).as_micros()))
 }
 
 pub(super) fn number(run: &RunId) -> u8 {
     run.as_bytes()[15]
 }
 
-/// The mail beyond `after`, as positions and texts.
+/// The messages after position `after`, as positions and texts.
 pub(super) fn mail(store: &dyn Store, run: RunId, after: u64) -> Vec<(u64, String)> {
     must(block_on(store.mail(run, after))).iter().map(|mail| (mail.position, text(&mail.message))).collect()
 }
@@ -193,7 +203,7 @@ pub(super) fn mail(store: &dyn Store, run: RunId, after: u64) -> Vec<(u64, Strin
 pub(super) fn info(store: &dyn Store, run: RunId) -> RunInfo {
     match must(block_on(store.info(run))) {
         Some(info) => info,
-        None => panic!("run {run} is not there"),
+        None => panic!("run {run} does not exist"),
     }
 }
 

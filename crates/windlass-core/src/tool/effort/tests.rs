@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A schema with `count` of something in it, and a value to check against it.
+/// The name of a keyword, a schema with `count` of it, and a value to check against it.
 type Case = (&'static str, fn(usize) -> Value, fn(usize) -> Value);
 
 fn named(count: usize, value: &Value) -> Value {
@@ -17,7 +17,7 @@ fn names(count: usize) -> Value {
     (0..count).map(|n| json!(format!("name_{n}"))).collect()
 }
 
-/// One for each keyword that can be as long as its writer likes.
+/// One case for each keyword of unbounded length.
 fn cases() -> Vec<Case> {
     vec![
         ("allOf", |n| json!({"items": {"allOf": listed(n, &json!(true))}}), |n| listed(n, &json!({}))),
@@ -67,16 +67,16 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn steps(effort: &Effort, value: &Value) -> u64 {
-    (0..20).map(|n| 1u64 << n).find(|steps| effort.takes_at_most(value, *steps)).unwrap_or(u64::MAX)
+fn steps(cost: &CheckCost, value: &Value) -> u64 {
+    (0..20).map(|n| 1u64 << n).find(|steps| cost.takes_at_most(value, *steps)).unwrap_or(u64::MAX)
 }
 
 #[test]
 fn e25_every_keyword_counts_in_memory_and_in_steps() {
-    // One at a time is no slower: twice as many look at twice as much.
+    // In these cases the schema and the value grow together, one subschema per value, so the steps grow linearly.
     let linear = ["properties", "prefixItems", "type", "unknown"];
     for (name, schema, value) in cases() {
-        let of = |count: usize| Effort::of(&schema(count)).ok().expect("it is taken");
+        let of = |count: usize| CheckCost::of(&schema(count)).ok().expect("it is taken");
         let (few, many) = (of(64), of(256));
         let text = schema(256).to_string().len() - schema(64).to_string().len();
         assert!(many.bytes - few.bytes >= text.max(192 * VALUE_BYTES / 4), "{name}: {} {}", few.bytes, many.bytes);
@@ -84,17 +84,17 @@ fn e25_every_keyword_counts_in_memory_and_in_steps() {
             let (few, many) = (steps(&few, &value(64)), steps(&many, &value(256)));
             assert!(many >= few.saturating_mul(8), "{name}: {few} {many}");
         }
-        // As much as a request may bring is refused, or it is estimated at no less than its text.
+        // A schema of the size of the largest request is refused, or its estimate is larger than its text.
         let schema = schema(if name == "unevaluatedProperties" { 480 } else { 100_000 });
         let text = schema.to_string().len();
-        assert!(Effort::of(&schema).map_or(SCHEMA_BYTES, |effort| effort.bytes) > text, "{name}");
+        assert!(CheckCost::of(&schema).map_or(SCHEMA_BYTES, |cost| cost.bytes) > text, "{name}");
     }
 }
 
 #[test]
-fn e25_the_place_of_a_subschema_counts_as_often_as_it_is_kept() {
+fn e25_the_path_of_a_subschema_counts_as_often_as_it_is_kept() {
     let long = json!({"properties": {"x".repeat(1 << 20): {"allOf": listed(100, &json!(true))}}});
-    assert!(matches!(Effort::of(&long), Err(TooMuch::Memory)));
+    assert!(matches!(CheckCost::of(&long), Err(SchemaRefusal::Memory)));
     let long = json!({"properties": {"x".repeat(1 << 20): {"dependentRequired": named(100, &json!([]))}}});
-    assert!(matches!(Effort::of(&long), Err(TooMuch::Memory)));
+    assert!(matches!(CheckCost::of(&long), Err(SchemaRefusal::Memory)));
 }

@@ -47,7 +47,7 @@ fn b02_layers_shadow_hide_and_end() {
         assert_eq!(described(&scope, "read").unwrap(), "scope");
         assert_eq!(names(&scope), ["read"]);
         assert!(scope.by_id("write").is_none(), "hidden by name is hidden by id");
-        assert_eq!(names(&other), ["read", "write"], "concurrent scopes do not leak into one another");
+        assert_eq!(names(&other), ["read", "write"], "concurrent scopes do not affect each other");
         assert_eq!(described(&other, "read").unwrap(), "base");
         base.insert(tool("new", "base")).unwrap();
         assert_eq!(described(&scope, "new").unwrap(), "base", "a layer sees its parent's later changes");
@@ -55,7 +55,7 @@ fn b02_layers_shadow_hide_and_end() {
         assert_eq!(described(&scope, "write").unwrap(), "base");
     }
     assert_eq!(described(&base, "read").unwrap(), "base");
-    assert_eq!(base.layer_names(), ["other".into()], "a layer without a name ends with its last toolbox");
+    assert_eq!(base.layer_names(), ["other".into()], "an unnamed layer is removed with its last toolbox");
     assert!(base.remove_layer("other") && !base.remove_layer("other"));
 }
 
@@ -70,7 +70,7 @@ fn b02_a_layer_is_the_same_wherever_its_name_is_used() {
     trial.insert(tool("read", "trial")).unwrap();
     assert_eq!(trial.layers().names(), ["guest".into(), "trial".into()]);
     assert_eq!(described(&trial, "read").unwrap(), "trial");
-    // The order of a scope is its own: the same layers the other way round are another scope.
+    // The order of the layers belongs to the scope: the same layers in another order are another scope.
     let other = base.layer("trial").unwrap().layer("guest").unwrap();
     assert_eq!(described(&other, "read").unwrap(), "guest");
     assert_eq!(base.scope(&trial.layers()).unwrap().layers(), trial.layers());
@@ -83,7 +83,7 @@ fn b02_a_layer_is_the_same_wherever_its_name_is_used() {
 }
 
 #[test]
-fn b02_a_layer_may_show_only_some_also_of_what_comes_later() {
+fn b02_a_layer_may_show_only_some_tools_including_ones_registered_later() {
     let base = Toolbox::new();
     base.insert(tool("read", "base")).unwrap();
     base.insert(tool("write", "base")).unwrap();
@@ -125,7 +125,7 @@ fn l02_ids_are_stable_beside_names_and_may_have_aliases() {
     toolbox.insert(renamed).unwrap();
     assert_eq!(toolbox.by_id("web.fetch").unwrap().spec().name.as_ref(), "fetch_page");
     assert_eq!(toolbox.by_id("fetch").unwrap().spec().name.as_ref(), "fetch_page");
-    assert!(toolbox.get("web.fetch").is_none(), "an id is not a name");
+    assert!(toolbox.get("web.fetch").is_none(), "a tool is not found by its id where a name is expected");
     let taken = toolbox.insert(tool("other", "").id("fetch")).unwrap_err().to_string();
     assert!(taken.contains("`other`") && taken.contains("`fetch_page`"), "{taken}");
 }
@@ -231,7 +231,7 @@ fn many_tools_register_in_linear_time() {
 }
 
 #[test]
-fn a_tool_that_is_mounted_again_goes_on_counting_unless_its_limits_changed() {
+fn a_tool_that_is_mounted_again_keeps_its_counts_unless_its_limits_changed() {
     let toolbox = Toolbox::new();
     let limited = |per_second: u32, in_flight: usize| {
         tool("slow", "Slow.").with(|spec| {
@@ -250,10 +250,10 @@ fn a_tool_that_is_mounted_again_goes_on_counting_unless_its_limits_changed() {
     mounted(4, 1);
     assert_eq!(next(), 500, "the third start of the first second");
     let enter = || toolbox.get("slow").unwrap().gate().unwrap().enter().unwrap();
-    assert!(enter().poll(cx).is_pending(), "the call under way still counts");
+    assert!(enter().poll(cx).is_pending(), "the running call still counts");
     mounted(4, 2);
     assert_eq!(next(), 750, "the rate is the same as before");
-    assert!(enter().poll(cx).is_ready(), "the other limit is not");
+    assert!(enter().poll(cx).is_ready(), "the changed limit starts from zero");
     mounted(1, 2);
-    assert_eq!((next(), next()), (0, 1000), "another rate begins anew");
+    assert_eq!((next(), next()), (0, 1000), "a changed rate starts from zero");
 }

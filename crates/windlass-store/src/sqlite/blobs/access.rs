@@ -1,10 +1,10 @@
-//! Who may read an artifact. The only place that looks at runs for it.
+//! Access to artifacts. The only module of blobs that reads the table of runs.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use windlass_core::RunId;
 use windlass_core::store::{Access, Creation};
 
-/// How whoever stores or reads is written down.
+/// The text form of an accessor in the columns `refs.scope` and `claims.holder`.
 pub(super) fn holder(access: &Access) -> String {
     match access {
         Access::Owner => "owner".to_owned(),
@@ -13,45 +13,45 @@ pub(super) fn holder(access: &Access) -> String {
     }
 }
 
-/// What decides to whom a run shows things.
-struct Lineage {
+/// The session and the parent of a run, which decide who shares its artifacts.
+struct Ancestry {
     session: Option<String>,
     parent: Option<RunId>,
 }
 
-pub(super) const LINEAGE: &str =
+pub(super) const ANCESTRY: &str =
     "SELECT (SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run FROM runs WHERE run = ?1";
 
-fn lineage(connection: &Connection, run: RunId) -> rusqlite::Result<Option<Lineage>> {
+fn ancestry(connection: &Connection, run: RunId) -> rusqlite::Result<Option<Ancestry>> {
     let read = |row: &rusqlite::Row<'_>| {
-        Ok(Lineage { session: row.get(0)?, parent: row.get::<_, Option<[u8; 16]>>(1)?.map(RunId::from_bytes) })
+        Ok(Ancestry { session: row.get(0)?, parent: row.get::<_, Option<[u8; 16]>>(1)?.map(RunId::from_bytes) })
     };
-    connection.prepare_cached(LINEAGE)?.query_row([run.as_bytes()], read).optional()
+    connection.prepare_cached(ANCESTRY)?.query_row([run.as_bytes()], read).optional()
 }
 
-/// To whom a run shows what it refers to: its session, or else its family, by the first run of it that is known.
-/// `creation` is what is known of a run that is not there yet.
+/// The scope that shares a run's artifacts: its session, or else its family, named by the oldest known ancestor.
+/// `creation` describes a run that does not exist yet.
 pub(super) fn scope(connection: &Connection, run: RunId, creation: Option<&Creation>) -> rusqlite::Result<String> {
     let mut at = run;
-    let mut known = match creation {
-        Some(creation) => Some(Lineage {
+    let mut next = match creation {
+        Some(creation) => Some(Ancestry {
             session: creation.session.as_deref().map(str::to_owned),
             parent: creation.parent.as_ref().map(|parent| parent.0),
         }),
-        None => lineage(connection, run)?,
+        None => ancestry(connection, run)?,
     };
-    while let Some(Lineage { session, parent }) = known {
+    while let Some(Ancestry { session, parent }) = next {
         if let Some(session) = session {
             return Ok(holder(&Access::Session(session.into())));
         }
         let Some(above) = parent else { break };
         at = above;
-        known = lineage(connection, above)?;
+        next = ancestry(connection, above)?;
     }
     Ok(holder(&Access::Run(at)))
 }
 
-/// Whether a blob is there for whoever asks.
+/// Whether this accessor may read a blob.
 pub(super) fn may_read(
     connection: &Connection,
     blob: i64,
@@ -65,25 +65,25 @@ pub(super) fn may_read(
     };
     Ok(is_shown(connection, blob, &scope(connection, run, creation)?)?
         || is_shown(connection, blob, &holder(by))?
-        || is(connection, OWN, blob, run)?
-        || is(connection, OF_CHILDREN, blob, run)?)
+        || exists(connection, OWN_REFERENCE, blob, run)?
+        || exists(connection, CHILD_REFERENCE, blob, run)?)
 }
 
 pub(super) const SHOWN: &str = "SELECT EXISTS (SELECT 1 FROM refs WHERE blob = ?1 AND scope = ?2)
     OR EXISTS (SELECT 1 FROM claims WHERE blob = ?1 AND holder = ?2)";
 
-/// Whether a reference or a claim shows it to this holder.
+/// Whether a reference or a claim makes the blob readable for this holder.
 fn is_shown(connection: &Connection, blob: i64, holder: &str) -> rusqlite::Result<bool> {
     connection.prepare_cached(SHOWN)?.query_row(params![blob, holder], |row| row.get(0))
 }
 
-/// A family may have lost the runs it was named by; what a run itself referred to stays its own.
-pub(super) const OWN: &str = "SELECT EXISTS (SELECT 1 FROM refs
+/// A family may have lost the ancestor that named it. A run can still read what it refers to itself.
+pub(super) const OWN_REFERENCE: &str = "SELECT EXISTS (SELECT 1 FROM refs
     WHERE run = (SELECT id FROM runs WHERE run = ?2) AND blob = ?1 AND scope IS NOT NULL)";
 
-pub(super) const OF_CHILDREN: &str = "SELECT EXISTS (SELECT 1 FROM runs CROSS JOIN refs ON refs.run = runs.id
+pub(super) const CHILD_REFERENCE: &str = "SELECT EXISTS (SELECT 1 FROM runs CROSS JOIN refs ON refs.run = runs.id
     WHERE runs.parent_run = ?2 AND refs.blob = ?1 AND refs.scope IS NOT NULL)";
 
-fn is(connection: &Connection, sql: &str, blob: i64, run: RunId) -> rusqlite::Result<bool> {
+fn exists(connection: &Connection, sql: &str, blob: i64, run: RunId) -> rusqlite::Result<bool> {
     connection.prepare_cached(sql)?.query_row(params![blob, run.as_bytes()], |row| row.get(0))
 }

@@ -1,13 +1,13 @@
-//! Payloads out of line: values of records that fit in memory and are too large for a row.
+//! Payloads: values of records and messages that fit into memory but are too large for a row.
 
 use rusqlite::{Connection, params};
 use windlass_core::limits;
 use windlass_core::store::ArtifactId;
 
-use super::pack::{Piece, broken};
-use super::{find, insert_piece, reference, stretch};
+use super::piece::{Piece, damaged_blob};
+use super::{find, insert_piece, read_pieces, reference};
 
-/// Content that fits in memory, named and compressed.
+/// Content that fits into memory, named and compressed.
 #[derive(Debug)]
 pub(in crate::sqlite) struct Payload {
     id: ArtifactId,
@@ -21,18 +21,18 @@ impl Payload {
         Self { id: ArtifactId::of(bytes), size: i64::try_from(bytes.len()).unwrap_or(i64::MAX), pieces }
     }
 
-    /// What it takes, compressed.
+    /// The compressed size.
     pub(in crate::sqlite) fn bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.body.len()).sum()
     }
 
-    /// Its name.
+    /// The name of the content.
     pub(in crate::sqlite) fn id(&self) -> ArtifactId {
         self.id
     }
 }
 
-/// Keeps what the records or messages of a run have out of line.
+/// Stores the payloads of a run's records or messages.
 pub(in crate::sqlite) fn keep(connection: &Connection, run: i64, payloads: &[Payload]) -> rusqlite::Result<()> {
     for payload in payloads {
         let blob = put(connection, payload)?;
@@ -41,8 +41,8 @@ pub(in crate::sqlite) fn keep(connection: &Connection, run: i64, payloads: &[Pay
     Ok(())
 }
 
-/// Keeps content that fits in memory, inside the writer's transaction; the caller refers to it in the same one. Content
-/// that is there already is not written again.
+/// Stores content within the writer's transaction; the caller adds a reference in the same one. Existing content is not
+/// written again.
 pub(super) fn put(connection: &Connection, payload: &Payload) -> rusqlite::Result<i64> {
     if let Some(blob) = find(connection, &payload.id)? {
         return Ok(blob);
@@ -57,10 +57,14 @@ pub(super) fn put(connection: &Connection, payload: &Payload) -> rusqlite::Resul
     Ok(blob)
 }
 
-/// All of the content under this name, whoever asks; for what is known to fit in memory. What is not what its name says is
-/// damaged.
+/// The complete content with this name, without an access check; for content that fits into memory. Fails if it does
+/// not match its name.
 pub(in crate::sqlite) fn read(connection: &Connection, artifact: &ArtifactId) -> rusqlite::Result<Option<Vec<u8>>> {
     let Some(blob) = find(connection, artifact)? else { return Ok(None) };
-    let bytes = stretch(connection, blob, 0, i64::MAX)?;
-    if ArtifactId::of(&bytes) == *artifact { Ok(Some(bytes)) } else { Err(broken(format!("{artifact} is damaged"))) }
+    let bytes = read_pieces(connection, blob, 0, i64::MAX)?;
+    if ArtifactId::of(&bytes) == *artifact {
+        Ok(Some(bytes))
+    } else {
+        Err(damaged_blob(format!("{artifact} is damaged")))
+    }
 }

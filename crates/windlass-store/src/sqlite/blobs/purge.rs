@@ -1,15 +1,15 @@
-//! What becomes of the blobs of a run that is no longer kept.
+//! Removes the references of a run that is removed.
 
 use rusqlite::Connection;
 use windlass_core::time::Timestamp;
 
-use super::{claim, loosen};
+use super::{claim, orphan};
 
-/// The holder of claims on what a purged run referred to.
-const NO_HOLDER: &str = "";
+/// The holder of claims on the artifacts of a removed run.
+const GRACE_HOLDER: &str = "";
 
-/// The run is no longer kept, nor what it alone referred to: payloads at once, artifacts from `until` on, because somebody
-/// who was shown one may be about to refer to it. In the transaction that forgets the run.
+/// Drops the references of a run. Payloads that only it referred to are dropped at once, artifacts from `until` on,
+/// because a reader of an artifact may be about to refer to it. Runs in the transaction that removes the run.
 pub(in crate::sqlite) fn unreference_run(connection: &Connection, run: i64, until: Timestamp) -> rusqlite::Result<()> {
     let mut statement =
         connection.prepare_cached("DELETE FROM refs WHERE run = ?1 RETURNING blob, scope IS NOT NULL")?;
@@ -17,9 +17,9 @@ pub(in crate::sqlite) fn unreference_run(connection: &Connection, run: i64, unti
         statement.query_map([run], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
     for (blob, shown) in dropped {
         if shown && !is_referred(connection, blob)? {
-            claim(connection, blob, NO_HOLDER, until)?;
+            claim(connection, blob, GRACE_HOLDER, until)?;
         }
-        loosen(connection, blob)?;
+        orphan(connection, blob)?;
     }
     Ok(())
 }

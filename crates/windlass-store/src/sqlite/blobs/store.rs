@@ -1,4 +1,4 @@
-//! Artifacts as the store offers them: writes by way of the writer, reads on connections of their own.
+//! The store's artifact API: writes go through the writer, reads use separate connections.
 
 use std::sync::Arc;
 
@@ -9,24 +9,28 @@ use windlass_core::time::Timestamp;
 
 use super::super::SqliteStore;
 use super::super::job::Job;
-use super::super::queue::Queue;
 use super::super::read::ReadError;
-use super::{Done, Step, about, access, find, left_over, read_at};
+use super::super::write_queue::WriteQueue;
+use super::{BlobJob, BlobOutcome, access, find, find_orphan, metadata, read_at};
 
-/// Has the writer clear what earlier openings left, slice by slice, between whatever else it does.
-pub(in crate::sqlite) fn tidy(connection: &Connection, queue: &Arc<Queue>, opening: i64) -> rusqlite::Result<()> {
-    if left_over(connection, opening)?.is_some() {
+/// Queues jobs that delete orphans of earlier openings, slice by slice, between other jobs.
+pub(in crate::sqlite) fn schedule_orphan_cleanup(
+    connection: &Connection,
+    queue: &Arc<WriteQueue>,
+    opening: i64,
+) -> rusqlite::Result<()> {
+    if find_orphan(connection, opening)?.is_some() {
         next_slice(queue.clone());
     }
     Ok(())
 }
 
-fn next_slice(queue: Arc<Queue>) {
+fn next_slice(queue: Arc<WriteQueue>) {
     let (promise, ticket) = Promise::pair();
-    // A queue that is full or closed has better things to do; the next opening, or a sweep, goes on with it.
-    if queue.push(Job::Blob(Step::Tidy, promise)).is_ok() {
+    // If the queue is full or closed, the next opening or sweep continues.
+    if queue.push(Job::Blob(BlobJob::DeleteOrphans, promise)).is_ok() {
         ticket.then(move |done| {
-            if let Ok(Done::Swept(Swept { more: true, .. })) = done {
+            if let Ok(BlobOutcome::Swept(Swept { more: true, .. })) = done {
                 next_slice(queue);
             }
         });
@@ -34,15 +38,15 @@ fn next_slice(queue: Arc<Queue>) {
 }
 
 fn unexpected() -> StoreError {
-    StoreError::Unknown("the writer answered something else".to_owned())
+    StoreError::Unknown("the writer sent an answer of another kind".to_owned())
 }
 
 impl SqliteStore {
-    async fn step(&self, step: Step) -> Result<Done, StoreError> {
+    async fn step(&self, step: BlobJob) -> Result<BlobOutcome, StoreError> {
         self.ask(|promise| Job::Blob(step, promise)).await
     }
 
-    /// The blob, if it is there for whoever asks.
+    /// The blob, if this accessor may read it.
     fn readable(connection: &Connection, artifact: ArtifactId, by: &Access) -> Result<i64, ReadError> {
         let missing = || ReadError::Refused(StoreError::NoArtifact { artifact });
         let blob = find(connection, &artifact)?.ok_or_else(missing)?;
@@ -55,11 +59,11 @@ impl Artifacts for SqliteStore {
         Box::pin(std::future::ready(Ok(self.uploads.begin(by, until))))
     }
 
-    /// Compresses where it is called.
+    /// Compresses on the calling thread.
     fn append(&self, upload: Upload, piece: Vec<u8>) -> BoxFuture<'_, Result<(), StoreError>> {
         Box::pin(async move {
             let step = self.uploads.submit(upload, piece)?;
-            let Done::Written(blob) = self.step(step).await? else { return Err(unexpected()) };
+            let BlobOutcome::Written(blob) = self.step(step).await? else { return Err(unexpected()) };
             self.uploads.written(upload, blob);
             Ok(())
         })
@@ -73,32 +77,32 @@ impl Artifacts for SqliteStore {
         })
     }
 
-    /// What is written of it is a left-over at once, unless the queue is full: then it is one of this opening.
+    /// The written part becomes an orphan at once, or after this opening if the queue is full.
     fn abandon(&self, upload: Upload) {
         let Some(step) = self.uploads.abandon(upload) else { return };
-        // Nobody waits for the answer.
+        // The answer is not needed.
         let (promise, _ticket) = Promise::pair();
         if let Err(error) = self.queue.push(Job::Blob(step, promise)) {
-            tracing::debug!(%error, "an upload that was given up is collected after the next opening");
+            tracing::debug!(%error, "an abandoned upload is deleted after the next opening");
         }
     }
 
     fn size(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<u64, StoreError>> {
         Box::pin(async move {
-            self.readers.glance(None, |connection| {
+            self.readers.with_reader(None, |connection| {
                 let transaction = connection.transaction()?;
                 let blob = Self::readable(&transaction, artifact, &by)?;
-                Ok(about(&transaction, blob)?.0)
+                Ok(metadata(&transaction, blob)?.0)
             })
         })
     }
 
     fn media_type(&self, artifact: ArtifactId, by: Access) -> BoxFuture<'_, Result<Option<Arc<str>>, StoreError>> {
         Box::pin(async move {
-            self.readers.glance(None, |connection| {
+            self.readers.with_reader(None, |connection| {
                 let transaction = connection.transaction()?;
                 let blob = Self::readable(&transaction, artifact, &by)?;
-                Ok(about(&transaction, blob)?.1)
+                Ok(metadata(&transaction, blob)?.1)
             })
         })
     }
@@ -111,8 +115,8 @@ impl Artifacts for SqliteStore {
         length: usize,
     ) -> BoxFuture<'_, Result<Vec<u8>, StoreError>> {
         Box::pin(async move {
-            self.readers.glance(None, |connection| {
-                // In one view of the file: what is collected meanwhile is there to the end.
+            self.readers.with_reader(None, |connection| {
+                // In one snapshot of the file, so that a blob that is deleted meanwhile is read completely.
                 let transaction = connection.transaction()?;
                 let blob = Self::readable(&transaction, artifact, &by)?;
                 Ok(read_at(&transaction, blob, offset, length)?)
@@ -122,7 +126,9 @@ impl Artifacts for SqliteStore {
 
     fn sweep(&self, now: Timestamp, limit: usize) -> BoxFuture<'_, Result<Swept, StoreError>> {
         Box::pin(async move {
-            let Done::Swept(swept) = self.step(Step::Sweep { now, limit }).await? else { return Err(unexpected()) };
+            let BlobOutcome::Swept(swept) = self.step(BlobJob::Sweep { now, limit }).await? else {
+                return Err(unexpected());
+            };
             Ok(swept)
         })
     }

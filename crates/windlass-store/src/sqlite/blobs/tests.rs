@@ -1,4 +1,4 @@
-//! What is particular to blobs in a file; what every store must do with artifacts is in the store suite.
+//! Tests of blobs in SQLite. What every store must do with artifacts is in the store suite.
 
 use rusqlite::Connection;
 use windlass_core::store::{Access, Artifacts, StoreError, Stored};
@@ -7,9 +7,9 @@ use windlass_core::testing::block_on;
 use super::super::SqliteStore;
 use super::super::schema;
 use super::super::schema::tests::{is_indexed, plan};
-use super::super::table::Trouble;
-use super::pack::Piece;
+use super::super::write_tx::JobError;
 use super::payload::{Payload, put, read};
+use super::piece::Piece;
 use super::purge::unreference_run;
 use super::*;
 
@@ -30,11 +30,11 @@ fn at(micros: i64) -> Timestamp {
     Timestamp::from_micros(micros)
 }
 
-fn piece(connection: &Connection, opening: i64, blob: Option<i64>, number: i64) -> Result<i64, Trouble> {
+fn piece(connection: &Connection, opening: i64, blob: Option<i64>, number: i64) -> Result<i64, JobError> {
     let piece = Piece::new(vec![b'x'; limits::ARTIFACT_PIECE]);
-    match work(connection, opening, &Step::Piece { blob, number, piece })? {
-        Done::Written(blob) => Ok(blob),
-        Done::Swept(_) => panic!("not written"),
+    match work(connection, opening, &BlobJob::Piece { blob, number, piece })? {
+        BlobOutcome::Written(blob) => Ok(blob),
+        BlobOutcome::Swept(_) => panic!("not written"),
     }
 }
 
@@ -52,14 +52,14 @@ fn l16_a_payload_is_kept_once_and_as_long_as_a_run_refers_to_it() {
     unreference_run(&connection, 1, at(0)).unwrap();
     assert_eq!(sweep(&connection, at(i64::MAX), OPENING, 9).unwrap(), Swept::default(), "the other run has it");
     unreference_run(&connection, 2, at(100)).unwrap();
-    assert_eq!(read(&connection, &packed.id()).unwrap(), None, "a payload nobody refers to is gone at once");
+    assert_eq!(read(&connection, &packed.id()).unwrap(), None, "a payload without references is gone at once");
     let swept = sweep(&connection, at(0), OPENING, 9).unwrap();
     assert_eq!(swept, Swept { collected: 1, more: false });
     assert_eq!((count(&connection, "blobs"), count(&connection, "pieces"), count(&connection, "refs")), (0, 0, 0));
 }
 
 #[test]
-fn l16_payloads_are_nobodys_to_ask_for() {
+fn l16_payloads_cannot_be_read_as_artifacts() {
     let connection = file();
     connection
         .execute_batch(
@@ -83,7 +83,7 @@ fn l16_payloads_are_nobodys_to_ask_for() {
 }
 
 #[test]
-fn l16_an_artifact_of_a_purged_run_stays_for_a_grace() {
+fn l16_an_artifact_of_a_purged_run_stays_for_a_grace_period() {
     let connection = file();
     let (one, both) =
         (put(&connection, &Payload::new(b"one")).unwrap(), put(&connection, &Payload::new(b"both")).unwrap());
@@ -91,7 +91,7 @@ fn l16_an_artifact_of_a_purged_run_stays_for_a_grace() {
         reference(&connection, run, blob, Some("session:s")).unwrap();
     }
     unreference_run(&connection, 1, at(100)).unwrap();
-    assert_eq!(count(&connection, "claims"), 1, "only for what nobody else refers to");
+    assert_eq!(count(&connection, "claims"), 1, "only for content without other references");
     assert_eq!(sweep(&connection, at(99), OPENING, 9).unwrap().collected, 0);
     assert_eq!(sweep(&connection, at(100), OPENING, 9).unwrap().collected, 1);
     assert_eq!(find(&connection, &Payload::new(b"one").id()).unwrap(), None);
@@ -99,7 +99,7 @@ fn l16_an_artifact_of_a_purged_run_stays_for_a_grace() {
 }
 
 #[test]
-fn l16_what_a_dead_process_left_is_cleared_in_slices() {
+fn l16_orphans_of_a_dead_process_are_deleted_in_slices() {
     let connection = file();
     let old = piece(&connection, OPENING - 1, None, 0).unwrap();
     for number in 1..5 {
@@ -108,7 +108,7 @@ fn l16_what_a_dead_process_left_is_cleared_in_slices() {
     let own = piece(&connection, OPENING, None, 0).unwrap();
     let mut slices = 0;
     loop {
-        let swept = clear(&connection, OPENING, 2).unwrap();
+        let swept = delete_orphans(&connection, OPENING, 2).unwrap();
         slices += 1;
         if !swept.more {
             assert_eq!(swept.collected, 1);
@@ -116,25 +116,25 @@ fn l16_what_a_dead_process_left_is_cleared_in_slices() {
         }
     }
     assert_eq!(slices, 3);
-    assert_eq!(
-        (count(&connection, "blobs"), count(&connection, "pieces")),
-        (1, 1),
-        "this process goes on with its own"
-    );
+    assert_eq!((count(&connection, "blobs"), count(&connection, "pieces")), (1, 1), "uploads of this process are kept");
     let late = piece(&connection, OPENING - 1, Some(old), 5);
-    assert!(matches!(late, Err(Trouble::Refused(StoreError::Invalid(_)))), "{late:?}");
+    assert!(matches!(late, Err(JobError::Refused(StoreError::Invalid(_)))), "{late:?}");
     piece(&connection, OPENING, Some(own), 1).unwrap();
 }
 
 #[test]
-fn l16_the_second_upload_of_the_same_content_takes_no_room() {
+fn l16_the_second_upload_of_the_same_content_takes_no_space() {
     let connection = file();
     let stored = Stored { id: ArtifactId::of(b"same"), size: 4 };
     let ended = |until| {
         let blob = Some(piece(&connection, OPENING, None, 0).unwrap());
         let by = Access::Session("s".into());
-        work(&connection, OPENING, &Step::Finish { blob, stored, media_type: "text/csv".into(), by, until: at(until) })
-            .unwrap();
+        work(
+            &connection,
+            OPENING,
+            &BlobJob::Finish { blob, stored, media_type: "text/csv".into(), by, until: at(until) },
+        )
+        .unwrap();
     };
     ended(100);
     ended(50);
@@ -144,7 +144,7 @@ fn l16_the_second_upload_of_the_same_content_takes_no_room() {
 }
 
 #[test]
-fn l16_what_was_half_uploaded_goes_with_the_next_opening_and_what_was_finished_stays() {
+fn l16_the_next_opening_deletes_incomplete_uploads_and_keeps_finished_ones() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("app.db");
     let store = SqliteStore::open(&path).unwrap();
@@ -165,10 +165,20 @@ fn l16_what_was_half_uploaded_goes_with_the_next_opening_and_what_was_finished_s
 }
 
 #[test]
-fn every_question_about_blobs_is_answered_by_an_index() {
-    let questions =
-        [FIND, PIECES, LOOSEN, ENDED, LEFT, CLEAR, access::LINEAGE, access::SHOWN, access::OWN, access::OF_CHILDREN];
-    for sql in questions {
+fn every_query_about_blobs_uses_an_index() {
+    let queries = [
+        FIND,
+        PIECES,
+        ORPHAN,
+        EXPIRED_CLAIMS,
+        FIND_ORPHAN,
+        DELETE_PIECES,
+        access::ANCESTRY,
+        access::SHOWN,
+        access::OWN_REFERENCE,
+        access::CHILD_REFERENCE,
+    ];
+    for sql in queries {
         let plan = plan(sql).replace("SCAN CONSTANT ROW", "");
         assert!(is_indexed(&plan), "{sql}: {plan}");
     }

@@ -1,4 +1,4 @@
-//! Uploads: what the process knows of one in progress, and what the writer does for it.
+//! Uploads: the state of those in progress, and the writer's jobs for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use windlass_core::limits;
 use windlass_core::store::{Access, ArtifactHasher, StoreError, Stored, Swept, Upload, check_piece, no_upload};
 use windlass_core::time::Timestamp;
 
-use super::super::table::Trouble;
-use super::pack::Piece;
-use super::{NOBODY, access, claim, clear, find, sweep};
+use super::super::write_tx::JobError;
+use super::piece::Piece;
+use super::{NO_OPENING, access, claim, delete_orphans, find, sweep};
 
-/// What the writer is asked to do.
-pub(in crate::sqlite) enum Step {
-    /// The first piece of an upload has no blob yet.
+/// A job for the writer.
+pub(in crate::sqlite) enum BlobJob {
+    /// Writes a piece. The first piece of an upload has no blob yet.
     Piece {
         blob: Option<i64>,
         number: i64,
@@ -35,72 +35,72 @@ pub(in crate::sqlite) enum Step {
         now: Timestamp,
         limit: usize,
     },
-    /// Clears left-overs, whatever the time is.
-    Tidy,
+    /// Deletes orphans, independent of the time.
+    DeleteOrphans,
 }
 
-impl Step {
-    /// How much content it carries.
+impl BlobJob {
+    /// The size of its content.
     pub(in crate::sqlite) fn bytes(&self) -> usize {
         if let Self::Piece { piece, .. } = self { piece.body.len() } else { 0 }
     }
 }
 
-/// What came of it.
+/// The result of a job.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::sqlite) enum Done {
-    /// The blob that the upload is, or is to be.
+pub(in crate::sqlite) enum BlobOutcome {
+    /// The blob of the upload.
     Written(i64),
     Swept(Swept),
 }
 
-/// Does one step, inside the transaction of its group.
-pub(in crate::sqlite) fn work(connection: &Connection, opening: i64, step: &Step) -> Result<Done, Trouble> {
+/// Runs one job within the transaction of its group.
+pub(in crate::sqlite) fn work(connection: &Connection, opening: i64, step: &BlobJob) -> Result<BlobOutcome, JobError> {
     match step {
-        Step::Piece { blob, number, piece } => {
+        BlobJob::Piece { blob, number, piece } => {
             let blob = open(connection, *blob, opening)?;
             super::insert_piece(connection, blob, *number, piece)?;
-            Ok(Done::Written(blob))
+            Ok(BlobOutcome::Written(blob))
         }
-        Step::Finish { blob, stored, media_type, by, until } => {
+        BlobJob::Finish { blob, stored, media_type, by, until } => {
             let own = open(connection, *blob, opening)?;
-            // Somebody may have been faster, or have had it for long.
-            let there = find(connection, &stored.id)?;
-            match there {
-                Some(_) => give_up(connection, own)?,
+            // The same content may already exist.
+            let existing = find(connection, &stored.id)?;
+            match existing {
+                Some(_) => discard(connection, own)?,
                 None => name(connection, own, stored)?,
             }
-            let blob = there.unwrap_or(own);
-            connection.prepare_cached(TYPED)?.execute(params![blob, media_type])?;
+            let blob = existing.unwrap_or(own);
+            connection.prepare_cached(SET_MEDIA_TYPE)?.execute(params![blob, media_type])?;
             claim(connection, blob, &access::holder(by), *until)?;
-            Ok(Done::Written(blob))
+            Ok(BlobOutcome::Written(blob))
         }
-        Step::Abandon { blob } => {
-            give_up(connection, *blob)?;
-            Ok(Done::Written(*blob))
+        BlobJob::Abandon { blob } => {
+            discard(connection, *blob)?;
+            Ok(BlobOutcome::Written(*blob))
         }
-        Step::Sweep { now, limit } => Ok(Done::Swept(sweep(connection, *now, opening, *limit)?)),
-        Step::Tidy => Ok(Done::Swept(clear(connection, opening, limits::ARTIFACT_SWEEP)?)),
+        BlobJob::Sweep { now, limit } => Ok(BlobOutcome::Swept(sweep(connection, *now, opening, *limit)?)),
+        BlobJob::DeleteOrphans => Ok(BlobOutcome::Swept(delete_orphans(connection, opening, limits::ARTIFACT_SWEEP)?)),
     }
 }
 
-const OPEN: &str = "SELECT EXISTS (SELECT 1 FROM blobs WHERE id = ?1 AND digest IS NULL AND opening = ?2)";
+const IS_OPEN: &str = "SELECT EXISTS (SELECT 1 FROM blobs WHERE id = ?1 AND digest IS NULL AND opening = ?2)";
 
-const TYPED: &str = "UPDATE blobs SET media_type = ?2 WHERE id = ?1 AND media_type IS NULL";
+const SET_MEDIA_TYPE: &str = "UPDATE blobs SET media_type = ?2 WHERE id = ?1 AND media_type IS NULL";
 
-/// The blob of an upload: a new one for its first step. Refuses to go on with one that is over.
-fn open(connection: &Connection, blob: Option<i64>, opening: i64) -> Result<i64, Trouble> {
+/// The blob of an upload: a new one for its first job. Fails if the upload is over.
+fn open(connection: &Connection, blob: Option<i64>, opening: i64) -> Result<i64, JobError> {
     let Some(blob) = blob else {
         connection
             .prepare_cached("INSERT INTO blobs (size, opening, sum) VALUES (0, ?1, windlass_sum(NULL, 0, ?1, NULL))")?
             .execute([opening])?;
         return Ok(connection.last_insert_rowid());
     };
-    let open: bool = connection.prepare_cached(OPEN)?.query_row([blob, opening], |row| row.get(0))?;
+    let open: bool = connection.prepare_cached(IS_OPEN)?.query_row([blob, opening], |row| row.get(0))?;
     if open { Ok(blob) } else { Err(no_upload().into()) }
 }
 
-/// All of it is there: from now on it is found.
+/// Names the complete content, so that it can be found.
 fn name(connection: &Connection, blob: i64, stored: &Stored) -> rusqlite::Result<()> {
     let size = i64::try_from(stored.size).unwrap_or(i64::MAX);
     let sql = "UPDATE blobs SET digest = ?2, size = ?3, opening = NULL WHERE id = ?1";
@@ -108,29 +108,29 @@ fn name(connection: &Connection, blob: i64, stored: &Stored) -> rusqlite::Result
     Ok(())
 }
 
-fn give_up(connection: &Connection, blob: i64) -> rusqlite::Result<()> {
+fn discard(connection: &Connection, blob: i64) -> rusqlite::Result<()> {
     let sql = "UPDATE blobs SET opening = ?2 WHERE id = ?1 AND digest IS NULL";
-    connection.prepare_cached(sql)?.execute([blob, NOBODY])?;
+    connection.prepare_cached(sql)?.execute([blob, NO_OPENING])?;
     Ok(())
 }
 
-/// Uploads of this process. Beginning one writes nothing: it has a blob once its first piece is written.
+/// The uploads of this process. Beginning one writes nothing; its blob is created with its first piece.
 #[derive(Default)]
-pub(in crate::sqlite) struct Uploads(Mutex<Open>);
+pub(in crate::sqlite) struct Uploads(Mutex<OpenUploads>);
 
 #[derive(Default)]
-struct Open {
+struct OpenUploads {
     last: u64,
-    all: HashMap<Upload, State>,
+    all: HashMap<Upload, UploadState>,
 }
 
-struct State {
+struct UploadState {
     by: Access,
     until: Timestamp,
     hasher: ArtifactHasher,
     size: u64,
     blob: Option<i64>,
-    /// Pieces that were submitted, and those of them that are written.
+    /// Pieces that were submitted, and how many of them are written.
     submitted: i64,
     written: i64,
 }
@@ -141,23 +141,23 @@ impl Uploads {
         open.last += 1;
         let upload = Upload(open.last);
         let hasher = ArtifactHasher::default();
-        open.all.insert(upload, State { by, until, hasher, size: 0, blob: None, submitted: 0, written: 0 });
+        open.all.insert(upload, UploadState { by, until, hasher, size: 0, blob: None, submitted: 0, written: 0 });
         upload
     }
 
-    /// The next piece, on its way to the file.
-    pub(super) fn submit(&self, upload: Upload, piece: Vec<u8>) -> Result<Step, StoreError> {
+    /// The job that writes the next piece.
+    pub(super) fn submit(&self, upload: Upload, piece: Vec<u8>) -> Result<BlobJob, StoreError> {
         let (blob, number) = {
             let mut open = self.0.lock();
             let state = open.all.get_mut(&upload).ok_or_else(no_upload)?;
             check_piece(state.size, piece.len())?;
-            state.must_be_written()?;
+            state.check_all_written()?;
             state.hasher.update(&piece);
             state.size += piece.len() as u64;
             state.submitted += 1;
             (state.blob, state.submitted - 1)
         };
-        Ok(Step::Piece { blob, number, piece: Piece::new(piece) })
+        Ok(BlobJob::Piece { blob, number, piece: Piece::new(piece) })
     }
 
     pub(super) fn written(&self, upload: Upload, blob: i64) {
@@ -167,27 +167,27 @@ impl Uploads {
         }
     }
 
-    /// Ends an upload, if all of it is written.
-    pub(super) fn end(&self, upload: Upload, media_type: Arc<str>) -> Result<(Step, Stored), StoreError> {
+    /// Finishes an upload, if all its pieces are written.
+    pub(super) fn end(&self, upload: Upload, media_type: Arc<str>) -> Result<(BlobJob, Stored), StoreError> {
         let mut open = self.0.lock();
-        open.all.get(&upload).ok_or_else(no_upload)?.must_be_written()?;
-        let State { by, until, hasher, size, blob, .. } = open.all.remove(&upload).ok_or_else(no_upload)?;
+        open.all.get(&upload).ok_or_else(no_upload)?.check_all_written()?;
+        let UploadState { by, until, hasher, size, blob, .. } = open.all.remove(&upload).ok_or_else(no_upload)?;
         let stored = Stored { id: hasher.finish(), size };
-        Ok((Step::Finish { blob, stored, media_type, by, until }, stored))
+        Ok((BlobJob::Finish { blob, stored, media_type, by, until }, stored))
     }
 
-    /// Gives an upload up; returns what there is of it.
-    pub(super) fn abandon(&self, upload: Upload) -> Option<Step> {
+    /// Abandons an upload. Returns the job that discards its blob, if there is one.
+    pub(super) fn abandon(&self, upload: Upload) -> Option<BlobJob> {
         let blob = self.0.lock().all.remove(&upload)?.blob?;
-        Some(Step::Abandon { blob })
+        Some(BlobJob::Abandon { blob })
     }
 }
 
-impl State {
-    fn must_be_written(&self) -> Result<(), StoreError> {
+impl UploadState {
+    fn check_all_written(&self) -> Result<(), StoreError> {
         if self.written == self.submitted {
             return Ok(());
         }
-        Err(StoreError::Invalid("a piece of the upload before this was not written; abandon it".to_owned()))
+        Err(StoreError::Invalid("an earlier piece of the upload was not written; abandon the upload".to_owned()))
     }
 }

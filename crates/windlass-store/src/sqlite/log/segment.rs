@@ -1,37 +1,37 @@
-//! Many rows of one run in one, compressed.
+//! Segments: many rows of one run, compressed into one.
 
-use super::Row;
+use super::LogRow;
 use crate::sqlite::read::ReadError;
 
-/// Consecutive rows of one run, to be kept in one piece.
+/// Consecutive rows of one run, stored together.
 #[derive(Debug)]
 pub(in crate::sqlite) struct Segment {
     pub(in crate::sqlite) run: i64,
     pub(in crate::sqlite) session: Option<i64>,
-    /// The place before the first of them.
+    /// The position of the row before the first of them.
     pub(in crate::sqlite) previous: i64,
-    /// Of the first record, in its journal.
+    /// Number of the first record in its journal.
     pub(in crate::sqlite) seq: u64,
     pub(in crate::sqlite) count: u32,
     /// The position of the first record.
     pub(in crate::sqlite) first: i64,
-    /// Where the rows were. The segment stands at the last of these places.
-    pub(in crate::sqlite) places: Vec<i64>,
+    /// The positions of the rows. The segment gets the last of these positions.
+    pub(in crate::sqlite) positions: Vec<i64>,
     pub(in crate::sqlite) body: Vec<u8>,
 }
 
-/// In front of every row: its position, the number of its records, the length of its text.
+/// The header before every row: its position, the number of its records, the length of its text.
 const HEADER: usize = 8 + 4 + 4;
 
 impl Segment {
-    /// Nothing for no rows.
-    pub(in crate::sqlite) fn new(run: i64, session: Option<i64>, previous: i64, rows: &[Row]) -> Option<Self> {
+    /// Returns `None` if there are no rows.
+    pub(in crate::sqlite) fn new(run: i64, session: Option<i64>, previous: i64, rows: &[LogRow]) -> Option<Self> {
         let oldest = rows.first()?;
         let mut text = Vec::with_capacity(rows.iter().map(|row| HEADER + row.body.len()).sum());
         for row in rows {
             text.extend_from_slice(&row.position.to_le_bytes());
             text.extend_from_slice(&row.count.to_le_bytes());
-            // A row is far smaller than that: whatever is large lies elsewhere.
+            // A row is far smaller than that, because large values are stored separately.
             text.extend_from_slice(&u32::try_from(row.body.len()).ok()?.to_le_bytes());
             text.extend_from_slice(row.body.as_bytes());
         }
@@ -42,27 +42,27 @@ impl Segment {
             seq: oldest.seq,
             count: rows.iter().map(|row| row.count).sum(),
             first: oldest.first(),
-            places: rows.iter().map(|row| row.position).collect(),
+            positions: rows.iter().map(|row| row.position).collect(),
             body: lz4_flex::compress_prepend_size(&text),
         })
     }
 
-    pub(in crate::sqlite) fn place(&self) -> i64 {
-        self.places.last().copied().unwrap_or(0)
+    pub(in crate::sqlite) fn position(&self) -> i64 {
+        self.positions.last().copied().unwrap_or(0)
     }
 }
 
-/// The rows of a segment whose first record is the record `seq` of its journal.
-pub(in crate::sqlite) fn unpack(seq: u64, body: &[u8]) -> Result<Vec<Row>, ReadError> {
-    // A damaged length must not take all memory: nothing is compressed further than this.
-    let (size, _) = body.split_first_chunk().ok_or_else(|| ReadError::Segment("it is cut short".to_owned()))?;
+/// Decompresses the rows of a segment. Its first record has the number `seq` in its journal.
+pub(in crate::sqlite) fn unpack(seq: u64, body: &[u8]) -> Result<Vec<LogRow>, ReadError> {
+    // A damaged length must not exhaust the memory: no content is compressed further than this.
+    let (size, _) = body.split_first_chunk().ok_or_else(|| ReadError::Segment("it is truncated".to_owned()))?;
     if u64::from(u32::from_le_bytes(*size)) > 255 * body.len() as u64 {
         return Err(ReadError::Segment("its length is damaged".to_owned()));
     }
     let text = lz4_flex::decompress_size_prepended(body).map_err(|error| ReadError::Segment(error.to_string()))?;
     let (mut rest, mut seq, mut rows) = (&text[..], seq, Vec::new());
     while !rest.is_empty() {
-        let (row, left) = read_row(rest, seq).ok_or_else(|| ReadError::Segment("it is cut short".to_owned()))?;
+        let (row, left) = read_row(rest, seq).ok_or_else(|| ReadError::Segment("it is truncated".to_owned()))?;
         seq = seq.saturating_add(row.count.into());
         rest = left;
         rows.push(row);
@@ -70,29 +70,29 @@ pub(in crate::sqlite) fn unpack(seq: u64, body: &[u8]) -> Result<Vec<Row>, ReadE
     Ok(rows)
 }
 
-fn read_row(bytes: &[u8], seq: u64) -> Option<(Row, &[u8])> {
+fn read_row(bytes: &[u8], seq: u64) -> Option<(LogRow, &[u8])> {
     let (position, bytes) = bytes.split_first_chunk()?;
     let (count, bytes) = bytes.split_first_chunk()?;
     let (length, bytes) = bytes.split_first_chunk()?;
     let (body, rest) = bytes.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
     let body = std::str::from_utf8(body).ok()?.to_owned();
-    Some((Row { position: i64::from_le_bytes(*position), seq, count: u32::from_le_bytes(*count), body }, rest))
+    Some((LogRow { position: i64::from_le_bytes(*position), seq, count: u32::from_le_bytes(*count), body }, rest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(position: i64, seq: u64, body: &str) -> Row {
-        Row { position, seq, count: u32::try_from(body.split('\n').count()).unwrap(), body: body.to_owned() }
+    fn row(position: i64, seq: u64, body: &str) -> LogRow {
+        LogRow { position, seq, count: u32::try_from(body.split('\n').count()).unwrap(), body: body.to_owned() }
     }
 
     #[test]
-    fn rows_come_out_as_they_went_in() {
+    fn a_segment_unpacks_to_the_rows_it_was_made_of() {
         let rows = [row(12, 3, "{\"a\":1}\n{\"b\":2}"), row(20, 5, "{}"), row(31, 6, "[1]\n[2]\n\"ü\"")];
         let segment = Segment::new(7, None, 9, &rows).unwrap();
-        assert_eq!((segment.seq, segment.count, segment.first, segment.place()), (3, 6, 11, 31));
-        assert_eq!(segment.places, [12, 20, 31]);
+        assert_eq!((segment.seq, segment.count, segment.first, segment.position()), (3, 6, 11, 31));
+        assert_eq!(segment.positions, [12, 20, 31]);
         assert_eq!(unpack(3, &segment.body).unwrap(), rows);
         assert!(Segment::new(7, None, 9, &[]).is_none());
     }

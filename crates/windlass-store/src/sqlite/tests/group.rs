@@ -1,27 +1,27 @@
-//! Groups of commits: what shares a transaction, what a refusal or a failure does to the others, and what may happen in
-//! an answer.
+//! Groups of commits: what shares a transaction, how a refusal or a failure affects the other commits, and what a
+//! callback may do.
 
 use std::sync::mpsc;
 
 use rusqlite::Connection;
 use windlass_core::store::{Answer, Promise, Ticket};
 
-use super::super::check::Shared;
+use super::super::check::CheckState;
 use super::super::job::{Job, Write};
-use super::super::log::Tails;
-use super::super::queue::{self, Queue};
+use super::super::log::JournalTails;
 use super::super::read::Readers;
-use super::super::writer::{Others, Writer};
+use super::super::write_queue::{self, WriteQueue};
+use super::super::writer::{Writer, WriterDeps};
 use super::super::{Health, OpenError, open};
 use super::*;
 
-/// A writer without a thread, so that a test says what is in a group.
+/// A writer without a thread, so that a test decides what is in a group.
 pub(super) fn writer(path: &std::path::Path) -> Writer {
     let opened = open::open(path, &Options::default()).unwrap();
-    let tails = Arc::new(Tails::default());
-    let readers = Arc::new(Readers::new(opened.place.clone(), tails.clone(), Arc::default()));
-    let others = Others { readers, tails, check: Shared::new(Health::Fine, Arc::default()) };
-    Writer::new(opened, Options::default(), Arc::new(Queue::new(queue::BOUNDS)), others).unwrap()
+    let tails = Arc::new(JournalTails::default());
+    let readers = Arc::new(Readers::new(opened.db_file.clone(), tails.clone(), Arc::default()));
+    let deps = WriterDeps { readers, tails, check: CheckState::new(Health::Fine, Arc::default()) };
+    Writer::new(opened, Options::default(), Arc::new(WriteQueue::new(write_queue::LIMITS)), deps).unwrap()
 }
 
 pub(super) fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(), StoreError>> {
@@ -32,13 +32,13 @@ pub(super) fn group(writer: &mut Writer, commits: Vec<Commit>) -> Vec<Result<(),
             (Job::Write(Write::encode(commit, &keys()).unwrap().into(), promise), ticket)
         })
         .unzip();
-    writer.write(&mut jobs).give();
+    writer.write(&mut jobs).send();
     tickets.into_iter().map(block_on).collect()
 }
 
 #[test]
-fn w08_a_refused_commit_leaves_the_others_of_its_group_alone() {
-    let (_directory, path) = place();
+fn w08_a_refused_commit_does_not_affect_the_others_of_its_group() {
+    let (_directory, path) = temp_db();
     let mut writer = writer(&path);
     let answers = group(
         &mut writer,
@@ -76,32 +76,32 @@ fn w08_a_refused_commit_leaves_the_others_of_its_group_alone() {
 
 #[test]
 fn w08_a_failed_group_is_unknown_as_a_whole_and_the_next_one_works() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let mut writer = writer(&path);
     assert_eq!(group(&mut writer, vec![create(1), create(2)]), [Ok(()), Ok(())]);
-    // The disk fails as seen from SQL: any statement may.
-    let saboteur = Connection::open(&path).unwrap();
+    // Simulates a disk failure: any statement may fail.
+    let intruder = Connection::open(&path).unwrap();
     let trap = "CREATE TRIGGER trap BEFORE INSERT ON log WHEN new.body LIKE '%poison%'
                 BEGIN SELECT raise(ABORT, 'the disk is on fire'); END";
-    saboteur.execute_batch(trap).unwrap();
+    intruder.execute_batch(trap).unwrap();
     let commits = || {
         vec![
             owner(1, 1, vec![append(json!("fine"))]),
-            owner(1, 1, vec![append(json!("refused, if the first is written"))]),
+            owner(1, 1, vec![append(json!("refused if the first is written"))]),
             owner(2, 1, vec![append(json!("poison"))]),
             owner(2, 2, vec![append(json!("after it"))]),
         ]
     };
-    // Again and again: a commit that always fails is the trouble of those who share a group with it.
+    // Repeatedly: a commit that always fails affects those in its group.
     for _ in 0..3 {
         for answer in group(&mut writer, commits()) {
             let Err(StoreError::Unknown(why)) = answer else { panic!("{answer:?}") };
             assert_eq!(why, format!("writing {}: the disk is on fire", path.display()));
         }
     }
-    let count = || saboteur.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0)).unwrap();
-    assert_eq!(count(), 2, "nothing of the group was kept");
-    saboteur.execute_batch("DROP TRIGGER trap").unwrap();
+    let count = || intruder.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count(), 2, "nothing of the group was written");
+    intruder.execute_batch("DROP TRIGGER trap").unwrap();
     let wrong = StoreError::WrongSequence { run: run(1), expected: 1, current: 2 };
     assert_eq!(group(&mut writer, commits()), [Ok(()), Err(wrong), Ok(()), Ok(())]);
     assert_eq!(count(), 5);
@@ -109,16 +109,16 @@ fn w08_a_failed_group_is_unknown_as_a_whole_and_the_next_one_works() {
 
 #[test]
 fn w08_a_store_works_again_when_the_cause_of_a_failure_is_gone() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create(1)).unwrap();
-    let saboteur = Connection::open(&path).unwrap();
-    saboteur.execute_batch("ALTER TABLE log RENAME TO hidden").unwrap();
+    let intruder = Connection::open(&path).unwrap();
+    intruder.execute_batch("ALTER TABLE log RENAME TO hidden").unwrap();
     let failed = commit(&store, owner(1, 1, vec![append(json!(1))]));
     assert!(matches!(failed, Err(StoreError::Unknown(_))), "{failed:?}");
     let unread = block_on(store.journal(run(1), 0));
     assert!(matches!(unread, Err(StoreError::Unavailable(_))), "{unread:?}");
-    saboteur.execute_batch("ALTER TABLE hidden RENAME TO log").unwrap();
+    intruder.execute_batch("ALTER TABLE hidden RENAME TO log").unwrap();
     while store.health() != Health::Fine {
         std::thread::yield_now();
     }
@@ -127,8 +127,8 @@ fn w08_a_store_works_again_when_the_cause_of_a_failure_is_gone() {
 }
 
 #[test]
-fn an_answer_may_submit_the_next_commit() {
-    let (_directory, path) = place();
+fn a_callback_may_submit_the_next_commit() {
+    let (_directory, path) = temp_db();
     let store = Arc::new(SqliteStore::open(&path).unwrap());
     commit(&store, create(1)).unwrap();
     let (sender, receiver) = mpsc::channel();
@@ -137,7 +137,7 @@ fn an_answer_may_submit_the_next_commit() {
     assert_eq!(length(&store, 1), 300);
 }
 
-/// Appends from the answer of the commit before, on whichever thread that comes.
+/// Appends from the callback of the previous commit, on whichever thread that runs.
 fn chain(store: Arc<SqliteStore>, seq: u64, done: mpsc::Sender<u64>) {
     if seq == 300 {
         done.send(seq).unwrap();
@@ -152,21 +152,21 @@ fn chain(store: Arc<SqliteStore>, seq: u64, done: mpsc::Sender<u64>) {
 
 #[test]
 fn a_callback_that_panics_does_not_stop_the_writer() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let mut writer = writer(&path);
     let (promise, ticket) = Promise::pair();
     ticket.then(|_| panic!("not the store's fault"));
-    writer.write(&mut vec![Job::Write(Write::encode(create(1), &keys()).unwrap().into(), promise)]).give();
+    writer.write(&mut vec![Job::Write(Write::encode(create(1), &keys()).unwrap().into(), promise)]).send();
     assert_eq!(group(&mut writer, vec![owner(1, 1, vec![finish()])]), [Ok(())]);
 }
 
 #[test]
-fn the_store_may_be_dropped_by_an_answer() {
-    let (_directory, path) = place();
+fn a_callback_may_drop_the_store() {
+    let (_directory, path) = temp_db();
     let store = Arc::new(SqliteStore::open(&path).unwrap());
     let Answer::Wait(ticket) = store.commit(create(1)) else { panic!("refused") };
     ticket.then(move |_| drop(store));
-    // The lock is free as soon as the writer has ended by itself.
+    // The lock is released when the writer thread ends.
     let store = loop {
         match SqliteStore::open(&path) {
             Err(OpenError::InUse { .. }) => std::thread::yield_now(),
@@ -177,8 +177,8 @@ fn the_store_may_be_dropped_by_an_answer() {
 }
 
 #[test]
-fn a_commit_no_file_could_take_is_refused_at_once() {
-    let (_directory, path) = place();
+fn a_commit_that_no_file_could_accept_is_refused_at_once() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     let guard = Guard::Owner { run: run(1), epoch: u64::MAX, expected_seq: 0 };
     let Answer::Ready(Err(error)) = store.commit(Commit { guard, ..create(1) }) else { panic!("queued") };

@@ -1,4 +1,4 @@
-//! Files of every released version are opened, and hold what they held.
+//! Files of every older schema version are upgraded and keep their content.
 
 use rusqlite::Connection;
 use windlass_core::run::state::{Hold, RunInfo};
@@ -9,8 +9,8 @@ use super::super::{OpenError, check_file};
 use super::*;
 
 #[test]
-fn w08_a_file_of_version_1_goes_on() {
-    let (_directory, path) = place();
+fn w08_a_file_of_version_1_is_upgraded() {
+    let (_directory, path) = temp_db();
     Connection::open(&path).unwrap().execute_batch(include_str!("v1.sql")).unwrap();
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!((length(&store, 1), length(&store, 2), length(&store, 3)), (9, 5, 0));
@@ -18,16 +18,16 @@ fn w08_a_file_of_version_1_goes_on() {
         block_on(store.journal(run(2), 1)).unwrap().iter().map(|record| record.at.as_micros()).collect();
     assert_eq!(times, [1, 2, 3, 4]);
     let before = block_on(store.feed("s".into(), 0, 99)).unwrap();
-    let places: Vec<u64> = before.iter().map(|entry| entry.position).collect();
-    assert_eq!(places, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17]);
-    assert_eq!(block_on(store.list(Filter::Suspended, None, 9)).unwrap().len(), 1);
+    let positions: Vec<u64> = before.iter().map(|entry| entry.position).collect();
+    assert_eq!(positions, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17]);
+    assert_eq!(block_on(store.list(Filter::suspended(), None, 9)).unwrap().len(), 1);
 
     let claimed = block_on(store.claim(run(2), claimant())).unwrap();
     assert_eq!((claimed.epoch, claimed.seq, claimed.mail.len()), (4, 5, 1));
     let guard = Guard::Owner { run: run(2), epoch: 4, expected_seq: 5 };
     commit(&store, Commit { guard, changes: vec![append(json!("new"))] }).unwrap();
     let entry = block_on(store.feed("s".into(), 17, 99)).unwrap().remove(0);
-    assert_eq!((entry.position, entry.seq), (20, 5), "no position comes back");
+    assert_eq!((entry.position, entry.seq), (20, 5), "no position is used twice");
     drop(store);
 
     let version: i32 =
@@ -41,8 +41,8 @@ fn w08_a_file_of_version_1_goes_on() {
 }
 
 #[test]
-fn w09_a_finished_run_of_version_1_counts_from_its_creation() {
-    let (_directory, path) = place();
+fn w09_retention_of_a_finished_run_of_version_1_counts_from_its_creation() {
+    let (_directory, path) = temp_db();
     let connection = Connection::open(&path).unwrap();
     connection.execute_batch(include_str!("v1.sql")).unwrap();
     let sql =
@@ -54,24 +54,24 @@ fn w09_a_finished_run_of_version_1_counts_from_its_creation() {
     assert_eq!((info(1).ended, info(2).ended), (Some(info(1).created), None));
     while block_on(store.tidy(Timestamp::from_micros(i64::MAX))).unwrap().more {}
     assert_eq!(block_on(store.info(run(1))), Ok(None));
-    assert_eq!(length(&store, 2), 5, "what is not finished stays");
+    assert_eq!(length(&store, 2), 5, "an unfinished run stays");
 }
 
 #[test]
 fn w08_a_file_of_version_2_lists_the_runs_of_a_tool() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let connection = Connection::open(&path).unwrap();
     connection.execute_batch(include_str!("v3.sql")).unwrap();
     // What version 3 added.
     connection.execute_batch("DROP INDEX runs_by_tool; PRAGMA user_version = 2;").unwrap();
     drop(connection);
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(block_on(store.list(Filter::Tool("u".into()), None, 9)).unwrap().len(), 1);
+    assert_eq!(block_on(store.list(Filter::tool("u"), None, 9)).unwrap().len(), 1);
 }
 
 #[test]
-fn w08_a_file_of_version_3_goes_on() {
-    let (_directory, path) = place();
+fn w08_a_file_of_version_3_is_upgraded() {
+    let (_directory, path) = temp_db();
     Connection::open(&path).unwrap().execute_batch(include_str!("v3.sql")).unwrap();
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!((length(&store, 1), length(&store, 4)), (2, 1));
@@ -80,10 +80,10 @@ fn w08_a_file_of_version_3_goes_on() {
     assert_eq!((claimed.epoch, claimed.seq, claimed.mail.len()), (4, 1, 1));
     commit(&store, create(5)).unwrap();
     drop(store);
-    assert_eq!(number(&path, 5), 10, "the numbers of runs that are gone stay theirs");
+    assert_eq!(number(&path, 5), 10, "the numbers of removed runs are not reused");
 }
 
-/// A file of version 6 without runs, closed in good order, made older.
+/// Writes a file of version 6 without runs, closed cleanly, and makes it older.
 fn older(path: &std::path::Path, sql: &str) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection.execute_batch(include_str!("v6.sql")).unwrap();
@@ -95,8 +95,8 @@ fn older(path: &std::path::Path, sql: &str) -> Connection {
 }
 
 #[test]
-fn w08_a_file_of_version_4_goes_on() {
-    let (_directory, path) = place();
+fn w08_a_file_of_version_4_is_upgraded() {
+    let (_directory, path) = temp_db();
     // What version 5 added.
     drop(older(&path, "ALTER TABLE log DROP COLUMN note; PRAGMA user_version = 4;"));
     let store = SqliteStore::open(&path).unwrap();
@@ -105,9 +105,9 @@ fn w08_a_file_of_version_4_goes_on() {
 }
 
 #[test]
-fn w08_a_file_of_version_5_goes_on_with_the_run_that_had_no_row() {
-    let (_directory, path) = place();
-    // As version 5 called it, and left it when it was killed.
+fn w08_upgrading_a_file_of_version_5_writes_the_row_of_the_run_without_one() {
+    let (_directory, path) = temp_db();
+    // As a killed process of version 5 left it; the column had another name.
     let sql = "ALTER TABLE log RENAME COLUMN note TO birth; UPDATE file SET clean = 0; PRAGMA user_version = 5;
                INSERT INTO log (position, run, seq, count, previous, body)
                VALUES (1, 1, 0, 1, 0, '{\"path\":\"/\",\"at\":1,\"event\":{\"type\":\"entered\"}}');";
@@ -116,16 +116,20 @@ fn w08_a_file_of_version_5_goes_on_with_the_run_that_had_no_row() {
     assert_eq!(connection.execute("UPDATE log SET birth = ?1", [born]).unwrap(), 1);
     drop(connection);
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!((length(&store, 1), block_on(store.list(Filter::Running, None, 9)).unwrap().len()), (1, 1));
+    assert_eq!((length(&store, 1), block_on(store.list(Filter::running(), None, 9)).unwrap().len()), (1, 1));
 }
 
 #[test]
-fn w08_a_file_of_version_6_goes_on_and_what_comes_new_has_checksums() {
-    let (_directory, path) = place();
+fn w08_a_file_of_version_6_is_upgraded_and_new_rows_have_checksums() {
+    let (_directory, path) = temp_db();
     Connection::open(&path).unwrap().execute_batch(include_str!("v6.sql")).unwrap();
-    assert!(check_file(&path, |_, _| {}).unwrap().is_fine(), "as a backup of it is checked before it is restored");
+    assert!(check_file(&path, |_, _| {}).unwrap().is_fine(), "as when a backup is checked before it is restored");
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!([1, 2, 3, 5].map(|n| length(&store, n)), [21, 2, 1, 1], "packed, finished, out of line, without a row");
+    assert_eq!(
+        [1, 2, 3, 5].map(|n| length(&store, n)),
+        [21, 2, 1, 1],
+        "packed, finished, with a large value, without a row"
+    );
     assert_eq!(block_on(store.keyed("k".into())), Ok(Some(run(2))));
     assert_eq!(block_on(store.keyed("young".into())), Ok(Some(run(5))));
     assert_eq!(block_on(store.feed("s".into(), 0, 99)).unwrap().len(), 21);
@@ -147,7 +151,7 @@ fn w08_a_file_of_version_6_goes_on_and_what_comes_new_has_checksums() {
     assert_eq!((count("runs WHERE sum IS NULL"), count("runs WHERE sum IS NOT NULL")), (2, 2));
 }
 
-/// A file of version 7 whose process was killed: runs 1 and 2 have rows, and the others are only noted in the log.
+/// Writes a file of version 7 whose process was killed: runs 1 and 2 have rows, the others only notes in the log.
 fn version_7(path: &std::path::Path) -> Connection {
     let connection = edit(path);
     connection.execute_batch(include_str!("v7.sql")).unwrap();
@@ -156,7 +160,7 @@ fn version_7(path: &std::path::Path) -> Connection {
 
 #[test]
 fn w08_e26_artifacts_of_version_7_keep_their_checksums_and_have_no_media_type() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let connection = version_7(&path);
     let insert = "INSERT INTO blobs (id, digest, size, sum) VALUES (?1, ?2, ?3, windlass_sum(?2, ?3, NULL));";
     let piece =
@@ -179,12 +183,12 @@ fn w08_e26_artifacts_of_version_7_keep_their_checksums_and_have_no_media_type() 
     assert!(refused.contains("damaged"), "{refused}");
 }
 
-/// As the file has it.
+/// The trigger as the file has it.
 fn trigger_of_version_7() -> &'static str {
     include_str!("v7.sql").lines().find(|line| line.starts_with("CREATE TRIGGER blobs_sum")).unwrap()
 }
 
-/// The same, as version 6 left it.
+/// Writes the same file in version 6.
 fn version_6(path: &std::path::Path) -> Connection {
     let noted = path.with_file_name("v7.db");
     drop(version_7(&noted));
@@ -203,7 +207,7 @@ fn version_6(path: &std::path::Path) -> Connection {
 }
 
 #[test]
-fn w08_l12_l23_runs_that_an_older_file_only_noted_have_their_rows_when_it_is_opened() {
+fn w08_l12_l23_upgrading_an_older_file_writes_the_rows_of_runs_that_have_only_notes() {
     let ended = |micros| Some(Timestamp::from_micros(micros));
     let finished = |ending| RunState::Finished { ending };
     let expected = [
@@ -215,11 +219,11 @@ fn w08_l12_l23_runs_that_an_older_file_only_noted_have_their_rows_when_it_is_ope
     ];
     let makers: [fn(&std::path::Path) -> Connection; 2] = [version_6, version_7];
     for (version, make) in (6..).zip(makers) {
-        let (_directory, path) = place();
+        let (_directory, path) = temp_db();
         drop(make(&path));
         assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
         let store = SqliteStore::open(&path).unwrap();
-        let runs = block_on(store.list(Filter::All, None, 9)).unwrap();
+        let runs = block_on(store.list(Filter::default(), None, 9)).unwrap();
         assert_eq!(runs.iter().map(|info| info.run).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7].map(run));
         for (info, (n, tool, state, session, ended, records)) in runs[2..].iter().zip(expected.clone()) {
             let created = Timestamp::from_micros(5);
@@ -249,17 +253,17 @@ fn w08_l12_l23_runs_that_an_older_file_only_noted_have_their_rows_when_it_is_ope
 }
 
 #[test]
-fn w08_a_run_whose_note_is_damaged_is_held_and_the_others_go_on() {
-    let (_directory, path) = place();
+fn w08_a_run_with_a_damaged_note_is_held_and_the_others_work() {
+    let (_directory, path) = temp_db();
     let damage = r#"UPDATE log SET body = replace(body, 'goes on', 'gone on') WHERE position = 4;
                     UPDATE log SET note = replace(note, '"t","all"', '"t","row"') WHERE position = 11;"#;
     version_7(&path).execute_batch(damage).unwrap();
-    // Another record, so that the last one is of a run.
+    // Another record, so that the last record belongs to a run.
     let last = "INSERT INTO log (position, run, seq, count, previous, body) SELECT 12, run, 2, 1, 2, body FROM log
                 WHERE position = 2";
     edit(&path).execute(last, []).unwrap();
     let store = SqliteStore::open(&path).unwrap();
-    let runs = block_on(store.list(Filter::All, None, 9)).unwrap();
+    let runs = block_on(store.list(Filter::default(), None, 9)).unwrap();
     assert_eq!(runs.iter().map(|info| info.run).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6].map(run));
     assert!(matches!(runs[2].state, RunState::Held { hold: Hold::Damaged { .. } }), "{:?}", runs[2].state);
     assert_eq!(block_on(store.keyed("row".into())), Ok(Some(run(2))), "not the key of another run");
@@ -267,10 +271,10 @@ fn w08_a_run_whose_note_is_damaged_is_held_and_the_others_go_on() {
 }
 
 #[test]
-fn w08_a_damaged_file_of_an_older_version_is_not_made_a_new_one() {
-    let (_directory, path) = place();
+fn w08_a_damaged_file_of_an_older_version_is_not_upgraded() {
+    let (_directory, path) = temp_db();
     Connection::open(&path).unwrap().execute_batch(include_str!("v6.sql")).unwrap();
-    // An index that is not there while a row changes.
+    // The index does not exist while a row changes.
     for sql in [
         "CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name = 'runs_by_key';
          DELETE FROM sqlite_schema WHERE name = 'runs_by_key'",
@@ -286,7 +290,7 @@ fn w08_a_damaged_file_of_an_older_version_is_not_made_a_new_one() {
     };
     assert_eq!(version(&path), Ok(6));
     for damage in ["DROP INDEX runs_by_tool", "DROP TRIGGER file_sum; UPDATE file SET secret = randomblob(32)"] {
-        let (_directory, path) = place();
+        let (_directory, path) = temp_db();
         version_7(&path).execute_batch(damage).unwrap();
         let refused = SqliteStore::open(&path).unwrap_err();
         assert!(matches!(refused, OpenError::Damaged { .. }), "{damage}: {refused}");
@@ -294,15 +298,15 @@ fn w08_a_damaged_file_of_an_older_version_is_not_made_a_new_one() {
     }
 }
 
-/// What stands for the run in the file.
+/// The number of the run in the file.
 fn number(path: &std::path::Path, n: u8) -> i64 {
     let sql = "SELECT id FROM runs WHERE run = ?1";
     Connection::open(path).unwrap().query_row(sql, [run(n).as_bytes()], |row| row.get(0)).unwrap()
 }
 
 #[test]
-fn w09_no_run_gets_the_number_of_one_that_is_gone() {
-    let (_directory, path) = place();
+fn w09_the_number_of_a_removed_run_is_not_reused() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     for n in 1..=2 {
         commit(&store, create(n)).unwrap();

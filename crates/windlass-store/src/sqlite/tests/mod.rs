@@ -1,13 +1,12 @@
-//! Tests of what is particular to SQLite; what every store must do is in the store suite.
+//! Tests of SQLite-specific behaviour. What every store must do is in the store suite.
 
 mod backup;
+mod bit_flips;
 mod checking;
 mod crash;
 mod damage;
-mod desk;
-mod flips;
 mod group;
-mod lineage;
+mod inline_writes;
 mod migration;
 mod opening;
 mod outage;
@@ -19,24 +18,24 @@ mod retention;
 mod rows;
 mod sealing;
 mod sharing;
+mod wal_stamp;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use windlass_core::run::record::{Event, Finished, Record};
 use windlass_core::run::state::{Ending, RunState};
-use windlass_core::store::{
-    Change, Claimant, Commit, Creation, Driving, Guard, Message, Queries, Store, StoreError, Upkeep,
-};
-use windlass_core::testing::{block_on, store_suite};
+use windlass_core::store::{Change, Commit, Creation, Driving, Guard, Message, Queries, Store, StoreError, Upkeep};
+use windlass_core::testing::{block_on, still, store_suite};
 use windlass_core::time::{Times, Timestamp};
 use windlass_core::tool::Output;
 use windlass_core::{Path, RunId, WorkerId};
 
-use super::keys::Keys;
+use super::sealing_keys::SealingKeys;
 use super::{Durability, Options, SqliteStore};
 
 fn run(n: u8) -> RunId {
@@ -71,13 +70,13 @@ fn cancel(n: u8) -> Commit {
     Commit { guard: Guard::Outsider, changes: vec![Change::Mail { run: run(n), message, dedupe: None }] }
 }
 
-fn claimant() -> Claimant {
-    Claimant { worker: WorkerId::from_number(7), now: Timestamp::default() }
+fn claimant() -> WorkerId {
+    WorkerId::from_number(7)
 }
 
-/// For commits without secrets: nothing is read or made there.
-fn keys() -> Keys {
-    Keys::of(&PathBuf::from("nowhere.db"))
+/// Keys for commits without secrets: no file is read or created.
+fn keys() -> SealingKeys {
+    SealingKeys::of(&PathBuf::from("nowhere.db"))
 }
 
 fn commit(store: &SqliteStore, commit: Commit) -> Result<(), StoreError> {
@@ -88,14 +87,14 @@ fn length(store: &SqliteStore, n: u8) -> usize {
     block_on(store.journal(run(n), 0)).unwrap().len()
 }
 
-/// A directory that goes away with the test, and a database path in it.
-fn place() -> (TempDir, PathBuf) {
+/// A directory that is deleted with the test, and a database path in it.
+fn temp_db() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("app.db");
     (directory, path)
 }
 
-/// Opens the file as a program that changes what it says and keeps its checksums.
+/// Opens the file as a program that edits it and updates its checksums.
 fn edit(path: impl AsRef<std::path::Path>) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(path).unwrap();
     super::schema::add_functions(&connection).unwrap();
@@ -123,8 +122,8 @@ fn w08_the_suite_holds_on_relaxed_sqlite() {
 }
 
 #[test]
-fn w08_the_suite_holds_where_callers_write_by_themselves() {
-    suite_with(desk::here());
+fn w08_the_suite_holds_with_inline_writes() {
+    suite_with(inline_writes::inline_options());
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! What is packed reads as it did before.
+//! Packed journals read as before.
 
 use windlass_core::store::{Entry, Promise};
 
+use super::super::db_file::DbFile;
 use super::super::job::{Job, Write};
-use super::super::place::Place;
 use super::super::{open, pack};
 use super::*;
 
-/// Packs whenever there is anything to pack.
+/// Options that pack whenever there is something to pack.
 pub(super) fn often() -> Options {
     Options { unpacked: 96, ..Options::from(Durability::Relaxed) }
 }
@@ -15,13 +15,14 @@ pub(super) fn often() -> Options {
 const RUNS: u8 = 3;
 const RECORDS: u64 = 120;
 
-/// Runs of one session that take turns: their segments overlap. Goes on until something was packed, which happens beside.
+/// Writes runs of one session alternately, so that their segments overlap. Continues until something was packed, which
+/// happens in the background.
 pub(super) fn fill(store: &SqliteStore) {
     for n in 1..=RUNS {
         let creation = Creation { tool: "t".into(), session: Some("s".into()), ..Creation::default() };
         commit(store, owner(n, 0, vec![Change::Create(creation), append(json!([n, 0]))])).unwrap();
     }
-    // A commit has one record or two.
+    // A commit has one or two records.
     let mut seqs = [1; RUNS as usize + 1];
     while seqs[1] < RECORDS || (count(store.path(), "segments") == 0 && seqs[1] < 100 * RECORDS) {
         for n in 1..=RUNS {
@@ -36,7 +37,7 @@ pub(super) fn fill(store: &SqliteStore) {
 
 pub(super) fn count(path: &std::path::Path, table: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM {table}");
-    open::onlooker(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap()
+    open::observer(path).unwrap().query_row(&sql, [], |row| row.get(0)).unwrap()
 }
 
 pub(super) fn value(record: &Record) -> Value {
@@ -78,8 +79,8 @@ fn feed(store: &SqliteStore, limit: usize) -> Vec<(u64, RunId, u64, Value)> {
 }
 
 #[test]
-fn w09_what_is_packed_reads_as_before() {
-    let (_directory, path) = place();
+fn w09_packed_records_read_as_before() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, often()).unwrap();
     fill(&store);
     check(&store);
@@ -88,7 +89,7 @@ fn w09_what_is_packed_reads_as_before() {
     assert!(count(&path, "segments") > 0, "something was packed");
     let twice = "log JOIN segments ON segments.run = log.run AND log.seq BETWEEN segments.seq
                  AND segments.seq + segments.count - 1";
-    assert_eq!(count(&path, twice), 0, "and is nowhere else");
+    assert_eq!(count(&path, twice), 0, "no record is stored twice");
     let store = SqliteStore::open(&path).unwrap();
     check(&store);
     assert_eq!(feed(&store, usize::MAX), before);
@@ -97,8 +98,8 @@ fn w09_what_is_packed_reads_as_before() {
 }
 
 #[test]
-fn l22_a_commit_that_was_packed_is_known_again() {
-    let (_directory, path) = place();
+fn l22_a_packed_commit_that_is_submitted_again_is_recognised() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, often()).unwrap();
     fill(&store);
     let again = |seq: u64, first: Value, second: Value| owner(1, seq, vec![append(first), append(second)]);
@@ -110,8 +111,8 @@ fn l22_a_commit_that_was_packed_is_known_again() {
 }
 
 #[test]
-fn positions_go_on_when_the_log_is_empty() {
-    let (_directory, path) = place();
+fn positions_continue_when_the_log_is_empty() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, often()).unwrap();
     fill(&store);
     let last = feed(&store, usize::MAX).last().unwrap().0;
@@ -128,11 +129,11 @@ fn positions_go_on_when_the_log_is_empty() {
 
 #[test]
 fn a_person_can_read_what_is_in_the_file() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, often()).unwrap();
     fill(&store);
     commit(&store, cancel(1)).unwrap();
-    let reader = open::onlooker(&path).unwrap();
+    let reader = open::observer(&path).unwrap();
     let sql = "SELECT run, seq, record ->> '$.event.type' FROM journal WHERE run = ?1 ORDER BY seq LIMIT 2 OFFSET 9";
     let mut statement = reader.prepare(sql).unwrap();
     let rows = statement.query_map([run(2).to_string()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
@@ -144,23 +145,23 @@ fn a_person_can_read_what_is_in_the_file() {
     assert_eq!(session, "s");
 }
 
-/// The row of a run says where its journal ends, if it rests. What is packed was prepared before that.
+/// The row of a suspended or finished run has the tail of its journal. The segments were prepared before that.
 #[test]
-fn w09_a_run_that_comes_to_rest_in_the_group_that_packs_it_ends_where_it_does() {
+fn w09_a_run_suspended_or_finished_in_the_group_that_packs_it_keeps_its_tail() {
     for rest in [RunState::Suspended { wake: None }, RunState::Finished { ending: Ending::Ok }] {
-        let (_directory, path) = place();
+        let (_directory, path) = temp_db();
         let mut writer = group::writer(&path);
         let mut commits = vec![create(1), cancel(1)];
         commits.extend((1..10).map(|seq| owner(1, seq, vec![append(json!(seq))])));
         assert!(group::group(&mut writer, commits).iter().all(Result::is_ok));
-        let packed = pack::prepare(&Place::of(path, &Options::default()), 0, 10).unwrap();
+        let packed = pack::prepare(&DbFile::of(path, &Options::default()), 0, 10).unwrap();
         assert_eq!(packed.segments.len(), 1);
-        let write = Write::encode(owner(1, 10, vec![append(json!("rests")), Change::State(rest)]), &keys()).unwrap();
+        let write = Write::encode(owner(1, 10, vec![append(json!("last")), Change::State(rest)]), &keys()).unwrap();
         let ((promise, written), (done, exchanged)) = (Promise::pair(), Promise::pair());
-        writer.write(&mut vec![Job::Write(write.into(), promise), Job::Pack(packed, done)]).give();
+        writer.write(&mut vec![Job::Write(write.into(), promise), Job::Pack(packed, done)]).send();
         assert_eq!((block_on(written), block_on(exchanged)), (Ok(()), Ok(())));
-        // Nothing of the run is in memory any more.
-        writer.forget();
+        // The run is read from the file again.
+        writer.forget_heads_for_test();
         assert_eq!(group::group(&mut writer, vec![owner(1, 11, vec![append(json!("goes on"))])]), [Ok(())]);
     }
 }

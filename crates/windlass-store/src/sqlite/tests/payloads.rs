@@ -1,22 +1,22 @@
-//! Large values lie out of line, and come back wherever they are read.
+//! Large values are stored separately and restored by every read.
 
 use super::packing::{count, often, value};
 use super::*;
 
 fn long(n: u64) -> Value {
-    json!({ "n": n, "text": "a long text, said again and again; ".repeat(1_000) })
+    json!({ "n": n, "text": "a long text, repeated many times; ".repeat(1_000) })
 }
 
 #[test]
-fn w09_large_values_lie_out_of_line_once() {
-    let (_directory, path) = place();
+fn w09_a_large_value_is_stored_separately_and_once() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, often()).unwrap();
     let creation = Creation { tool: "t".into(), session: Some("s".into()), ..Creation::default() };
     commit(&store, owner(1, 0, vec![Change::Create(creation), append(long(0))])).unwrap();
     for seq in 1..50 {
         commit(&store, owner(1, seq, vec![append(long(seq))])).unwrap();
     }
-    assert_eq!(commit(&store, owner(1, 7, vec![append(long(7))])), Ok(()), "the identical commit is known again");
+    assert_eq!(commit(&store, owner(1, 7, vec![append(long(7))])), Ok(()), "the identical commit is recognised");
     let message = Message::Signal { name: "n".into(), value: Arc::new(long(99)) };
     let mail = Change::Mail { run: run(1), message, dedupe: None };
     commit(&store, Commit { guard: Guard::Outsider, changes: vec![mail] }).unwrap();
@@ -31,14 +31,14 @@ fn w09_large_values_lie_out_of_line_once() {
     };
     check(&store);
     drop(store);
-    assert_eq!((count(&path, "blobs"), count(&path, "refs")), (1, 1), "the same text is there once");
+    assert_eq!((count(&path, "blobs"), count(&path, "refs")), (1, 1), "the same text is stored once");
     assert_eq!(count(&path, "log WHERE length(body) > 1000"), 0);
     check(&SqliteStore::open(&path).unwrap());
 }
 
 #[test]
-fn what_others_bring_is_kept_for_the_run_it_is_for() {
-    let (_directory, path) = place();
+fn a_large_value_of_a_started_run_is_referenced_by_that_run() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     let creation = Creation { tool: "t".into(), ..Creation::default() };
     let start = Change::Start { run: run(2), creation, records: vec![record(long(1))] };
@@ -50,8 +50,8 @@ fn what_others_bring_is_kept_for_the_run_it_is_for() {
 }
 
 #[test]
-fn a_value_that_is_missing_is_named() {
-    let (_directory, path) = place();
+fn a_missing_large_value_is_named() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create(1)).unwrap();
     commit(&store, owner(1, 1, vec![append(long(1))])).unwrap();
@@ -62,8 +62,8 @@ fn a_value_that_is_missing_is_named() {
 }
 
 #[test]
-fn w09_a_purged_run_takes_its_large_values_with_it() {
-    let (_directory, path) = place();
+fn w09_purging_a_run_removes_its_large_values() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     for n in 1..=2 {
         commit(&store, create(n)).unwrap();
@@ -74,7 +74,7 @@ fn w09_a_purged_run_takes_its_large_values_with_it() {
     block_on(store.purge(run(1), Timestamp::default())).unwrap();
     assert_eq!(block_on(store.info(run(1))).unwrap(), None);
     let journal = block_on(store.journal(run(2), 0)).unwrap();
-    assert_eq!(value(&journal[1]), long(1), "what others share is theirs");
+    assert_eq!(value(&journal[1]), long(1), "a shared value stays");
     drop(store);
     assert_eq!((count(&path, "blobs"), count(&path, "pieces"), count(&path, "refs")), (2, 2, 2));
     let report = crate::check_file(&path, |_, _| ()).unwrap();
@@ -82,7 +82,7 @@ fn w09_a_purged_run_takes_its_large_values_with_it() {
 }
 
 #[test]
-fn w08_a_commit_that_waits_keeps_no_room_for_what_lies_elsewhere() {
+fn w08_a_queued_commit_frees_the_space_of_its_large_values() {
     let change = append(json!("x".repeat(1 << 20)));
     let write = super::super::job::Write::encode(owner(1, 0, vec![change]), &keys()).unwrap();
     assert!(write.records.text.body.capacity() < 1 << 10, "{}", write.records.text.body.capacity());

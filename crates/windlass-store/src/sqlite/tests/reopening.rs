@@ -1,4 +1,4 @@
-//! What an opening of the file knows of the one before.
+//! What is kept from one opening of the file to the next.
 
 use windlass_core::store::{Filter, Turn};
 
@@ -10,13 +10,14 @@ fn suspend(n: u8, seq: u64, wake: Option<i64>) -> Commit {
 }
 
 fn due(store: &SqliteStore, now: i64) -> (Vec<RunId>, Option<i64>) {
-    let due = block_on(store.due(Timestamp::from_micros(now), 9)).unwrap();
-    (due.runs, due.next.map(Timestamp::as_micros))
+    store.use_clock(still(Timestamp::from_micros(now)));
+    let due = block_on(store.due(9)).unwrap();
+    (due.runs, due.next.map(|next| (Timestamp::from_micros(now) + next).as_micros()))
 }
 
 #[test]
 fn the_secret_is_kept_with_the_file() {
-    let (directory, path) = place();
+    let (directory, path) = temp_db();
     let secret = SqliteStore::open(&path).unwrap().secret();
     assert_eq!(SqliteStore::open(&path).unwrap().secret(), secret);
     assert_ne!(SqliteStore::open(directory.path().join("other.db")).unwrap().secret(), secret);
@@ -24,28 +25,28 @@ fn the_secret_is_kept_with_the_file() {
 }
 
 #[test]
-fn a_lease_ends_with_the_process() {
-    let (_directory, path) = place();
+fn a_lease_ends_with_its_process() {
+    let (_directory, path) = temp_db();
     let worker = WorkerId::from_number(1);
     let creation = Creation { tool: "t".into(), worker, ..Creation::default() };
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, owner(1, 0, vec![Change::Create(creation)])).unwrap();
-    block_on(store.renew(worker, Timestamp::from_micros(100))).unwrap();
+    block_on(store.renew(worker, Duration::from_micros(100))).unwrap();
     assert!(matches!(block_on(store.claim(run(1), claimant())), Err(StoreError::Leased { .. })));
     drop(store);
     let store = SqliteStore::open(&path).unwrap();
-    // Recovery finds it; nobody has to wait for the end of a dead worker's lease.
+    // Recovery finds the run. It need not wait for the end of a dead worker's lease.
     assert_eq!(due(&store, 200), (vec![], None));
-    block_on(store.renew(worker, Timestamp::from_micros(150))).unwrap();
-    assert_eq!(due(&store, 200), (vec![], None), "the number may come back, the owner does not");
-    assert_eq!(block_on(store.list(Filter::Running, None, 9)).unwrap().len(), 1);
+    block_on(store.renew(worker, Duration::from_micros(150))).unwrap();
+    assert_eq!(due(&store, 200), (vec![], None), "a worker with the same number is not the same owner");
+    assert_eq!(block_on(store.list(Filter::running(), None, 9)).unwrap().len(), 1);
     let claimed = block_on(store.claim(run(1), claimant())).unwrap();
     assert!(claimed.owners_dead && !claimed.orderly);
 }
 
 #[test]
-fn w03_sleep_outlasts_the_process() {
-    let (_directory, path) = place();
+fn w03_a_suspended_run_wakes_after_a_restart() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     for n in 1..=3 {
         commit(&store, create(n)).unwrap();
@@ -64,8 +65,8 @@ fn w03_sleep_outlasts_the_process() {
 }
 
 #[test]
-fn turns_wait_over_a_restart() {
-    let (_directory, path) = place();
+fn queued_turns_keep_their_order_over_a_restart() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     for n in [2, 1] {
         let creation = Creation { session: Some("s".into()), turn: Turn::Queue, ..Creation::default() };
@@ -83,9 +84,9 @@ fn turns_wait_over_a_restart() {
 }
 
 #[test]
-fn w03_w08_neither_leases_nor_wake_times_nor_positions_need_a_clock_that_goes_forward() {
+fn w03_w08_leases_wake_times_and_positions_do_not_need_a_monotonic_clock() {
     const HOUR: i64 = 3_600_000_000;
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let worker = WorkerId::from_number(1);
     let creation = |at| Creation {
         tool: "t".into(),
@@ -100,12 +101,12 @@ fn w03_w08_neither_leases_nor_wake_times_nor_positions_need_a_clock_that_goes_fo
         commit(&store, begin(n, HOUR)).unwrap();
     }
     commit(&store, suspend(1, 1, Some(HOUR + 10))).unwrap();
-    block_on(store.renew(worker, Timestamp::from_micros(HOUR + 100))).unwrap();
+    block_on(store.renew(worker, Duration::from_micros(HOUR.unsigned_abs() + 100))).unwrap();
     drop(store);
-    // An hour earlier, by the clock.
+    // The clock went back by an hour.
     let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(due(&store, 5), (vec![], Some(HOUR + 10)), "not lost, and not early");
-    // The lease that lasts an hour and more is the dead process's.
+    assert_eq!(due(&store, 5), (vec![], Some(HOUR + 10)), "neither lost nor early");
+    // The lease of more than an hour belongs to the dead process.
     let claimed = block_on(store.claim(run(2), claimant())).unwrap();
     assert!(claimed.owners_dead && claimed.epoch == 2);
     commit(&store, begin(3, 5)).unwrap();

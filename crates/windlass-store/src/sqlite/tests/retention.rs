@@ -1,4 +1,4 @@
-//! What goes, goes in slices, leaves nothing behind, and takes nothing with it.
+//! Removal works in slices, leaves nothing behind, and affects no other run.
 
 use std::time::Duration;
 
@@ -59,8 +59,8 @@ fn is_gone(store: &SqliteStore, n: u8) -> bool {
 }
 
 #[test]
-fn w09_a_long_journal_goes_in_slices_and_a_crash_in_between_loses_nothing_else() {
-    let (directory, mut path) = place();
+fn w09_a_long_journal_is_removed_in_slices_and_a_crash_in_between_loses_nothing_else() {
+    let (directory, mut path) = temp_db();
     let store = SqliteStore::open_with(&path, relaxed()).unwrap();
     const LONG: u64 = 1_000;
     long(&store, 1, LONG);
@@ -75,13 +75,13 @@ fn w09_a_long_journal_goes_in_slices_and_a_crash_in_between_loses_nothing_else()
         let done = slice(&store, day(31));
         slices += 1;
         assert!(before - rows(&store) <= 200, "a slice is small");
-        assert!(is_gone(&store, 1), "a part of a journal is never shown as the whole");
-        assert_eq!(length(&store, 2), 1, "what is not finished is not touched");
+        assert!(is_gone(&store, 1), "a partly removed journal is never shown");
+        assert_eq!(length(&store, 2), 1, "an unfinished run is not changed");
         assert_eq!(block_on(store.feed("s".into(), 0, 9)).unwrap().len(), 0);
         if !done.more {
             break;
         }
-        // What a killed process leaves: the files as they are, nothing closed.
+        // The files as a killed process leaves them.
         let elsewhere = directory.path().join(format!("life-{slices}.db"));
         for end in ["", "-wal"] {
             let named = |path: &PathBuf| PathBuf::from(format!("{}{end}", path.display()));
@@ -97,14 +97,14 @@ fn w09_a_long_journal_goes_in_slices_and_a_crash_in_between_loses_nothing_else()
     let creation = Creation { session: Some("s".into()), ..Creation::default() };
     commit(&store, owner(3, 0, vec![Change::Create(creation), append(json!("new"))])).unwrap();
     let entries = block_on(store.feed("s".into(), last, 9)).unwrap();
-    assert_eq!(entries.len(), 1, "no position comes back");
-    assert!(entries[0].position > last + 1, "not even that of the run beside it");
+    assert_eq!(entries.len(), 1, "no position is used twice");
+    assert!(entries[0].position > last + 1, "not even the position of another run");
     assert_eq!(length(&store, 2), 1);
 }
 
 #[test]
-fn w09_a_run_without_a_record_at_its_end_ended_with_its_last_one() {
-    let (_directory, path) = place();
+fn w09_a_run_finished_without_a_record_ended_at_its_last_record() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, relaxed()).unwrap();
     let late = Record { at: day(7), ..record(json!(1)) };
     commit(&store, create(1)).unwrap();
@@ -113,12 +113,12 @@ fn w09_a_run_without_a_record_at_its_end_ended_with_its_last_one() {
     assert_eq!(block_on(store.info(run(1))).unwrap().unwrap().ended, Some(day(7)));
     let creation = Creation { at: day(3), ..Creation::default() };
     commit(&store, owner(2, 0, vec![Change::Create(creation), finish()])).unwrap();
-    assert_eq!(block_on(store.info(run(2))).unwrap().unwrap().ended, Some(day(3)), "or with its creation");
+    assert_eq!(block_on(store.info(run(2))).unwrap().unwrap().ended, Some(day(3)), "or at its creation");
 }
 
 #[test]
-fn w09_what_an_owner_says_after_the_end_goes_with_the_rest() {
-    let (_directory, path) = place();
+fn w09_records_appended_after_the_end_are_removed_with_the_journal() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, relaxed()).unwrap();
     commit(&store, create(1)).unwrap();
     end(&store, 1, 1);
@@ -126,11 +126,11 @@ fn w09_what_an_owner_says_after_the_end_goes_with_the_rest() {
     tidy(&store, day(40));
     assert_eq!(rows(&store), 0);
     let late = commit(&store, owner(1, 2, vec![append(json!("much later"))]));
-    assert_eq!(late, Err(StoreError::Finished(run(1))), "nobody would ever find it");
+    assert_eq!(late, Err(StoreError::Finished(run(1))), "the journal is removed");
 }
 
 #[test]
-fn w09_a_purged_run_is_not_in_the_file_any_more() {
+fn w09_no_file_contains_data_of_a_purged_run() {
     const SECRET: &str = "the-password-of-the-admiral";
     let in_files = |path: &PathBuf| {
         let files = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|file| file.unwrap().path());
@@ -140,7 +140,7 @@ fn w09_a_purged_run_is_not_in_the_file_any_more() {
         };
         files.filter(holds).count()
     };
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, relaxed()).unwrap();
     let big = "x".repeat(20_000);
     for n in 1..=3 {
@@ -154,7 +154,7 @@ fn w09_a_purged_run_is_not_in_the_file_any_more() {
         end(&store, n, 2);
     }
     drop(store);
-    assert!(in_files(&path) > 0, "it can be found");
+    assert!(in_files(&path) > 0, "the test finds it before the purge");
     let store = SqliteStore::open_with(&path, relaxed()).unwrap();
     block_on(store.purge(run(2), day(1))).unwrap();
     assert_eq!((length(&store, 1), length(&store, 3)), (2, 2));
@@ -167,13 +167,13 @@ fn w09_a_purged_run_is_not_in_the_file_any_more() {
 
 #[test]
 fn w09_purging_and_packing_do_not_disturb_each_other() {
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let mut store = SqliteStore::open_with(&path, packing::often()).unwrap();
     for round in 0..4 {
         packing::fill(&store);
         let [first, second, third] = [1, 2, 3].map(|n| length(&store, n) as u64);
         end(&store, 1, first);
-        // The writer packs behind this, while the journal goes.
+        // The writer packs while the journal is removed.
         let purged = store.purge(run(1), day(1));
         commit(&store, owner(2, second, vec![append(json!([2, second]))])).unwrap();
         block_on(purged).unwrap();
@@ -195,17 +195,17 @@ fn w09_purging_and_packing_do_not_disturb_each_other() {
     }
 }
 
-/// Half a kibibyte that cannot be made smaller.
+/// Half a kibibyte that cannot be compressed.
 fn noise(seed: u64) -> String {
     let next =
         |state: &u64| Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
     std::iter::successors(next(&seed), next).take(64).map(|state| format!("{:08x}", state >> 32)).collect()
 }
 
-/// How big the file would be if it held nothing but what is kept.
+/// The size of the file without free pages.
 fn live_bytes(path: &std::path::Path) -> u64 {
     let copy = path.with_extension("copy");
-    let connection = open::onlooker(path).unwrap();
+    let connection = open::observer(path).unwrap();
     connection.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
     let bytes = std::fs::metadata(&copy).unwrap().len();
     std::fs::remove_file(copy).unwrap();
@@ -213,9 +213,9 @@ fn live_bytes(path: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn w09_a_file_under_steady_load_does_not_grow_for_ever() {
+fn w09_a_file_under_steady_load_does_not_grow_without_limit() {
     const A_DAY: u32 = 30;
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let retention = Retention { full: 5 * DAY, summary: 5 * DAY, keys: 5 * DAY };
     let options = Options { retention, unpacked: 512, ..relaxed() };
     let store = SqliteStore::open_with(&path, options).unwrap();
@@ -228,7 +228,7 @@ fn w09_a_file_under_steady_load_does_not_grow_for_ever() {
             let key = Some(format!("key {number}").into());
             let creation = Creation { tool: "t".into(), at: day(today), key, ..Creation::default() };
             let mut answers = Vec::new();
-            // Some runs are long, and one a day is not finished.
+            // Some runs are long, and one per day is not finished.
             let records = if n % 10 == 0 { 60 } else { 4 };
             for seq in 0..records {
                 let mut changes = vec![record(json!({"seq": seq, "noise": noise(u64::from(number) * 100 + seq)}))];
@@ -248,17 +248,17 @@ fn w09_a_file_under_steady_load_does_not_grow_for_ever() {
         tidy(&store, day(today));
         if today % 9 == 3 {
             let live = live_bytes(&path);
-            // The log beside it is moved into the file now and then, and is bounded by itself.
+            // The write-ahead log has its own limit.
             let bytes = std::fs::metadata(&path).unwrap().len();
-            assert!(bytes <= 2 * live, "day {today}: {bytes} bytes, of which {live} are alive");
+            assert!(bytes <= 2 * live, "day {today}: {bytes} bytes, of which {live} are in use");
             assert!(bytes < 4 << 20, "day {today}: {bytes} bytes");
         }
     }
     let info = |number: u32| block_on(store.info(id(number))).unwrap();
-    assert_eq!(info(1), None, "the first day is gone");
+    assert_eq!(info(1), None, "the runs of the first day are removed");
     let unfinished = block_on(store.journal(id(2), 0)).unwrap();
-    assert_eq!(unfinished.len(), 4, "but for what is not finished");
-    assert_eq!(count(&path, "tombstones"), i64::from(A_DAY - 1) * 5, "keys are taken for five more days");
+    assert_eq!(unfinished.len(), 4, "an unfinished run is kept");
+    assert_eq!(count(&path, "tombstones"), i64::from(A_DAY - 1) * 5, "keys are kept for five more days");
     assert_eq!(count(&path, "runs WHERE phase < 4"), 40);
     drop(store);
     let check: String =
@@ -267,8 +267,8 @@ fn w09_a_file_under_steady_load_does_not_grow_for_ever() {
 }
 
 #[test]
-fn w09_large_values_go_with_the_last_journal_that_has_them() {
-    let (_directory, path) = place();
+fn w09_a_large_value_is_removed_with_the_last_journal_that_has_it() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, relaxed()).unwrap();
     let (own, shared) = (json!(noise(1).repeat(100)), json!(noise(2).repeat(100)));
     commit(&store, create(1)).unwrap();
@@ -280,5 +280,5 @@ fn w09_large_values_go_with_the_last_journal_that_has_them() {
     assert!(is_gone(&store, 1));
     assert_eq!((count(&path, "blobs"), count(&path, "pieces"), count(&path, "refs")), (1, 1, 1));
     let journal = block_on(store.journal(run(2), 0)).unwrap();
-    assert_eq!(packing::value(&journal[1]), shared, "what another run has is kept");
+    assert_eq!(packing::value(&journal[1]), shared, "a value of another run is kept");
 }

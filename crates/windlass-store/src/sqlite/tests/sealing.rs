@@ -1,4 +1,4 @@
-//! Secrets at rest: what is in the file, what a missing key does, and who may read what is made.
+//! Sealed secrets: what is in the files, the effect of a missing key, and the permissions of created files.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use windlass_core::run::secrets::Places;
 use windlass_core::tool::Effect;
 
 use super::super::check_file;
-use super::super::place::beside;
+use super::super::db_file::with_suffix;
 use super::*;
 
-/// A call with a secret.
+/// A record of a call with a secret.
 fn asked(secret: &str) -> Record {
     let input = json!({"password": secret, "to": "Oslo"});
     let asked = Asked {
@@ -32,27 +32,28 @@ fn secrets(journal: &[Record]) -> Vec<String> {
     journal.iter().filter_map(input).map(|input| input["password"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What lies beside the database, by the name's ending.
+/// The files in the directory of the database.
 fn files(path: &std::path::Path) -> Vec<PathBuf> {
     fs::read_dir(path.parent().unwrap()).unwrap().map(|file| file.unwrap().path()).collect()
 }
 
-fn holds(file: &std::path::Path, text: &str) -> bool {
+fn contains(file: &std::path::Path, text: &str) -> bool {
     let bytes = fs::read(file).unwrap();
     let first = |at: &usize| bytes[*at] == text.as_bytes()[0] && bytes[*at..].starts_with(text.as_bytes());
     (0..bytes.len()).any(|at| first(&at))
 }
 
 fn key_file(path: &std::path::Path) -> PathBuf {
-    beside(path, "-key")
+    with_suffix(path, "-key")
 }
 
 #[test]
-fn e26_no_file_has_a_secret_in_clear_and_all_of_them_come_back() {
-    let (_directory, path) = place();
+fn e26_no_file_has_a_secret_in_clear_and_reads_return_all_of_them() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open_with(&path, packing::often()).unwrap();
     assert!(store.key_file().is_none(), "no key before there is a secret");
-    // Each another one, so that packing could shorten away all but the first of each piece, and that is enough to find.
+    // Every secret is different, so that compression cannot remove the common start from all of them: one is enough for
+    // the test to find it.
     const BEGINNING: &str = "correct-horse-";
     let marker = |n: u64| format!("{BEGINNING}{:016x}", (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     commit(&store, create_secret(1, &marker(0))).unwrap();
@@ -71,22 +72,22 @@ fn e26_no_file_has_a_secret_in_clear_and_all_of_them_come_back() {
     let all = files(&path);
     assert!(all.iter().any(|file| file.to_string_lossy().ends_with("-wal")) && all.len() >= 5, "{all:?}");
     for file in &all {
-        assert!(!holds(file, BEGINNING), "{}", file.display());
+        assert!(!contains(file, BEGINNING), "{}", file.display());
     }
-    assert!(holds(&path, "Oslo") || holds(&beside(&path, "-wal"), "Oslo"), "all else is as it was");
+    assert!(contains(&path, "Oslo") || contains(&with_suffix(&path, "-wal"), "Oslo"), "other values are in clear");
     let key = fs::read_to_string(store.key_file().unwrap()).unwrap();
     let key = key.lines().last().unwrap().split_once(' ').unwrap().1.to_owned();
-    assert!(all.iter().filter(|file| holds(file, &key)).eq([&key_file(&path)]), "the key is in its file alone");
+    assert!(all.iter().filter(|file| contains(file, &key)).eq([&key_file(&path)]), "only the key file has the key");
     drop(store);
-    assert!(!holds(&path, BEGINNING), "nor when it is closed");
+    assert!(!contains(&path, BEGINNING), "nor after closing");
     let store = SqliteStore::open_with(&path, packing::often()).unwrap();
     assert_eq!(secrets(&block_on(store.journal(run(1), 0)).unwrap()), expected);
     assert!(check_file(&path, |_, _| {}).unwrap().is_fine());
 }
 
 #[test]
-fn e26_without_its_key_a_run_is_said_to_be_sealed_and_all_others_are_as_they_were() {
-    let (_directory, path) = place();
+fn e26_without_its_key_a_run_is_sealed_and_other_runs_are_readable() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create_secret(1, "hunter2")).unwrap();
     commit(&store, create(2)).unwrap();
@@ -105,22 +106,22 @@ fn e26_without_its_key_a_run_is_said_to_be_sealed_and_all_others_are_as_they_wer
     words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in {text:?}"));
     assert_eq!(block_on(store.page(run(1), 0, 1)).unwrap_err(), error);
     assert_eq!(length(&store, 2), 1);
-    assert_eq!(block_on(store.feed("s".into(), 0, 9)).unwrap().len(), 1, "nobody else's feed ends here");
+    assert_eq!(block_on(store.feed("s".into(), 0, 9)).unwrap().len(), 1, "the feed has the other records");
     let claimed = block_on(store.claim(run(1), claimant())).unwrap();
     assert!(claimed.sealed.is_some_and(|why| text.contains(&why)) && claimed.records.len() == 1);
     let report = check_file(&path, |_, _| {}).unwrap();
     assert!(report.is_fine() && report.keys.len() == 1, "{report}");
     let missing = report.missing_keys(&path).unwrap();
     assert!(missing.contains(&key.display().to_string()) && missing.contains("put the key file"), "{missing}");
-    // A copy is whole without its key.
+    // A copy without its key is intact.
     let report = check_file(&copy, |_, _| {}).unwrap();
     assert!(report.is_fine() && report.missing_keys(&copy).is_some(), "{report}");
 
-    // New secrets get a new key, and the old one is put back beside it.
+    // New secrets get a new key, and the old one is added again.
     commit(&store, create_secret(3, "swordfish")).unwrap();
     assert_eq!(secrets(&block_on(store.journal(run(3), 0)).unwrap()), ["swordfish"]);
     fs::write(&key, [fs::read(&key).unwrap(), kept].concat()).unwrap();
-    assert_eq!(secrets(&block_on(store.journal(run(1), 0)).unwrap()), ["hunter2"], "without opening it again");
+    assert_eq!(secrets(&block_on(store.journal(run(1), 0)).unwrap()), ["hunter2"], "without reopening the store");
     assert_eq!(block_on(store.claim(run(1), claimant())).unwrap().sealed, None);
     assert_eq!(check_file(&path, |_, _| {}).unwrap().missing_keys(&path), None);
     commit(&store, owner(3, 1, vec![Change::Append(vec![asked("third")])])).unwrap();
@@ -130,8 +131,8 @@ fn e26_without_its_key_a_run_is_said_to_be_sealed_and_all_others_are_as_they_wer
 }
 
 #[test]
-fn e26_a_wrong_key_and_a_damaged_value_are_told_and_never_taken_for_a_secret() {
-    let (_directory, path) = place();
+fn e26_a_wrong_key_and_a_damaged_value_are_errors() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create_secret(1, "hunter2")).unwrap();
     commit(&store, create_secret(2, "swordfish")).unwrap();
@@ -139,21 +140,21 @@ fn e26_a_wrong_key_and_a_damaged_value_are_told_and_never_taken_for_a_secret() {
     let key = key_file(&path);
     let text = fs::read_to_string(&key).unwrap();
     let (id, _) = text.lines().last().unwrap().split_once(' ').unwrap();
-    let cannot = |words: &[&str]| {
+    let assert_error = |words: &[&str]| {
         let store = SqliteStore::open(&path).unwrap();
         let error = block_on(store.journal(run(1), 0)).unwrap_err().to_string();
         words.iter().for_each(|word| assert!(error.contains(word), "{word:?} is not in {error:?}"));
     };
     let wrong = base64_of(&[7; 32]);
     fs::write(&key, format!("{id} {wrong}\n")).unwrap();
-    cannot(&["they are damaged, or", "has another key under the name", id]);
+    assert_error(&["they are damaged, or", "has another key under the name", id]);
     fs::write(&key, format!("ffff {wrong}\n")).unwrap();
-    cannot(&["the key", id, "is not in"]);
+    assert_error(&["the key", id, "is not in"]);
     fs::write(&key, "something else\n").unwrap();
-    cannot(&["cannot be used", "key 1 in it cannot be read"]);
+    assert_error(&["cannot be used", "its key 1 cannot be read"]);
     fs::write(&key, &text).unwrap();
 
-    // What was sealed for one run is of no use in another.
+    // A value sealed for one run cannot be used in another.
     let connection = || Connection::open(&path).unwrap();
     let body = |n: i64| -> String {
         let sql = "SELECT body FROM log ORDER BY position LIMIT 1 OFFSET ?1";
@@ -165,15 +166,15 @@ fn e26_a_wrong_key_and_a_damaged_value_are_told_and_never_taken_for_a_secret() {
         connection().execute(sql, [body]).unwrap();
     };
     put(&others);
-    cannot(&["they are damaged"]);
+    assert_error(&["they are damaged"]);
     let at = own.find(id).unwrap() + id.len() + 40;
     let flipped = if own.as_bytes()[at] == b'A' { "B" } else { "A" };
     put(&format!("{}{flipped}{}", &own[..at], &own[at + 1..]));
-    cannot(&["they are damaged"]);
+    assert_error(&["they are damaged"]);
     let report = check_file(&path, |_, _| {}).unwrap();
     assert!(report.problems.len() == 1 && report.problems[0].contains("secrets of record 0"), "{report}");
     put(&serde_json::to_string(&asked("clear")).unwrap());
-    cannot(&["they are damaged"]);
+    assert_error(&["they are damaged"]);
     put(&own);
     let store = SqliteStore::open(&path).unwrap();
     assert_eq!(secrets(&block_on(store.journal(run(1), 0)).unwrap()), ["hunter2"]);
@@ -185,8 +186,8 @@ fn base64_of(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn e26_a_key_that_cannot_be_made_refuses_the_secret_and_nothing_else() {
-    let (_directory, path) = place();
+fn e26_without_a_new_key_only_commits_with_secrets_are_refused() {
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     let key = key_file(&path);
     fs::create_dir(&key).unwrap();
@@ -200,10 +201,10 @@ fn e26_a_key_that_cannot_be_made_refuses_the_secret_and_nothing_else() {
 
 #[cfg(unix)]
 #[test]
-fn e26_what_is_made_is_for_its_owner_alone_and_what_was_there_keeps_its_mode() {
+fn e26_created_files_are_private_and_existing_files_keep_their_mode() {
     use std::os::unix::fs::PermissionsExt;
     let mode = |file: &std::path::Path| fs::metadata(file).unwrap().permissions().mode() & 0o777;
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create_secret(1, "hunter2")).unwrap();
     block_on(store.backup(path.with_file_name("copy.db"))).unwrap();
@@ -217,6 +218,6 @@ fn e26_what_is_made_is_for_its_owner_alone_and_what_was_there_keeps_its_mode() {
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create_secret(2, "swordfish")).unwrap();
     for ending in ["", "-wal", "-lock", "-key"] {
-        assert_eq!(mode(&beside(&path, ending)), 0o640, "{ending}");
+        assert_eq!(mode(&with_suffix(&path, ending)), 0o640, "{ending}");
     }
 }

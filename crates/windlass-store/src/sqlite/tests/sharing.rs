@@ -1,4 +1,4 @@
-//! What other programs may do with a file that is open here.
+//! Access by other programs to a file that is open here.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,12 +7,12 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::super::SqliteStore;
 use super::super::open::Options;
-use super::{commit, create, place};
+use super::{commit, create, temp_db};
 
-/// Names the file to the process that looks into it.
+/// The environment variable with the path for the other process.
 const FILE: &str = "WINDLASS_TEST_STRANGER";
 
-/// How many runs another process counts in the file, opened as any program would, or what it is told instead.
+/// The number of runs that another process counts in the file, or its error.
 fn counted_elsewhere(path: &Path) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([
@@ -22,8 +22,8 @@ fn counted_elsewhere(path: &Path) -> String {
     ]);
     let output = command.env(FILE, path).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let told = text.lines().find_map(|line| line.split_once("counted: ")).map(|(_, told)| told.to_owned());
-    told.unwrap_or_else(|| panic!("{text}"))
+    let counted = text.lines().find_map(|line| line.split_once("counted: ")).map(|(_, result)| result.to_owned());
+    counted.unwrap_or_else(|| panic!("{text}"))
 }
 
 fn count(path: &str) -> rusqlite::Result<i64> {
@@ -35,10 +35,10 @@ fn count(path: &str) -> rusqlite::Result<i64> {
 #[test]
 fn w08_another_program_reads_a_file_only_if_it_is_shared() {
     if let Ok(path) = std::env::var(FILE) {
-        let told = count(&path).map_or_else(|error| error.to_string(), |count| count.to_string());
-        return println!("counted: {told}");
+        let result = count(&path).map_or_else(|error| error.to_string(), |count| count.to_string());
+        return println!("counted: {result}");
     }
-    let (_directory, path) = place();
+    let (_directory, path) = temp_db();
     let store = SqliteStore::open(&path).unwrap();
     commit(&store, create(1)).unwrap();
     assert_eq!(counted_elsewhere(&path), "database is locked");

@@ -1,0 +1,243 @@
+//! Creation of runs: by their owner, or queued for a worker.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use rustc_hash::FxHashMap;
+use windlass_core::RunId;
+use windlass_core::run::state::RunState;
+use windlass_core::store::{Creation, StoreError, Turn};
+use windlass_core::time::Timestamp;
+
+use super::super::checksum::{run_checksum, run_is_intact};
+use super::super::decide::{self, AT_ONCE, NEVER, OwnerGuard, RunHead};
+use super::super::job::{EncodedState, RunPhase, Start, Write};
+use super::super::log::{JournalTail, signed};
+use super::{JobError, WriteTx, damaged_row};
+
+impl WriteTx<'_> {
+    /// Refuses creations whose key or turn is taken, and returns the runs to start that do not exist yet.
+    pub(super) fn check_creations<'w>(
+        &mut self,
+        write: &'w Write,
+        owner: Option<OwnerGuard>,
+    ) -> Result<Vec<&'w Start>, JobError> {
+        let own = owner.map(|owner| owner.run);
+        let created = own.zip(write.create.as_ref());
+        if let Some((run, creation)) = created {
+            self.check_creation(run, creation, &[])?;
+        }
+        if write.starts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut starts: Vec<&Start> = Vec::new();
+        let mut before: Vec<(RunId, &Creation)> = created.into_iter().collect();
+        for start in &write.starts {
+            let known = own == Some(start.run) || before.iter().any(|(run, _)| *run == start.run);
+            if known || self.head(start.run)?.is_some() {
+                continue;
+            }
+            self.check_creation(start.run, &start.creation, &before)?;
+            before.push((start.run, &start.creation));
+            starts.push(start);
+        }
+        Ok(starts)
+    }
+
+    /// `before` are the earlier creations of the same commit.
+    fn check_creation(&self, run: RunId, creation: &Creation, before: &[(RunId, &Creation)]) -> Result<(), JobError> {
+        if let Some(key) = &creation.key {
+            let taken = before.iter().find(|(_, other)| other.key.as_ref() == Some(key)).map(|(run, _)| *run);
+            let taken = if taken.is_some() { taken } else { self.keyed(key)? };
+            if let Some(taken) = taken {
+                return Err(StoreError::KeyTaken { run: taken }.into());
+            }
+            if let Some(run) = self.tombstone(key)? {
+                return Err(StoreError::KeySpent { run }.into());
+            }
+        }
+        if let (Some(session), Turn::Refuse) = (&creation.session, creation.turn) {
+            let is_turn = |other: &Creation| other.session.as_ref() == Some(session) && other.turn != Turn::No;
+            let turn = before.iter().find(|(_, other)| is_turn(other)).map(|(run, _)| *run);
+            let turn = if turn.is_some() { turn } else { self.turn(session)? };
+            if let Some(turn) = turn.filter(|turn| *turn != run) {
+                return Err(StoreError::Busy { session: session.clone(), turn }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn keyed(&self, key: &str) -> Result<Option<RunId>, JobError> {
+        let mut statement = self.connection.prepare_cached(RUN_BY_KEY)?;
+        let found = statement.query_row([key], |row| Ok((RunId::from_bytes(row.get(0)?), row.get(1)?))).optional()?;
+        match found {
+            Some((run, false)) => Err(damaged_row(run).into()),
+            found => Ok(found.map(|(run, _)| run)),
+        }
+    }
+
+    /// The oldest unfinished turn of a session.
+    fn turn(&self, session: &str) -> rusqlite::Result<Option<RunId>> {
+        let mut statement = self.connection.prepare_cached(OPEN_TURN)?;
+        statement.query_row([session], |row| row.get(0).map(RunId::from_bytes)).optional()
+    }
+
+    pub(super) fn create(
+        &mut self,
+        owner: OwnerGuard,
+        creation: &Creation,
+        write: &Write,
+    ) -> Result<RunHead, JobError> {
+        let running;
+        let state = match &write.state {
+            Some(state) => state,
+            None => {
+                running = EncodedState::encode(&RunState::Running)?;
+                &running
+            }
+        };
+        let session = self.session(creation)?;
+        let turn = is_turn(creation) && state.phase != RunPhase::Finished;
+        let wake = decide::wake(state, false);
+        let tail = self.end.after(JournalTail::default(), &write.records);
+        let ended = (state.phase == RunPhase::Finished).then(|| write.records.at.unwrap_or(creation.at));
+        self.insert(&RunRow { run: owner.run, epoch: owner.epoch, creation, state, session, turn, wake, tail, ended })
+    }
+
+    /// Queues a run without an owner.
+    pub(super) fn start(&mut self, start: &Start) -> Result<(), JobError> {
+        let Start { run, creation, records } = start;
+        let turn = is_turn(creation);
+        let waits = match &creation.session {
+            Some(session) if turn => self.turn(session)?.is_some(),
+            _ => false,
+        };
+        let wake = Some(if waits { NEVER } else { AT_ONCE });
+        let state = &EncodedState::encode(&RunState::Queued)?;
+        let session = self.session(creation)?;
+        let tail = self.end.after(JournalTail::default(), records);
+        let ended = None;
+        let head = self.insert(&RunRow { run: *run, epoch: 0, creation, state, session, turn, wake, tail, ended })?;
+        self.end.append(self.connection, &head.journal(), records)?;
+        self.end.saved(head.id);
+        Ok(())
+    }
+
+    /// Inserts the row of a run. The returned head has no journal yet.
+    fn insert(&mut self, row: &RunRow<'_>) -> Result<RunHead, JobError> {
+        let RunRow { epoch, state, session, turn, .. } = *row;
+        let id = self.end.number(row.run);
+        insert(self.connection, id, self.opening, row)?;
+        Ok(RunHead { session, turn, ..RunHead::new(id, epoch, state.phase) })
+    }
+
+    /// The number of a new run's session.
+    fn session(&mut self, creation: &Creation) -> rusqlite::Result<Option<i64>> {
+        let Some(name) = &creation.session else { return Ok(None) };
+        if let Some(number) = self.sessions.get(name) {
+            return Ok(Some(number));
+        }
+        let number = intern(self.connection, name)?;
+        self.sessions.remember(name, number);
+        Ok(Some(number))
+    }
+}
+
+/// A cache of session numbers.
+#[derive(Default)]
+pub(in crate::sqlite) struct Sessions(FxHashMap<Arc<str>, i64>);
+
+/// Beyond this size the cache is cleared.
+const MAX_SESSIONS: usize = 4_096;
+
+impl Sessions {
+    fn get(&self, name: &str) -> Option<i64> {
+        self.0.get(name).copied()
+    }
+
+    fn remember(&mut self, name: &Arc<str>, number: i64) {
+        if self.0.len() >= MAX_SESSIONS {
+            self.clear();
+        }
+        self.0.insert(name.clone(), number);
+    }
+
+    pub(in crate::sqlite) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A row of `runs` to insert.
+pub(in crate::sqlite) struct RunRow<'a> {
+    pub(in crate::sqlite) run: RunId,
+    pub(in crate::sqlite) epoch: u64,
+    pub(in crate::sqlite) creation: &'a Creation,
+    pub(in crate::sqlite) state: &'a EncodedState,
+    pub(in crate::sqlite) session: Option<i64>,
+    pub(in crate::sqlite) turn: bool,
+    pub(in crate::sqlite) wake: Option<i64>,
+    /// The tail that its journal will have.
+    pub(in crate::sqlite) tail: JournalTail,
+    pub(in crate::sqlite) ended: Option<Timestamp>,
+}
+
+/// Inserts a row of `runs`.
+pub(in crate::sqlite) fn insert(
+    connection: &Connection,
+    id: i64,
+    opening: i64,
+    row: &RunRow<'_>,
+) -> rusqlite::Result<()> {
+    let RunRow { run, epoch, creation, state, session, turn, wake, tail, ended } = *row;
+    let sql = "INSERT INTO runs (id, run, tool, created, epoch, opening, worker, orderly, phase, state, wake, key,
+                                 session, turn, parent_run, parent_path, tail, length, ended, mail, sum)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, 0,
+                       windlass_sum(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, ?9, ?10, ?11, ?12, ?13,
+                                    (SELECT name FROM sessions WHERE id = ?13), ?14, ?15, ?16, 0, 0, 0, NULL, NULL, 0,
+                                    ?17, ?18, ?19, 0, 0))";
+    let parent = creation.parent.as_deref();
+    connection.prepare_cached(sql)?.execute(params![
+        id,
+        run.as_bytes(),
+        creation.tool,
+        creation.at.as_micros(),
+        signed(epoch),
+        opening,
+        creation.worker.number().cast_signed(),
+        state.phase.is_orderly(),
+        state.phase as i64,
+        state.body,
+        wake,
+        creation.key,
+        session,
+        turn.then_some(1),
+        parent.map(|(run, _)| run.as_bytes()),
+        parent.map(|(_, path)| path.to_string()),
+        tail.position,
+        signed(tail.length),
+        ended.map(Timestamp::as_micros),
+    ])?;
+    Ok(())
+}
+
+/// The run with a key, and whether its row is intact.
+pub(in crate::sqlite) const RUN_BY_KEY: &str = concat!("SELECT run, ", run_is_intact!(), " FROM runs WHERE key = ?1");
+
+pub(super) const OPEN_TURN: &str = "SELECT run FROM runs
+    WHERE session = (SELECT id FROM sessions WHERE name = ?1) AND turn IS NOT NULL ORDER BY id LIMIT 1";
+
+fn is_turn(creation: &Creation) -> bool {
+    creation.session.is_some() && creation.turn != Turn::No
+}
+
+fn intern(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    let known = connection
+        .prepare_cached("SELECT id FROM sessions WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()?;
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    connection.prepare_cached("INSERT INTO sessions (name) VALUES (?1)")?.execute([name])?;
+    Ok(connection.last_insert_rowid())
+}
