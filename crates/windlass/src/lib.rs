@@ -52,8 +52,9 @@ pub mod prelude {
     pub use serde_json::{Value, json};
 }
 
-#[doc = include_str!("docs/tool.md")]
 pub mod tool {
+    #![doc = include_str!("docs/tool.md")]
+
     pub use windlass_core::ToolId;
     pub use windlass_core::call::{
         Command, Incoming, Middleware, Outgoing, Preparation, ToolCall, ToolRef, batch_identity,
@@ -63,13 +64,15 @@ pub mod tool {
     pub use windlass_core::tool::*;
 }
 
-#[doc = include_str!("docs/ctx.md")]
 pub mod ctx {
+    #![doc = include_str!("docs/ctx.md")]
+
     pub use windlass_core::ctx::*;
 }
 
-#[doc = include_str!("docs/run.md")]
 pub mod run {
+    #![doc = include_str!("docs/run.md")]
+
     pub use crate::handle::{Act, RunHandle};
     pub use windlass_core::activity::{self, Activity, Cursor, Happening, Position, Trace, Watch};
     pub use windlass_core::call::idempotency_key;
@@ -83,21 +86,24 @@ pub mod run {
     };
 }
 
-#[doc = include_str!("docs/policy.md")]
 pub mod policy {
+    #![doc = include_str!("docs/policy.md")]
+
     pub use windlass_core::policy::*;
 }
 
-#[doc = include_str!("docs/inbox.md")]
 pub mod inbox {
+    #![doc = include_str!("docs/inbox.md")]
+
     pub use crate::people::Inbox;
     pub use windlass_core::run::state::{Blocked, Doubt, Park};
     pub use windlass_core::store::{Resolution, Settlement};
     pub use windlass_core::{About, AskedCall, Awaited, Counted, Question, ReplyResult};
 }
 
-#[doc = include_str!("docs/store.md")]
 pub mod store {
+    #![doc = include_str!("docs/store.md")]
+
     pub use crate::file::File;
     pub use windlass_core::store::{
         Access, ArtifactId, Artifacts, Driving, MemoryStore, Queries, Retention, Store, StoreError, Stored, Swept,

@@ -205,8 +205,8 @@ impl Builder {
     }
 
     /// Opens the store for reading and for sending messages to runs, without driving any: what is started, decided or
-    /// answered here takes effect when another process drives the store. Calls and [`resume`](Windlass::resume) are
-    /// refused.
+    /// answered here takes effect when another process drives the store. Calls and
+    /// [`RunHandle::resume`](crate::RunHandle::resume) are refused.
     pub fn idle(mut self) -> Self {
         self.drives = false;
         self
