@@ -104,7 +104,7 @@ pub(crate) struct Machine {
     /// Set if nothing is performed because the journal is only checked against the code.
     pub(super) checking: Option<Checking>,
     /// What is known about the records that a backup lacked.
-    pub(super) restored: Option<RestoredRun>,
+    pub(super) restored: Option<Box<RestoredRun>>,
 }
 
 impl Machine {
@@ -161,7 +161,7 @@ impl Machine {
             outbox.doubts(open.doubts.clone());
         }
         let children = std::mem::take(&mut history.children);
-        let restored = history.restored.take();
+        let restored = history.restored.take().map(Box::new);
         let mut machine = Self {
             history: history.into(),
             outbox,

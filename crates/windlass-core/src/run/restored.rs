@@ -69,7 +69,7 @@ impl RestoredRun {
 impl Machine {
     /// The run was found in a backup.
     pub(super) fn restore(&mut self, at: Timestamp) {
-        self.restored = Some(RestoredRun::default());
+        self.restored = Some(Box::default());
         self.outbox.append(restored(at, false));
     }
 
