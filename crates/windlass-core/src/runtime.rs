@@ -21,6 +21,7 @@ use crate::begin::NewRun;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::driver::DrivenRun;
+use crate::drives::Drives;
 use crate::env::{Env, RuntimeLimits};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -120,9 +121,8 @@ pub struct Config {
     pub tidy_every: Option<Duration>,
     /// Makes run ids repeatable, for tests; `None` uses the system's entropy.
     pub seed: Option<u64>,
-    /// Whether this runtime drives runs. If not, runs can be inspected and sent messages, and new runs wait in the
-    /// store for a process that drives them.
-    pub drives: bool,
+    /// Which runs of the store this runtime drives.
+    pub drives: Drives,
 }
 
 impl Config {
@@ -146,7 +146,7 @@ impl Config {
             artifact_bytes: limits::ARTIFACT_BYTES,
             tidy_every: None,
             seed: None,
-            drives: true,
+            drives: Drives::All,
         }
     }
 }
@@ -188,7 +188,7 @@ impl Runtime {
             watchdog: Default::default(),
             loops: Default::default(),
             on_threads: Default::default(),
-            drives: config.drives,
+            drives: config.drives.into(),
             closed: false.into(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
@@ -397,7 +397,7 @@ impl Runtime {
         if self.driven(run).is_some() {
             return Ok(());
         }
-        if !self.kernel.drives {
+        if !self.kernel.drives.any() {
             return Err(Error::NotDriving(format!(
                 "this runtime drives no runs; resume run {run} in a process that does"
             )));
@@ -406,6 +406,7 @@ impl Runtime {
             return Err(Error::Closed);
         }
         self.refuse_half_imported(run).await?;
+        self.adopt(run).await?;
         if let Some(driven) = self.kernel.resume(run).await? {
             driven.run.flush().await;
         }

@@ -137,8 +137,20 @@ pub enum Why {
         /// Why it is held, and what to do.
         hold: Hold,
     },
-    /// This process does not drive the run.
+    /// Another process drives the run.
     Elsewhere,
+    /// The process that drove the run is gone, and this process leaves the run alone.
+    OwnerGone,
+    /// What the run waits for depends on another run, which this process leaves alone.
+    NotDriven {
+        /// The other run.
+        run: RunId,
+    },
+    /// A message is in the run's mailbox, and this process leaves the run alone.
+    InMailbox {
+        /// The message, such as `the approval by ada`.
+        message: String,
+    },
 }
 
 /// How a finished run ended.

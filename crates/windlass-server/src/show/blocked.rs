@@ -140,6 +140,9 @@ fn move_reason(why: &Why) -> MoveReason {
         }
         Why::Held { hold: held } => MoveReason::Held { hold: hold(held) },
         Why::Elsewhere => MoveReason::Elsewhere,
+        Why::OwnerGone => MoveReason::OwnerGone,
+        Why::NotDriven { run } => MoveReason::NotDriven { run: *run },
+        Why::InMailbox { message } => MoveReason::InMailbox { message: message.clone() },
         _ => MoveReason::Unknown,
     }
 }

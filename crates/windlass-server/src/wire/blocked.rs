@@ -335,6 +335,19 @@ pub enum MoveReason {
     },
     /// Another process drives the run.
     Elsewhere,
+    /// The process that drove the run is gone. Only where no server drives the file.
+    OwnerGone,
+    /// What the run waits for depends on another run, which is not driven. Only where no server drives the file.
+    NotDriven {
+        /// The other run.
+        #[schema(value_type = String, format = "uuid")]
+        run: RunId,
+    },
+    /// A message is in the run's mailbox. Only where no server drives the file.
+    InMailbox {
+        /// The message, such as `the approval by ada`.
+        message: String,
+    },
     /// A reason that this version does not know.
     #[serde(other)]
     Unknown,
