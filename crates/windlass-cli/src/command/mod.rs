@@ -54,27 +54,30 @@ async fn with_api(command: Command, global: &Global, out: &Out) -> Result<()> {
         interrupted = crate::interrupt::wait() => Err(interrupted),
     };
     let interrupted = matches!(&done, Err(failure) if failure.exit == Exit::Interrupted);
-    if interrupted && waits {
-        out.note(&continues(&api));
+    let (remote, waited_for) = (api.is_remote(), api.waits_for());
+    if interrupted && waits && remote {
+        out.note(&continues(waited_for));
     }
     let closed = if interrupted { close_after_interrupt(api, out).await } else { api.close().await };
+    if let (true, false, Some(run)) = (interrupted, remote, waited_for) {
+        out.note(&format!(
+            "see it with `windlass runs show {run}`; the next server continues it if it is not finished"
+        ));
+    }
     // A failure of the command matters more than a failure to close the file.
     done.and(closed)
 }
 
 /// What becomes of the run that an interrupted command waited for.
-fn continues(api: &Api) -> String {
-    let what = match (api.waits_for(), api.is_remote()) {
-        (Some(run), true) => format!("run {run} continues on the server"),
-        (None, true) => "if the server has received the call, its run continues there".to_owned(),
-        (Some(run), false) => format!("run {run} is not finished; the next server continues it"),
-        (None, false) => "if the call was recorded, its run is not finished; the next server continues it".to_owned(),
-    };
-    match api.waits_for() {
-        Some(run) => {
-            format!("{what}; see it with `windlass runs show {run}`, stop it with `windlass runs cancel {run}`")
+fn continues(run: Option<windlass::RunId>) -> String {
+    match run {
+        Some(run) => format!(
+            "run {run} continues on the server; see it with `windlass runs show {run}`, or stop it with `windlass runs \
+             cancel {run}`"
+        ),
+        None => {
+            "if the server has received the call, its run continues there; `windlass runs list` shows it".to_owned()
         }
-        None => format!("{what}; `windlass runs list` shows it"),
     }
 }
 
