@@ -25,7 +25,11 @@ use crate::style::{Tint, plain};
 /// `runs cancel`
 pub(super) async fn cancel(runs: &[String], reason: &str, api: &Api, out: &Out) -> Result<()> {
     let request = CancelRequest { reason: Some(reason.to_owned()) };
-    each(runs, "cancelled", api, out, async |run| post(api, &format!("/v1/runs/{run}/cancel"), &request).await).await
+    each(runs, "cancelled", api, out, async |run| post(api, &format!("/v1/runs/{run}/cancel"), &request).await).await?;
+    if !api.is_remote() {
+        out.note("the cancellation is recorded; the next server ends the run: start one with `windlass serve`");
+    }
+    Ok(())
 }
 
 /// `runs resume`
