@@ -37,7 +37,7 @@ use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Counts, Filter, Store, StoreError, Turn};
-use crate::time::Clock;
+use crate::time::{Clock, words};
 use crate::tool::projection::ModelView;
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
@@ -478,6 +478,35 @@ impl Runtime {
         Observer(self.kernel.watchdog.clone())
     }
 
+    /// Waits for the attempts in flight, at most this long.
+    async fn drain(&self, patience: Duration) {
+        let (kernel, in_flight) = (&self.kernel, || self.kernel.admission.permits.in_use());
+        if in_flight() == 0 {
+            return;
+        }
+        let busy = || -> Vec<String> {
+            let is_busy = |driven: &DrivenRun| !driven.run.with(|machine| machine.is_parked());
+            kernel
+                .roster
+                .all_driven()
+                .iter()
+                .filter(|driven| is_busy(driven))
+                .map(|driven| driven.run.id.to_string())
+                .collect()
+        };
+        let (attempts, runs) = (in_flight(), busy().join(", "));
+        tracing::warn!(attempts, runs, "the shutdown waits up to {} for attempts in flight", words(patience));
+        let began = kernel.env.clock.ticks();
+        let left = || patience.saturating_sub(Duration::from_nanos(kernel.env.clock.ticks().saturating_sub(began)));
+        while in_flight() > 0 && !left().is_zero() {
+            kernel.env.clock.sleep(left().min(limits::DRAIN_POLL)).await;
+        }
+        if in_flight() > 0 {
+            let (attempts, runs) = (in_flight(), busy().join(", "));
+            tracing::warn!(attempts, runs, "the shutdown drops attempts in flight; `once` attempts will be in doubt");
+        }
+    }
+
     /// Shuts down cleanly. Takes no new calls, starts no new attempts, and waits up to `patience` for the attempts in
     /// flight. Then it stops driving its runs and records that in the store, so that the next process continues them
     /// and none counts as having killed this one. Attempts that are still in flight are dropped; a `once` attempt among
@@ -489,12 +518,7 @@ impl Runtime {
     pub async fn shutdown(&self, patience: Duration) -> Result<()> {
         let kernel = &self.kernel;
         kernel.closed.store(true, Ordering::Release);
-        let mut patience = patience;
-        while kernel.admission.permits.in_use() > 0 && !patience.is_zero() {
-            let nap = patience.min(limits::DRAIN_POLL);
-            kernel.env.clock.sleep(nap).await;
-            patience -= nap;
-        }
+        self.drain(patience).await;
         let mut failed = None;
         for DrivenRun { run, completion } in kernel.roster.all_driven() {
             run.with(Machine::release);

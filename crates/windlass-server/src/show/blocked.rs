@@ -51,6 +51,7 @@ pub(crate) fn doubt(info: &RunInfo, doubt: &Doubt) -> wire::Doubt {
 fn cause(cause: DoubtCause) -> &'static str {
     match cause {
         DoubtCause::WorkerLost => "worker_lost",
+        DoubtCause::ShutDown => "shut_down",
         DoubtCause::TimedOut => "timed_out",
         DoubtCause::Cancelled => "cancelled",
         DoubtCause::Restored => "restored",

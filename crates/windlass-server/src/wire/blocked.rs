@@ -127,7 +127,7 @@ pub struct Doubt {
     pub attempt: u32,
     /// The operation.
     pub operation: String,
-    /// Why it is not known: `worker_lost`, `timed_out`, `cancelled`, `restored` or `unclear`.
+    /// Why it is not known: `worker_lost`, `shut_down`, `timed_out`, `cancelled`, `restored` or `unclear`.
     pub cause: String,
     /// What the attempt reported about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -303,7 +303,7 @@ pub enum MoveReason {
         operation: String,
         /// Number of the attempt.
         attempt: u32,
-        /// Why it is not known: `worker_lost`, `timed_out`, `cancelled`, `restored` or `unclear`.
+        /// Why it is not known: `worker_lost`, `shut_down`, `timed_out`, `cancelled`, `restored` or `unclear`.
         cause: String,
         /// Time by which the attempt has certainly ended.
         over_by: Time,
