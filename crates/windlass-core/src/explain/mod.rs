@@ -137,7 +137,7 @@ pub enum Why {
         /// Why it is held, and what to do.
         hold: Hold,
     },
-    /// Another process drives the run.
+    /// This process does not drive the run.
     Elsewhere,
     /// The process that drove the run is gone, and this process leaves the run alone.
     OwnerGone,

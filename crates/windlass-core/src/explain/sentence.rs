@@ -138,9 +138,9 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
             when(*until, now)
         ),
         Why::Held { hold } => hold.to_string(),
-        Why::Elsewhere => {
-            "another process drives it; that process continues it, or the next one does if it is gone".to_owned()
-        }
+        Why::Elsewhere => "this process does not drive it: the process that owns it continues it, or `resume` \
+                           continues it here"
+            .to_owned(),
         Why::OwnerGone => "the process that drove it is gone; the next process that drives all runs continues it, or \
                            `resume` continues it here"
             .to_owned(),
@@ -267,7 +267,7 @@ mod tests {
             &["session `s`", "before it: run 0707", "and 2 more"],
         );
         check(&Why::Suspect, &["driven alone", "starts when"]);
-        check(&Why::Elsewhere, &["another process drives it"]);
+        check(&Why::Elsewhere, &["this process does not drive it", "`resume` continues it here"]);
         check(&Why::OwnerGone, &["the process that drove it is gone", "`resume` continues it here"]);
         check(&Why::NotDriven { run }, &["leaves run 07070707", "the next process that drives all runs continues"]);
         let mailed = Why::InMailbox { message: "the approval by ada".to_owned() };
