@@ -38,6 +38,7 @@ mod loops;
 mod mayhem;
 mod middleware;
 mod opening;
+mod own_runs;
 mod owners;
 mod parked;
 mod parks;

@@ -299,3 +299,16 @@ fn e26_a_lazy_schema_marks_secrets_from_the_first_call_on() {
         assert_eq!(asked.secrets, windlass_core::run::secrets::Places::new(expected), "{tool}");
     }
 }
+
+#[test]
+fn w02_e26_an_inbox_item_has_the_arguments_of_its_call_without_their_secrets() {
+    crate::world::on_every_store(|world| {
+        let runtime = world.runtime([login(&Counter::default())]);
+        let (starting, vault) = (runtime.clone(), json!({"password": "hunter2", "to": "vault"}));
+        world.run(async move { starting.start_call(ToolCall::new("login", vault)).await.unwrap() });
+        world.pass(MOMENT);
+        let items = world.run(async move { runtime.inbox().await }).unwrap();
+        assert_eq!(items.len(), 1);
+        assert_eq!(items[0].args, Some(json!({"password": "•••", "to": "vault"})));
+    });
+}

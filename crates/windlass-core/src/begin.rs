@@ -26,12 +26,13 @@ impl Kernel {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        if !self.drives {
+        if !self.drives.any() {
             let why = "this runtime drives no runs; start the call instead, for the process that drives them";
             return Err(Error::NotDriving(why.to_owned()));
         }
         let base = (self.env.clock.now(), self.env.clock.ticks());
         let id = self.env.mint.run(base.0);
+        self.drives.add(id);
         let (key, session) = (how.key.clone(), how.session.clone());
         let creation = Creation { tool, at: base.0, worker: self.lease.worker, key, session, ..Creation::default() };
         Ok(Run::new(self.clone(), id, base, (how.session.clone(), false), Machine::create(id, creation)))

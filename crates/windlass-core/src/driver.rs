@@ -111,7 +111,7 @@ impl Kernel {
     fn stopped_driving(self: &Arc<Self>, driven: &DrivenRun, end: &RunEnd) {
         let (run, id) = (&driven.run, driven.run.id);
         let stop = run.with(|machine| machine.stop().cloned());
-        let keeps_driving = self.drives && !self.closed.load(Ordering::Acquire);
+        let keeps_driving = self.drives.any() && !self.closed.load(Ordering::Acquire);
         let next = match (end, &stop) {
             _ if !keeps_driving => NextStep::Forget,
             (RunEnd::Unknown(_) | RunEnd::Continued, _) | (RunEnd::Elsewhere, Some(Stop::Lapsed)) => NextStep::TakeUp,

@@ -9,6 +9,7 @@ use crate::admit::Admission;
 use crate::call::loops::sessions::SessionLoops;
 use crate::call::{Attempt, Reach};
 use crate::driver::DrivenRun;
+use crate::drives::DriveScope;
 use crate::env::Env;
 use crate::id::RunId;
 use crate::path::Path;
@@ -37,8 +38,8 @@ pub(crate) struct Kernel {
     /// Attempts on CPU threads. They may outlive the call that waited for them, and even the time this process drives
     /// their run.
     pub(crate) on_threads: Mutex<Vec<Attempt>>,
-    /// Whether runs are driven here; see [`Config::drives`](crate::Config::drives).
-    pub(crate) drives: bool,
+    /// Which runs are driven here; see [`Config::drives`](crate::Config::drives).
+    pub(crate) drives: DriveScope,
     pub(crate) closed: AtomicBool,
 }
 

@@ -15,6 +15,7 @@ mod begin;
 pub mod call;
 pub mod ctx;
 mod driver;
+mod drives;
 mod env;
 mod error;
 pub mod explain;
@@ -45,6 +46,7 @@ mod watchdog;
 mod worker;
 
 pub use artifacts::{ArtifactError, ArtifactReader, ArtifactWriter};
+pub use drives::Drives;
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};
 pub use path::{BadPath, Path};

@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use crate::activity::watchers::Watchers;
 use crate::admit::Admission;
 use crate::call::Reach;
+use crate::drives::DriveScope;
 use crate::env::Env;
 use crate::id::{Mint, RunId, WorkerId};
 use crate::kernel::Kernel;
@@ -129,7 +130,7 @@ fn isolated_kernel(kernel: &Kernel) -> Kernel {
         watchdog: Default::default(),
         loops: Default::default(),
         on_threads: Default::default(),
-        drives: true,
+        drives: DriveScope::All,
         closed: AtomicBool::new(false),
     }
 }

@@ -13,9 +13,11 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::drives::DriveScope;
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::limits;
+use crate::roster::TakeUpCause;
 use crate::run::Run;
 use crate::run::drive::{Completion, RunEnd};
 use crate::run::state::{RunInfo, RunState};
@@ -203,14 +205,17 @@ impl Kernel {
 
     /// Takes up every run that is due. Several calls in a row lead to one request to the store.
     pub(crate) fn look_for_due(self: &Arc<Self>) {
-        if self.drives && !self.closed.load(Ordering::Acquire) {
+        if self.drives.any() && !self.closed.load(Ordering::Acquire) {
             self.set_due_timer(self.env.clock.now());
         }
     }
 
     /// Claims and drives every run that is due, a bounded number at a time, and sets the timer for the next one.
     pub(crate) async fn take_up_due(self: &Arc<Self>) {
-        while self.drives && !self.closed.load(Ordering::Acquire) {
+        if let DriveScope::Own(_) = self.drives {
+            return self.take_up_own_due().await;
+        }
+        while self.drives.any() && !self.closed.load(Ordering::Acquire) {
             self.suspended.claiming.fetch_add(1, Ordering::AcqRel);
             let due = match self.restore_places().await {
                 Ok(()) => self.store.claim_due(self.lease.worker, limits::CLAIM_BATCH).await,
@@ -233,6 +238,19 @@ impl Kernel {
             // A thousand runs that are due together must not delay new calls.
             self.pause_for_new_calls().await;
         }
+    }
+
+    /// The same for a runtime that drives only its own runs: the others stay unclaimed, however long they are due.
+    async fn take_up_own_due(self: &Arc<Self>) {
+        let due = match self.store.due(usize::MAX).await {
+            Ok(due) => due,
+            Err(error) => {
+                self.report_store_failure(None, "due runs could not be listed", &error);
+                return self.set_due_timer(self.env.clock.now() + limits::STORE_RETRY);
+            }
+        };
+        due.runs.into_iter().for_each(|run| self.take_up_for(run, TakeUpCause::Key));
+        due.next.into_iter().for_each(|next| self.set_due_timer(self.env.clock.now() + next));
     }
 
     /// Restores the places of unfinished runs in the key queues, once, before any of them continues. Does nothing where

@@ -21,6 +21,7 @@ use crate::begin::NewRun;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
 use crate::driver::DrivenRun;
+use crate::drives::Drives;
 use crate::env::{Env, RuntimeLimits};
 use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
@@ -36,7 +37,7 @@ use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Counts, Filter, Store, StoreError, Turn};
-use crate::time::Clock;
+use crate::time::{Clock, words};
 use crate::tool::projection::ModelView;
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
@@ -120,9 +121,8 @@ pub struct Config {
     pub tidy_every: Option<Duration>,
     /// Makes run ids repeatable, for tests; `None` uses the system's entropy.
     pub seed: Option<u64>,
-    /// Whether this runtime drives runs. If not, runs can be inspected and sent messages, and new runs wait in the
-    /// store for a process that drives them.
-    pub drives: bool,
+    /// Which runs of the store this runtime drives.
+    pub drives: Drives,
 }
 
 impl Config {
@@ -146,7 +146,7 @@ impl Config {
             artifact_bytes: limits::ARTIFACT_BYTES,
             tidy_every: None,
             seed: None,
-            drives: true,
+            drives: Drives::All,
         }
     }
 }
@@ -188,7 +188,7 @@ impl Runtime {
             watchdog: Default::default(),
             loops: Default::default(),
             on_threads: Default::default(),
-            drives: config.drives,
+            drives: config.drives.into(),
             closed: false.into(),
         };
         Self { kernel: Arc::new(kernel), toolbox: config.toolbox }
@@ -397,7 +397,7 @@ impl Runtime {
         if self.driven(run).is_some() {
             return Ok(());
         }
-        if !self.kernel.drives {
+        if !self.kernel.drives.any() {
             return Err(Error::NotDriving(format!(
                 "this runtime drives no runs; resume run {run} in a process that does"
             )));
@@ -406,6 +406,7 @@ impl Runtime {
             return Err(Error::Closed);
         }
         self.refuse_half_imported(run).await?;
+        self.adopt(run).await?;
         if let Some(driven) = self.kernel.resume(run).await? {
             driven.run.flush().await;
         }
@@ -477,6 +478,35 @@ impl Runtime {
         Observer(self.kernel.watchdog.clone())
     }
 
+    /// Waits for the attempts in flight, at most this long.
+    async fn drain(&self, patience: Duration) {
+        let (kernel, in_flight) = (&self.kernel, || self.kernel.admission.permits.in_use());
+        if in_flight() == 0 {
+            return;
+        }
+        let busy = || -> Vec<String> {
+            let is_busy = |driven: &DrivenRun| !driven.run.with(|machine| machine.is_parked());
+            kernel
+                .roster
+                .all_driven()
+                .iter()
+                .filter(|driven| is_busy(driven))
+                .map(|driven| driven.run.id.to_string())
+                .collect()
+        };
+        let (attempts, runs) = (in_flight(), busy().join(", "));
+        tracing::warn!(attempts, runs, "the shutdown waits up to {} for attempts in flight", words(patience));
+        let began = kernel.env.clock.ticks();
+        let left = || patience.saturating_sub(Duration::from_nanos(kernel.env.clock.ticks().saturating_sub(began)));
+        while in_flight() > 0 && !left().is_zero() {
+            kernel.env.clock.sleep(left().min(limits::DRAIN_POLL)).await;
+        }
+        if in_flight() > 0 {
+            let (attempts, runs) = (in_flight(), busy().join(", "));
+            tracing::warn!(attempts, runs, "the shutdown drops attempts in flight; `once` attempts will be in doubt");
+        }
+    }
+
     /// Shuts down cleanly. Takes no new calls, starts no new attempts, and waits up to `patience` for the attempts in
     /// flight. Then it stops driving its runs and records that in the store, so that the next process continues them
     /// and none counts as having killed this one. Attempts that are still in flight are dropped; a `once` attempt among
@@ -488,12 +518,7 @@ impl Runtime {
     pub async fn shutdown(&self, patience: Duration) -> Result<()> {
         let kernel = &self.kernel;
         kernel.closed.store(true, Ordering::Release);
-        let mut patience = patience;
-        while kernel.admission.permits.in_use() > 0 && !patience.is_zero() {
-            let nap = patience.min(limits::DRAIN_POLL);
-            kernel.env.clock.sleep(nap).await;
-            patience -= nap;
-        }
+        self.drain(patience).await;
         let mut failed = None;
         for DrivenRun { run, completion } in kernel.roster.all_driven() {
             run.with(Machine::release);

@@ -120,9 +120,9 @@ impl Kernel {
         first.wait().await
     }
 
-    /// `None` if this runtime takes up no runs.
+    /// `None` if this runtime does not drive the run.
     fn request(&self, run: RunId, cause: TakeUpCause) -> Option<RequestAnswer<DrivenRun>> {
-        (self.drives && !self.closed.load(Ordering::Acquire)).then(|| self.roster.request(run, cause))
+        (self.drives.includes(run) && !self.closed.load(Ordering::Acquire)).then(|| self.roster.request(run, cause))
     }
 
     /// Starts a task that takes up a run. Only for a caller to which the roster granted the run.

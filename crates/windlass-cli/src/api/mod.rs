@@ -6,12 +6,14 @@ mod ids;
 mod open;
 mod remote;
 
+use std::sync::OnceLock;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
-use windlass::Windlass;
+use windlass::{RunId, Windlass};
 use windlass_server::wire::{Health, Problem};
 
 pub use events::{Event, Events};
@@ -38,6 +40,8 @@ enum Transport {
 pub struct Api {
     transport: Transport,
     token: Option<String>,
+    /// The run whose end the command waits for.
+    waits_for: OnceLock<RunId>,
 }
 
 /// A successful response whose body is not read yet.
@@ -62,6 +66,16 @@ impl Api {
             Transport::Remote(remote) => Some(remote.url()),
             Transport::Local { .. } => None,
         }
+    }
+
+    /// The run whose end the command waits for, once that is known.
+    pub fn waits_for(&self) -> Option<RunId> {
+        self.waits_for.get().copied()
+    }
+
+    /// Notes the run whose end the command waits for. The first one counts.
+    pub fn set_waits_for(&self, run: RunId) {
+        self.waits_for.get_or_init(|| run);
     }
 
     /// Closes the file, if this process has it open.

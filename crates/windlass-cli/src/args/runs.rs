@@ -54,8 +54,12 @@ pub enum RunsCommand {
     },
     /// Explain why a run does not proceed, and what would make it proceed
     Explain {
-        /// The run
-        run: String,
+        /// The run, by id or a unique prefix of it
+        #[arg(required_unless_present = "key")]
+        run: Option<String>,
+        /// The run that was started under this idempotency key
+        #[arg(long, conflicts_with = "run")]
+        key: Option<String>,
     },
     /// Export a run as a document for another store
     Export {

@@ -114,6 +114,13 @@ fn describe(item: &InboxItem, chars: usize, out: &Out) -> Vec<String> {
     if let Some(until) = item.until {
         lines.push(format!("    until {until} ({})", text::ago(until, now)));
     }
+    if let Some(recorded) = &item.recorded {
+        lines.push(format!(
+            "    {} is recorded; the next server applies it: start one with `windlass serve`",
+            plain(recorded)
+        ));
+        return lines;
+    }
     let id = plain(&id);
     let command = match item.kind {
         InboxKind::Approval => format!("windlass inbox approve {id}   or: deny {id} --reason REASON"),
@@ -217,7 +224,7 @@ async fn act_on_all(
             out.line(&format!("{}  {}", plain(&result.id), out.style.paint(tint, &status)))?;
         }
         if !api.is_remote() && failed < answer.results.len() {
-            out.note("no server drives the runs of this file now; start one with `windlass serve`");
+            out.note(text::NO_SERVER);
         }
     }
     if failed == 0 { Ok(()) } else { Err(Failure::silent(Exit::Refused)) }

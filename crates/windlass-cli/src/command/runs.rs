@@ -2,17 +2,18 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use windlass::RunId;
 use windlass_server::wire::{
-    AnswerRequest, CancelRequest, Comparison, ErrorRequest, Explanation, FinishRequest, ForkChange, ForkRequest,
-    Forked, Imported, MoveReason, ReplayCheck, ReplyResponse, RunPage, SignalRequest,
+    Accepted, AnswerRequest, CancelRequest, Comparison, ErrorRequest, Explanation, FinishRequest, ForkChange,
+    ForkRequest, Forked, Imported, Move, MoveReason, ReplayCheck, ReplyResponse, RunPage, SignalRequest,
 };
 
 use super::maintenance::write_private;
-use super::text;
+use super::{call, text};
 use crate::api::{Api, escaped, query};
 use crate::args::{ResolveArgs, ResultArgs, SignalArgs};
 use crate::exit::{Exit, Failure, Result};
@@ -24,12 +25,31 @@ use crate::style::{Tint, plain};
 /// `runs cancel`
 pub(super) async fn cancel(runs: &[String], reason: &str, api: &Api, out: &Out) -> Result<()> {
     let request = CancelRequest { reason: Some(reason.to_owned()) };
-    each(runs, "cancelled", api, out, async |run| post(api, &format!("/v1/runs/{run}/cancel"), &request).await).await
+    each(runs, "cancelled", api, out, async |run| post(api, &format!("/v1/runs/{run}/cancel"), &request).await).await?;
+    if !api.is_remote() {
+        out.note("the cancellation is recorded; the next server ends the run: start one with `windlass serve`");
+    }
+    Ok(())
 }
 
 /// `runs resume`
 pub(super) async fn resume(runs: &[String], api: &Api, out: &Out) -> Result<()> {
-    each(runs, "resumed", api, out, async |run| post(api, &format!("/v1/runs/{run}/resume"), &json!({})).await).await
+    let resume = async |run| {
+        let accepted: Accepted = api.post(&format!("/v1/runs/{run}/resume"), &json!({}), None).await?;
+        if api.is_remote() {
+            return Ok(());
+        }
+        // This process drives the run, until it has ended or waits for something that only another process can do.
+        match call::wait(accepted, Instant::now(), |_| None, api, out).await {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.exit == Exit::TimedOut => {
+                out.note(&failure.message);
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    };
+    each(runs, "resumed", api, out, resume).await
 }
 
 /// `runs purge`
@@ -72,14 +92,20 @@ pub(super) async fn fork(
 }
 
 /// `runs explain`
-pub(super) async fn explain(typed: &str, api: &Api, out: &Out) -> Result<()> {
-    let run = api.run(typed).await?;
+pub(super) async fn explain(run: RunId, api: &Api, out: &Out) -> Result<()> {
     let explanation: Explanation = api.get(&format!("/v1/runs/{run}/explain")).await?;
     if out.json {
         return out.document(&explanation);
     }
     out.line(&plain(&explanation.sentence))?;
-    explanation_keys(&explanation, out)
+    explanation_keys(&explanation, out)?;
+    let waits_for_server = |one: &Move| {
+        matches!(one.reason, MoveReason::OwnerGone | MoveReason::InMailbox { .. } | MoveReason::Queued { .. })
+    };
+    if !api.is_remote() && explanation.moves.iter().any(waits_for_server) {
+        out.note(text::NO_SERVER);
+    }
+    Ok(())
 }
 
 /// The idempotency keys of attempts that are in doubt, running or to be repeated.

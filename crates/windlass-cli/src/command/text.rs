@@ -9,6 +9,9 @@ use crate::out::Out;
 use crate::style::{Tint, duration, plain};
 use crate::timeline::cause;
 
+/// The note of a command on a file without a server, about what only a server does.
+pub(super) const NO_SERVER: &str = "no server drives the runs of this file now; start one with `windlass serve`";
+
 /// The state of a run and its colour. `runs list --state` accepts every text that this returns.
 pub fn state(run: &Run) -> (Tint, String) {
     match (run.state, run.ending) {

@@ -103,6 +103,7 @@ fn field_text(value: Option<&Value>) -> String {
 pub(crate) fn cause(cause: &str, message: &str) -> String {
     let cause = match cause {
         "worker_lost" => "the process died during the attempt",
+        "shut_down" => "a shutdown interrupted the attempt",
         "timed_out" => "the attempt timed out",
         "cancelled" => "the attempt was cancelled while it ran",
         "restored" => "the store was restored from a backup that may be older than the attempt",

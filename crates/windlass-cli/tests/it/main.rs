@@ -20,4 +20,5 @@ mod second_process;
 mod serve;
 mod tools;
 mod watch;
+mod without_server;
 mod world;

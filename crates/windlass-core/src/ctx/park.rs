@@ -158,6 +158,9 @@ impl Ctx {
     /// key, see [`open_wait`](Ctx::open_wait). Meanwhile the run costs only a row in the store. Returns the value; the
     /// answer's own error (`failed`, with its code); `timed_out`; or `cancelled`.
     ///
+    /// The answer is not checked when it is given: one that is not a `T` fails the wait. A body that must not fail then
+    /// waits for a [`Value`](serde_json::Value), checks it, and asks again.
+    ///
     /// Dropping it after its first poll holds the run.
     pub fn wait<T: DeserializeOwned + 'static>(&mut self, name: impl Into<Arc<str>>) -> CtxPark<'_, T> {
         CtxPark::new(self, wait(name))

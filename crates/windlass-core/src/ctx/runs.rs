@@ -268,6 +268,7 @@ impl Ctx {
         let result = match refused {
             Some(error) => Err(Arc::new(error)),
             None => {
+                self.run.kernel.drives.add(id);
                 let mut value = json!({"run": id, "parent": self.run.id});
                 options.fate.record(&mut value);
                 if options.turn {

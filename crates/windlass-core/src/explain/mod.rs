@@ -139,6 +139,18 @@ pub enum Why {
     },
     /// This process does not drive the run.
     Elsewhere,
+    /// The process that drove the run is gone, and this process leaves the run alone.
+    OwnerGone,
+    /// What the run waits for depends on another run, which this process leaves alone.
+    NotDriven {
+        /// The other run.
+        run: RunId,
+    },
+    /// A message is in the run's mailbox, and this process leaves the run alone.
+    InMailbox {
+        /// The message, such as `the approval by ada`.
+        message: String,
+    },
 }
 
 /// How a finished run ended.

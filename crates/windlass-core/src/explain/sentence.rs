@@ -141,6 +141,15 @@ pub(super) fn of(path: &Path, why: &Why, now: Timestamp) -> String {
         Why::Elsewhere => "this process does not drive it: the process that owns it continues it, or `resume` \
                            continues it here"
             .to_owned(),
+        Why::OwnerGone => "the process that drove it is gone; the next process that drives all runs continues it, or \
+                           `resume` continues it here"
+            .to_owned(),
+        Why::NotDriven { run } => {
+            format!("this process leaves run {run} as it is; the next process that drives all runs continues that run")
+        }
+        Why::InMailbox { message } => {
+            format!("{message} is recorded{place}; the next process that drives the run applies it")
+        }
     }
 }
 
@@ -259,5 +268,9 @@ mod tests {
         );
         check(&Why::Suspect, &["driven alone", "starts when"]);
         check(&Why::Elsewhere, &["this process does not drive it", "`resume` continues it here"]);
+        check(&Why::OwnerGone, &["the process that drove it is gone", "`resume` continues it here"]);
+        check(&Why::NotDriven { run }, &["leaves run 07070707", "the next process that drives all runs continues"]);
+        let mailed = Why::InMailbox { message: "the approval by ada".to_owned() };
+        check(&mailed, &["the approval by ada is recorded at 2", "the next process that drives the run applies it"]);
     }
 }

@@ -17,12 +17,14 @@ pub(super) struct Budget {
     suspect: u32,
     /// Whether every earlier owner is certainly dead.
     pub(super) owners_dead: bool,
+    /// Whether the last owner shut down cleanly.
+    pub(super) was_shut_down: bool,
 }
 
 impl Budget {
-    pub(super) fn new(suspect: bool, owners_dead: bool) -> Self {
+    pub(super) fn new(suspect: bool, owners_dead: bool, was_shut_down: bool) -> Self {
         let suspect = if suspect { SUSPECT_ATTEMPTS } else { 0 };
-        Self { operations: 0, bytes: 0, suspect, owners_dead }
+        Self { operations: 0, bytes: 0, suspect, owners_dead, was_shut_down }
     }
 
     /// Counts another operation. Returns the hold if the run may have no more.

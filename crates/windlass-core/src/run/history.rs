@@ -355,9 +355,8 @@ fn waits_for_approval(state: &OpState) -> bool {
 fn mark(state: &OpState) -> AttemptMark {
     match state {
         OpState::Attempting { .. } | OpState::Intended { .. } => AttemptMark::Begins,
-        OpState::Doubted { cause: DoubtCause::WorkerLost | DoubtCause::Restored, .. } | OpState::Settled { .. } => {
-            AttemptMark::Lost
-        }
+        OpState::Doubted { cause: DoubtCause::WorkerLost | DoubtCause::ShutDown | DoubtCause::Restored, .. }
+        | OpState::Settled { .. } => AttemptMark::Lost,
         _ => AttemptMark::Over,
     }
 }

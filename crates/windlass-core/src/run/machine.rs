@@ -126,7 +126,7 @@ impl Machine {
             cancel: None,
             open_intents: Vec::new(),
             abandoned: Vec::new(),
-            budget: Budget::new(false, true),
+            budget: Budget::new(false, true, false),
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
@@ -177,7 +177,7 @@ impl Machine {
             cancel,
             open_intents: Vec::new(),
             abandoned: open.ended,
-            budget: Budget::new(announced, claimed.owners_dead),
+            budget: Budget::new(announced, claimed.owners_dead, claimed.orderly),
             nudged: Vec::new(),
             past_calls: PastCalls::default(),
             labels: Labels::default(),
@@ -214,7 +214,11 @@ impl Machine {
             restored.asked(path, asked);
         }
         let op = self.history.get_mut().and_then(|history| history.take(path));
-        let owners = EarlierOwners { restored: self.restored.is_some(), dead: self.budget.owners_dead };
+        let owners = EarlierOwners {
+            restored: self.restored.is_some(),
+            dead: self.budget.owners_dead,
+            shut_down: self.budget.was_shut_down,
+        };
         let decision = replay(path, op.as_ref(), asked, owners);
         match &decision {
             Decision::Answer { result, .. } => self.budget.add_result(result),

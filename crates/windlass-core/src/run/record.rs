@@ -460,6 +460,8 @@ impl fmt::Display for Settler {
 pub enum DoubtCause {
     /// The process that made it died, or lost the run.
     WorkerLost,
+    /// The process that made it was shut down before it ended.
+    ShutDown,
     /// It ran out of time.
     TimedOut,
     /// It was cancelled in the middle.
@@ -481,6 +483,7 @@ impl fmt::Display for DoubtCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::WorkerLost => "the worker was lost during the attempt",
+            Self::ShutDown => "a shutdown interrupted the attempt",
             Self::TimedOut => "the attempt timed out",
             Self::Cancelled => "the attempt was cancelled in the middle",
             Self::Restored => "the store was restored from a backup, and the attempt may have been made after that",

@@ -39,6 +39,8 @@ pub(crate) struct EarlierOwners {
     pub(crate) restored: bool,
     /// All of them are dead: none of their attempts can still be running.
     pub(crate) dead: bool,
+    /// The last one shut down cleanly.
+    pub(crate) shut_down: bool,
 }
 
 /// Decides about the operation at `path`, which the body asks for with `asked`.
@@ -74,7 +76,11 @@ pub(crate) fn replay(path: &Path, op: Option<&RecordedOp>, asked: &Asked, owners
 /// The decision about an attempt that an earlier owner began and whose end it did not record.
 fn interrupted(attempt: u32, over_by: Timestamp, op: &RecordedOp, owners: EarlierOwners) -> Decision {
     // A restored attempt may have been repeated since, so the person who settles it is told about the backup.
-    let cause = if owners.restored { DoubtCause::Restored } else { DoubtCause::WorkerLost };
+    let cause = match owners {
+        EarlierOwners { restored: true, .. } => DoubtCause::Restored,
+        EarlierOwners { shut_down: true, .. } => DoubtCause::ShutDown,
+        _ => DoubtCause::WorkerLost,
+    };
     // An owner that may be alive can work on the attempt until its timeout. The attempt of a restored journal began
     // before the backup, so its doubt can be settled at once.
     let over_by = if owners.restored || owners.dead { op.at } else { over_by };
@@ -229,15 +235,16 @@ mod tests {
         let intended = || OpState::Intended { attempt: 1, over_by: later };
         for (owners, cause, over_by) in [
             (EarlierOwners::default(), "WorkerLost", "9000000µs"),
-            (EarlierOwners { dead: true, restored: false }, "WorkerLost", "5000000µs"),
-            (EarlierOwners { dead: false, restored: true }, "Restored", "5000000µs"),
+            (EarlierOwners { dead: true, ..EarlierOwners::default() }, "WorkerLost", "5000000µs"),
+            (EarlierOwners { dead: true, shut_down: true, restored: false }, "ShutDown", "5000000µs"),
+            (EarlierOwners { restored: true, ..EarlierOwners::default() }, "Restored", "5000000µs"),
         ] {
             let decision = decide_after(owners, asked.clone(), intended(), &asked);
             let expected = format!("InDoubt {{ attempt: 1, cause: {cause}, over_by: {over_by}, said: None");
             assert!(decision.starts_with(&expected), "{owners:?}: {decision}");
         }
         let doubted = OpState::Doubted { attempt: 1, cause: DoubtCause::TimedOut, over_by: later, said: None };
-        let owners = EarlierOwners { dead: true, restored: true };
+        let owners = EarlierOwners { dead: true, restored: true, shut_down: false };
         let decision = decide_after(owners, asked.clone(), doubted, &asked);
         assert!(decision.starts_with("InDoubt { attempt: 1, cause: TimedOut, over_by: 9000000µs"), "{decision}");
     }

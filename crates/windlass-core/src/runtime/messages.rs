@@ -50,6 +50,9 @@ pub struct Awaited {
     pub park: Park,
     /// The reply key that answers it, if it is answered by one.
     pub key: Option<String>,
+    /// The arguments of the call that waits, with secrets hidden, in the items of [`Runtime::inbox`]. `None` for other
+    /// operations, and if the tool is not registered here or the journal cannot be read.
+    pub args: Option<Value>,
 }
 
 impl Runtime {
@@ -382,11 +385,29 @@ impl Runtime {
         loop {
             let page = self.kernel.store.list(Filter::inbox(), after, PAGE).await?;
             after = page.last().map(|info| info.run);
-            all.extend(page.iter().flat_map(|info| self.awaited(info)));
+            for info in &page {
+                let mut items = self.awaited(info);
+                self.add_arguments(info.run, &mut items).await?;
+                all.append(&mut items);
+            }
             if page.len() < PAGE {
                 return Ok(all);
             }
         }
+    }
+
+    async fn add_arguments(&self, run: RunId, items: &mut [Awaited]) -> Result<()> {
+        let paths: Vec<Path> = items.iter().map(|item| item.park.path.clone()).collect();
+        if paths.is_empty() {
+            return Ok(());
+        }
+        let calls = match self.asked_calls(run, &paths).await {
+            // The item is still listed. A decision about it is refused with this error.
+            Err(Error::Store(StoreError::Sealed { .. } | StoreError::Damaged { .. })) => return Ok(()),
+            calls => calls?,
+        };
+        items.iter_mut().zip(calls).for_each(|(item, call)| item.args = call.and_then(|call| call.shown));
+        Ok(())
     }
 
     /// What in one run waits for a person or another system, except doubts.
@@ -401,7 +422,7 @@ impl Runtime {
                     }
                     _ => None,
                 };
-                Awaited { run, tool: info.tool.clone(), park: park.clone(), key }
+                Awaited { run, tool: info.tool.clone(), park: park.clone(), key, args: None }
             })
             .collect()
     }

@@ -105,7 +105,7 @@ impl Runtime {
         // A turn waits in the store, and artifacts in arguments must be referenced before the run starts. A runtime
         // that drives no runs leaves the run for a process that does.
         let waits = || how.turn != Turn::No || !work.artifacts().is_empty();
-        if !self.kernel.drives || (waits() && !self.only_continues_loops(&work, &how)) {
+        if !self.kernel.drives.any() || (waits() && !self.only_continues_loops(&work, &how)) {
             let (run, existed) = Box::pin(self.begin(&work, &how)).await?;
             if existed {
                 Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
@@ -155,6 +155,7 @@ impl Runtime {
         }
         let at = self.kernel.env.clock.now();
         let run = self.kernel.env.mint.run(at);
+        self.kernel.drives.add(run);
         let (tool, records) = self.first_records(work, at);
         let creation = Creation {
             tool,
@@ -172,7 +173,7 @@ impl Runtime {
         }
         match self.kernel.store.commit(Commit { guard: Guard::Outsider, changes }).get().await {
             Ok(()) => {
-                if self.kernel.drives {
+                if self.kernel.drives.any() {
                     self.kernel.loop_asked(how.session.as_ref(), run, work.calls(), &[]);
                 }
                 self.kernel.reach.watchers.changed(run, how.session.as_ref());
@@ -194,9 +195,11 @@ impl Runtime {
 
     /// Makes sure that an existing run is claimed: the process that wrote it may not know that it did.
     async fn ensure_claimed(&self, run: RunId) -> Result<()> {
-        let info = self.kernel.store.info(run).await?;
-        if info.is_some_and(|info| info.state == RunState::Queued) {
-            self.kernel.nudge(run);
+        if let Some(info) = self.kernel.store.info(run).await? {
+            self.adopt_and_recover(&info).await?;
+            if info.state == RunState::Queued {
+                self.kernel.nudge(run);
+            }
         }
         Ok(())
     }

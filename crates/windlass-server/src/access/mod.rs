@@ -257,6 +257,10 @@ impl RunReader {
     }
 }
 
+/// How an operator gets a token. The second way needs none: the owner of the file may do everything with it.
+const TO_CREATE: &str = "create one with `windlass token create` and a token that has the scope `admin`; without such a \
+                         token, stop the server and create one on its file, then start the server again";
+
 fn missing_scope(access: &Access, scope: Scope) -> Refusal {
     let scope = scope_name(scope);
     let unauthorized = |detail: String| {
@@ -265,16 +269,14 @@ fn missing_scope(access: &Access, scope: Scope) -> Refusal {
     };
     match access {
         Access::Token(bearer) => {
-            let detail = format!(
-                "the token `{}` lacks the scope `{scope}`; use a token that has it (`windlass token create` makes one)",
-                bearer.name
-            );
+            let detail =
+                format!("the token `{}` lacks the scope `{scope}`; use a token that has it ({TO_CREATE})", bearer.name);
             forbidden(detail).with("scope", scope)
         }
-        Access::Invalid(why) => unauthorized(format!("{why}; use a token of this server")),
+        Access::Invalid(why) => unauthorized(format!("{why}; use a token of this server ({TO_CREATE})")),
         Access::Anonymous | Access::Local => unauthorized(format!(
             "the request has no token, and needs one with the scope `{scope}`: send `Authorization: Bearer TOKEN` \
-             (`windlass token create` makes one)"
+             ({TO_CREATE})"
         )),
     }
 }

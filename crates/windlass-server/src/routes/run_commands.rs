@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use windlass::run::explain::Why;
 use windlass::run::record::{Event, Settler};
 use windlass::run::{Cut, ForkChange, RunState};
 use windlass::store::StoreError;
@@ -64,7 +65,8 @@ pub(super) async fn cancel(
 
 /// Resume a held run
 ///
-/// First remove the cause of the hold. A run that is not held stays as it is.
+/// First remove the cause of the hold. For a run that is not held, this is a conflict, and the response says what it waits
+/// for.
 #[utoipa::path(post, path = "/v1/runs/{run}/resume", tag = "runs", params(("run" = String, Path, format = "uuid")),
     responses((status = 202, description = "The run continues", body = Accepted)))]
 pub(super) async fn resume(
@@ -73,11 +75,15 @@ pub(super) async fn resume(
     _key: IdempotencyKey,
     RunParam(run): RunParam,
 ) -> ApiResult {
-    match info(&app, run).await?.state {
+    let explanation = app.windlass.runtime().explain(run).await?;
+    let is_left = explanation.moves.iter().any(|one| matches!(one.why, Why::OwnerGone));
+    match explanation.state {
         RunState::Finished { .. } => return Err(StoreError::Finished(run).into()),
-        RunState::Held { .. } => app.windlass.runtime().resume(run).await?,
-        _ => {}
+        RunState::Held { .. } => {}
+        _ if is_left => {}
+        _ => return Err(Error::Conflict(format!("the run is not held. {}", explanation.sentence)).into()),
     }
+    app.windlass.runtime().resume(run).await?;
     accepted(&app, run, None).await
 }
 

@@ -51,6 +51,7 @@ pub(crate) fn doubt(info: &RunInfo, doubt: &Doubt) -> wire::Doubt {
 fn cause(cause: DoubtCause) -> &'static str {
     match cause {
         DoubtCause::WorkerLost => "worker_lost",
+        DoubtCause::ShutDown => "shut_down",
         DoubtCause::TimedOut => "timed_out",
         DoubtCause::Cancelled => "cancelled",
         DoubtCause::Restored => "restored",
@@ -140,6 +141,9 @@ fn move_reason(why: &Why) -> MoveReason {
         }
         Why::Held { hold: held } => MoveReason::Held { hold: hold(held) },
         Why::Elsewhere => MoveReason::Elsewhere,
+        Why::OwnerGone => MoveReason::OwnerGone,
+        Why::NotDriven { run } => MoveReason::NotDriven { run: *run },
+        Why::InMailbox { message } => MoveReason::InMailbox { message: message.clone() },
         _ => MoveReason::Unknown,
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use windlass::inbox::{About, Awaited, Blocked, Doubt, Question};
+use windlass::run::explain::Why;
 use windlass::run::{RunInfo, RunState, idempotency_key};
 use windlass::store::StoreError;
 use windlass::{Error, Path, RunId, Timestamp, Windlass};
@@ -129,7 +130,11 @@ impl Item {
         let shown = items.iter().map(|item| {
             let sentence = moves.iter().find(|one| one.path == item.id.path).map(|one| one.sentence.clone());
             let args = calls.next().flatten().and_then(|call| call.shown);
-            item.to_wire(info, sentence, args, with_keys)
+            let recorded = moves.iter().filter(|one| one.path == item.id.path).find_map(|one| match &one.why {
+                Why::InMailbox { message } => Some(message.clone()),
+                _ => None,
+            });
+            InboxItem { recorded, ..item.to_wire(info, sentence, args, with_keys) }
         });
         Ok(shown.collect())
     }
@@ -168,6 +173,7 @@ impl Item {
             operation,
             args,
             why,
+            recorded: None,
             since: since.into(),
             until: until.map(Into::into),
             idempotency_key: is_doubt.then(|| idempotency_key(info.run, info.generation, &self.id.path)),

@@ -50,6 +50,9 @@ pub struct InboxItem {
     pub why: String,
     /// The situation in words, and what changes it.
     pub sentence: String,
+    /// Decision about it that is recorded and not applied yet. Only where no server drives the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<String>,
     /// Time since which it waits.
     pub since: Time,
     /// Time at which it stops waiting in any case.
