@@ -115,7 +115,8 @@ impl Ctx {
     }
 
     /// Several calls at once: an array, vector or tuple of calls. One failure does not cancel the others; the first
-    /// error in order is returned. Use [`CallAll::settled`] to see each result.
+    /// error in order is returned. Use [`CallAll::settled`] to see each result, and [`CallAll::stop_on_failure`] to skip
+    /// calls that have not started.
     pub fn call_all<S: CallSet>(&mut self, calls: S) -> CallAll<'_, S> {
         CallAll::new(self, calls)
     }

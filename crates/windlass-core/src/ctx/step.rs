@@ -38,8 +38,12 @@ pub struct Step<'c, F, T> {
     input: Option<Result<Value, serde_json::Error>>,
     kind: OpKind,
     undo: Option<UndoPlan>,
+    reconcile: Option<ReconcileStep<'c>>,
     decode: Decode<T>,
 }
+
+/// Finds out whether attempts of a step happened.
+type ReconcileStep<'c> = Box<dyn FnMut(Attempt) -> BoxFuture<'c, ToolResult<Reconciled<Output>>> + Send + 'c>;
 
 /// Decodes what the journal has of a step; `None` holds the run.
 type Decode<T> = fn(&Run, &Path, &Recorded) -> Option<ToolResult<T>>;
@@ -93,6 +97,7 @@ where
         input: None,
         kind: OpKind::Step,
         undo: None,
+        reconcile: None,
         decode: decode::<ValueOf<Fut>>,
     }
 }
@@ -121,7 +126,24 @@ macro_rules! settings {
             self.rules(|rules| rules.timeout = timeout)
         }
 
-        /// Sets what happens to a doubt that is not settled.
+        /// Sets how long the step may take in all, including its retries and the time in which no process drives the
+        /// run. Unlike a timeout of one attempt, it ends a step between attempts without a doubt.
+        pub fn deadline(self, deadline: Duration) -> Self {
+            self.rules(|rules| rules.deadline = Some(deadline))
+        }
+
+        /// Lets an attempt time out that does not call [`heartbeat`](Attempt::heartbeat) or
+        /// [`progress`](Attempt::progress) for this long.
+        pub fn heartbeat(self, heartbeat: Duration) -> Self {
+            self.rules(|rules| rules.heartbeat = Some(heartbeat))
+        }
+
+        /// Sets how long an attempt may continue after it was asked to stop; see [`Attempt::cancelled`].
+        pub fn grace(self, grace: Duration) -> Self {
+            self.rules(|rules| rules.grace = grace)
+        }
+
+        /// Sets what happens to a doubt that neither a message nor [`reconcile`](Self::reconcile) settles.
         pub fn on_doubt(self, policy: OnDoubt) -> Self {
             self.rules(|rules| rules.on_doubt = policy)
         }
@@ -164,6 +186,23 @@ impl<'c, F, T> Step<'c, F, T> {
         step
     }
 
+    /// Sets the function that settles doubts about the step's attempts. It gets an attempt with the same
+    /// [`key`](Attempt::key). "Did not happen" takes effect once the old attempt cannot be running any more. If the
+    /// function fails, panics, times out or does not know, [`on_doubt`](Step::on_doubt) decides. A step that is
+    /// `readonly` or `idempotent` is never in doubt and does not ask it.
+    pub fn reconcile<G, Fut>(mut self, mut reconcile: G) -> Self
+    where
+        T: Serialize + 'static,
+        G: FnMut(Attempt) -> Fut + Send + 'c,
+        Fut: Future<Output = ToolResult<Reconciled<T>>> + Send + 'c,
+    {
+        self.reconcile = Some(Box::new(move |attempt| {
+            let found = reconcile(attempt);
+            Box::pin(async move { encode_found(found.await?) })
+        }));
+        self
+    }
+
     pub(super) fn take_undo(&mut self) -> Option<(Arc<str>, UndoPlan)> {
         Some((self.name.clone(), self.undo.take()?))
     }
@@ -187,15 +226,25 @@ impl<'c, F, T> Step<'c, F, T> {
             None => (None, None),
         };
         let asked = Asked::operation(self.kind, self.name, input, self.rules.effect);
-        let source = StepSource { f: self.f, attempt: self.attempt, broken };
+        let source = StepSource { f: self.f, attempt: self.attempt, reconcile: self.reconcile, broken };
         Execution::new(run, Operation::new(path, asked, RecordState::No), self.rules, source, AttemptQueue::default())
     }
+}
+
+/// Encodes what the `reconcile` of a step found.
+fn encode_found<T: Serialize + 'static>(found: Reconciled<T>) -> ToolResult<Reconciled<Output>> {
+    Ok(match found {
+        Reconciled::Happened(value) => Reconciled::Happened(to_output(value)?),
+        Reconciled::DidNotHappen => Reconciled::DidNotHappen,
+        Reconciled::Unknown => Reconciled::Unknown,
+    })
 }
 
 /// Attempts of a step.
 pub(crate) struct StepSource<'c, F> {
     f: F,
     attempt: fn(&mut F, Attempt) -> BoxFuture<'c, ToolResult<Output>>,
+    reconcile: Option<ReconcileStep<'c>>,
     /// The error of an input that cannot be serialized, which fails the step.
     broken: Option<ToolError>,
 }
@@ -208,8 +257,8 @@ impl<'c, F: Send + 'c> AttemptSource<'c> for StepSource<'c, F> {
         }
     }
 
-    fn reconcile(&mut self, _: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
-        None
+    fn reconcile(&mut self, attempt: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
+        self.reconcile.as_mut().map(|reconcile| reconcile(attempt))
     }
 
     /// A step cannot have commands. Only an output given by a settlement could contain any.
@@ -260,6 +309,36 @@ impl<'c, F, T> CtxStep<'c, F, T> {
         Fut: Future<Output = ToolResult<()>> + Send + 'static,
     {
         self.step = self.step.undo_idempotent(undo);
+        self
+    }
+
+    /// Sets the function that settles doubts about the step's attempts; see [`Step::reconcile`].
+    ///
+    /// ```
+    /// # use windlass_core::{ctx::Ctx, tool::{Reconciled, ToolResult}};
+    /// # struct Bank;
+    /// # impl Bank {
+    /// #     async fn charge(&self, _: &str) -> ToolResult<String> { Ok("receipt".to_owned()) }
+    /// #     async fn find(&self, _: &str) -> ToolResult<Option<String>> { Ok(None) }
+    /// # }
+    /// # async fn body(ctx: &mut Ctx, bank: &Bank) -> ToolResult<String> {
+    /// ctx.step("charge", |attempt| async move { bank.charge(&attempt.key()).await })
+    ///     .reconcile(|attempt| async move {
+    ///         Ok(match bank.find(&attempt.key()).await? {
+    ///             Some(receipt) => Reconciled::Happened(receipt),
+    ///             None => Reconciled::DidNotHappen,
+    ///         })
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub fn reconcile<G, Fut>(mut self, reconcile: G) -> Self
+    where
+        T: Serialize + 'static,
+        G: FnMut(Attempt) -> Fut + Send + 'c,
+        Fut: Future<Output = ToolResult<Reconciled<T>>> + Send + 'c,
+    {
+        self.step = self.step.reconcile(reconcile);
         self
     }
 
