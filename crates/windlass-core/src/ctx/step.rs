@@ -1,6 +1,7 @@
 //! Steps: named pieces of work inside a durable body.
 
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -38,12 +39,38 @@ pub struct Step<'c, F, T> {
     input: Option<Result<Value, serde_json::Error>>,
     kind: OpKind,
     undo: Option<UndoPlan>,
-    reconcile: Option<ReconcileStep<'c>>,
+    reconcile: Option<Box<dyn ReconcileStep + 'c>>,
     decode: Decode<T>,
 }
 
-/// Finds out whether attempts of a step happened.
-type ReconcileStep<'c> = Box<dyn FnMut(Attempt) -> BoxFuture<'c, ToolResult<Reconciled<Output>>> + Send + 'c>;
+/// Finds out whether attempts of a step happened. Not a closure type: with the lifetime in its signature, a step would
+/// have to live exactly as long as its body.
+trait ReconcileStep: Send {
+    fn reconcile<'a>(&mut self, attempt: Attempt) -> BoxFuture<'a, ToolResult<Reconciled<Output>>>
+    where
+        Self: 'a;
+}
+
+/// A closure as the `reconcile` of a step.
+struct ReconcileFn<G, Fut> {
+    f: G,
+    future: PhantomData<fn() -> Fut>,
+}
+
+impl<T, G, Fut> ReconcileStep for ReconcileFn<G, Fut>
+where
+    T: Serialize + 'static,
+    G: FnMut(Attempt) -> Fut + Send,
+    Fut: Future<Output = ToolResult<Reconciled<T>>> + Send,
+{
+    fn reconcile<'a>(&mut self, attempt: Attempt) -> BoxFuture<'a, ToolResult<Reconciled<Output>>>
+    where
+        Self: 'a,
+    {
+        let found = (self.f)(attempt);
+        Box::pin(async move { encode_found(found.await?) })
+    }
+}
 
 /// Decodes what the journal has of a step; `None` holds the run.
 type Decode<T> = fn(&Run, &Path, &Recorded) -> Option<ToolResult<T>>;
@@ -190,16 +217,13 @@ impl<'c, F, T> Step<'c, F, T> {
     /// [`key`](Attempt::key). "Did not happen" takes effect once the old attempt cannot be running any more. If the
     /// function fails, panics, times out or does not know, [`on_doubt`](Step::on_doubt) decides. A step that is
     /// `readonly` or `idempotent` is never in doubt and does not ask it.
-    pub fn reconcile<G, Fut>(mut self, mut reconcile: G) -> Self
+    pub fn reconcile<G, Fut>(mut self, f: G) -> Self
     where
         T: Serialize + 'static,
         G: FnMut(Attempt) -> Fut + Send + 'c,
         Fut: Future<Output = ToolResult<Reconciled<T>>> + Send + 'c,
     {
-        self.reconcile = Some(Box::new(move |attempt| {
-            let found = reconcile(attempt);
-            Box::pin(async move { encode_found(found.await?) })
-        }));
+        self.reconcile = Some(Box::new(ReconcileFn { f, future: PhantomData }));
         self
     }
 
@@ -244,7 +268,7 @@ fn encode_found<T: Serialize + 'static>(found: Reconciled<T>) -> ToolResult<Reco
 pub(crate) struct StepSource<'c, F> {
     f: F,
     attempt: fn(&mut F, Attempt) -> BoxFuture<'c, ToolResult<Output>>,
-    reconcile: Option<ReconcileStep<'c>>,
+    reconcile: Option<Box<dyn ReconcileStep + 'c>>,
     /// The error of an input that cannot be serialized, which fails the step.
     broken: Option<ToolError>,
 }
@@ -258,7 +282,7 @@ impl<'c, F: Send + 'c> AttemptSource<'c> for StepSource<'c, F> {
     }
 
     fn reconcile(&mut self, attempt: Attempt) -> Option<BoxFuture<'c, ToolResult<Reconciled<Output>>>> {
-        self.reconcile.as_mut().map(|reconcile| reconcile(attempt))
+        self.reconcile.as_mut().map(|find| find.reconcile(attempt))
     }
 
     /// A step cannot have commands. Only an output given by a settlement could contain any.
@@ -332,13 +356,13 @@ impl<'c, F, T> CtxStep<'c, F, T> {
     ///     .await
     /// # }
     /// ```
-    pub fn reconcile<G, Fut>(mut self, reconcile: G) -> Self
+    pub fn reconcile<G, Fut>(mut self, f: G) -> Self
     where
         T: Serialize + 'static,
         G: FnMut(Attempt) -> Fut + Send + 'c,
         Fut: Future<Output = ToolResult<Reconciled<T>>> + Send + 'c,
     {
-        self.step = self.step.reconcile(reconcile);
+        self.step = self.step.reconcile(f);
         self
     }
 

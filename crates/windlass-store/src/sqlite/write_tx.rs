@@ -319,7 +319,7 @@ mod tests {
             (create::OPEN_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (claim::FIRST_TURN, "SEARCH runs USING INDEX runs_turns (session=?)"),
             (NEXT_TURN, "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"),
-            (mail::UNREAD, "SEARCH mail USING INDEX mail_unread (run=?)"),
+            (mail::UNREAD, "SEARCH mail USING PRIMARY KEY (run=?)"),
             (HAS_DEDUPE_KEY, "SEARCH mail USING COVERING INDEX mail_by_dedupe (run=? AND dedupe=?)"),
         ];
         for (sql, start) in expected {
