@@ -462,13 +462,10 @@ fn l12_wrong_use_is_refused_with_advice() {
         let silent = Tool::new("silent", "readonly", |_: Value| async { Ok(json!(1)) }).effect(Effect::Readonly);
         let runtime = world.runtime([meddler, nested, silent]);
         let said = call_and_wait(&world, &runtime, call("meddler", json!({}))).unwrap();
-        for (index, words) in [
-            ["no tool `missing`", ""],
-            ["only that one can wait", "pass its result on"],
-            ["root of a run", "return to it"],
-        ]
-        .iter()
-        .enumerate()
+        for (index, words) in
+            [["no tool `missing`", ""], ["cannot wait for its own end", ""], ["root of a run", "return to it"]]
+                .iter()
+                .enumerate()
         {
             let text = said[index].as_str().unwrap();
             assert!(words.iter().all(|word| text.contains(word)), "{text}");

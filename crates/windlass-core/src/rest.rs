@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
 use serde_json::Value;
 
 use crate::drives::DriveScope;
@@ -39,6 +40,28 @@ pub(crate) struct SuspendedRuns {
     pub(crate) on_change: Mutex<Option<OnChange>>,
     /// Whether the unfinished runs of the store have got back their places in the key queues.
     are_places_restored: futures_util::lock::Mutex<bool>,
+    /// Runs whose end other runs wait for.
+    pub(crate) awaited: AwaitedRuns,
+}
+
+/// Unfinished runs whose end a run of this process waits for, which may be suspended by then.
+#[derive(Default)]
+pub(crate) struct AwaitedRuns {
+    runs: Mutex<FxHashSet<RunId>>,
+    /// Whether there is any, to skip the lock at the end of every run.
+    any: AtomicBool,
+}
+
+impl AwaitedRuns {
+    pub(crate) fn insert(&self, run: RunId) {
+        self.runs.lock().insert(run);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Whether the run was awaited. True only once.
+    pub(crate) fn remove(&self, run: RunId) -> bool {
+        self.any.load(Ordering::Acquire) && self.runs.lock().remove(&run)
+    }
 }
 
 /// The timer for the next suspended run that is due.

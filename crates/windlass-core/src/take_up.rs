@@ -20,7 +20,7 @@ use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Event, Finished, OpKind, OpOutcome, Recorded, Settled};
 use crate::run::state::{Ending, Hold, RunState};
 use crate::scope::{is_owner_bound, recorded_call};
-use crate::store::{Claimed, KeyPlace, StoreError};
+use crate::store::{Claimed, KeyPlace, Message, StoreError};
 use crate::time::Times;
 use crate::tool::ToolError;
 
@@ -292,6 +292,9 @@ impl Kernel {
         let base = (self.env.clock.now(), self.env.clock.ticks());
         let session = (claimed.session.clone(), claimed.turn);
         let shared = std::mem::take(&mut claimed.places);
+        if claimed.mail.iter().any(|mail| matches!(mail.message, Message::Await { .. })) {
+            self.suspended.awaited.insert(id);
+        }
         let mut machine = Machine::claimed(id, claimed, base.0, how);
         shared.iter().for_each(|place| machine.set_shared_place(&place.path, &place.key));
         self.take_up_places(id, &mut machine);

@@ -14,7 +14,7 @@ use super::plan::{CallSite, Scope, asked, plan, plan_in, tool_at};
 use super::request::ToolCall;
 use super::rules::{SessionMode, session_of};
 use crate::path::Path;
-use crate::run::record::{Event, OpOutcome};
+use crate::run::record::{Event, OpOutcome, Recorded};
 use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::{Awake, Polling, Registration, Run};
 use crate::tool::projection::ModelView;
@@ -361,11 +361,17 @@ pub(crate) fn has_begun(run: &Run, path: &Path) -> bool {
     run.recorded_op(path, |op| op.has_begun()).unwrap_or(false)
 }
 
+/// How the reason of a skipped call begins.
+const SKIPPED: &str = "skipped: call ";
+
 fn skipped(culprit: usize, tool: Option<&Tool>) -> ToolError {
     let name = tool.map_or("unknown tool", |tool| &tool.spec().name);
-    ToolError::Cancelled {
-        reason: format!("skipped: call {culprit} (`{name}`) failed, and this batch stops on failure"),
-    }
+    ToolError::Cancelled { reason: format!("{SKIPPED}{culprit} (`{name}`) failed, and this batch stops on failure") }
+}
+
+/// Whether a call with this outcome was skipped because another call of its batch had failed.
+pub(crate) fn was_skipped(result: &Recorded) -> bool {
+    matches!(result, Err(error) if matches!(&**error, ToolError::Cancelled { reason } if reason.starts_with(SKIPPED)))
 }
 
 /// A pending call in a task of its own.

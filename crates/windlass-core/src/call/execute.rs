@@ -280,7 +280,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
 
     pub(super) fn deadline_passed(&self) -> ToolError {
         let deadline = self.rules.deadline.unwrap_or_default();
-        ToolError::TimedOut { message: format!("the call's deadline of {deadline:?} passed before it could start") }
+        ToolError::TimedOut { message: format!("the deadline of {deadline:?} passed before it could start") }
     }
 
     /// Records what must be durable before the attempt leaves the process.

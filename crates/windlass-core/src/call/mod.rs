@@ -3,6 +3,7 @@
 pub(crate) mod approve;
 mod attempt;
 pub(crate) mod await_end;
+pub(crate) mod await_run;
 pub(crate) mod batch;
 pub(crate) mod child;
 pub(crate) mod commands;

@@ -7,7 +7,8 @@ use rustc_hash::FxHashMap;
 
 use super::children::ChildRun;
 use super::origin::Origins;
-use super::record::{Asked, DoubtCause, Event, Grant, OpKind, Prepared, Record, Recorded};
+use super::parks::Replies;
+use super::record::{Asked, DoubtCause, Event, Finished, Grant, OpKind, Prepared, Record, Recorded};
 use super::restored::RestoredRun;
 use super::spent::{AttemptMark, SpentTime};
 use super::state::{Blocked, Doubt, Park};
@@ -113,8 +114,8 @@ pub(crate) struct History {
     pub(crate) cancel_pending: bool,
     /// When the run was cancelled.
     pub(crate) cancelled: Option<Timestamp>,
-    /// Why the reply keys handed out so far are void.
-    pub(crate) revoked: Option<String>,
+    /// What came of the reply keys handed out so far.
+    pub(super) replies: Replies,
     /// Spawned runs that are cancelled with this one and are not known to have ended.
     pub(crate) children: Vec<ChildRun>,
     /// The results of the spawned runs whose end was awaited.
@@ -156,7 +157,7 @@ impl History {
                 return;
             }
             Event::Revoked { reason } => {
-                self.revoked = Some(reason);
+                self.replies.revoked = Some(reason);
                 return;
             }
             Event::Forked { from, generation, copied, .. } => {
@@ -180,7 +181,10 @@ impl History {
             Event::Failed { attempt, retry_at, .. } => OpState::Failed { attempt, retry_at },
             Event::Doubted { attempt, cause, over_by, said } => OpState::Doubted { attempt, cause, over_by, said },
             Event::Settled { attempt, .. } => OpState::Settled { attempt },
-            Event::Finished(finished) => OpState::Finished { result: finished.into_answer() },
+            Event::Finished(finished) => {
+                self.note_answer(&path, asked.as_ref(), &finished);
+                OpState::Finished { result: finished.into_answer() }
+            }
         };
         self.note_progress(&path, &state);
         self.note_child(&path, asked.as_ref(), &state);
@@ -209,6 +213,22 @@ impl History {
         }
     }
 
+    /// Keeps the answer to a wait, which a body may ask for again.
+    fn note_answer(&mut self, path: &Path, asked: Option<&Asked>, finished: &Finished) {
+        let asked = asked.or_else(|| self.ops.get(path).map(|op| &op.asked));
+        let made_at = match asked.map(|asked| (asked.kind, &asked.name)) {
+            Some((OpKind::Wait, _)) => path.clone(),
+            Some((OpKind::Answer, made_at)) => match made_at.parse() {
+                Ok(made_at) => made_at,
+                Err(_) => return,
+            },
+            _ => return,
+        };
+        if finished.is_answer(self.cancel_reason.as_deref()) {
+            self.replies.answers.insert(made_at, Box::new(finished.answer()));
+        }
+    }
+
     /// Tracks the runs that this one spawned.
     fn note_child(&mut self, path: &Path, asked: Option<&Asked>, state: &OpState) {
         let OpState::Finished { result } = state else { return };
@@ -216,10 +236,8 @@ impl History {
         match (asked.map(|asked| (asked.kind, &asked.name)), result) {
             (Some((OpKind::Spawn, _)), Ok(output)) => {
                 // A fork has the handles of its original's children, but they are not its own children.
-                let id = |field: &str| output.value.get(field)?.as_str()?.parse::<RunId>().ok();
-                if id("parent").is_some_and(|parent| self.origins.include(parent)) {
-                    id("run").into_iter().for_each(|child| self.origins.spawned(child));
-                } else {
+                let parent = output.value.get("parent").and_then(|parent| parent.as_str()?.parse::<RunId>().ok());
+                if !parent.is_some_and(|parent| self.origins.include(parent)) {
                     self.children.extend(ChildRun::recorded(output));
                 }
             }
@@ -319,6 +337,16 @@ impl History {
         // An open wait is shown at the operation that waits for its answer.
         let waited: Vec<Path> = open.parks.iter().filter_map(|park| park.on.made_at().cloned()).collect();
         open.parks.retain(|park| !waited.contains(&park.path));
+        // A wait that was opened again and the operation that waits for its answer have one key.
+        let mut shown: Vec<Path> = Vec::new();
+        open.parks.reverse();
+        open.parks.retain(|park| {
+            let made_at = park.on.made_at().cloned();
+            let is_shown = made_at.as_ref().is_some_and(|made_at| shown.contains(made_at));
+            shown.extend(made_at);
+            !is_shown
+        });
+        open.parks.reverse();
         open
     }
 

@@ -156,7 +156,7 @@ impl Machine {
         let (reason, delivered) = (history.cancel_reason.take().unwrap_or_default(), !history.cancel_pending);
         let cancel = history.cancelled.map(|at| Cancel { reason, delivered, at });
         let open = history.open();
-        let parks = Parks::of_past(history.revoked.take(), open.parks);
+        let parks = Parks::of_past(std::mem::take(&mut history.replies), open.parks);
         if !open.doubts.is_empty() {
             outbox.doubts(open.doubts.clone());
         }
@@ -439,6 +439,8 @@ impl Machine {
             {
                 return self.outbox.consumed(mail.position);
             }
+            // It stays in the mailbox: the store answers it when this run finishes.
+            Message::Await { .. } => return,
             // The queue in the store is authoritative, and it is asked again after a crash.
             Message::Key { path, .. } => {
                 self.outbox.consumed(mail.position);

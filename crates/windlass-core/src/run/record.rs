@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fork::Cut;
+use super::parks::OUTSIDE_TIMED_OUT;
 use super::secrets::Places;
 use super::state::Blocked;
 use crate::id::RunId;
@@ -132,7 +133,11 @@ impl fmt::Display for Asked {
             OpKind::Wait => write!(f, "wait for \"{}\"", self.name),
             OpKind::Sleep => f.write_str("sleep"),
             OpKind::First => write!(f, "first of {}", self.name),
-            OpKind::Answer => write!(f, "answer to the wait at {}", self.name),
+            OpKind::Answer => {
+                f.write_str("answer to the wait ")?;
+                self.called.iter().try_for_each(|event| write!(f, "for \"{event}\" "))?;
+                write!(f, "at {}", self.name)
+            }
             OpKind::Receive => write!(f, "receive of signal \"{}\"", self.name),
             OpKind::Spawn => write!(f, "spawn of tool `{}`", self.name),
             OpKind::Join => write!(f, "join of run {}", self.name),
@@ -388,6 +393,16 @@ impl Finished {
     pub(crate) fn revocation(&self) -> Option<&str> {
         let settled = self.settled.as_deref()?;
         (settled.by == Settler::Revocation).then_some(settled.reason.as_str())
+    }
+
+    /// Whether an answer from outside ended the wait, and not a time limit, a revocation, or the cancellation of the run
+    /// for this reason.
+    pub(crate) fn is_answer(&self, cancelled: Option<&str>) -> bool {
+        match self.result.as_ref().map_err(|error| &**error) {
+            Err(ToolError::TimedOut { message }) => message == OUTSIDE_TIMED_OUT,
+            Err(ToolError::Cancelled { reason }) => self.revocation().is_none() && Some(reason.as_str()) != cancelled,
+            _ => true,
+        }
     }
 
     /// How the time was spent by an operation that was first recorded at `since` and ended at `at`. Operations that

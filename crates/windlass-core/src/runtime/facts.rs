@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::parks;
-use crate::run::record::{Event, Record};
+use crate::run::record::{Event, Finished, OpKind, Record};
 use crate::run::state::{Blocked, RunInfo, RunState};
 use crate::store::{Mail, Message, StoreError};
 
@@ -48,16 +48,17 @@ impl RunFacts {
     pub(super) fn closed(&self, generation: u32, path: &Path) -> Option<ReplyResult> {
         let revoked = |reason: &str| Some(ReplyResult::Revoked { reason: reason.to_owned() });
         let journal = self.generation(generation);
-        if let Some(closed) = recorded(journal, path) {
-            return Some(closed);
-        }
+        let waiting = match wait_of(journal, path) {
+            Ok(waiting) => waiting,
+            Err(closed) => return Some(closed),
+        };
         if self.info.generation != generation {
             return revoked("the run continued with its next generation");
         }
         if matches!(self.info.state, RunState::Finished { .. }) {
             return revoked("the run has ended");
         }
-        let above = |at: &Path| at.depth() < path.depth() && path.positions().starts_with(at.positions());
+        let above = |at: &Path| at.depth() < waiting.depth() && waiting.positions().starts_with(at.positions());
         if journal.iter().any(|record| matches!(record.event, Event::Finished(_)) && above(&record.path)) {
             return revoked("the operation that waited for it has ended");
         }
@@ -80,13 +81,44 @@ impl RunFacts {
 
 /// The result of a park according to the journal.
 pub(super) fn recorded(journal: &[Record], path: &Path) -> Option<ReplyResult> {
-    let finished = journal.iter().find_map(|record| match &record.event {
+    wait_of(journal, path).err()
+}
+
+/// The operation that waits for the reply key made at `path`, or what closed the key. A body can wait for the same event
+/// several times. The first answer counts for all of them, and without one the key is open while any of them waits.
+fn wait_of<'j>(journal: &'j [Record], path: &'j Path) -> Result<&'j Path, ReplyResult> {
+    let name = path.to_string();
+    let asks_again = |record: &Record| {
+        record.asked.as_ref().is_some_and(|asked| asked.kind == OpKind::Answer && *asked.name == *name)
+    };
+    let again = journal.iter().filter(|record| asks_again(record)).map(|record| &record.path);
+    let cancelled = journal.iter().find_map(|record| match &record.event {
+        Event::Cancelled { reason, .. } => Some(reason.as_str()),
+        _ => None,
+    });
+    let (mut waiting, mut closed) = (None, None);
+    for wait in std::iter::once(path).chain(again) {
+        match finished(journal, wait) {
+            Some(finished) if finished.is_answer(cancelled) => {
+                return Err(ReplyResult::Already(finished.result.clone()));
+            }
+            Some(finished) => closed = Some(finished),
+            None => waiting = Some(wait),
+        }
+    }
+    match (waiting, closed) {
+        (None, Some(finished)) => Err(match finished.revocation() {
+            Some(reason) => ReplyResult::Revoked { reason: reason.to_owned() },
+            None => ReplyResult::Already(finished.result.clone()),
+        }),
+        (waiting, _) => Ok(waiting.unwrap_or(path)),
+    }
+}
+
+fn finished<'j>(journal: &'j [Record], path: &Path) -> Option<&'j Finished> {
+    journal.iter().find_map(|record| match &record.event {
         Event::Finished(finished) if record.path == *path => Some(finished),
         _ => None,
-    })?;
-    Some(match finished.revocation() {
-        Some(reason) => ReplyResult::Revoked { reason: reason.to_owned() },
-        None => ReplyResult::Already(finished.result.clone()),
     })
 }
 

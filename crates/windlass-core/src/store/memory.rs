@@ -79,7 +79,7 @@ struct Inner {
     driven: BTreeMap<WorkerId, BTreeSet<RunId>>,
     sessions: Sessions,
     queues: Queues,
-    /// Runs to which the current commit granted a key.
+    /// Runs to which the current commit granted a key, or reported the end of a run.
     granted: Vec<RunId>,
     slots: Slots,
     artifacts: ArtifactTable,
@@ -286,6 +286,7 @@ impl Inner {
         }
         if ends {
             self.leave_queues(run, &Path::root());
+            self.notify_awaiting(run);
             self.finish(run);
         }
     }

@@ -62,6 +62,17 @@ pub enum Message {
         #[serde(with = "crate::run::record::recorded_form")]
         result: Recorded,
     },
+    /// Another run waits for the end of this one. It stays in the mailbox; when this run finishes, the store answers it
+    /// with [`Over`](Message::Over), in the same commit.
+    Await {
+        /// The run that waits.
+        by: RunId,
+    },
+    /// A run that this one waits for has finished; its outcome is in the store. Sent by the store itself.
+    Over {
+        /// The run that finished.
+        run: RunId,
+    },
     /// A person approved or denied a call.
     Decide {
         /// The operation that needs approval.

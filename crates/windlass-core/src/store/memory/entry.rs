@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::{Change, Claimed, Creation, Filter, KeyPlace, Mail, Message, StateFilter, StoreError, Wants};
+use super::Inner;
 use crate::id::{RunId, WorkerId};
 use crate::path::Path;
 use crate::run::record::Record;
@@ -72,6 +73,25 @@ impl Mailbox {
     /// Whether a message with this dedupe key has ever been accepted.
     pub(super) fn has_had(&self, dedupe: &str) -> bool {
         self.dedupe.contains(dedupe)
+    }
+}
+
+impl Inner {
+    /// Tells the runs that wait for the end of this run that it has finished.
+    pub(super) fn notify_awaiting(&mut self, finished: RunId) {
+        let Some(entry) = self.runs.get(&finished) else { return };
+        let awaiting = entry.mailbox.mail.iter().filter_map(|mail| match &mail.message {
+            Message::Await { by } => Some(*by),
+            _ => None,
+        });
+        for run in awaiting.collect::<Vec<_>>() {
+            let (message, dedupe) = (Message::Over { run: finished }, format!("over {finished}").into());
+            // A run that has ended, or was told before, does not take it.
+            if self.check_mail(run, &message, Some(&dedupe)).is_ok() {
+                self.deliver(run, message, Some(dedupe));
+                self.granted.push(run);
+            }
+        }
     }
 }
 
