@@ -56,6 +56,7 @@ mod secrets;
 mod shaky;
 mod shared;
 mod soak;
+mod sources;
 mod store_faults;
 mod stuck;
 mod submit;

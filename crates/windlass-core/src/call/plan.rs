@@ -358,9 +358,12 @@ pub(crate) fn check_asked(
     }
 }
 
-/// The error for an unknown tool, with a similar name if there is one.
+/// The error for an unknown tool: with the failure of a source that may have it, or with a similar name.
 pub(crate) fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
+    if let Err(failure) = toolbox.snapshot().find(tool) {
+        return ToolError::unavailable(format!("there is no tool `{wanted}` in the toolbox, and {failure}"));
+    }
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();
     let near = nearest(wanted, names.iter().map(|name| &**name));
     let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();

@@ -45,7 +45,8 @@ pub enum ToolRef {
 }
 
 impl ToolRef {
-    pub(crate) fn as_str(&self) -> &str {
+    /// The name or the id.
+    pub fn as_str(&self) -> &str {
         match self {
             Self::Name(name) => name,
             Self::Id(id) => id.as_str(),
