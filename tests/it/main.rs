@@ -8,6 +8,7 @@ mod architecture;
 mod artifacts;
 mod attempts;
 mod bad_input;
+mod batches;
 mod calls;
 mod clock;
 mod commands;

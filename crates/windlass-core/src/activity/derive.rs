@@ -233,7 +233,9 @@ impl ActivityContext<'_> {
             // Reported with their result, which is in the same record.
             OpKind::Emit | OpKind::Spawn | OpKind::Version => {}
             operation => {
-                let what = Happening::OperationStarted { operation, name: name(asked), idempotency_key: None };
+                let identity = asked.identity.as_deref().copied();
+                let what =
+                    Happening::OperationStarted { operation, name: name(asked), identity, idempotency_key: None };
                 happenings.push((at, what));
             }
         }

@@ -21,6 +21,7 @@ use crate::run::record::{DoubtCause, OpKind, Settler};
 use crate::run::state::{Blocked, Ending, Hold};
 use crate::time::{Times, Timestamp};
 pub use crate::tool::view::Failure;
+use crate::value::Digest;
 
 /// One observable event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -190,6 +191,9 @@ pub enum Happening {
         operation: OpKind,
         /// Its name.
         name: Arc<str>,
+        /// Of a batch: the digest of its calls.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<Digest>,
         /// The idempotency key of its attempts, if they may change something outside.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<String>,

@@ -322,6 +322,7 @@ fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> A
         limits: call.limits.clone(),
         broken: call.broken.clone(),
         secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.secret_places_if_compiled(&call.args)),
+        identity: None,
     }
 }
 

@@ -119,7 +119,7 @@ async fn l03_a_list_in_any_format_loads_only_the_schemas_that_it_is_asked_for_an
     assert_eq!(named(&all, "second")["input_schema"]["required"], json!(["x"]));
     world.client.get("/v1/tools?names=first,nothing").await.refused(404, "not_found");
     let outcome = world.client.post("/v1/calls", json!({"tool": "unlisted", "args": {}})).await.is(200);
-    assert_eq!(outcome["value"], 1, "{outcome}");
+    assert_eq!(outcome["outcome"]["value"], 1, "{outcome}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
