@@ -3,6 +3,7 @@
 // A test that fails should stop at once, also in helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod announced;
 mod approval;
 mod architecture;
 mod artifacts;

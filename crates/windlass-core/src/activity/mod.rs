@@ -53,6 +53,10 @@ pub enum Position {
     /// Sent once to the current watchers and not stored. It may be ahead of what is durable, and a watcher that misses
     /// it does not get it again. It comes after everything the store had when it was sent, and before the end of the
     /// operation that sent it.
+    ///
+    /// A call or step whose start is not recorded, because repeating it does no harm, is reported twice to the watchers of
+    /// the process that makes it: live when it starts, and with a position when it is recorded. Both have the same run
+    /// and path. The activities with a position are complete without the live ones.
     Live,
 }
 

@@ -314,7 +314,7 @@ impl Submitted {
     /// # Errors
     ///
     /// If the batch was submitted before, and the store fails or no longer has it.
-    pub async fn identity(&self) -> Result<Option<Digest>> {
+    pub async fn identity(&mut self) -> Result<Option<Digest>> {
         match &self.identity {
             Some(identity) => Ok(Some(**identity)),
             None => self.runtime.batch_identity(self.run).await,
