@@ -3,12 +3,14 @@
 // A test that fails should stop at once, also in helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod announced;
 mod approval;
 mod architecture;
 mod artifacts;
 mod attempts;
 mod await_any;
 mod bad_input;
+mod batches;
 mod calls;
 mod clock;
 mod commands;
@@ -60,6 +62,7 @@ mod secrets;
 mod shaky;
 mod shared;
 mod soak;
+mod sources;
 mod step_limits;
 mod step_reconcile;
 mod stop_on_failure;

@@ -12,7 +12,7 @@ use crate::world::{Kind, World, on_every_store};
 const HOUR: Duration = Duration::from_secs(3_600);
 const MOMENT: Duration = Duration::from_secs(1);
 
-fn call(name: &str) -> ToolCall {
+pub(crate) fn call(name: &str) -> ToolCall {
     ToolCall::new(name, json!({}))
 }
 
@@ -59,7 +59,7 @@ fn tools() -> [Tool; 2] {
 }
 
 /// All events from a position to the run's end.
-async fn read(runtime: Runtime, run: RunId, from: Cursor) -> Vec<Activity> {
+pub(crate) async fn read(runtime: Runtime, run: RunId, from: Cursor) -> Vec<Activity> {
     let mut watch = runtime.watch(run, from).await.expect("the run is there");
     let mut all = Vec::new();
     while let Some(activity) = watch.next().await {
@@ -68,18 +68,18 @@ async fn read(runtime: Runtime, run: RunId, from: Cursor) -> Vec<Activity> {
     all
 }
 
-fn recorded(all: &[Activity]) -> Vec<Activity> {
+pub(crate) fn recorded(all: &[Activity]) -> Vec<Activity> {
     all.iter().filter(|activity| activity.position != Position::Live).cloned().collect()
 }
 
-fn place(activity: &Activity) -> Cursor {
+pub(crate) fn place(activity: &Activity) -> Cursor {
     match activity.position {
         Position::Recorded(cursor) => cursor,
         other => panic!("{other:?}"),
     }
 }
 
-fn kinds(all: &[Activity]) -> Vec<String> {
+pub(crate) fn kinds(all: &[Activity]) -> Vec<String> {
     let kind = |activity: &Activity| {
         let json = serde_json::to_value(activity).expect("activities are JSON");
         json["kind"].as_str().expect("a kind").to_owned()
@@ -87,7 +87,7 @@ fn kinds(all: &[Activity]) -> Vec<String> {
     all.iter().map(kind).collect()
 }
 
-fn recover(world: &World, runtime: &Runtime) {
+pub(crate) fn recover(world: &World, runtime: &Runtime) {
     let runtime = runtime.clone();
     world.run(async move { runtime.recover().await }).expect("the store answers");
 }

@@ -15,11 +15,12 @@ use crate::path::Path;
 use crate::run::Run;
 use crate::run::drive::{Drive, Root};
 use crate::run::machine::Machine;
-use crate::run::record::{Asked, Event, OpKind, OpOutcome};
+use crate::run::record::{Asked, OpKind, OpOutcome};
 use crate::runtime::{Start, Work};
 use crate::store::Creation;
 use crate::tool::projection::ModelView;
 use crate::tool::{Effect, Layers, Toolbox};
+use crate::value::Digest;
 
 impl Kernel {
     fn fresh(self: &Arc<Self>, tool: Arc<str>, how: &Start) -> Result<Arc<Run>> {
@@ -73,7 +74,7 @@ impl Kernel {
             }
             (None, None) => plan(&run, &scope, CallSite::root(), call, tool),
         };
-        Ok(NewRun { drive: Drive::new(run, Root::Call(future)), calls: Calls::One(id, model_view) })
+        Ok(NewRun { drive: Drive::new(run, Root::Call(future)), calls: Calls::One(id, model_view), identity: None })
     }
 
     fn run_of_batch(
@@ -88,16 +89,16 @@ impl Kernel {
         run.with(|machine| machine.outbox().reserve(calls.len() + 2));
         let scope = Scope::of(toolbox.clone());
         let asked = batch_asked(calls.len(), stop_on_failure, &toolbox.layers());
-        run.append(&Path::root(), run.now(), Some(asked), Event::Entered);
         let refused = self.loop_refusals(how.session.as_ref(), &toolbox.snapshot(), &calls);
         self.loop_asked(how.session.as_ref(), run.id, &calls, &refused);
         let mut batch = Batch::new(run.clone(), Path::root(), scope, calls, stop_on_failure);
+        let identity = Some(batch.enter(asked));
         for (index, error) in refused.into_iter().enumerate().filter_map(|(index, error)| Some((index, error?))) {
             batch.refuse(index, error);
         }
         let calls = Calls::Batch(ids.into_iter().zip(batch.model_views()).collect());
         batch.accept();
-        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls })
+        Ok(NewRun { drive: Drive::new(run, Root::Batch(batch)), calls, identity })
     }
 }
 
@@ -105,6 +106,8 @@ impl Kernel {
 pub(crate) struct NewRun {
     pub(crate) drive: Drive,
     pub(crate) calls: Calls,
+    /// Of a batch: the digest of its calls.
+    pub(crate) identity: Option<Box<Digest>>,
 }
 
 /// What the outcomes of a run's root calls need: the id that the model gave each call, and how the model sees its

@@ -174,6 +174,10 @@ pub const OUTPUT_BUDGET: usize = 32 << 10;
 /// Toolboxes with more tools than this list deferrable tools as stubs.
 pub const STUB_ABOVE: usize = 40;
 
+/// How many tools that a source found but does not list are kept for each mounted source. The schemas of a tool take some
+/// kilobytes; further tools are found again for each call.
+pub const UNLISTED_KEPT: usize = 4096;
+
 /// How long a clean shutdown waits for attempts in flight. Supervisors usually wait 30 seconds.
 pub const DRAIN: Duration = Duration::from_secs(10);
 

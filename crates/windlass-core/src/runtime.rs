@@ -46,6 +46,7 @@ use crate::watchdog::{Stuck, Watchdog};
 use crate::worker::Lease;
 
 pub use counted::{About, AskedCall, Counted, Question};
+pub use inspect::RecordedBatch;
 pub use messages::{Awaited, ReplyResult};
 pub use submit::{Submitted, Work};
 
@@ -254,7 +255,7 @@ impl Runtime {
     /// Creates a run for the work and waits for its end. A run that has to wait gets a task of its own, so that it
     /// continues even if the caller does not poll this future.
     async fn run(&self, work: Work) -> Result<(RunId, Vec<Outcome>)> {
-        let NewRun { drive, calls } = self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default())?;
+        let NewRun { drive, calls, .. } = self.kernel.new_run(&self.toolbox, work.bounded()?, &Start::default())?;
         let run = drive.run.id;
         let end = self.kernel.drive(drive).await;
         if self.goes_on(&end) {

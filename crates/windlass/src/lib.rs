@@ -82,7 +82,8 @@ pub mod run {
     pub use windlass_core::store::{Counts, Filter, Turn};
     pub use windlass_core::time::Times;
     pub use windlass_core::{
-        Check, Checks, Comparison, Cut, Departure, Difference, Differs, ForkChange, Start, Stuck, Submitted, Work,
+        Check, Checks, Comparison, Cut, Departure, Difference, Differs, Digest, ForkChange, RecordedBatch, Start,
+        Stuck, Submitted, Work,
     };
 }
 

@@ -247,6 +247,9 @@ pub enum ToolsCommand {
         /// In the format that a model API expects (implies --json)
         #[arg(long, value_enum)]
         format: Option<ToolFormat>,
+        /// Load the schemas that are not loaded yet, and show them (with --json or --format)
+        #[arg(long)]
+        schemas: bool,
     },
     /// Show one tool, with its schema and policy
     Show {

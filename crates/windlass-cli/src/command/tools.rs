@@ -15,6 +15,7 @@ use crate::style::{Tint, plain, table};
 pub(super) async fn list(
     (tag, layer): (Option<&str>, Option<&str>),
     format: Option<ToolFormat>,
+    schemas: bool,
     api: &Api,
     out: &Out,
 ) -> Result<()> {
@@ -22,11 +23,21 @@ pub(super) async fn list(
         ToolFormat::Openai => "openai",
         ToolFormat::Anthropic => "anthropic",
     });
-    let path = format!("/v1/tools{}", query(&[("format", word), ("tag", tag), ("layer", layer)]));
+    let path = format!(
+        "/v1/tools{}",
+        query(&[("format", word), ("tag", tag), ("layer", layer), ("schemas", schemas.then_some("all"))])
+    );
     if out.json || format.is_some() {
         return out.document(&api.get::<Value>(&path).await?);
     }
     let list: ToolList = api.get(&path).await?;
+    for failed in &list.failed_sources {
+        out.note(&format!(
+            "the tools of the source `{}` are missing: {}",
+            plain(&failed.source),
+            plain(&failed.message)
+        ));
+    }
     if list.tools.is_empty() {
         out.note("no tools; declare some in windlass.toml, and check it with `windlass check`");
         return Ok(());
@@ -94,8 +105,10 @@ pub(super) async fn show(name: &str, layer: Option<&str>, api: &Api, out: &Out) 
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         out.line(&format!("  {}  {}", out.dim(&plain(name)), plain(&value)))?;
     }
-    out.line(&out.dim("arguments"))?;
-    out.lines(&text::pretty(&tool.input_schema))?;
+    if let Some(input) = &tool.input_schema {
+        out.line(&out.dim("arguments"))?;
+        out.lines(&text::pretty(input))?;
+    }
     let Some(output) = &tool.output_schema else { return Ok(()) };
     out.line(&out.dim("returns"))?;
     out.lines(&text::pretty(output))

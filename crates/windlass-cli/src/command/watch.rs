@@ -1,5 +1,6 @@
 //! `windlass runs watch`: follows a run to its end, across restarts of the server.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use windlass::RunId;
@@ -22,7 +23,8 @@ pub(super) async fn run(typed: &str, from: Option<String>, global: &Global, out:
             "--from: `{position}` is not a valid event position (expected RECORD.INDEX, for example `3.0`)"
         )));
     }
-    let mut watcher = Watcher { typed, run: None, last: from, succeeded: None, waiting_for: None, out };
+    let mut watcher =
+        Watcher { typed, run: None, last: from, succeeded: None, waiting_for: None, announced: BTreeSet::new(), out };
     tokio::select! {
         done = watcher.follow(global) => done,
         interrupted = crate::interrupt::wait() => Err(interrupted),
@@ -38,6 +40,8 @@ struct Watcher<'a> {
     succeeded: Option<bool>,
     /// The last note about what this command waits for.
     waiting_for: Option<String>,
+    /// Operations whose start was printed before it was recorded.
+    announced: BTreeSet<(RunId, String)>,
     out: &'a Out,
 }
 
@@ -124,6 +128,14 @@ impl Watcher<'_> {
         }
         if self.out.json {
             return self.out.event(&activity);
+        }
+        if matches!(activity.kind.as_str(), "call_started" | "operation_started") {
+            let operation = (activity.run, activity.path.to_string());
+            let is_repeated =
+                if event.id.is_empty() { !self.announced.insert(operation) } else { self.announced.remove(&operation) };
+            if is_repeated {
+                return Ok(());
+            }
         }
         match text::activity_line(&activity, self.out) {
             Some(line) => self.out.line(&line),

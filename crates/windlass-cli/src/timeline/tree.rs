@@ -211,16 +211,16 @@ impl TreeBuilder {
             running: 0,
             attempts: 0,
             moment: false,
-            unrecorded: activity.kind == "progress",
+            unrecorded: activity.position.is_none(),
             group: None,
         };
         match self.index.get(&(activity.run, activity.path.clone())) {
-            // Its progress arrived before its record, which has its name and its start.
+            // Its start or its progress arrived before its record, which has its name and its start.
             Some(index) if self.nodes[*index].unrecorded => {
-                let running = self.nodes[*index].changes.first().copied();
+                let running = self.nodes[*index].changes.iter().find(|(_, kind)| *kind == SpanKind::Running).copied();
                 self.nodes[*index] = node;
+                self.nodes[*index].announced = running.is_some();
                 self.nodes[*index].changes.extend(running);
-                self.nodes[*index].announced = true;
             }
             _ => {
                 self.index.insert((activity.run, activity.path.clone()), self.nodes.len());

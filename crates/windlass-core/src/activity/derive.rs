@@ -229,15 +229,32 @@ impl ActivityContext<'_> {
             happenings.push((at, Happening::RunContinued { generation }));
         }
         match asked.kind {
-            OpKind::Call => happenings.push((at, self.call_started(asked))),
             // Reported with their result, which is in the same record.
             OpKind::Emit | OpKind::Spawn | OpKind::Version => {}
-            operation => {
-                let what = Happening::OperationStarted { operation, name: name(asked), idempotency_key: None };
-                happenings.push((at, what));
-            }
+            _ => happenings.push((at, self.start(asked))),
         }
         happenings
+    }
+
+    fn start(&self, asked: &Asked) -> Happening {
+        match asked.kind {
+            OpKind::Call => self.call_started(asked),
+            operation => {
+                let identity = asked.identity.as_deref().copied();
+                Happening::OperationStarted { operation, name: name(asked), identity, idempotency_key: None }
+            }
+        }
+    }
+
+    /// The start of a call or a step that has no record yet, as its record will report it.
+    pub(crate) fn started(&self, asked: &Asked, generation: u32, path: &Path) -> Happening {
+        let mut started = self.start(asked);
+        if let Happening::CallStarted { idempotency_key: key, .. }
+        | Happening::OperationStarted { idempotency_key: key, .. } = &mut started
+        {
+            *key = has_key(asked).then(|| idempotency_key(self.run, generation, path));
+        }
+        started
     }
 
     fn event(&self, record: &Record, open: Option<&OpenOperation>) -> Happenings {

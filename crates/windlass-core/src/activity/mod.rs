@@ -21,6 +21,7 @@ use crate::run::record::{DoubtCause, OpKind, Settler};
 use crate::run::state::{Blocked, Ending, Hold};
 use crate::time::{Times, Timestamp};
 pub use crate::tool::view::Failure;
+use crate::value::Digest;
 
 /// One observable event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,6 +53,10 @@ pub enum Position {
     /// Sent once to the current watchers and not stored. It may be ahead of what is durable, and a watcher that misses
     /// it does not get it again. It comes after everything the store had when it was sent, and before the end of the
     /// operation that sent it.
+    ///
+    /// A call or step whose start is not recorded, because repeating it does no harm, is reported twice to the watchers of
+    /// the process that makes it: live when it starts, and with a position when it is recorded. Both have the same run
+    /// and path. The activities with a position are complete without the live ones.
     Live,
 }
 
@@ -190,6 +195,9 @@ pub enum Happening {
         operation: OpKind,
         /// Its name.
         name: Arc<str>,
+        /// Of a batch: the digest of its calls.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<Digest>,
         /// The idempotency key of its attempts, if they may change something outside.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         idempotency_key: Option<String>,

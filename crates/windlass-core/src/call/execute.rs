@@ -159,6 +159,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                     if let Some(asked) = self.op.take_asked_when_pending() {
                         self.run.append(&self.op.path, self.run.now(), Some(asked), Event::Accepted);
                     }
+                    self.op.announce(&self.run);
                     self.run.pump();
                     self.awake.set(&self.run, !self.is_parked());
                     return Poll::Pending;

@@ -37,6 +37,7 @@ pub(crate) use attempt::{Origin, Reach};
 pub use commands::Command;
 pub use middleware::{Incoming, Middleware, Outgoing};
 pub use prepare::Preparation;
+pub(crate) use request::BatchIdentity;
 pub use request::{ToolCall, ToolRef, batch_identity};
 
 use crate::id::RunId;

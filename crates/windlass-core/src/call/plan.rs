@@ -322,6 +322,7 @@ fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> A
         limits: call.limits.clone(),
         broken: call.broken.clone(),
         secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.secret_places_if_compiled(&call.args)),
+        identity: None,
     }
 }
 
@@ -358,9 +359,12 @@ pub(crate) fn check_asked(
     }
 }
 
-/// The error for an unknown tool, with a similar name if there is one.
+/// The error for an unknown tool: with the failure of a source that may have it, or with a similar name.
 pub(crate) fn unknown(toolbox: &Toolbox, tool: &ToolRef) -> ToolError {
     let wanted = tool.as_str();
+    if let Err(failure) = toolbox.snapshot().find(tool) {
+        return ToolError::unavailable(format!("there is no tool `{wanted}` in the toolbox, and {failure}"));
+    }
     let names: Vec<Arc<str>> = toolbox.tools().iter().map(|tool| tool.spec().name.clone()).collect();
     let near = nearest(wanted, names.iter().map(|name| &**name));
     let hint = near.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();

@@ -17,7 +17,7 @@ use crate::call::operation::{Operation, RecordState};
 use crate::call::plan::{CallSite, asked, plan_in, resolve};
 use crate::path::Path;
 use crate::run::Run;
-use crate::run::record::{Asked, Event, OpKind, OpOutcome};
+use crate::run::record::{Asked, OpKind, OpOutcome};
 use crate::run::replay::Decision;
 use crate::tool::{Effect, ToolError, ToolResult};
 
@@ -264,10 +264,15 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
         if let AllState::Built(..) = this.state
             && let AllState::Built(calls, stop_on_failure) = std::mem::replace(&mut this.state, AllState::Over)
         {
-            let Some((path, guard)) = enter_group(this.ctx, OpKind::Batch, calls.len()) else { return Poll::Pending };
+            let Some((path, guard, new)) = enter_group(this.ctx, OpKind::Batch, calls.len()) else {
+                return Poll::Pending;
+            };
             this.keys = calls.iter().map(LoopKey::of).collect();
             let (run, scope) = (this.ctx.run.clone(), this.ctx.scope.clone());
             let mut batch = Batch::new(run, path.clone(), scope, calls, stop_on_failure);
+            if let Some(asked) = new {
+                batch.enter(asked);
+            }
             for (index, key) in this.keys.iter_mut().enumerate() {
                 if let Some(error) = this.ctx.refusal(key) {
                     batch.refuse(index, error);
@@ -293,23 +298,22 @@ impl<S: CallSet> Future for CallsSettled<'_, S> {
     }
 }
 
-/// Records a group of `count` parallel operations at the next path, or finds it in the journal.
-pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(Path, OpGuard)> {
+/// A group of `count` parallel operations at the next path: its record, which the caller appends, or `None` if the
+/// journal has it.
+pub(super) fn enter_group(ctx: &mut Ctx, kind: OpKind, count: usize) -> Option<(Path, OpGuard, Option<Asked>)> {
     let name: std::sync::Arc<str> = count.to_string().into();
     let (path, mut guard) = ctx.next(kind, name.clone());
     let asked = Asked::operation(kind, name, None, Effect::Readonly);
-    match ctx.run.with(|machine| machine.ask(&path, &asked)) {
-        Decision::Perform { .. } => {
-            ctx.run.append(&path, ctx.run.now(), Some(asked), Event::Entered);
-        }
-        Decision::Enter => {}
+    let new = match ctx.run.with(|machine| machine.ask(&path, &asked)) {
+        Decision::Perform { .. } => Some(asked),
+        Decision::Enter => None,
         // Held by the machine.
         _ => {
             guard.over();
             return None;
         }
-    }
-    Some((path, guard))
+    };
+    Some((path, guard, new))
 }
 
 impl Ctx {

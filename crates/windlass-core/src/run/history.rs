@@ -34,12 +34,19 @@ pub(crate) struct RecordedOp {
     pub(crate) deaths: u32,
     /// How its time was spent, from when it was asked for.
     pub(crate) spent: SpentTime,
+    /// The number of its latest record in the journal.
+    pub(crate) last: u32,
 }
 
 impl RecordedOp {
     /// Whether anything was done beyond accepting it.
     pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.state, OpState::Accepted)
+    }
+
+    /// If it failed: when, in the order of the journal.
+    pub(crate) fn failed_at(&self) -> Option<u32> {
+        matches!(&self.state, OpState::Finished { result: Err(_) }).then_some(self.last)
     }
 
     /// Whether it waits for a connection or an approval, or has just got it.
@@ -103,6 +110,8 @@ pub(crate) enum OpState {
 #[derive(Default)]
 pub(crate) struct History {
     ops: FxHashMap<Path, RecordedOp>,
+    /// How many records were applied.
+    records: u32,
     in_flight: Vec<Path>,
     /// Operations that wait for a time or for an answer. If the process dies meanwhile, this run did not kill it.
     parked: Vec<Path>,
@@ -136,6 +145,7 @@ impl History {
 
     fn apply(&mut self, record: Record) {
         let Record { path, at, asked, event } = record;
+        self.records = self.records.saturating_add(1);
         if !matches!(event, Event::Forked { .. }) {
             self.origins.note(&path);
         }
@@ -188,9 +198,11 @@ impl History {
         };
         self.note_progress(&path, &state);
         self.note_child(&path, asked.as_ref(), &state);
+        let last = self.records;
         match self.ops.entry(path) {
             Entry::Occupied(mut op) => {
                 let op = op.get_mut();
+                op.last = last;
                 if op.waits_for_approval() && !waits_for_approval(&state) {
                     // The time a person took is not the call's own: its time starts here.
                     op.since = at;
@@ -208,7 +220,7 @@ impl History {
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
                 let (begun, spent) = (begun(&state, at), SpentTime::new(at, mark(&state)));
-                place.insert(RecordedOp { asked, state, prepared, since: at, begun, at, deaths: 0, spent });
+                place.insert(RecordedOp { asked, state, prepared, since: at, begun, at, deaths: 0, spent, last });
             }
         }
     }

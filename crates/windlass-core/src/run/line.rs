@@ -80,8 +80,22 @@ impl Line<'_> {
     }
 
     fn asked(&mut self, asked: &Asked) -> serde_json::Result<()> {
-        let Asked { kind, name, called, unresolved, layers, .. } = asked;
-        let Asked { input, call_id, effect, version, limits, broken, secrets, .. } = asked;
+        // Every field is named, so that a new one cannot be forgotten here.
+        let Asked {
+            kind,
+            name,
+            called,
+            unresolved,
+            layers,
+            input,
+            call_id,
+            effect,
+            version,
+            limits,
+            broken,
+            secrets,
+            identity,
+        } = asked;
         self.put("{\"kind\":");
         self.json(kind)?;
         self.put(",\"name\":");
@@ -110,6 +124,10 @@ impl Line<'_> {
         if !secrets.is_empty() {
             self.put(",\"secrets\":");
             self.json(secrets)?;
+        }
+        if let Some(identity) = identity {
+            self.put(",\"identity\":");
+            self.json(identity)?;
         }
         self.put("}");
         Ok(())
@@ -226,6 +244,7 @@ mod tests {
             limits: Some(Box::new(Policy::default())),
             broken: Some("no \"JSON\"".into()),
             secrets: Places::whole(&json!({"a": 1})),
+            identity: Some(Box::new(crate::value::Digest::of(&json!("calls")))),
             ..plain.clone()
         };
         [None, Some(plain), Some(whole)].into_iter().chain(values().iter().map(|value| Some(step(value)))).collect()

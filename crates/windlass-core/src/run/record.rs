@@ -15,8 +15,8 @@ use crate::path::Path;
 use crate::policy::Policy;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError};
-use crate::value::Difference;
 use crate::value::diff::differences;
+use crate::value::{Difference, Digest};
 
 /// One entry of a journal: something that happened to the operation at `path`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,6 +68,10 @@ pub struct Asked {
     /// Where the input contains secrets. Not compared on replay, because it follows from the tool's current schema.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub secrets: Places,
+    /// Of a batch: the digest of its calls; see [`batch_identity`](crate::call::batch_identity). Not compared on replay,
+    /// because the calls themselves are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Box<Digest>>,
 }
 
 impl Asked {
@@ -86,6 +90,7 @@ impl Asked {
             limits: None,
             broken: None,
             secrets: Places::default(),
+            identity: None,
         }
     }
 

@@ -155,7 +155,7 @@ mod tests {
 
     fn op(asked: Asked, state: OpState) -> RecordedOp {
         let spent = SpentTime::new(T, AttemptMark::Over);
-        RecordedOp { asked, state, prepared: None, since: T, begun: None, at: T, deaths: 0, spent }
+        RecordedOp { asked, state, prepared: None, since: T, begun: None, at: T, deaths: 0, spent, last: 0 }
     }
 
     fn decide(recorded: Asked, state: OpState, asked: &Asked) -> String {

@@ -11,7 +11,32 @@ use crate::explain::{Explainer, Explanation};
 use crate::id::RunId;
 use crate::limits;
 use crate::policy::{Hypothetical, Prediction, Verdict, dry_run};
+use crate::run::record::{Event, OpKind, Record};
 use crate::tool::{Layers, ToolError};
+use crate::value::Digest;
+
+/// What the journal says about a batch that is a run of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedBatch {
+    /// The digest of its calls; see [`batch_identity`](crate::call::batch_identity). `None` in a journal of an earlier
+    /// version.
+    pub identity: Option<Digest>,
+    /// The indices of the calls that have ended, in the order in which their ends were recorded. The order is that of
+    /// the journal, so calls that ended before a crash come first.
+    pub settled: Vec<u32>,
+}
+
+impl RecordedBatch {
+    fn of(journal: &[Record]) -> Option<Self> {
+        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path.is_root()))?;
+        let ended = journal.iter().filter(|record| matches!(record.event, Event::Finished(_)));
+        let index = |record: &Record| match record.path.positions() {
+            [index] => Some(*index),
+            _ => None,
+        };
+        Some(Self { identity: asked.identity.as_deref().copied(), settled: ended.filter_map(index).collect() })
+    }
+}
 
 impl Runtime {
     /// Watches a run from a cursor on: first what the store has, then what happens, in order and without gaps, until
@@ -51,6 +76,22 @@ impl Runtime {
     /// Everything recorded about a run and the runs it started, as a tree.
     pub async fn trace(&self, run: RunId) -> Result<Trace> {
         Tracer::new(&self.kernel).trace(run).await
+    }
+
+    /// What is recorded about a run of a batch; `None` for a run of one call.
+    pub async fn recorded_batch(&self, run: RunId) -> Result<Option<RecordedBatch>> {
+        let first = self.kernel.store.page(run, 0, 1).await?;
+        let is_batch = |record: &Record| record.asked.as_ref().is_some_and(|asked| asked.kind == OpKind::Batch);
+        if !first.first().is_some_and(is_batch) {
+            return Ok(None);
+        }
+        Ok(RecordedBatch::of(&self.kernel.store.journal(run, 0).await?))
+    }
+
+    /// The recorded identity of a run of a batch; `None` for a run of one call.
+    pub(crate) async fn batch_identity(&self, run: RunId) -> Result<Option<Digest>> {
+        let first = self.kernel.store.page(run, 0, 1).await?;
+        Ok(first.into_iter().find_map(|record| record.asked?.identity).map(|identity| *identity))
     }
 
     /// Why a run waits and what would make it continue; for a finished run, how it ended.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{Runtime, Start, finished};
 use crate::begin::{Calls, NewRun, batch_asked};
 use crate::call::plan::{asked, resolve};
-use crate::call::{Outcome, ToolCall};
+use crate::call::{BatchIdentity, Outcome, ToolCall};
 use crate::driver::DrivenRun;
 use crate::error::{Error, Result};
 use crate::id::RunId;
@@ -18,6 +18,7 @@ use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::state::RunState;
 use crate::store::{ArtifactId, Change, Commit, Creation, Guard, StoreError, Turn};
 use crate::tool::artifact::mentioned_in;
+use crate::value::Digest;
 
 /// The work of one run.
 #[derive(Clone, Debug)]
@@ -71,6 +72,8 @@ pub struct Submitted {
     /// The work, if it has a key: another caller may be faster with the same key, and its run must do the same work.
     keyed: Option<(Work, Start)>,
     state: SubmitState,
+    /// Of a new batch: the digest of its calls.
+    identity: Option<Box<Digest>>,
 }
 
 enum SubmitState {
@@ -94,7 +97,8 @@ impl Runtime {
     /// [`Error::KeyReused`] if the key was used for other work.
     pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
         let work = work.bounded()?;
-        let stored = |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored };
+        let stored =
+            |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored, identity: None };
         if let Some(key) = &how.key
             && let Some(run) = self.kernel.store.keyed(key.clone()).await?
         {
@@ -114,9 +118,15 @@ impl Runtime {
         }
         let background = work.calls().iter().try_for_each(|call| self.background(call).map(drop));
         let keyed = how.key.is_some().then(|| (work.clone(), how.clone()));
-        let new = self.kernel.new_run(&self.toolbox, work, &how)?;
-        let run = new.drive.run.id;
-        Ok(Submitted { runtime: self.clone(), run, keyed, state: SubmitState::New(Box::new(new), background) })
+        let mut new = self.kernel.new_run(&self.toolbox, work, &how)?;
+        let (run, identity) = (new.drive.run.id, new.identity.take());
+        Ok(Submitted {
+            runtime: self.clone(),
+            run,
+            keyed,
+            state: SubmitState::New(Box::new(new), background),
+            identity,
+        })
     }
 
     /// Starts one call, as the call says: with a key, in a session, as a turn. Durable when it returns.
@@ -232,9 +242,13 @@ impl Runtime {
         match work {
             Work::Call(call) => vec![(Path::root(), of(call))],
             Work::Batch { calls, stop_on_failure } => {
-                let root = (Path::root(), batch_asked(calls.len(), *stop_on_failure, &layers));
                 let below = (0u32..).zip(calls).map(|(index, call)| (Path::root().child(index), of(call)));
-                std::iter::once(root).chain(below).collect()
+                let below: Vec<(Path, Asked)> = below.collect();
+                let mut identity = BatchIdentity::default();
+                below.iter().for_each(|(_, asked)| identity.add_recorded(asked));
+                let mut root = batch_asked(calls.len(), *stop_on_failure, &layers);
+                root.identity = Some(Box::new(identity.finish()));
+                std::iter::once((Path::root(), root)).chain(below).collect()
             }
         }
     }
@@ -297,6 +311,19 @@ impl Runtime {
 }
 
 impl Submitted {
+    /// The recorded identity of a batch: a digest of its calls; `None` for a single call. See
+    /// [`batch_identity`](crate::call::batch_identity).
+    ///
+    /// # Errors
+    ///
+    /// If the batch was submitted before, and the store fails or no longer has it.
+    pub async fn identity(&mut self) -> Result<Option<Digest>> {
+        match &self.identity {
+            Some(identity) => Ok(Some(**identity)),
+            None => self.runtime.batch_identity(self.run).await,
+        }
+    }
+
     /// Waits until the run is in the store and returns it. From then on it continues, whatever the caller does.
     /// Dropping the future loses nothing; it can be called again.
     pub async fn accepted(&mut self) -> Result<RunId> {
@@ -305,7 +332,7 @@ impl Submitted {
                 return Ok(self.run);
             };
             background?;
-            let NewRun { drive, calls } = *new;
+            let NewRun { drive, calls, .. } = *new;
             // A batch sends its records when it is polled, so it gets its task first.
             let driven = match calls {
                 Calls::Batch(_) => self.runtime.kernel.accept(drive)?,
@@ -352,7 +379,7 @@ impl Submitted {
         let SubmitState::New(new, _) = std::mem::replace(&mut self.state, SubmitState::Stored) else {
             return self.attached().await;
         };
-        let NewRun { drive, calls } = *new;
+        let NewRun { drive, calls, .. } = *new;
         let end = self.runtime.kernel.drive(drive).await;
         self.concluded(end, calls).await
     }
@@ -380,7 +407,7 @@ impl Submitted {
             (StoreError::KeyTaken { run }, Some((work, how))) => {
                 self.runtime.check_same(run, work, how.session.as_ref()).await?;
                 self.runtime.ensure_claimed(run).await?;
-                (self.run, self.state) = (run, SubmitState::Stored);
+                (self.run, self.state, self.identity) = (run, SubmitState::Stored, None);
                 Ok(())
             }
             (error @ (StoreError::KeySpent { .. } | StoreError::Unavailable(_) | StoreError::NoArtifact { .. }), _) => {

@@ -8,6 +8,7 @@ pub mod contract;
 mod effort;
 mod error;
 pub(crate) mod layers;
+mod listing;
 mod model_name;
 pub mod narrate;
 mod near;
@@ -15,6 +16,7 @@ mod output;
 mod patterns;
 pub(crate) mod projection;
 mod secrets;
+mod source;
 pub mod spec;
 mod toolbox;
 pub mod view;
@@ -36,6 +38,7 @@ pub use channels::Channels;
 pub use contract::{BadSchema, Contract, Schemas};
 pub use error::{Internal, Retryable, ToolError, ToolResult, Violation};
 pub use layers::{Layers, NoLayer};
+pub use listing::{Catalog, Listing, Listings};
 pub use model_name::{called, model_name};
 pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
@@ -43,8 +46,9 @@ pub(crate) use output::{LaterReply, from_output, to_output};
 pub use projection::IntoContent;
 use projection::Projector;
 pub(crate) use secrets::HIDDEN;
+pub use source::{Source, SourceFailure};
 pub use spec::{Concurrency, Effect, ToolSpec};
-pub use toolbox::{Listing, RegisterError, Snapshot, Toolbox};
+pub use toolbox::{RegisterError, Snapshot, Toolbox};
 
 use crate::admit::Gate;
 use crate::call::{Call, Preparation};
@@ -260,6 +264,16 @@ impl Tool {
     /// The next call tries again.
     pub fn contract(&self) -> Result<&Contract, ToolError> {
         self.contract.get(&self.spec)
+    }
+
+    /// The compiled schemas, if they were given with the tool or are loaded already.
+    pub fn contract_if_loaded(&self) -> Option<&Contract> {
+        self.contract.if_compiled()
+    }
+
+    /// The schemas as JSON, if they were given with the tool or are loaded already.
+    pub fn schemas_if_loaded(&self) -> Option<Schemas> {
+        self.contract.schemas_if_loaded()
     }
 
     /// The schemas as JSON, for displaying the tool. Nothing is compiled, and lazily loaded schemas are not kept.

@@ -103,7 +103,9 @@ pub(super) async fn batch(
     match waited {
         Some(Ok((run, outcomes))) => {
             app.metrics.outcomes(tools.iter().map(|tool| &**tool), &outcomes);
-            let response = ok(&BatchResponse { run, outcomes: show::outcomes(outcomes) });
+            let identity = submitted.identity().await?.map(|identity| identity.to_string());
+            let response = BatchResponse { run, identity, settled: Vec::new(), outcomes: show::outcomes(outcomes) };
+            let response = ok(&response);
             Ok(or_later(&app, &authorized.identity, run, response))
         }
         waited => {

@@ -303,7 +303,12 @@ pub(super) async fn outcome(
         false => app.within(wait, pin!(app.windlass.runtime().attach(run))).await,
     };
     match attached {
-        Some(Ok(outcomes)) => Ok(ok(&OutcomeResponse { run, outcomes: show::outcomes(outcomes) })),
+        Some(Ok(outcomes)) => {
+            let batch = app.windlass.runtime().recorded_batch(run).await?;
+            let (identity, settled) = batch.map(|batch| (batch.identity, batch.settled)).unwrap_or_default();
+            let identity = identity.map(|identity| identity.to_string());
+            Ok(ok(&OutcomeResponse { run, identity, settled, outcomes: show::outcomes(outcomes) }))
+        }
         Some(Err(Error::Held { .. } | Error::Elsewhere { .. })) | None => {
             let access = query.access.filter(|_| reader.needs_access());
             accepted(&app, run, access).await

@@ -15,8 +15,8 @@ use utoipa::openapi::schema::{AnyOfBuilder, Schema};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 use windlass::policy::{Hypothetical, Verdict as Predicted};
-use windlass::tool::Schemas;
 use windlass::tool::spec::Concurrency;
+use windlass::tool::{Catalog, SourceFailure};
 use windlass::{Tool, ToolCall, ToolError, Windlass};
 
 use crate::access::{Authorized, Read};
@@ -49,6 +49,21 @@ pub(super) struct ToolQuery {
     /// Only the tools that this layer shows.
     #[param(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     layer: Option<String>,
+    /// Which schemas the list shows; `loaded` by default.
+    #[param(inline)]
+    schemas: Option<ShownSchemas>,
+    /// Only these tools, separated by commas, with their schemas. Tools that are not listed can be named too.
+    names: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ShownSchemas {
+    /// Those that need not be loaded.
+    #[default]
+    Loaded,
+    /// All; sources that have them elsewhere load them.
+    All,
 }
 
 /// Longer lists are streamed, because the schemas of a large OpenAPI document take ten times the size of its text.
@@ -78,6 +93,9 @@ impl ToSchema for Tools {
 }
 
 /// List tools
+///
+/// Loads no schemas unless `schemas=all` or `names` asks for them. A source that cannot list its tools is named in
+/// `failed_sources`.
 #[utoipa::path(get, path = "/v1/tools", tag = "tools", params(ToolQuery),
     responses((status = 200, description = "The tools, sorted by name", body = inline(Tools))))]
 pub(super) async fn list(
@@ -86,15 +104,21 @@ pub(super) async fn list(
     Query(query): Query<ToolQuery>,
 ) -> ApiResult {
     let windlass = authorized.identity.windlass(&app, query.layer.as_deref())?;
-    let toolbox = windlass.toolbox();
-    let tools = query.tag.as_deref().map_or_else(|| toolbox.tools(), |tag| toolbox.tagged(tag));
+    let Catalog { mut tools, failed } = windlass.toolbox().catalog();
+    if let Some(names) = &query.names {
+        tools = names.split(',').map(|name| find(&windlass, name)).collect::<ApiResult<_>>()?;
+    }
+    if let Some(tag) = &query.tag {
+        tools.retain(|tool| tool.spec().about.tags.contains(tag));
+    }
     let format = query.format.unwrap_or_default();
+    let load = query.names.is_some() || query.schemas == Some(ShownSchemas::All);
     let (mut first, count) = (true, tools.len());
     let parts = tools.into_iter().filter_map(move |tool| {
-        let text = to_json(&tool, format)?;
+        let text = to_json(&tool, format, load)?;
         Some(format!("{}{text}", if std::mem::take(&mut first) { "" } else { "," }))
     });
-    let parts = iter::once("{\"tools\":[".to_owned()).chain(parts).chain(["]}\n".to_owned()]);
+    let parts = iter::once("{\"tools\":[".to_owned()).chain(parts).chain([end_of_list(&failed)]);
     let body = if count <= MAX_BUFFERED {
         Body::from(parts.collect::<String>())
     } else {
@@ -107,9 +131,19 @@ pub(super) async fn list(
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
+/// The end of a list, with the sources whose tools are missing in it.
+fn end_of_list(failed: &[SourceFailure]) -> String {
+    if failed.is_empty() {
+        return "]}\n".to_owned();
+    }
+    let failed: Vec<_> = failed.iter().map(show::failed_source).collect();
+    format!("],\"failed_sources\":{}}}\n", serde_json::json!(failed))
+}
+
 /// A tool as JSON. In the formats for models, a tool that cannot be called is left out.
-fn to_json(tool: &Tool, format: Format) -> Option<String> {
-    let text = match (format, view(tool)) {
+fn to_json(tool: &Tool, format: Format, load: bool) -> Option<String> {
+    let view = if load { view(tool) } else { Ok(show::tool(tool, tool.schemas_if_loaded())) };
+    let text = match (format, view) {
         (Format::Windlass, view) => serde_json::to_string(&view.unwrap_or_else(|why| unavailable(tool, why))),
         (Format::OpenAi, Ok(view)) => serde_json::to_string(&show::openai(view)),
         (Format::Anthropic, Ok(view)) => serde_json::to_string(&show::anthropic(view)),
@@ -118,17 +152,17 @@ fn to_json(tool: &Tool, format: Format) -> Option<String> {
     text.inspect_err(|error| tracing::error!("tool `{}` could not be serialized: {error}", tool.spec().name)).ok()
 }
 
-/// The tool, or why its schemas could not be loaded.
+/// The tool with its schemas, or why they could not be loaded.
 fn view(tool: &Tool) -> Result<ToolView, String> {
     let schemas = tool.schemas().map_err(|error| {
         let why = show::failure(&error).message;
         format!("could not load the schemas of `{}`: {why}", tool.spec().name)
     })?;
-    Ok(show::tool(tool, schemas))
+    Ok(show::tool(tool, Some(schemas)))
 }
 
 fn unavailable(tool: &Tool, why: String) -> ToolView {
-    ToolView { unavailable: Some(why), ..show::tool(tool, Schemas::any()) }
+    ToolView { unavailable: Some(why), ..show::tool(tool, None) }
 }
 
 fn find(windlass: &Windlass, name: &str) -> ApiResult<Arc<Tool>> {

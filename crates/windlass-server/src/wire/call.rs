@@ -97,6 +97,13 @@ pub struct BatchResponse {
     /// Id of the run.
     #[schema(value_type = String, format = "uuid")]
     pub run: RunId,
+    /// Digest of the calls of a batch: their ids, the ids of their tools, and their arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// Indices of the calls of a batch in the order in which they ended. Only in the response of
+    /// `/v1/runs/{run}/outcome`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settled: Vec<u32>,
     /// Outcomes in the order of the calls.
     pub outcomes: Vec<Outcome>,
 }

@@ -41,6 +41,6 @@ pub use run::{
 pub use time::Time;
 pub use token::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};
 pub use tool::{
-    AnthropicTool, AnthropicTools, CheckRequest, CheckResponse, OpenAiFunction, OpenAiTool, OpenAiTools, ToolList,
-    ToolView, Verdict,
+    AnthropicTool, AnthropicTools, CheckRequest, CheckResponse, FailedSource, OpenAiFunction, OpenAiTool, OpenAiTools,
+    ToolList, ToolView, Verdict,
 };
