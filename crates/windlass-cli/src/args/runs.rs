@@ -178,4 +178,7 @@ pub struct ResultArgs {
     /// The code of the failure, for programs
     #[arg(long, value_name = "CODE", requires = "error")]
     pub code: Option<String>,
+    /// What else the failure reports: JSON, `-` or `@FILE`
+    #[arg(long, value_name = "JSON", requires = "error", allow_hyphen_values = true)]
+    pub data: Option<String>,
 }

@@ -210,7 +210,8 @@ pub(super) async fn signal(args: &SignalArgs, api: &Api, out: &Out) -> Result<()
 /// Parses a result given on the command line.
 pub(super) fn parse_result(result: &ResultArgs) -> Result<(Option<Value>, Option<ErrorRequest>)> {
     let value = input::maybe_json(result.value.as_deref(), "--value")?;
-    let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message });
+    let data = input::maybe_json(result.data.as_deref(), "--data")?;
+    let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message, data });
     Ok((value, error))
 }
 

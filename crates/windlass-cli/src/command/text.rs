@@ -68,8 +68,14 @@ pub(super) fn outcome(outcome: &Outcome, out: &Out) -> Vec<String> {
 
 fn failure(error: &Failure, out: &Out) -> Vec<String> {
     let message = unrepeated(&error.message, &error.violations);
-    let head = format!("{}: {}", out.style.paint(Tint::Bad, &plain(&error.kind)), plain(message));
-    std::iter::once(head).chain(violations(&error.violations)).collect()
+    let code = error.code.as_deref().map(|code| format!(" ({})", plain(code))).unwrap_or_default();
+    let head = format!("{}{code}: {}", out.style.paint(Tint::Bad, &plain(&error.kind)), plain(message));
+    let data = error.data.iter().flat_map(|data| match data {
+        Value::String(text) => text.lines().map(plain).collect(),
+        data => pretty(data),
+    });
+    let data = data.map(|line| format!("    {line}"));
+    std::iter::once(head).chain(violations(&error.violations)).chain(data).collect()
 }
 
 /// A message without the violations, which are listed below it.

@@ -79,7 +79,7 @@ pub(crate) fn connection(
 ) -> Option<MissingGuard<Arc<str>>> {
     let provider = tool.spec().guards.connection.as_ref()?;
     let connected = around.connections.iter().any(|connected| connected == &**provider);
-    let refuse = |provider: Arc<str>| ToolError::ConnectionRequired { provider: provider.to_string() };
+    let refuse = |provider: Arc<str>| ToolError::connection_required(&*provider);
     (!connected).then(|| MissingGuard::of(provider.clone(), policy, around, refuse))
 }
 
@@ -133,6 +133,13 @@ fn digest(ready: &ReadyCall) -> String {
     encoder.text(ready.tool.spec().id.as_str());
     encoder.value(&ready.call.args);
     encoder.finish().to_string()
+}
+
+/// The error of a call whose connection a person refused, and its record.
+pub(super) fn refused_connection(on: &Blocked, reason: String) -> (ToolError, Settled) {
+    let provider = if let Blocked::Connection { provider, .. } = on { provider } else { "the provider" };
+    let error = ToolError::denied(format!("the connection to {provider} was refused: {reason}"));
+    (error, Settled { by: Settler::Refuser(None), reason })
 }
 
 impl GuardedCall {
@@ -248,7 +255,7 @@ impl GuardedCall {
             Some(MissingGuard::Refused(error)) => self.refuse(error),
             Some(MissingGuard::Asks(provider)) => {
                 let within = ready.policy().approval_within;
-                self.park(Blocked::Connection { provider }, within)
+                self.park(Blocked::Connection { provider, after: None }, within)
             }
         }
     }
@@ -294,14 +301,10 @@ impl GuardedCall {
             // No reply key answers such a park.
             WakeCause::Revoked(_) => GuardStage::Over,
             WakeCause::Expired => self.expired(&wait.on),
-            WakeCause::Answer(ParkAnswer::Connected { refused: None }) => GuardStage::Approve,
-            WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason) }) => {
-                let provider = match &wait.on {
-                    Blocked::Connection { provider } => provider.to_string(),
-                    _ => String::new(),
-                };
-                let error = ToolError::denied(format!("the connection to {provider} was refused: {reason}"));
-                self.refused_by(Settled { by: Settler::Refuser(None), reason }, error)
+            WakeCause::Answer(ParkAnswer::Connected { refused: None, .. }) => GuardStage::Approve,
+            WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason), .. }) => {
+                let (error, settled) = refused_connection(&wait.on, reason);
+                self.refused_by(settled, error)
             }
             WakeCause::Answer(ParkAnswer::Decided { granted: false, by, reason, .. }) => {
                 let error = ToolError::denied(format!("denied by {by}: {reason}"));
@@ -327,7 +330,7 @@ impl GuardedCall {
 
     fn expired(&mut self, on: &Blocked) -> GuardStage {
         let error = match on {
-            Blocked::Connection { provider } => ToolError::ConnectionRequired { provider: provider.to_string() },
+            Blocked::Connection { provider, .. } => ToolError::connection_required(&**provider),
             Blocked::Approval { tool, why, .. } => ToolError::denied(format!(
                 "no decision was made in time about this call of `{tool}`, which needs approval: {why}"
             )),

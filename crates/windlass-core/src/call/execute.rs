@@ -82,6 +82,8 @@ pub(crate) struct Execution<'a, S> {
     pub(super) heeds_cancel: bool,
     pub(super) phase: ExecutionPhase<'a>,
     pub(super) clock: Stopwatch,
+    /// The position of the message that reported the connection for this attempt.
+    pub(super) connected: Option<u64>,
     awake: Awake,
 }
 
@@ -124,6 +126,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             heeds_cancel,
             phase: ExecutionPhase::Ask,
             clock: Stopwatch::new(asked),
+            connected: None,
             awake: Awake::default(),
         }
     }
@@ -247,7 +250,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         self.queue.note_wait();
     }
 
-    fn set_deadline(&mut self, from: Timestamp) {
+    pub(super) fn set_deadline(&mut self, from: Timestamp) {
         self.clock.deadline = self.rules.deadline.map(|deadline| from + deadline);
     }
 
@@ -445,6 +448,9 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
                 let doubting = Doubting::new(DoubtCause::Unclear, set_off).said(Some(said));
                 return self.go(ExecutionPhase::Doubt(Box::new(doubting)));
             }
+            AttemptEnd::Returned(Err(ToolError::ConnectionRequired { provider })) if S::ACTS => {
+                return self.connect(now, provider);
+            }
             AttemptEnd::Returned(Err(error)) => error,
             AttemptEnd::Panicked(message) => self.panicked(&message),
             AttemptEnd::TimedOut(_) if self.rules.effect == Effect::Once => {
@@ -574,12 +580,7 @@ pub(crate) fn seal(mut error: ToolError, name: &str, correlation: impl FnOnce() 
             let chain = internal.chain().join(": ");
             hidden::log(&internal.correlation, name, format_args!("internal error: {chain}"));
         }
-        ToolError::Failed { message, .. } | ToolError::Unavailable { message } => {
-            if let std::borrow::Cow::Owned(cut) = crate::tool::view::bounded(message.as_str().into()) {
-                *message = cut;
-            }
-        }
-        _ => {}
+        error => error.bound(),
     }
     error
 }

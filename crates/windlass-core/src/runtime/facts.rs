@@ -5,7 +5,6 @@ use super::messages::ReplyResult;
 use crate::error::Result;
 use crate::id::RunId;
 use crate::path::Path;
-use crate::run::parks;
 use crate::run::record::{Event, Record};
 use crate::run::state::{Blocked, RunInfo, RunState};
 use crate::store::{Mail, Message, StoreError};
@@ -64,7 +63,7 @@ impl RunFacts {
         let at = key_of(journal, path);
         let first = self.mail.iter().find_map(|mail| match &mail.message {
             Message::Resolve { path: told, generation: of, resolution } if told == at && *of == generation => {
-                Some(parks::resolved(resolution.clone()))
+                Some(resolution.clone().into_result())
             }
             _ => None,
         });

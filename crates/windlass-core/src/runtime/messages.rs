@@ -339,7 +339,8 @@ impl Runtime {
 
     /// Like [`connect`](Runtime::connect), with a key: a run gets only one message with the same key.
     pub async fn connect_under(&self, key: Option<&str>, provider: &str, refused: Option<&str>) -> Result<usize> {
-        let waits = |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted } if **wanted == *provider);
+        let waits =
+            |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted, .. } if **wanted == *provider);
         let mut notified = 0;
         let mut after = None;
         loop {
@@ -364,7 +365,7 @@ impl Runtime {
     pub async fn connections_wanted(&self) -> Result<BTreeMap<Arc<str>, Vec<RunId>>> {
         let mut wanted: BTreeMap<Arc<str>, Vec<RunId>> = BTreeMap::new();
         for item in self.inbox().await? {
-            if let Blocked::Connection { provider } = &item.park.on {
+            if let Blocked::Connection { provider, .. } = &item.park.on {
                 let runs = wanted.entry(provider.clone()).or_default();
                 if !runs.contains(&item.run) {
                     runs.push(item.run);

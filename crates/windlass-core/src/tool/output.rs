@@ -1,5 +1,6 @@
 //! What a tool returns.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -171,6 +172,14 @@ impl Content {
             Self::Text { text } => text.len(),
             Self::Image(artifact) | Self::Audio(artifact) | Self::File(artifact) => artifact.inline_bytes(),
         }
+    }
+}
+
+/// A value as text: a string as it is, anything else as JSON.
+pub(crate) fn text_of(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
     }
 }
 

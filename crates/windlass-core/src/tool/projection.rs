@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Tool;
 use super::budget;
 use super::error::ToolResult;
-use super::output::{Content, Output};
+use super::output::{Content, Output, text_of};
 use crate::id::RunId;
 use crate::limits;
 use crate::path::Path;
@@ -173,9 +173,6 @@ impl Output {
     /// The value as text: a string as it is, anything else as JSON. This is the text that a model is shown and that
     /// `read_output` pages through.
     pub fn text(&self) -> Cow<'_, str> {
-        match &self.value {
-            Value::String(text) => Cow::Borrowed(text),
-            other => Cow::Owned(other.to_string()),
-        }
+        text_of(&self.value)
     }
 }

@@ -170,6 +170,10 @@ pub struct Failure {
     /// Short name for programs, if the tool gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What else the tool reported, if anything. A value of more than 4 KiB is its text without the middle.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub data: Option<Value>,
     /// Violations of the input schema.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
@@ -196,6 +200,10 @@ pub struct ErrorRequest {
     pub code: Option<String>,
     /// One sentence for people and models.
     pub message: String,
+    /// What else there is to report, at most 4 KiB of JSON; longer values are shortened.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub data: Option<Value>,
 }
 
 /// Durations of a call, in milliseconds.
