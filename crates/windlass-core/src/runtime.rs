@@ -324,7 +324,7 @@ impl Runtime {
             match info.state {
                 RunState::Finished { .. } => {
                     let journal = messages::current(self.kernel.store.journal(run, 0).await?);
-                    return Ok(self.outcomes(run, &journal));
+                    return Ok(self.outcomes(&info, &journal));
                 }
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.driven(run).is_some() => {}
@@ -357,7 +357,8 @@ impl Runtime {
     }
 
     /// The outcomes of the root calls, from the journal.
-    fn outcomes(&self, run: RunId, journal: &[Record]) -> Vec<Outcome> {
+    fn outcomes(&self, info: &RunInfo, journal: &[Record]) -> Vec<Outcome> {
+        let run = info.run;
         let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
         let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
         let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
@@ -371,7 +372,9 @@ impl Runtime {
                 let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
                 let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
                 let own = asked.and_then(|asked| asked.limits.as_deref());
-                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy));
+                let layers = asked.map(|asked| asked.layers.clone()).unwrap_or_default();
+                let has_reader = info.session.is_some() && self.kernel.env.toolbox.has_reader(&layers);
+                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy), has_reader);
                 let id = asked.and_then(|asked| asked.call_id.clone());
                 Some(Outcome {
                     run,

@@ -129,6 +129,7 @@ pub(crate) static ROOT: Section = Section {
             "A webhook that is called when a person is needed. A change needs a restart.",
         ),
         key("net", Kind::Table(&NET), "Which addresses tools may reach over the network."),
+        key("standard", Kind::Table(&STANDARD), "The standard tools that are switched on."),
         key("tool", Kind::Map(&TOOL_NAME, &Kind::Table(&TOOL)), "A tool: [tool.NAME]. Models call it by NAME."),
         key(
             "layer",
@@ -145,6 +146,12 @@ pub(crate) static ROOT: Section = Section {
     ],
     shared: &[],
 };
+
+pub(crate) static STANDARD_TOOLS: [Choice; 1] =
+    [Choice { word: "read_output", doc: "a model reads on in an output that was too long to be shown at once" }];
+
+pub(crate) static STANDARD: Section =
+    Section { keys: &[key("tools", Kind::List(&Kind::Choice(&STANDARD_TOOLS)), "Their names.")], shared: &[] };
 
 pub(crate) static LAYER: Section = Section {
     keys: &[

@@ -166,6 +166,11 @@ impl Content {
         Self::Text { text: text.into() }
     }
 
+    /// The text of a text block.
+    pub fn as_text(&self) -> Option<&str> {
+        if let Self::Text { text } = self { Some(text) } else { None }
+    }
+
     /// The number of bytes it takes in a record.
     pub(crate) fn bytes(&self) -> usize {
         match self {

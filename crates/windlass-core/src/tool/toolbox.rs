@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::contract::BadSchema;
 use super::layers::{Layer, LayerRegistry, LayerStack, LayerTools, Layers, NoLayer};
+use super::projection::{READ_OUTPUT, READ_OUTPUT_ID};
 use super::spec::{Approval, BadKeyExpression, Concurrency, Deferral, Effect, ToolSpec};
 use super::{Tool, ToolError};
 use crate::id::ToolId;
@@ -85,6 +86,8 @@ pub(super) struct ToolTable {
     by_id: FxHashMap<ToolId, Arc<Tool>>,
     /// If set, only these names of the layers below are visible.
     only: Option<FxHashSet<Arc<str>>>,
+    /// Whether it has the standard tool that reads on in a cut output.
+    has_reader: bool,
 }
 
 /// What a layer has under a name.
@@ -109,6 +112,7 @@ impl ToolTable {
         for id in ids(&tool) {
             self.by_id.insert(id.clone(), tool.clone());
         }
+        self.has_reader |= is_reader(&tool);
         self.by_name.insert(name, ToolSlot::Present(tool));
         Ok(old)
     }
@@ -123,11 +127,16 @@ impl ToolTable {
 
     fn remove(&mut self, name: &str) -> Option<Arc<Tool>> {
         let Some(ToolSlot::Present(tool)) = self.by_name.remove(name) else { return None };
+        self.has_reader &= !is_reader(&tool);
         for id in ids(&tool) {
             self.by_id.remove(id);
         }
         Some(tool)
     }
+}
+
+fn is_reader(tool: &Tool) -> bool {
+    *tool.spec().name == *READ_OUTPUT && tool.spec().id.as_str() == READ_OUTPUT_ID
 }
 
 fn ids(tool: &Tool) -> impl Iterator<Item = &ToolId> {
@@ -321,6 +330,13 @@ impl Toolbox {
         if layers.is_empty() { self.by_id(id) } else { self.scope(layers).ok()?.by_id(id) }
     }
 
+    /// Whether a call that was recorded with these layers could have been followed by one of the standard tool that
+    /// reads on in a cut output.
+    pub(crate) fn has_reader(&self, layers: &Layers) -> bool {
+        let scope = if layers.is_empty() { Ok(self.clone()) } else { self.scope(layers) };
+        scope.is_ok_and(|scope| scope.snapshot().has_reader())
+    }
+
     /// Every visible tool, sorted by name.
     pub fn tools(&self) -> Vec<Arc<Tool>> {
         self.snapshot().tools()
@@ -410,6 +426,11 @@ impl Snapshot {
     pub fn by_id(&self, id: &str) -> Option<&Arc<Tool>> {
         let tool = self.0.iter().find_map(|table| table.by_id.get(id))?;
         self.by_name(&tool.spec().name).filter(|visible| Arc::ptr_eq(visible, tool))
+    }
+
+    /// Whether the standard tool that reads on in a cut output is visible.
+    pub(crate) fn has_reader(&self) -> bool {
+        self.0.iter().any(|table| table.has_reader) && self.by_name(READ_OUTPUT).is_some_and(|tool| is_reader(tool))
     }
 
     /// Every visible tool, sorted by name.

@@ -123,6 +123,25 @@ pub struct Accepted {
     pub access: Option<String>,
 }
 
+/// A page of the text of an output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OutputPage {
+    /// Id of the run.
+    #[schema(value_type = String, format = "uuid")]
+    pub run: RunId,
+    /// Path of the call in its run.
+    #[schema(value_type = String, example = "/")]
+    pub path: Path,
+    /// Text of this page.
+    pub text: String,
+    /// Byte that the page begins at.
+    pub offset: u64,
+    /// Byte that the next page begins at; `null` at the end.
+    pub next_offset: Option<u64>,
+    /// Bytes of the whole text.
+    pub total_bytes: u64,
+}
+
 /// The outcome of one call: either `value` or `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Outcome {
