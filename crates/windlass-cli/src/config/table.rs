@@ -301,7 +301,8 @@ pub(crate) static TOOL: Section = Section {
         key(
             "narration",
             Kind::Map(&LOCALE, &Kind::Table(&NARRATION)),
-            "Texts for people about a call, by locale. {NAME} is replaced by an argument.",
+            "Texts for people about a call, by locale. {NAME} is replaced by an argument, {NAME|basename} by the last part of a \
+             path, {NAME|host} by the host of a URL. Default: texts made of the title.",
         ),
         key("hints", Kind::List(&Kind::Choice(&HINTS)), "Further properties of the tool."),
         key("tags", TEXTS, "Tags by which listings and conditions select tools."),
@@ -321,6 +322,7 @@ pub(crate) static NARRATION: Section = Section {
     keys: &[
         key("start", TEXT, "When a call starts: \"Looking up {city}\".").required(),
         key("end", TEXT, "When the call has succeeded.").required(),
+        key("waiting", TEXT, "When the call waits for an approval, a connection or an answer."),
         key("failure", TEXT, "When the call has failed."),
     ],
     shared: &[],

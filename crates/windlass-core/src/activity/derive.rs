@@ -15,7 +15,7 @@ use crate::policy::Policy;
 use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded};
 use crate::run::state::Ending;
 use crate::time::Timestamp;
-use crate::tool::narrate::Phase;
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::projection::{ModelView, OutputUri};
 use crate::tool::{Effect, Tool, ToolError, Toolbox};
 
@@ -258,7 +258,11 @@ impl ActivityContext<'_> {
             Event::Settled { attempt, by, reason } => {
                 Happening::Settled { attempt: *attempt, by: by.clone(), reason: reason.clone() }
             }
-            Event::Parked { on, until, .. } => Happening::Parked { on: on.clone(), until: *until },
+            Event::Parked { on, until, .. } => {
+                let asked = open.map(|open| &open.asked).filter(|asked| asked.kind == OpKind::Call);
+                let line = asked.zip(WaitReason::of(on)).and_then(|(asked, on)| self.line(asked, Phase::Waiting(on)));
+                Happening::Parked { on: on.clone(), until: *until, line }
+            }
             Event::Granted(grant) => {
                 let (by, reason) = (grant.by.clone(), grant.reason.clone());
                 Happening::Granted { by, reason, until: grant.until }

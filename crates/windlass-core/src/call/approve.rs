@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use serde_json::Value;
 
-use super::child::CallFuture;
+use super::child::{CallFuture, narrate};
 use super::operation::Operation;
 use super::plan::{ReadyCall, Scope};
 use super::wait::{ParkWait, ParkedOp, WakeCause};
@@ -19,6 +19,7 @@ use crate::run::spent::EarlierTime;
 use crate::run::state::{Blocked, Park};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::{Tool, ToolError};
 use crate::value::digest::Encoder;
 
@@ -278,6 +279,9 @@ impl GuardedCall {
 
     fn park(&mut self, on: Blocked, within: std::time::Duration) -> GuardStage {
         let Some(operation) = &mut self.operation else { return GuardStage::Over };
+        if let (Some(ready), Some(reason)) = (&self.ready, WaitReason::of(&on)) {
+            narrate(&ready.tool, &self.run, &operation.path, Phase::Waiting(reason), &ready.call.args);
+        }
         let now = self.run.now();
         let until = Some(now + within);
         let event = Event::Parked { on: on.clone(), until, attempt: 0 };

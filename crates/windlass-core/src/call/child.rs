@@ -220,8 +220,8 @@ impl AttemptSource<'static> for ToolSource {
         self.layered.as_ref().unwrap_or(&run.kernel.env.toolbox)
     }
 
-    fn ended(&self, run: &Run, path: &Path, succeeded: bool) {
-        narrate(&self.tool, run, path, if succeeded { Phase::End } else { Phase::Failure }, &self.args);
+    fn narrate(&self, run: &Run, path: &Path, phase: Phase) {
+        narrate(&self.tool, run, path, phase, &self.args);
     }
 
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {

@@ -26,6 +26,7 @@ use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
+use crate::tool::narrate::Phase;
 use crate::tool::{Effect, Output, Reconciled, ToolError, ToolResult, Toolbox};
 use crate::value::digest::Encoder;
 
@@ -42,8 +43,8 @@ pub(crate) trait AttemptSource<'a>: Send {
         None
     }
 
-    /// Called when the last attempt returned, with whether it succeeded.
-    fn ended(&self, _run: &Run, _path: &Path, _succeeded: bool) {}
+    /// Tells people that the call waits, or that its last attempt returned.
+    fn narrate(&self, _run: &Run, _path: &Path, _phase: Phase) {}
 
     /// The commands that are committed together with the outcome.
     fn commands(
@@ -437,7 +438,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         let error = match ended {
             AttemptEnd::Returned(Ok(Output { later: Some(later), .. })) => return self.park(later),
             AttemptEnd::Returned(Ok(output)) => {
-                self.source.ended(&self.run, &self.op.path, true);
+                self.source.narrate(&self.run, &self.op.path, Phase::End);
                 return self.finish_at(now, Ok(output), None);
             }
             // Work it started may still go on elsewhere, so "did not happen" is accepted only after its time is over.
@@ -469,7 +470,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         match self.rules.retry_after(&error, self.attempt, self.jitter()) {
             Some(delay) => self.retry(now, error, delay),
             None => {
-                self.source.ended(&self.run, &self.op.path, false);
+                self.source.narrate(&self.run, &self.op.path, Phase::Failure);
                 let settled = self.source.settled();
                 self.finish_at(now, Err(error), settled)
             }

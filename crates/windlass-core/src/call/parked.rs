@@ -14,6 +14,7 @@ use crate::run::parks::ParkAnswer;
 use crate::run::record::Event;
 use crate::run::state::{Blocked, Park};
 use crate::time::Timestamp;
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::{LaterReply, ToolError};
 
 impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
@@ -86,7 +87,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             (within, env.policy.unattended.unwrap_or_default())
         });
         if unattended == Unattended::Deny && !env.attended {
-            self.source.ended(&self.run, &self.op.path, false);
+            self.source.narrate(&self.run, &self.op.path, Phase::Failure);
             return self.finish_at(ticks, Err(ToolError::connection_required(provider)), None);
         }
         let on = Blocked::Connection { provider: provider.into(), after: self.connected.take() };
@@ -95,6 +96,9 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
 
     fn park_on(&mut self, on: Blocked, until: Option<Timestamp>) -> Flow {
         let now = self.run.now();
+        if let Some(reason) = WaitReason::of(&on) {
+            self.source.narrate(&self.run, &self.op.path, Phase::Waiting(reason));
+        }
         let event = Event::Parked { on: on.clone(), until, attempt: self.attempt };
         let (path, operation) = (self.op.path.clone(), self.op.describe());
         let wait = ParkWait::begin(&self.run, Park { path, operation, on, since: now, until });
