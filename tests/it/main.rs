@@ -54,6 +54,7 @@ mod regressions;
 mod replay_check;
 mod retention;
 mod runs;
+mod secret_outputs;
 mod secrets;
 mod shaky;
 mod shared;

@@ -1,5 +1,6 @@
 //! Reading the outputs of a run's calls, in pieces or whole.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -80,7 +81,8 @@ async fn stored(run: &Arc<Run>) {
 }
 
 impl Kernel {
-    /// The output that the caller was given. An output that a check or middleware withheld stays withheld.
+    /// The output that the caller was given, without its secrets. An output that a check or middleware withheld stays
+    /// withheld.
     async fn recorded(&self, run: RunId, path: &Path) -> Result<Arc<Output>> {
         let journal = self.store.journal(run, 0).await?;
         let finished = journal.iter().rev().find_map(|record| match &record.event {
@@ -89,7 +91,10 @@ impl Kernel {
         });
         let why = |problem: &str| format!("run {run} has no output at {path}: {problem}");
         match finished {
-            Some(Ok(output)) => Ok(output),
+            Some(Ok(output)) => match output.without_secrets() {
+                Cow::Owned(clean) => Ok(Arc::new(clean)),
+                Cow::Borrowed(_) => Ok(output),
+            },
             Some(Err(error)) => Err(Error::Conflict(why(&format!("it ended with an error ({})", error.kind())))),
             None if journal.iter().any(|record| record.path == *path) => {
                 Err(Error::Conflict(why("it has not ended yet; attach to the run and read it then")))

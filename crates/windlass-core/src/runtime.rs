@@ -433,9 +433,15 @@ impl Runtime {
             return Err(Error::Conflict(format!("run {run} is not held; only a held run is finished by hand")));
         }
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
-        if let Ok(output) = &result {
+        let mut result = result;
+        if let Ok(output) = &mut result {
             output.clone().refuse_atomic_only("a person").map_err(|error| Error::Invalid(error.to_string()))?;
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
+            // A run is finished by hand also if its journal can no longer be read.
+            if let Ok(journal) = self.kernel.store.journal(run, 0).await {
+                let journal = messages::current(journal);
+                output.secrets = self.kernel.secrets_of(&journal, &Path::root(), &output.value);
+            }
         }
         let result = result.map(Arc::new).map_err(Arc::new);
         match self.kernel.finish_by_hand(run, result, settled).await? {

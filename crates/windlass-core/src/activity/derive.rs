@@ -337,7 +337,8 @@ impl ActivityContext<'_> {
         let tool = open.and_then(|open| self.tool(&open.asked));
         let own = open.and_then(|open| open.asked.limits.as_deref());
         let view = ModelView::of(tool.as_ref(), &Arc::default(), (own, self.policy), false);
-        let shown = view.unprojected(output, &OutputUri { run: self.run, path: &record.path });
+        let output = output.without_secrets();
+        let shown = view.unprojected(&output, &OutputUri { run: self.run, path: &record.path });
         let shortened = matches!(shown, Cow::Owned(_));
         (Some(shown.into_owned()), shortened)
     }

@@ -161,6 +161,10 @@ impl AttemptSource<'static> for ReadyAnswer {
         self.source.replacement(run, path, result)
     }
 
+    fn mark_secrets(&self, output: &mut Output) {
+        self.source.mark_secrets(output);
+    }
+
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {
         self.source.commands(run, path, output, at)
     }
@@ -222,6 +226,10 @@ impl AttemptSource<'static> for ToolSource {
 
     fn narrate(&self, run: &Run, path: &Path, phase: Phase) {
         narrate(&self.tool, run, path, phase, &self.args);
+    }
+
+    fn mark_secrets(&self, output: &mut Output) {
+        self.tool.mark_secrets(output);
     }
 
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {

@@ -22,6 +22,7 @@ use crate::path::Path;
 use crate::run::machine::OpPast;
 use crate::run::record::{DoubtCause, Event, Finished, OpOutcome, Record, Settled, Settler};
 use crate::run::replay::Decision;
+use crate::run::secrets::Places;
 use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::state::{Blocked, Hold};
 use crate::run::{Awake, Registration, Run};
@@ -45,6 +46,9 @@ pub(crate) trait AttemptSource<'a>: Send {
 
     /// Tells people that the call waits, or that its last attempt returned.
     fn narrate(&self, _run: &Run, _path: &Path, _phase: Phase) {}
+
+    /// Marks the secrets in an output.
+    fn mark_secrets(&self, _output: &mut Output) {}
 
     /// The commands that are committed together with the outcome.
     fn commands(
@@ -550,6 +554,12 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             }
             _ => Vec::new(),
         };
+        for output in result.iter_mut().chain(replacement.iter_mut().flat_map(|told| told.iter_mut())) {
+            self.source.mark_secrets(output);
+            if self.rules.secret {
+                output.secrets = Places::whole(&output.value);
+            }
+        }
         let told = replacement.map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let times = self.clock.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);

@@ -23,6 +23,8 @@ pub(crate) struct Rules {
     pub(crate) lane: Lane,
     /// How long a person is waited for, and whether at all. A step has the runtime's rules.
     pub(crate) asking: Option<(Duration, Unattended)>,
+    /// Everything it returns is secret.
+    pub(crate) secret: bool,
     /// It is a compensation, which a cancellation does not stop.
     pub(crate) compensates: bool,
 }
@@ -60,6 +62,7 @@ impl Rules {
             on_doubt: policy.on_doubt,
             lane: Lane { key: key_of(tool, args), session: session_of(tool), gate: tool.gate() },
             asking: Some((policy.approval_within, policy.unattended)),
+            secret: false,
             compensates: false,
         }
     }
@@ -138,6 +141,7 @@ impl Default for Rules {
             on_doubt: OnDoubt::Ask,
             lane: Lane::default(),
             asking: None,
+            secret: false,
             compensates: false,
         }
     }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::record::Recorded;
+use crate::run::secrets::Places;
 use crate::time::Timestamp;
 use crate::tool::{Output, ToolError};
 
@@ -47,6 +48,9 @@ pub enum Message {
         generation: u32,
         /// The answer.
         resolution: Resolution,
+        /// Where the value of the answer contains secrets, according to the tool's schema.
+        #[serde(default, skip_serializing_if = "Places::is_empty")]
+        secrets: Places,
     },
     /// A named value for an operation that receives signals.
     Signal {

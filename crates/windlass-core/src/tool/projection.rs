@@ -96,6 +96,9 @@ impl ModelView {
 
     /// The outcome as one JSON value.
     pub(crate) fn value<'o>(&self, output: &'o Output, uri: &OutputUri<'_>) -> Cow<'o, Value> {
+        if let Cow::Owned(clean) = output.without_secrets() {
+            return Cow::Owned(self.value(&clean, uri).into_owned());
+        }
         match self.projected(output, uri) {
             Some(content) => {
                 let mut content = self.bounded(content, uri, false);
@@ -110,6 +113,9 @@ impl ModelView {
 
     /// The value as the tool returned it; owned if it had to be cut to the budget.
     pub(crate) fn unprojected<'o>(&self, output: &'o Output, uri: &OutputUri<'_>) -> Cow<'o, Value> {
+        if let Cow::Owned(clean) = output.without_secrets() {
+            return Cow::Owned(self.unprojected(&clean, uri).into_owned());
+        }
         if budget::surely_fits(&output.value, self.budget) {
             return Cow::Borrowed(&output.value);
         }
@@ -121,6 +127,7 @@ impl ModelView {
 
     /// The outcome as content blocks.
     pub(crate) fn content(&self, output: &Output, uri: &OutputUri<'_>) -> Vec<Content> {
+        let output = &*output.without_secrets();
         if let Some(content) = self.projected(output, uri) {
             return self.bounded(content, uri, false);
         }

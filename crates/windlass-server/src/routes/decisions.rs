@@ -189,7 +189,7 @@ pub(super) fn check_resolved(resolved: ReplyResult, answer: &Resolution, keyed: 
         ReplyResult::Already(first) if keyed && is_same(&first, answer) => Ok(()),
         ReplyResult::Already(first) => {
             let first = match &first {
-                Ok(output) => serde_json::json!({"value": output.value}),
+                Ok(output) => serde_json::json!({"value": output.without_secrets().value}),
                 Err(error) => serde_json::json!({"error": failure(error)}),
             };
             let detail = "the input was answered before, and the first answer counts; it is in `first_answer`";

@@ -24,6 +24,12 @@ pub(crate) fn violation(violation: &windlass::tool::Violation) -> wire::Violatio
 }
 
 pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
+    let mut outcome = outcome;
+    if let Ok(output) = &mut outcome.result
+        && let Cow::Owned(clean) = output.without_secrets()
+    {
+        *output = Arc::new(clean);
+    }
     let shown = match outcome.shown() {
         Cow::Owned(shown) if outcome.value().is_some_and(|value| *value != shown) => Some(shown),
         _ => None,

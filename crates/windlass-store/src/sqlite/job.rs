@@ -353,6 +353,10 @@ impl Write {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),
                     _ => None,
                 };
+                let message = match message.has_secrets() {
+                    true => seal::seal_message(keys, run, &message)?,
+                    false => message,
+                };
                 let mut text = EncodedLines::default();
                 text.add(|line| {
                     line.push_str(&serde_json::to_string(&message)?);
