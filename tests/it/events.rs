@@ -79,7 +79,7 @@ fn l10_a_second_wait_for_an_answered_event_has_its_answer_at_once() {
         };
         for (resolution, word) in [
             (ok(json!("yes")), "yes"),
-            (Resolution::Err { code: "no_budget".into(), message: "no money".into() }, "failed: no money"),
+            (Resolution::Err { code: "no_budget".into(), message: "no money".into(), data: None }, "failed: no money"),
             (Resolution::Timeout, "timed out: the other side answered that it timed out"),
             (Resolution::Cancelled { reason: "on leave".into() }, "cancelled: on leave"),
         ] {

@@ -116,7 +116,7 @@ fn l10_the_resolvers_own_error_reaches_the_body_with_its_code() {
     on_every_store(|world| {
         let runtime = world.runtime([approval(&Counter::default())]);
         for (resolution, kind) in [
-            (Resolution::Err { code: "too_dear".into(), message: "no".into() }, "failed"),
+            (Resolution::Err { code: "too_dear".into(), message: "no".into(), data: None }, "failed"),
             (Resolution::Timeout, "timed_out"),
             (Resolution::Cancelled { reason: "gone".into() }, "cancelled"),
         ] {

@@ -380,7 +380,7 @@ fn actual(policy: &Policy, attended: bool, name: &str) -> String {
     let info = world.run(async move { reader.info(run).await }).unwrap().unwrap();
     if let Some(park) = info.parks.first() {
         return match &park.on {
-            windlass::inbox::Blocked::Connection { provider } => format!("waits for {provider}"),
+            windlass::inbox::Blocked::Connection { provider, .. } => format!("waits for {provider}"),
             windlass::inbox::Blocked::Approval { why, .. } => format!("waits for approval: {why}"),
             other => format!("{other:?}"),
         };

@@ -60,7 +60,9 @@ impl Kernel {
         let snapshot = scope.toolbox.snapshot();
         let tool = resolve(&snapshot, &call.tool).filter(|_| missing.is_none());
         let name = tool.map_or_else(|| call.tool.as_str().into(), |tool| tool.spec().id.shared());
-        let model_view = ModelView::of(tool, &call.args, (call.limits.as_deref(), &self.env.policy));
+        let has_reader = how.session.is_some() && snapshot.has_reader();
+        let policies = (call.limits.as_deref(), &self.env.policy);
+        let model_view = ModelView::of(tool, &call.args, policies, has_reader);
         let id = call.id.clone();
         let run = self.fresh(name, how)?;
         let refused = self.loop_refusals(how.session.as_ref(), &snapshot, [&call]);

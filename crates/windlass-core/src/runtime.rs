@@ -325,7 +325,7 @@ impl Runtime {
             match info.state {
                 RunState::Finished { .. } => {
                     let journal = messages::current(self.kernel.store.journal(run, 0).await?);
-                    return Ok(self.outcomes(run, &journal));
+                    return Ok(self.outcomes(&info, &journal));
                 }
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.driven(run).is_some() => {}
@@ -358,7 +358,8 @@ impl Runtime {
     }
 
     /// The outcomes of the root calls, from the journal.
-    fn outcomes(&self, run: RunId, journal: &[Record]) -> Vec<Outcome> {
+    fn outcomes(&self, info: &RunInfo, journal: &[Record]) -> Vec<Outcome> {
+        let run = info.run;
         let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
         let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
         let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
@@ -372,7 +373,9 @@ impl Runtime {
                 let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
                 let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
                 let own = asked.and_then(|asked| asked.limits.as_deref());
-                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy));
+                let layers = asked.map(|asked| asked.layers.clone()).unwrap_or_default();
+                let has_reader = info.session.is_some() && self.kernel.env.toolbox.has_reader(&layers);
+                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy), has_reader);
                 let id = asked.and_then(|asked| asked.call_id.clone());
                 Some(Outcome {
                     run,
@@ -432,9 +435,15 @@ impl Runtime {
             return Err(Error::Conflict(format!("run {run} is not held; only a held run is finished by hand")));
         }
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
-        if let Ok(output) = &result {
+        let mut result = result;
+        if let Ok(output) = &mut result {
             output.clone().refuse_atomic_only("a person").map_err(|error| Error::Invalid(error.to_string()))?;
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
+            // A run is finished by hand also if its journal can no longer be read.
+            if let Ok(journal) = self.kernel.store.journal(run, 0).await {
+                let journal = messages::current(journal);
+                output.secrets = self.kernel.secrets_of(&journal, &Path::root(), &output.value);
+            }
         }
         let result = result.map(Arc::new).map_err(Arc::new);
         match self.kernel.finish_by_hand(run, result, settled).await? {

@@ -8,3 +8,4 @@ pub mod openapi;
 pub mod process;
 pub mod sandbox;
 pub mod secret;
+pub mod standard;

@@ -29,6 +29,20 @@ pub enum RunsCommand {
         #[arg(long, value_name = "POSITION")]
         from: Option<String>,
     },
+    /// Print the text that a call of a run returned, or a part of it
+    Output {
+        /// The run, by id or a unique prefix of it
+        run: String,
+        /// The path of the call in the run
+        #[arg(default_value = "/")]
+        path: String,
+        /// The byte to begin at
+        #[arg(long, value_name = "BYTES", default_value_t = 0)]
+        offset: u64,
+        /// The most bytes to print [default: all]
+        #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
+    },
     /// Cancel runs
     Cancel {
         /// The runs
@@ -182,4 +196,7 @@ pub struct ResultArgs {
     /// The code of the failure, for programs
     #[arg(long, value_name = "CODE", requires = "error")]
     pub code: Option<String>,
+    /// What else the failure reports: JSON, `-` or `@FILE`
+    #[arg(long, value_name = "JSON", requires = "error", allow_hyphen_values = true)]
+    pub data: Option<String>,
 }

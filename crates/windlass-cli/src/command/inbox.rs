@@ -163,7 +163,7 @@ async fn decide(action: InboxAction, decision: &Decision, api: &Api, out: &Out) 
 
 async fn settle(args: &SettleArgs, api: &Api, out: &Out) -> Result<()> {
     let value = input::maybe_json(args.happened.as_deref(), "--happened")?;
-    let error = args.failed.clone().map(|message| ErrorRequest { code: None, message });
+    let error = args.failed.clone().map(|message| ErrorRequest { code: None, message, data: None });
     let settlement = match (args.did_not_happen, args.give_up) {
         (true, _) => SettlementKind::DidNotHappen,
         (_, true) => SettlementKind::GiveUp,

@@ -145,6 +145,7 @@ async fn runs(command: RunsCommand, api: &Api, out: &Out) -> Result<()> {
         RunsCommand::Watch { .. } => Ok(()),
         RunsCommand::Cancel { runs, reason } => runs::cancel(&runs, &reason, api, out).await,
         RunsCommand::Fork { run, at, args, result } => runs::fork(&run, at, args, &result, api, out).await,
+        RunsCommand::Output { run, path, offset, limit } => runs::output(&run, &path, offset, limit, api, out).await,
         RunsCommand::Explain { run, key } => runs::explain(named(run, key, api).await?, api, out).await,
         RunsCommand::Export { run, to } => runs::export(&run, to.as_deref(), api, out).await,
         RunsCommand::Import { from } => runs::import(&from, api, out).await,

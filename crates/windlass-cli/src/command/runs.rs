@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use windlass::RunId;
 use windlass_server::wire::{
     Accepted, AnswerRequest, CancelRequest, Comparison, ErrorRequest, Explanation, FinishRequest, ForkChange,
-    ForkRequest, Forked, Imported, Move, MoveReason, ReplayCheck, ReplyResponse, RunPage, SignalRequest,
+    ForkRequest, Forked, Imported, Move, MoveReason, OutputPage, ReplayCheck, ReplyResponse, RunPage, SignalRequest,
 };
 
 use super::maintenance::write_private;
@@ -90,6 +90,50 @@ pub(super) async fn fork(
     out.note(&format!("compare the runs with `windlass runs compare {run} {}`", forked.run));
     Ok(())
 }
+
+/// `runs output`
+pub(super) async fn output(
+    typed: &str,
+    path: &str,
+    mut offset: u64,
+    limit: Option<u64>,
+    api: &Api,
+    out: &Out,
+) -> Result<()> {
+    let run = api.run(typed).await?;
+    let end = limit.map(|limit| offset.saturating_add(limit));
+    let mut whole: Option<OutputPage> = None;
+    loop {
+        let left = end.map_or(OUTPUT_PAGE, |end| (end - offset).min(OUTPUT_PAGE));
+        let (from, most) = (offset.to_string(), left.to_string());
+        let pairs = [("path", Some(path)), ("offset", Some(from.as_str())), ("limit", Some(most.as_str()))];
+        let page: OutputPage = api.get(&format!("/v1/runs/{run}/output{}", query(&pairs))).await?;
+        let next = page.next_offset;
+        match &mut whole {
+            Some(whole) => {
+                whole.text.push_str(&page.text);
+                whole.next_offset = next;
+            }
+            None => whole = Some(page),
+        }
+        match next {
+            Some(next) if end.is_none_or(|end| next < end) => offset = next,
+            _ => break,
+        }
+    }
+    let Some(whole) = whole else { return Ok(()) };
+    if out.json {
+        return out.document(&whole);
+    }
+    out.lines(&whole.text.lines().map(plain).collect::<Vec<_>>())?;
+    if let Some(next) = whole.next_offset {
+        out.note(&format!("{} bytes in all; --offset {next} prints what follows", whole.total_bytes));
+    }
+    Ok(())
+}
+
+/// Bytes of an output that are read with one request: the most that the server sends.
+const OUTPUT_PAGE: u64 = 1 << 20;
 
 /// `runs explain`
 pub(super) async fn explain(run: RunId, api: &Api, out: &Out) -> Result<()> {
@@ -236,7 +280,8 @@ pub(super) async fn signal(args: &SignalArgs, api: &Api, out: &Out) -> Result<()
 /// Parses a result given on the command line.
 pub(super) fn parse_result(result: &ResultArgs) -> Result<(Option<Value>, Option<ErrorRequest>)> {
     let value = input::maybe_json(result.value.as_deref(), "--value")?;
-    let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message });
+    let data = input::maybe_json(result.data.as_deref(), "--data")?;
+    let error = result.error.clone().map(|message| ErrorRequest { code: result.code.clone(), message, data });
     Ok((value, error))
 }
 

@@ -95,7 +95,7 @@ pub(crate) static METHODS: [Choice; 7] = [
     Choice { word: "DELETE", doc: "removes" },
 ];
 
-static HTTP_KEYS: [Key; 7] = [
+static HTTP_KEYS: [Key; 8] = [
     key("method", Kind::Choice(&METHODS), "The method. Default: GET."),
     key(
         "url",
@@ -121,6 +121,12 @@ static HTTP_KEYS: [Key; 7] = [
         "If set, the result has the status, these headers and the body, instead of the body alone.",
     ),
     key("key_header", Kind::String(&HEADER), "The header with the idempotency key. Default: Idempotency-Key."),
+    key(
+        "connection_on_401",
+        TEXT,
+        "The provider that a person has to connect if the server answers 401. The call waits for that, and sends the \
+         request again. Default: a 401 ends the call with the error `denied`.",
+    ),
 ];
 
 pub(crate) static HTTP: Section = Section { keys: &HTTP_KEYS, shared: &[] };

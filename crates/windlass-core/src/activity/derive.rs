@@ -15,7 +15,7 @@ use crate::policy::Policy;
 use crate::run::record::{Asked, Event, Finished, OpKind, Record, Recorded};
 use crate::run::state::Ending;
 use crate::time::Timestamp;
-use crate::tool::narrate::Phase;
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::projection::{ModelView, OutputUri};
 use crate::tool::{Effect, Tool, ToolError, Toolbox};
 
@@ -275,7 +275,11 @@ impl ActivityContext<'_> {
             Event::Settled { attempt, by, reason } => {
                 Happening::Settled { attempt: *attempt, by: by.clone(), reason: reason.clone() }
             }
-            Event::Parked { on, until, .. } => Happening::Parked { on: on.clone(), until: *until },
+            Event::Parked { on, until, .. } => {
+                let asked = open.map(|open| &open.asked).filter(|asked| asked.kind == OpKind::Call);
+                let line = asked.zip(WaitReason::of(on)).and_then(|(asked, on)| self.line(asked, Phase::Waiting(on)));
+                Happening::Parked { on: on.clone(), until: *until, line }
+            }
             Event::Granted(grant) => {
                 let (by, reason) = (grant.by.clone(), grant.reason.clone());
                 Happening::Granted { by, reason, until: grant.until }
@@ -349,8 +353,9 @@ impl ActivityContext<'_> {
         let Ok(output) = answer else { return (None, false) };
         let tool = open.and_then(|open| self.tool(&open.asked));
         let own = open.and_then(|open| open.asked.limits.as_deref());
-        let view = ModelView::of(tool.as_ref(), &Arc::default(), (own, self.policy));
-        let shown = view.unprojected(output, &OutputUri { run: self.run, path: &record.path });
+        let view = ModelView::of(tool.as_ref(), &Arc::default(), (own, self.policy), false);
+        let output = output.without_secrets();
+        let shown = view.unprojected(&output, &OutputUri { run: self.run, path: &record.path });
         let shortened = matches!(shown, Cow::Owned(_));
         (Some(shown.into_owned()), shortened)
     }

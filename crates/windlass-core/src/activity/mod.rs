@@ -156,7 +156,7 @@ pub enum Happening {
         /// The id that a model gave the call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         call_id: Option<Arc<str>>,
-        /// A line for people in the runtime's language, if the tool has one.
+        /// A line for people in the runtime's language, unless the tool is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<String>,
         /// The idempotency key of its attempts, if they may change something outside.
@@ -185,7 +185,7 @@ pub enum Happening {
         attempts: u32,
         /// How long it took.
         times: Times,
-        /// A line for people in the runtime's language, if the tool has one.
+        /// A line for people in the runtime's language, unless the tool is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         line: Option<String>,
     },
@@ -262,6 +262,9 @@ pub enum Happening {
         /// When the wait times out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
+        /// A line for people in the runtime's language, if a call waits for an approval, a connection or an answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        line: Option<String>,
     },
     /// A person approved the call.
     Granted {

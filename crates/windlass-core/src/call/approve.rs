@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use serde_json::Value;
 
-use super::child::CallFuture;
+use super::child::{CallFuture, narrate};
 use super::operation::Operation;
 use super::plan::{ReadyCall, Scope};
 use super::wait::{ParkWait, ParkedOp, WakeCause};
@@ -19,6 +19,7 @@ use crate::run::spent::EarlierTime;
 use crate::run::state::{Blocked, Park};
 use crate::run::{Awake, Registration, Run};
 use crate::time::{Times, Timestamp};
+use crate::tool::narrate::{Phase, WaitReason};
 use crate::tool::{Tool, ToolError};
 use crate::value::digest::Encoder;
 
@@ -79,7 +80,7 @@ pub(crate) fn connection(
 ) -> Option<MissingGuard<Arc<str>>> {
     let provider = tool.spec().guards.connection.as_ref()?;
     let connected = around.connections.iter().any(|connected| connected == &**provider);
-    let refuse = |provider: Arc<str>| ToolError::ConnectionRequired { provider: provider.to_string() };
+    let refuse = |provider: Arc<str>| ToolError::connection_required(&*provider);
     (!connected).then(|| MissingGuard::of(provider.clone(), policy, around, refuse))
 }
 
@@ -133,6 +134,13 @@ fn digest(ready: &ReadyCall) -> String {
     encoder.text(ready.tool.spec().id.as_str());
     encoder.value(&ready.call.args);
     encoder.finish().to_string()
+}
+
+/// The error of a call whose connection a person refused, and its record.
+pub(super) fn refused_connection(on: &Blocked, reason: String) -> (ToolError, Settled) {
+    let provider = if let Blocked::Connection { provider, .. } = on { provider } else { "the provider" };
+    let error = ToolError::denied(format!("the connection to {provider} was refused: {reason}"));
+    (error, Settled { by: Settler::Refuser(None), reason })
 }
 
 impl GuardedCall {
@@ -248,7 +256,7 @@ impl GuardedCall {
             Some(MissingGuard::Refused(error)) => self.refuse(error),
             Some(MissingGuard::Asks(provider)) => {
                 let within = ready.policy().approval_within;
-                self.park(Blocked::Connection { provider }, within)
+                self.park(Blocked::Connection { provider, after: None }, within)
             }
         }
     }
@@ -271,6 +279,9 @@ impl GuardedCall {
 
     fn park(&mut self, on: Blocked, within: std::time::Duration) -> GuardStage {
         let Some(operation) = &mut self.operation else { return GuardStage::Over };
+        if let (Some(ready), Some(reason)) = (&self.ready, WaitReason::of(&on)) {
+            narrate(&ready.tool, &self.run, &operation.path, Phase::Waiting(reason), &ready.call.args);
+        }
         let now = self.run.now();
         let until = Some(now + within);
         let event = Event::Parked { on: on.clone(), until, attempt: 0 };
@@ -294,14 +305,10 @@ impl GuardedCall {
             // No reply key answers such a park.
             WakeCause::Revoked(_) => GuardStage::Over,
             WakeCause::Expired => self.expired(&wait.on),
-            WakeCause::Answer(ParkAnswer::Connected { refused: None }) => GuardStage::Approve,
-            WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason) }) => {
-                let provider = match &wait.on {
-                    Blocked::Connection { provider } => provider.to_string(),
-                    _ => String::new(),
-                };
-                let error = ToolError::denied(format!("the connection to {provider} was refused: {reason}"));
-                self.refused_by(Settled { by: Settler::Refuser(None), reason }, error)
+            WakeCause::Answer(ParkAnswer::Connected { refused: None, .. }) => GuardStage::Approve,
+            WakeCause::Answer(ParkAnswer::Connected { refused: Some(reason), .. }) => {
+                let (error, settled) = refused_connection(&wait.on, reason);
+                self.refused_by(settled, error)
             }
             WakeCause::Answer(ParkAnswer::Decided { granted: false, by, reason, .. }) => {
                 let error = ToolError::denied(format!("denied by {by}: {reason}"));
@@ -327,7 +334,7 @@ impl GuardedCall {
 
     fn expired(&mut self, on: &Blocked) -> GuardStage {
         let error = match on {
-            Blocked::Connection { provider } => ToolError::ConnectionRequired { provider: provider.to_string() },
+            Blocked::Connection { provider, .. } => ToolError::connection_required(&**provider),
             Blocked::Approval { tool, why, .. } => ToolError::denied(format!(
                 "no decision was made in time about this call of `{tool}`, which needs approval: {why}"
             )),

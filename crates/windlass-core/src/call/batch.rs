@@ -350,10 +350,11 @@ impl Batch {
     /// How the outcomes of a batch that has not begun are shown to a model.
     pub(crate) fn model_views(&self) -> Vec<ModelView> {
         let policy = &self.run.kernel.env.policy;
+        let has_reader = self.run.session.is_some() && self.scope.toolbox.snapshot().has_reader();
         let model_view = |slot: &CallSlot| {
             slot.call
                 .as_ref()
-                .map(|call| ModelView::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy)))
+                .map(|call| ModelView::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy), has_reader))
         };
         self.slots.iter().map(|slot| model_view(slot).unwrap_or_default()).collect()
     }

@@ -161,6 +161,10 @@ impl AttemptSource<'static> for ReadyAnswer {
         self.source.replacement(run, path, result)
     }
 
+    fn mark_secrets(&self, output: &mut Output) {
+        self.source.mark_secrets(output);
+    }
+
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {
         self.source.commands(run, path, output, at)
     }
@@ -220,8 +224,12 @@ impl AttemptSource<'static> for ToolSource {
         self.layered.as_ref().unwrap_or(&run.kernel.env.toolbox)
     }
 
-    fn ended(&self, run: &Run, path: &Path, succeeded: bool) {
-        narrate(&self.tool, run, path, if succeeded { Phase::End } else { Phase::Failure }, &self.args);
+    fn narrate(&self, run: &Run, path: &Path, phase: Phase) {
+        narrate(&self.tool, run, path, phase, &self.args);
+    }
+
+    fn mark_secrets(&self, output: &mut Output) {
+        self.tool.mark_secrets(output);
     }
 
     fn commands(&self, run: &Run, path: &Path, output: &Output, at: Timestamp) -> Result<Vec<ReadyCommand>, ToolError> {

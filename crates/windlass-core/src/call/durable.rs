@@ -420,12 +420,14 @@ impl DurableCall {
             Ok(Err(error)) => Err(error),
             _ => result,
         };
-        let result = result.map_err(|error| self.seal(error));
+        let mut result = result.map_err(|error| self.seal(error));
         let phrase = if result.is_ok() { NarrationPhase::End } else { NarrationPhase::Failure };
         narrate(&self.tool, &self.run, &self.op.path, phrase, &self.call.args);
-        let told = self
-            .replacement(&result)
-            .map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
+        let mut told = self.replacement(&result);
+        for output in result.iter_mut().chain(told.iter_mut().flat_map(|told| told.iter_mut())) {
+            self.tool.mark_secrets(output);
+        }
+        let told = told.map(|replaced| replaced.map(Arc::new).map_err(|error| Arc::new(self.seal(error))));
         let ticks = self.run.kernel.env.clock.ticks();
         let times = self.times(ticks);
         let result = result.map(Arc::new).map_err(Arc::new);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::admit::Gate;
 use crate::limits;
-use crate::policy::EffectivePolicy;
+use crate::policy::{EffectivePolicy, Unattended};
 use crate::tool::spec::{Concurrency, OnDoubt, Retry};
 use crate::tool::{Effect, Retryable, Tool, ToolError};
 
@@ -21,6 +21,10 @@ pub(crate) struct Rules {
     pub(crate) never_retry: bool,
     pub(crate) on_doubt: OnDoubt,
     pub(crate) lane: Lane,
+    /// How long a person is waited for, and whether at all. A step has the runtime's rules.
+    pub(crate) asking: Option<(Duration, Unattended)>,
+    /// Everything it returns is secret.
+    pub(crate) secret: bool,
     /// It is a compensation, which a cancellation does not stop.
     pub(crate) compensates: bool,
 }
@@ -57,6 +61,8 @@ impl Rules {
             never_retry: spec.hints.destructive,
             on_doubt: policy.on_doubt,
             lane: Lane { key: key_of(tool, args), session: session_of(tool), gate: tool.gate() },
+            asking: Some((policy.approval_within, policy.unattended)),
+            secret: false,
             compensates: false,
         }
     }
@@ -134,6 +140,8 @@ impl Default for Rules {
             never_retry: false,
             on_doubt: OnDoubt::Ask,
             lane: Lane::default(),
+            asking: None,
+            secret: false,
             compensates: false,
         }
     }

@@ -142,6 +142,12 @@ macro_rules! settings {
             self.rules(|rules| rules.effect = Effect::Idempotent)
         }
 
+        /// What it returns is a secret: the body gets it, also after a restart, but it is sealed in the file and shown
+        /// nowhere.
+        pub fn secret(self) -> Self {
+            self.rules(|rules| rules.secret = true)
+        }
+
         /// Lets failed attempts be repeated. Without [`readonly`](Self::readonly) or [`idempotent`](Self::idempotent)
         /// only failures made with [`ToolError::retryable`] are.
         pub fn retry(self, retry: Retry) -> Self {

@@ -263,7 +263,7 @@ fn awaited(info: &RunInfo, message: &Message) -> Option<(Path, String)> {
             (at?, format!("the signal \"{name}\""))
         }
         Message::Connect { provider, refused } => {
-            let at = parked(&|_, on| matches!(on, Blocked::Connection { provider: wanted } if wanted == provider));
+            let at = parked(&|_, on| matches!(on, Blocked::Connection { provider: wanted, .. } if wanted == provider));
             let what = if refused.is_some() { "the refusal to connect" } else { "the connection of" };
             (at?, format!("{what} {provider}"))
         }

@@ -178,7 +178,7 @@ fn moved_by(on: &Blocked, until: Option<Timestamp>, child: Option<&str>, now: Ti
         Blocked::Key { key } => {
             format!("it continues when key `{key}` is free{}", otherwise("the wait times out"))
         }
-        Blocked::Connection { provider } => {
+        Blocked::Connection { provider, .. } => {
             format!("it continues when a person connects {provider}{}", otherwise("the call fails"))
         }
     }
@@ -249,7 +249,10 @@ mod tests {
             &waits(Blocked::Approval { tool, digest, why }),
             &["approve or deny", "`pay`", "it is dear", "denied in"],
         );
-        check(&waits(Blocked::Connection { provider: "gmail".into() }), &["connects gmail", "the call fails in 1 min"]);
+        check(
+            &waits(Blocked::Connection { provider: "gmail".into(), after: None }),
+            &["connects gmail", "the call fails in 1 min"],
+        );
         let (operation, cause) = ("it".to_owned(), DoubtCause::WorkerLost);
         let doubt = Why::InDoubt { operation, attempt: 2, cause, over_by: at, said: None };
         check(&doubt, &["attempt 2 of it at 2", "settle it", "\"it did not happen\" takes effect in 1 min"]);

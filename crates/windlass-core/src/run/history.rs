@@ -49,13 +49,13 @@ impl RecordedOp {
         matches!(&self.state, OpState::Finished { result: Err(_) }).then_some(self.last)
     }
 
-    /// Whether it waits for a connection or an approval, or has just got it.
+    /// Whether it waits for a connection or an approval before its first attempt, or has just got it.
     pub(crate) fn is_asking(&self) -> bool {
-        self.waits_for_approval() || matches!(self.state, OpState::Granted(_))
-    }
-
-    fn waits_for_approval(&self) -> bool {
-        waits_for_approval(&self.state)
+        let asks = Blocked::is_approval_or_connection;
+        match &self.state {
+            OpState::Parked { on, attempt: 0, .. } => asks(on),
+            state => matches!(state, OpState::Granted(_)),
+        }
     }
 
     /// What it waits for, if that is a person or another system.
@@ -203,7 +203,7 @@ impl History {
             Entry::Occupied(mut op) => {
                 let op = op.get_mut();
                 op.last = last;
-                if op.waits_for_approval() && !waits_for_approval(&state) {
+                if waits_for_approval(&op.state) && !waits_for_approval(&state) {
                     // The time a person took is not the call's own: its time starts here.
                     op.since = at;
                     op.begun = None;
@@ -388,7 +388,7 @@ impl History {
 
 /// Whether an operation waits for a connection or an approval.
 fn waits_for_approval(state: &OpState) -> bool {
-    matches!(state, OpState::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. })
+    matches!(state, OpState::Parked { on, .. } if on.is_approval_or_connection())
 }
 
 /// What the state says about the time of attempts.

@@ -163,8 +163,9 @@ impl Line<'_> {
     }
 
     fn output(&mut self, output: &Output) -> serde_json::Result<()> {
-        let Output { value, content, raw, commands, refs, later: _ } = output;
-        if !(content.is_empty() && raw.is_none() && commands.is_empty() && refs.is_empty()) {
+        let Output { value, content, raw, commands, refs, secrets, later: _ } = output;
+        let is_plain = content.is_empty() && raw.is_none() && commands.is_empty() && refs.is_empty();
+        if !is_plain || !secrets.is_empty() {
             return self.json(output);
         }
         self.put("{\"value\":");

@@ -8,10 +8,9 @@ use super::state::{Blocked, Park, RunState};
 use crate::admit::KeyTurn;
 use crate::id::RunId;
 use crate::path::Path;
-use crate::store::{KeyPlace, Mail, Message, Resolution};
+use crate::store::{KeyPlace, Mail, Message};
 use crate::time::Timestamp;
 use crate::tool::Output;
-use crate::tool::ToolError;
 
 use std::sync::Arc;
 
@@ -68,8 +67,8 @@ pub(crate) enum ParkAnswer {
     Result(Recorded),
     /// A decision about a call.
     Decided { granted: bool, by: String, reason: String, until: Timestamp },
-    /// A connection is established or refused.
-    Connected { refused: Option<String> },
+    /// A connection is established or refused, according to the message at this position.
+    Connected { refused: Option<String>, position: u64 },
 }
 
 /// What a park looks for in the mailbox.
@@ -225,19 +224,19 @@ impl Machine {
     /// Takes the answer to a park out of the mailbox. The mailbox forgets the message only with the commit that
     /// contains the next record of the operation that took it.
     pub(crate) fn take_answer(&mut self, query: &ParkQuery<'_>) -> Option<ParkAnswer> {
-        let Some(index) = self.mail.iter().position(|mail| answers(&mail.message, query)) else {
+        let Some(index) = self.mail.iter().position(|mail| answers(mail, query)) else {
             return self.joined_before(query);
         };
         // A connection serves every call that needs it, so its message stays.
         if let Message::Connect { .. } = self.mail[index].message {
-            let latest = self.mail.iter().rev().find(|mail| answers(&mail.message, query))?;
+            let latest = self.mail.iter().rev().find(|mail| answers(mail, query))?;
             let Message::Connect { refused, .. } = &latest.message else { return None };
-            return Some(ParkAnswer::Connected { refused: refused.clone() });
+            return Some(ParkAnswer::Connected { refused: refused.clone(), position: latest.position });
         }
         let mail = self.mail.remove(index)?;
         self.unrecorded_mail.push((query.path.clone(), mail.position));
         match mail.message {
-            Message::Resolve { resolution, .. } => Some(ParkAnswer::Result(resolved(resolution))),
+            Message::Resolve { resolution, .. } => Some(ParkAnswer::Result(resolution.into_result())),
             Message::Signal { value, .. } => {
                 let output = Output::value(Arc::unwrap_or_clone(value));
                 Some(ParkAnswer::Result(Ok(Arc::new(output))))
@@ -334,7 +333,7 @@ impl Machine {
                 self.open_parks().any(|park| matches!(park.on, Blocked::Child { run } if run == *over))
             }
             Message::Resolve { path, .. } if self.doubts.iter().any(|doubt| doubt.path == *path) => true,
-            message => self.open_parks().any(|park| answers(message, &park.query())),
+            _ => self.open_parks().any(|park| answers(mail, &park.query())),
         }
     }
 }
@@ -345,28 +344,17 @@ impl Park {
     }
 }
 
-fn answers(message: &Message, query: &ParkQuery<'_>) -> bool {
-    match (message, query.on) {
+fn answers(mail: &Mail, query: &ParkQuery<'_>) -> bool {
+    match (&mail.message, query.on) {
         (Message::Resolve { path, .. }, Blocked::Input { at, .. }) => at.as_ref().unwrap_or(query.path) == path,
         (Message::Signal { name, .. }, Blocked::Signal { name: wanted }) => name == wanted,
         (Message::Ended { run, .. }, Blocked::Child { run: wanted }) => run == wanted,
         (Message::Decide { path, digest, .. }, Blocked::Approval { digest: wanted, .. }) => {
             path == query.path && digest == wanted
         }
-        (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted }) => provider == wanted,
+        (Message::Connect { provider, .. }, Blocked::Connection { provider: wanted, after }) => {
+            provider == wanted && after.is_none_or(|after| mail.position > after)
+        }
         _ => false,
-    }
-}
-
-/// Distinguishes the answer "it timed out" from an answer that did not arrive in time.
-pub(super) const OUTSIDE_TIMED_OUT: &str = "the other side answered that it timed out";
-
-/// The result of an operation that gets this answer.
-pub(crate) fn resolved(resolution: Resolution) -> Recorded {
-    match resolution {
-        Resolution::Ok { value } => Ok(Arc::new(Output::value(value))),
-        Resolution::Err { code, message } => Err(Arc::new(ToolError::rejected(code, message))),
-        Resolution::Timeout => Err(Arc::new(ToolError::TimedOut { message: OUTSIDE_TIMED_OUT.to_owned() })),
-        Resolution::Cancelled { reason } => Err(Arc::new(ToolError::Cancelled { reason })),
     }
 }

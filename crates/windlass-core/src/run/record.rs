@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fork::Cut;
-use super::parks::OUTSIDE_TIMED_OUT;
 use super::secrets::Places;
 use super::state::Blocked;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::policy::Policy;
+use crate::store::message::OUTSIDE_TIMED_OUT;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError};
 use crate::value::diff::differences;

@@ -108,9 +108,7 @@ pub(crate) fn call_progress(op: &RecordedOp) -> (CallProgress, Option<Prepared>)
         _ if op.asked.kind != OpKind::Call => CallProgress::NotACall,
         OpState::Accepted => CallProgress::Accepted((!op.asked.unresolved).then(name)),
         OpState::Prepared => CallProgress::Prepared(name()),
-        OpState::Granted(_) | OpState::Parked { on: Blocked::Approval { .. } | Blocked::Connection { .. }, .. } => {
-            CallProgress::Asking(name())
-        }
+        _ if op.is_asking() => CallProgress::Asking(name()),
         OpState::Finished { .. } => CallProgress::Finished(name()),
         _ => CallProgress::UnderWay(name()),
     };
@@ -269,11 +267,12 @@ mod tests {
         };
         let asked = call("t", json!({}));
         let unresolved = Asked { unresolved: true, ..asked.clone() };
-        let approval = Blocked::Connection { provider: "mail".into() };
+        let connection = || Blocked::Connection { provider: "mail".into(), after: None };
         for (state, expected) in [
             (OpState::Accepted, "accepted Some(\"t\")"),
             (OpState::Prepared, "prepared t"),
-            (OpState::Parked { on: approval, until: None, attempt: 0 }, "asking t"),
+            (OpState::Parked { on: connection(), until: None, attempt: 0 }, "asking t"),
+            (OpState::Parked { on: connection(), until: None, attempt: 1 }, "under way t"),
             (OpState::Attempting { attempt: 1 }, "under way t"),
             (OpState::Finished { result: Ok(Arc::new(Output::default())) }, "finished t"),
         ] {

@@ -337,6 +337,10 @@ pub enum Blocked {
     Connection {
         /// Which.
         provider: Arc<str>,
+        /// The position of the message that reported the last connection to it. The attempt after that needed another
+        /// one, so only later messages count.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<u64>,
     },
     /// The next attempt after a failure.
     Retry,
@@ -354,6 +358,11 @@ impl Blocked {
             Self::Input { at, .. } => at.as_ref(),
             _ => None,
         }
+    }
+
+    /// Whether it waits for a person who approves a call or connects a provider.
+    pub(crate) fn is_approval_or_connection(&self) -> bool {
+        matches!(self, Self::Approval { .. } | Self::Connection { .. })
     }
 
     /// Whether a person has to act before it continues.

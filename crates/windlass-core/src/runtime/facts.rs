@@ -1,14 +1,19 @@
 //! What a run was sent and how it answered, from durable facts alone: its row, its mailbox and its journal.
 
+use std::sync::Arc;
+
 use super::Runtime;
 use super::messages::ReplyResult;
 use crate::error::Result;
 use crate::id::RunId;
+use crate::kernel::Kernel;
 use crate::path::Path;
-use crate::run::parks;
 use crate::run::record::{Event, Finished, OpKind, Record};
+use crate::run::secrets::Places;
 use crate::run::state::{Blocked, RunInfo, RunState};
 use crate::store::{Mail, Message, StoreError};
+use crate::tool::Output;
+use serde_json::Value;
 
 /// The durable facts about a run. They are read in the order in which they move: what has left the row or the mailbox
 /// by the time it is read is in the journal, which is read last. So nothing is missed while the run goes on.
@@ -30,6 +35,22 @@ impl Runtime {
             journal => journal?,
         };
         Ok(RunFacts { info, mail, journal })
+    }
+}
+
+impl Kernel {
+    /// Where the value that the operation at `path` returns contains secrets. Only calls return secrets. An operation
+    /// without a record may be one, so all of its value counts as secret.
+    pub(super) fn secrets_of(&self, journal: &[Record], path: &Path, value: &Value) -> Places {
+        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
+        let Some(asked) = asked else { return Places::whole(value) };
+        let mut output = Output::value(value.clone());
+        match self.tool_of(asked) {
+            Some(tool) if asked.kind == OpKind::Call => tool.mark_secrets(&mut output),
+            None if asked.kind == OpKind::Call => output.secrets = Places::whole(value),
+            _ => {}
+        }
+        output.secrets
     }
 }
 
@@ -64,8 +85,12 @@ impl RunFacts {
         }
         let at = key_of(journal, path);
         let first = self.mail.iter().find_map(|mail| match &mail.message {
-            Message::Resolve { path: told, generation: of, resolution } if told == at && *of == generation => {
-                Some(parks::resolved(resolution.clone()))
+            Message::Resolve { path: told, generation: of, resolution, secrets } if told == at && *of == generation => {
+                let mut first = resolution.clone().into_result();
+                if let (Ok(output), false) = (&mut first, secrets.is_empty()) {
+                    Arc::make_mut(output).secrets = secrets.clone();
+                }
+                Some(first)
             }
             _ => None,
         });

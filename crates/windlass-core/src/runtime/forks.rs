@@ -67,6 +67,10 @@ impl Runtime {
             return self.same_fork(existing, run, &at).await;
         }
         let journal = messages::current(kernel.store.journal(run, 0).await?);
+        let mut change = change;
+        if let (Some(fork::ForkChange::Outcome { result: Ok(output), .. }), Cut::At(path)) = (&mut change, &at) {
+            output.secrets = kernel.secrets_of(&journal, path, &output.value);
+        }
         let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.env.clock.now();
         let check = |asked: &Asked, args: &Value| self.check_replaced(asked, args);

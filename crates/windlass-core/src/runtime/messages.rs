@@ -14,6 +14,7 @@ use crate::policy;
 use crate::run::Registration;
 use crate::run::record::{Event, Record, Recorded};
 use crate::run::reply::Address;
+use crate::run::secrets::Places;
 use crate::run::state::{Blocked, Doubt, Park, RunInfo, RunState};
 use serde_json::Value;
 
@@ -102,12 +103,17 @@ impl Runtime {
         &self,
         info: &RunInfo,
         doubt: &Doubt,
-        settlement: Settlement,
+        mut settlement: Settlement,
         (by, reason): (&str, &str),
     ) -> Result<()> {
         let (run, generation, path, attempt) = (info.run, info.generation, &doubt.path, doubt.attempt);
-        if let Settlement::Happened(Ok(output)) = &settlement {
+        if let Settlement::Happened(Ok(output)) = &mut settlement {
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
+            let journal = current(self.kernel.store.journal(run, 0).await?);
+            let secrets = self.kernel.secrets_of(&journal, path, &output.value);
+            if !secrets.is_empty() {
+                Arc::make_mut(output).secrets = secrets;
+            }
         }
         let wait = doubt.over_by.since(self.kernel.env.clock.now());
         if matches!(settlement, Settlement::DidNotHappen) && !wait.is_zero() {
@@ -237,10 +243,16 @@ impl Runtime {
         self.until_stored(run).await;
         let is_this = |message: &Message| matches!(message, Message::Resolve { path: at, generation: of, .. } if *at == path && *of == generation);
         for _ in 0..TRIES {
-            if let Some(closed) = self.facts(run).await?.closed(generation, &path) {
+            let facts = self.facts(run).await?;
+            if let Some(closed) = facts.closed(generation, &path) {
                 return Ok(closed);
             }
-            let message = Message::Resolve { path: path.clone(), generation, resolution: resolution.clone() };
+            let secrets = match &resolution {
+                Resolution::Ok { value } => self.kernel.secrets_of(facts.generation(generation), &path, value),
+                _ => Places::default(),
+            };
+            let resolution = resolution.clone();
+            let message = Message::Resolve { path: path.clone(), generation, resolution, secrets };
             let dedupe = format!("resolve {generation} {path}");
             match self.post(run, message, Some(dedupe.into())).await {
                 Ok(()) if self.came_too_late(run, is_this).await? => {
@@ -342,7 +354,8 @@ impl Runtime {
 
     /// Like [`connect`](Runtime::connect), with a key: a run gets only one message with the same key.
     pub async fn connect_under(&self, key: Option<&str>, provider: &str, refused: Option<&str>) -> Result<usize> {
-        let waits = |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted } if **wanted == *provider);
+        let waits =
+            |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted, .. } if **wanted == *provider);
         let mut notified = 0;
         let mut after = None;
         loop {
@@ -367,7 +380,7 @@ impl Runtime {
     pub async fn connections_wanted(&self) -> Result<BTreeMap<Arc<str>, Vec<RunId>>> {
         let mut wanted: BTreeMap<Arc<str>, Vec<RunId>> = BTreeMap::new();
         for item in self.inbox().await? {
-            if let Blocked::Connection { provider } = &item.park.on {
+            if let Blocked::Connection { provider, .. } = &item.park.on {
                 let runs = wanted.entry(provider.clone()).or_default();
                 if !runs.contains(&item.run) {
                     runs.push(item.run);

@@ -11,7 +11,7 @@ mod damage;
 mod keys;
 mod lists;
 mod memory;
-mod message;
+pub(crate) mod message;
 mod retention;
 
 use futures_util::future::BoxFuture;

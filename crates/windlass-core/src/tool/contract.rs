@@ -218,6 +218,17 @@ impl Contract {
         }
     }
 
+    /// Like [`secret_places`](Self::secret_places), for an output value.
+    pub(crate) fn output_secrets(&self, value: &Value) -> Places {
+        match &self.output {
+            Some(schema) if schema.secrets => match schema.fits(value) {
+                Some(true) => Secrets { root: &schema.json }.find(value, &[&schema.json]),
+                _ => Places::whole(value),
+            },
+            _ => Places::default(),
+        }
+    }
+
     /// Validates arguments.
     ///
     /// # Errors

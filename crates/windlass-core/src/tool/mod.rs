@@ -43,8 +43,8 @@ pub use model_name::{called, model_name};
 pub use near::nearest;
 pub use output::{Content, IntoOutput, Output, Reply};
 pub(crate) use output::{LaterReply, from_output, to_output};
-pub use projection::IntoContent;
 use projection::Projector;
+pub use projection::{IntoContent, READ_OUTPUT, READ_OUTPUT_ID, parse_output_uri};
 pub(crate) use secrets::HIDDEN;
 pub use source::{Source, SourceFailure};
 pub use spec::{Concurrency, Effect, ToolSpec};
@@ -285,10 +285,18 @@ impl Tool {
         self.contract.schemas(&self.spec)
     }
 
-    /// A line for people about a call of this tool, in the language closest to the locale; `None` if the tool has no
-    /// such line or its schemas could not be loaded.
+    /// A line for people about a call of this tool, in the language closest to the locale: by the tool's template, or
+    /// made of its title. `None` if the template needs a schema that could not be loaded.
     pub fn narrate(&self, locale: &str, phase: narrate::Phase, args: &Value) -> Option<String> {
-        self.spec.about.narration.line(locale, phase, args, self.contract().ok()?)
+        let about = &self.spec.about;
+        let contract = self.contract().ok();
+        if !about.narration.is_empty()
+            && let Some(line) = about.narration.line(locale, phase, args, contract?)
+        {
+            return Some(line);
+        }
+        let title = about.title.clone().unwrap_or_else(|| narrate::title_of(&self.spec.name));
+        Some(narrate::default_line(&title, locale, phase, (args, contract)))
     }
 
     /// Whether the body is made of durable operations.

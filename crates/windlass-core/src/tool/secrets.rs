@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::Output;
 use crate::limits::VALUE_DEPTH;
 use crate::run::secrets::Places;
 
@@ -130,6 +131,16 @@ impl super::Tool {
     /// Like [`secret_places`](Self::secret_places), but does not load a schema that has not been needed before.
     pub(crate) fn secret_places_if_compiled(&self, args: &Value) -> Places {
         self.contract.if_compiled().map_or_else(|| Places::whole(args), |contract| contract.secret_places(args))
+    }
+
+    /// Marks the secrets in the value of an output of this tool. If its schemas cannot be loaded, all of it counts as
+    /// one.
+    pub(crate) fn mark_secrets(&self, output: &mut Output) {
+        let value = &output.value;
+        let places = self.contract().map_or_else(|_| Places::whole(value), |contract| contract.output_secrets(value));
+        if !places.is_empty() {
+            output.secrets = places;
+        }
     }
 
     /// Whether its arguments may contain secrets.

@@ -14,6 +14,7 @@ pub use snapshot::Snapshot;
 use super::contract::BadSchema;
 use super::layers::{Layer, LayerRegistry, LayerStack, LayerTools, Layers, NoLayer};
 use super::listing::Catalog;
+use super::projection::{READ_OUTPUT, READ_OUTPUT_ID};
 use super::source::{MountedSource, Source, SourceFailure};
 use super::spec::{Approval, BadKeyExpression, Concurrency, Effect, ToolSpec};
 use super::{Tool, ToolError};
@@ -92,6 +93,8 @@ pub(super) struct ToolTable {
     only: Option<FxHashSet<Arc<str>>>,
     /// Finds tools that no table lists.
     source: Option<Arc<MountedSource>>,
+    /// Whether it has the standard tool that reads on in a cut output.
+    has_reader: bool,
 }
 
 /// What a layer has under a name.
@@ -116,6 +119,7 @@ impl ToolTable {
         for id in ids(&tool) {
             self.by_id.insert(id.clone(), tool.clone());
         }
+        self.has_reader |= is_reader(&tool);
         self.by_name.insert(name, ToolSlot::Present(tool));
         Ok(old)
     }
@@ -161,11 +165,16 @@ impl ToolTable {
 
     fn remove(&mut self, name: &str) -> Option<Arc<Tool>> {
         let Some(ToolSlot::Present(tool)) = self.by_name.remove(name) else { return None };
+        self.has_reader &= !is_reader(&tool);
         for id in ids(&tool) {
             self.by_id.remove(id);
         }
         Some(tool)
     }
+}
+
+fn is_reader(tool: &Tool) -> bool {
+    *tool.spec().name == *READ_OUTPUT && tool.spec().id.as_str() == READ_OUTPUT_ID
 }
 
 pub(super) fn ids(tool: &Tool) -> impl Iterator<Item = &ToolId> {
@@ -404,6 +413,13 @@ impl Toolbox {
     /// The tool that a recorded call uses: by its recorded id, in its recorded layers.
     pub fn recorded(&self, id: &str, layers: &Layers) -> Option<Arc<Tool>> {
         if layers.is_empty() { self.by_id(id) } else { self.scope(layers).ok()?.by_id(id) }
+    }
+
+    /// Whether a call that was recorded with these layers could have been followed by one of the standard tool that
+    /// reads on in a cut output.
+    pub(crate) fn has_reader(&self, layers: &Layers) -> bool {
+        let scope = if layers.is_empty() { Ok(self.clone()) } else { self.scope(layers) };
+        scope.is_ok_and(|scope| scope.snapshot().has_reader())
     }
 
     /// Every visible tool that is listed, sorted by name. [`catalog`](Toolbox::catalog) also says which sources failed.

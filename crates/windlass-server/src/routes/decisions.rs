@@ -113,7 +113,7 @@ impl Decider {
         self.identity.may_act_on_all()?;
         let (_, item) = self.find(id).await?;
         if let Some(ItemCause::Park(awaited)) = item.map(|item| item.cause)
-            && let windlass::inbox::Blocked::Connection { provider } = &awaited.park.on
+            && let windlass::inbox::Blocked::Connection { provider, .. } = &awaited.park.on
         {
             self.app.windlass.runtime().connect_under(self.key.as_deref(), provider, refused).await?;
             return Ok(());
@@ -174,7 +174,8 @@ pub(super) fn resolution(request: AnswerRequest, by: &str) -> ApiResult<Resoluti
     Ok(match (request.value, request.error, request.cancelled) {
         (Some(value), None, false) => Resolution::Ok { value },
         (None, Some(error), false) => {
-            Resolution::Err { code: error.code.unwrap_or_else(|| "failed".to_owned()), message: error.message }
+            let code = error.code.unwrap_or_else(|| "failed".to_owned());
+            Resolution::Err { code, message: error.message, data: error.data.map(Box::new) }
         }
         (None, None, true) => Resolution::Cancelled { reason: format!("cancelled by {by}") },
         _ => return Err(Refusal::invalid("an answer must have exactly one of `value`, `error` and `cancelled: true`")),
@@ -188,7 +189,7 @@ pub(super) fn check_resolved(resolved: ReplyResult, answer: &Resolution, keyed: 
         ReplyResult::Already(first) if keyed && is_same(&first, answer) => Ok(()),
         ReplyResult::Already(first) => {
             let first = match &first {
-                Ok(output) => serde_json::json!({"value": output.value}),
+                Ok(output) => serde_json::json!({"value": output.without_secrets().value}),
                 Err(error) => serde_json::json!({"error": failure(error)}),
             };
             let detail = "the input was answered before, and the first answer counts; it is in `first_answer`";
@@ -202,14 +203,11 @@ pub(super) fn check_resolved(resolved: ReplyResult, answer: &Resolution, keyed: 
 }
 
 fn is_same(first: &windlass::run::record::Recorded, answer: &Resolution) -> bool {
-    match (first, answer) {
-        (Ok(output), Resolution::Ok { value }) => output.value == *value,
-        (Err(error), Resolution::Err { code, message }) => {
-            let ToolError::Failed { message: first, code: Some(first_code), .. } = &**error else { return false };
-            first == message && first_code == code
-        }
-        (Err(error), Resolution::Cancelled { reason }) => {
-            matches!(&**error, ToolError::Cancelled { reason: first } if first == reason)
+    match (first, answer.clone().into_result()) {
+        (Ok(first), Ok(answer)) => first.value == answer.value,
+        (Err(first), Err(answer)) => {
+            let json = |error: &ToolError| serde_json::to_value(error).ok();
+            json(first) == json(&answer)
         }
         _ => false,
     }

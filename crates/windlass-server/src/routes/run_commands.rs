@@ -38,10 +38,10 @@ pub(super) fn reason(given: Option<String>) -> ApiResult<String> {
 
 /// An error that a client supplies.
 pub(super) fn tool_error(error: ErrorRequest) -> ToolError {
-    match error.code {
-        Some(code) => ToolError::rejected(code, error.message),
-        None => ToolError::failed(error.message),
-    }
+    let ErrorRequest { code, message, data } = error;
+    let failed = ToolError::failed(message);
+    let failed = if let Some(code) = code { failed.with_code(code) } else { failed };
+    if let Some(data) = data { failed.with_data(data) } else { failed }
 }
 
 /// Cancel a run

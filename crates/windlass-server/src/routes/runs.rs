@@ -20,7 +20,9 @@ use crate::extract::{PathParam, Query, RunParam, run_id};
 use crate::refusal::{ApiResult, Refusal};
 use crate::response::ok;
 use crate::show;
-use crate::wire::{Accepted, Comparison, Explanation, JournalPage, OutcomeResponse, Run, RunPage, RunState, Trace};
+use crate::wire::{
+    Accepted, Comparison, Explanation, JournalPage, OutcomeResponse, OutputPage, Run, RunPage, RunState, Trace,
+};
 
 /// Most runs that are read for one page: a filter that matches few of them must not delay other requests.
 const MAX_SCANNED: usize = 2_000;
@@ -315,6 +317,49 @@ pub(super) async fn outcome(
         }
         Some(Err(error)) => Err(error.into()),
     }
+}
+
+/// Most bytes of an output in one response.
+const OUTPUT_BYTES: u64 = 1 << 20;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OutputQuery {
+    /// Path of the call in the run; `/` by default.
+    path: Option<String>,
+    /// Byte to begin at; 0 by default.
+    #[param(maximum = 9_007_199_254_740_991u64)]
+    offset: Option<u64>,
+    /// Most bytes of text; 1,048,576 by default.
+    #[param(minimum = 1, maximum = 1_048_576)]
+    limit: Option<u64>,
+    /// For a token without the scope `read`: `access` of the response to its own call.
+    access: Option<String>,
+}
+
+/// Read the text of an output, or a part of it
+///
+/// The text is the value (a string as it is, anything else as JSON) and the text blocks, each on a new line. Needs the
+/// scope `read`, or the `access` value of the 202 response to an own call.
+#[utoipa::path(get, path = "/v1/runs/{run}/output", tag = "runs",
+    params(("run" = String, Path, format = "uuid"), OutputQuery),
+    responses((status = 200, description = "A page of the text", body = OutputPage)))]
+pub(super) async fn output(
+    State(app): State<Shared>,
+    reader: RunReader,
+    RunParam(run): RunParam,
+    Query(query): Query<OutputQuery>,
+) -> ApiResult {
+    reader.may_read(&app, run, query.access.as_deref())?;
+    let path = query.path.as_deref().unwrap_or("/").parse::<windlass::Path>();
+    let path = path.map_err(|error| Refusal::bad_request("bad_query", format!("query: `path`: {error}")))?;
+    let limit = page_size(Some(query.limit.unwrap_or(OUTPUT_BYTES)), OUTPUT_BYTES)?;
+    let offset = query.offset.unwrap_or(0);
+    let from = usize::try_from(offset).unwrap_or(usize::MAX);
+    let page = app.windlass.runtime().read_output(run, &path, from, limit).await?;
+    let (next_offset, total_bytes) = (page.next_offset.map(|next| next as u64), page.total as u64);
+    Ok(ok(&OutputPage { run, path, text: page.text, offset, next_offset, total_bytes }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -78,7 +78,7 @@ fn waiting_for(blocked: &Blocked) -> WaitingFor {
         Blocked::Approval { tool, digest, why } => {
             WaitingFor::Approval { tool: tool.to_string(), digest: digest.clone(), why: why.clone() }
         }
-        Blocked::Connection { provider } => WaitingFor::Connection { provider: provider.to_string() },
+        Blocked::Connection { provider, .. } => WaitingFor::Connection { provider: provider.to_string() },
         Blocked::Retry => WaitingFor::Retry,
         Blocked::Key { key } => WaitingFor::Key { key: key.to_string() },
         _ => WaitingFor::Unknown,

@@ -152,7 +152,7 @@ impl Item {
                 let why = match &park.on {
                     Blocked::Approval { why, .. } => why.clone(),
                     Blocked::Input { name, .. } => name.to_string(),
-                    Blocked::Connection { provider } => provider.to_string(),
+                    Blocked::Connection { provider, .. } => provider.to_string(),
                     _ => String::new(),
                 };
                 let key = awaited.key.clone().filter(|_| with_keys);

@@ -14,8 +14,9 @@ pub(crate) fn failure(error: &ToolError) -> wire::Failure {
         ToolError::InvalidArguments { violations } => violations.iter().map(violation).collect(),
         _ => Vec::new(),
     };
-    let code = error.code().map(str::to_owned);
-    wire::Failure { kind: public.kind, message: public.message, code, violations, retryable: public.retryable }
+    let data = public.data.map(|data| *data);
+    let (kind, message, code, retryable) = (public.kind, public.message, public.code, public.retryable);
+    wire::Failure { kind, message, code, data, violations, retryable }
 }
 
 pub(crate) fn violation(violation: &windlass::tool::Violation) -> wire::Violation {
@@ -23,6 +24,12 @@ pub(crate) fn violation(violation: &windlass::tool::Violation) -> wire::Violatio
 }
 
 pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
+    let mut outcome = outcome;
+    if let Ok(output) = &mut outcome.result
+        && let Cow::Owned(clean) = output.without_secrets()
+    {
+        *output = Arc::new(clean);
+    }
     let shown = match outcome.shown() {
         Cow::Owned(shown) if outcome.value().is_some_and(|value| *value != shown) => Some(shown),
         _ => None,

@@ -130,6 +130,25 @@ pub struct Accepted {
     pub access: Option<String>,
 }
 
+/// A page of the text of an output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OutputPage {
+    /// Id of the run.
+    #[schema(value_type = String, format = "uuid")]
+    pub run: RunId,
+    /// Path of the call in its run.
+    #[schema(value_type = String, example = "/")]
+    pub path: Path,
+    /// Text of this page.
+    pub text: String,
+    /// Byte that the page begins at.
+    pub offset: u64,
+    /// Byte that the next page begins at; `null` at the end.
+    pub next_offset: Option<u64>,
+    /// Bytes of the whole text.
+    pub total_bytes: u64,
+}
+
 /// The outcome of one call: either `value` or `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Outcome {
@@ -177,6 +196,10 @@ pub struct Failure {
     /// Short name for programs, if the tool gave one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// What else the tool reported, if anything. A value of more than 4 KiB is its text without the middle.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub data: Option<Value>,
     /// Violations of the input schema.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<Violation>,
@@ -203,6 +226,10 @@ pub struct ErrorRequest {
     pub code: Option<String>,
     /// One sentence for people and models.
     pub message: String,
+    /// What else there is to report, at most 4 KiB of JSON; longer values are shortened.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub data: Option<Value>,
 }
 
 /// Durations of a call, in milliseconds.

@@ -23,7 +23,7 @@ pub use artifact::ArtifactResponse;
 pub use blocked::{Doubt, Explanation, Hold, HoldReason, Move, MoveReason, Park, WaitingFor};
 pub use call::{
     Accepted, BatchCall, BatchRequest, BatchResponse, CallRequest, CallResponse, ErrorRequest, Failure, Outcome,
-    OutcomeResponse, Times, Violation,
+    OutcomeResponse, OutputPage, Times, Violation,
 };
 pub use client::{ClientCall, ClientRequest, ClientResponse, ClientTool};
 pub use event::{Activity, End, EndReason, EventPage};

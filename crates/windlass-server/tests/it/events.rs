@@ -221,7 +221,7 @@ async fn e05_the_end_of_a_call_and_of_a_run_carry_the_value_or_the_error() {
     let events = world.client.events(&format!("/v1/runs/{run}/events"), &[]).await.rest().await;
     let data = &events.iter().find(|event| event.name == "run_finished").unwrap().data;
     let text = data["value"].as_str().unwrap();
-    assert!(text.len() < bytes && text.contains("read on with read_output"), "{} bytes", text.len());
+    assert!(text.len() < bytes && text.contains("read on with GET /v1/runs/"), "{} bytes", text.len());
     assert_eq!(data["shortened"], true);
 }
 

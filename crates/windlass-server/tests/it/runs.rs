@@ -17,7 +17,7 @@ async fn w12_a_run_explains_why_it_does_not_continue() {
     assert_eq!((&why["moves"][0]["why"], &why["moves"][0]["on"]["kind"]), (&json!("waits"), &json!("input")));
     assert!(why["moves"][0]["since"].as_str().unwrap().ends_with('Z'), "{why}");
     let unknown = "01900000-0000-7000-8000-000000000000";
-    for path in ["", "/outcome", "/events", "/journal", "/trace", "/explain", "/export"] {
+    for path in ["", "/outcome", "/output", "/events", "/journal", "/trace", "/explain", "/export"] {
         world.client.get(&format!("/v1/runs/{unknown}{path}")).await.refused(404, "not_found");
         world.client.get(&format!("/v1/runs/7{path}")).await.refused(400, "bad_run_id");
     }

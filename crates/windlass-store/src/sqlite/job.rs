@@ -353,6 +353,10 @@ impl Write {
                     Message::Settle { path, attempt, .. } => Some((path.clone(), *attempt)),
                     _ => None,
                 };
+                let message = match message.has_secrets() {
+                    true => seal::seal_message(keys, run, &message)?,
+                    false => message,
+                };
                 let text = encode_message(&message)?;
                 self.mail.push(PendingMessage { run, settles, dedupe, text });
             }

@@ -193,7 +193,14 @@ impl Readers {
             let id = find(connection, run)?;
             let view = connection.transaction()?;
             check_mailbox(&view, id)?;
-            mail(&view, id, signed(after))
+            let (mail, closed) = mail(&view, (&self.keys, run, id), signed(after))?;
+            match closed {
+                None => Ok(mail),
+                Some(closed) => {
+                    let why = closed.sentence(&self.keys);
+                    Err(ReadError::Refused(StoreError::Sealed { run, why }))
+                }
+            }
         })
     }
 
@@ -407,8 +414,11 @@ fn contents(
     let row = rows.next()?.ok_or(ReadError::Broken(tail.position))?;
     let base = row.get::<_, i64>(1)?.unsigned_abs();
     let read = || -> Result<Option<(UnsealedRecords, u64, Vec<Mail>)>, ReadError> {
-        let Some(found) = records(view, (keys, run, id), tail, base, usize::MAX)? else { return Ok(None) };
-        Ok(Some((found, check_mailbox(view, id)?, mail(view, id, 0)?)))
+        let Some(mut found) = records(view, (keys, run, id), tail, base, usize::MAX)? else { return Ok(None) };
+        let mailed = check_mailbox(view, id)?;
+        let (mail, closed) = mail(view, (keys, run, id), 0)?;
+        found.closed = found.closed.or(closed);
+        Ok(Some((found, mailed, mail)))
     };
     let (found, mailed, mail, damaged) = match read() {
         Ok(None) => return Ok(None),
@@ -453,10 +463,15 @@ fn check_mailbox(view: &Connection, id: i64) -> Result<u64, ReadError> {
     Err(log::damaged(format!("its mailbox has {count} of {last} messages")))
 }
 
-fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadError> {
+/// Also says why a secret could not be unsealed, if that is so.
+fn mail(
+    connection: &Connection,
+    (keys, run, id): (&SealingKeys, RunId, i64),
+    after: i64,
+) -> Result<(Vec<Mail>, Option<UnsealError>), ReadError> {
     let mut statement = connection.prepare_cached(MAIL)?;
     let mut rows = statement.query([id, after])?;
-    let mut mail = Vec::new();
+    let (mut mail, mut closed) = (Vec::new(), None);
     while let Some(row) = rows.next()? {
         let position: i64 = row.get(1)?;
         let damaged = || log::damaged(format!("its message {position}"));
@@ -464,10 +479,11 @@ fn mail(connection: &Connection, id: i64, after: i64) -> Result<Vec<Mail>, ReadE
             return Err(damaged());
         }
         let message = decode_line(connection, text(row, 3)?);
-        let message = message.map_err(|error| if error.damage(None).is_some() { damaged() } else { error })?;
+        let mut message = message.map_err(|error| if error.damage(None).is_some() { damaged() } else { error })?;
+        closed = closed.or(seal::open_message(keys, run, &mut message).err());
         mail.push(Mail { position: position.unsigned_abs(), message });
     }
-    Ok(mail)
+    Ok((mail, closed))
 }
 
 /// The info of a run whose row is damaged.

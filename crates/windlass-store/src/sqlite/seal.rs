@@ -17,7 +17,7 @@ use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
 use serde_json::Value;
 use windlass_core::run::record::Record;
 use windlass_core::run::secrets::Order;
-use windlass_core::store::StoreError;
+use windlass_core::store::{Message, StoreError};
 use windlass_core::{Path, RunId};
 
 use super::read::decode;
@@ -53,17 +53,18 @@ impl UnsealError {
 
 /// The record with its secrets sealed.
 pub(super) fn seal(keys: &SealingKeys, run: RunId, record: &Record) -> Result<Record, StoreError> {
-    let unusable = |error: io::Error| {
-        let file = keys.path().display();
-        StoreError::Unavailable(format!("the key for secrets in {file} cannot be read or created: {error}"))
-    };
-    let key = keys.current().map_err(unusable)?;
+    let key = keys.current().map_err(|error| unusable(keys, &error))?;
     let mut sealed = record.clone();
     sealed.change_secrets(Order::Forth, |location, value| {
         *value = Value::String(seal_value(&key, &associated_data(run, &record.path, location), value)?);
         Ok(())
     })?;
     Ok(sealed)
+}
+
+fn unusable(keys: &SealingKeys, error: &io::Error) -> StoreError {
+    let file = keys.path().display();
+    StoreError::Unavailable(format!("the key for secrets in {file} cannot be read or created: {error}"))
 }
 
 /// Unseals the secrets of a record that was read. If it fails, some of them stay sealed.
@@ -76,6 +77,33 @@ pub(super) fn open(keys: &SealingKeys, run: RunId, record: &mut Record) -> Resul
         *value = unseal(keys, &associated_data(run, &path, location), value)?;
         Ok(())
     })
+}
+
+/// The message with its secrets sealed.
+pub(super) fn seal_message(keys: &SealingKeys, run: RunId, message: &Message) -> Result<Message, StoreError> {
+    let key = keys.current().map_err(|error| unusable(keys, &error))?;
+    let mut sealed = message.clone();
+    sealed.change_secrets(Order::Forth, |location, value| {
+        *value = Value::String(seal_value(&key, &associated_data(run, &Path::root(), &mailed(location)), value)?);
+        Ok(())
+    })?;
+    Ok(sealed)
+}
+
+/// Unseals the secrets of a message that was read.
+pub(super) fn open_message(keys: &SealingKeys, run: RunId, message: &mut Message) -> Result<(), UnsealError> {
+    if !message.has_secrets() {
+        return Ok(());
+    }
+    message.change_secrets(Order::Back, |location, value| {
+        *value = unseal(keys, &associated_data(run, &Path::root(), &mailed(location)), value)?;
+        Ok(())
+    })
+}
+
+/// The location of a value of a message. No record has a location like it.
+fn mailed(location: &str) -> String {
+    format!("mail/{location}")
 }
 
 /// The ids of the keys that unseal a record.

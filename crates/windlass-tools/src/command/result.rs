@@ -1,5 +1,6 @@
 //! Turns the output of a command into a value.
 
+use serde::Deserialize;
 use serde_json::Value;
 use windlass::tool::Reconciled;
 use windlass::{Effect, ToolError, ToolResult};
@@ -36,6 +37,9 @@ pub(super) fn value(command: &Command, end: &CommandEnd, effect: Effect) -> Tool
         }
         (None, Err(signal)) => (of_signal(signal), format!("was ended by {}", signal_name(signal))),
     };
+    if let Some(said) = SaidError::of(command, end).filter(|_| exit.is_known_failure()) {
+        return Err(said.error(exit));
+    }
     let tail = end.stderr_tail.trim();
     let mut message = if tail.is_empty() { format!("`{name}` {how}") } else { format!("`{name}` {how}: {tail}") };
     if exit != Exit::Ok && end.stopped.is_none() {
@@ -50,10 +54,68 @@ pub(super) fn value(command: &Command, end: &CommandEnd, effect: Effect) -> Tool
             end.printed, command.max_output
         )));
     }
-    let text = String::from_utf8_lossy(&end.stdout);
-    let text = command.redact.as_ref().map_or_else(|| text.to_string(), |redact| redact(&text));
-    read(command.output, &text)
+    read(command.output, &printed(command, end))
         .map_err(|problem| ToolError::failed(format!("`{name}` {how}, but its output is not JSON: {problem}")))
+}
+
+/// The standard output, without secrets.
+fn printed(command: &Command, end: &CommandEnd) -> String {
+    let text = String::from_utf8_lossy(&end.stdout);
+    command.redact.as_ref().map_or_else(|| text.to_string(), |redact| redact(&text))
+}
+
+/// What a command that fails may print to standard output: `{"error": {"message", "code"?, "data"?}}` or
+/// `{"error": {"connection": PROVIDER}}`. Anything else it prints is ignored, as the output of a failed command is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaidError {
+    error: SaidDetails,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SaidDetails {
+    Connection(NeededConnection),
+    Failure(SaidFailure),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NeededConnection {
+    connection: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaidFailure {
+    message: String,
+    code: Option<String>,
+    data: Option<Value>,
+}
+
+impl SaidError {
+    fn of(command: &Command, end: &CommandEnd) -> Option<Self> {
+        let is_whole = end.printed == end.stdout.len() as u64;
+        is_whole.then(|| serde_json::from_str(&printed(command, end)).ok()).flatten()
+    }
+
+    /// The exit code decides about the kind.
+    fn error(self, exit: Exit) -> ToolError {
+        let SaidFailure { message, code, data } = match self.error {
+            SaidDetails::Connection(NeededConnection { connection }) => {
+                return ToolError::connection_required(connection);
+            }
+            SaidDetails::Failure(failure) => failure,
+        };
+        let mut error = exit.error(message.clone()).unwrap_or_else(|| ToolError::failed(message));
+        if let Some(code) = code {
+            error = error.with_code(code);
+        }
+        if let Some(data) = data {
+            error = error.with_data(data);
+        }
+        error
+    }
 }
 
 /// A hint for a failure that looks as if the sandbox caused it. The cause may be another: a command gets the same error
@@ -205,6 +267,39 @@ mod tests {
             let error = value(&command(Output::Auto), &end("", death), Effect::Once).unwrap_err();
             assert!(error.kind() == "in_doubt" && error.to_string().contains("SIGKILL"), "{error}");
         }
+    }
+
+    #[test]
+    fn e29_a_failing_command_prints_its_error_as_json() {
+        let mut own = command(Output::Auto);
+        own.redact = Some(std::sync::Arc::new(|text: &str| text.replace("hunter2", "***")));
+        let failed = |text: &str, code| value(&own, &end(text, code), Effect::Once).unwrap_err();
+        let said =
+            r#"{"error": {"message": "sold out hunter2", "code": "sold_out", "data": {"left": ["hunter2", 0]}}}"#;
+        let error = failed(said, Ok(3));
+        assert_eq!(error.to_string(), "failed: sold out ***");
+        assert_eq!((error.code(), error.data()), (Some("sold_out"), Some(&json!({"left": ["***", 0]}))));
+        assert!(matches!(failed(said, Ok(75)), ToolError::Failed { retry: windlass::tool::Retryable::Yes, .. }));
+        let denied = failed(said, Ok(77));
+        assert_eq!((denied.to_string().as_str(), denied.data()), ("denied: sold out ***", None));
+        for other in ["", "{}", r#"{"error": "no"}"#, r#"{"error": {"message": "m", "cod": 1}}"#, r#"{"error": {}}"#] {
+            let error = failed(other, Ok(3));
+            assert!(error.to_string().ends_with("code 3: oops") && error.data().is_none(), "{other}: {error}");
+        }
+        assert_eq!(value(&own, &end(said, Ok(0)), Effect::Once).unwrap()["error"]["code"], "sold_out", "it succeeded");
+        assert_eq!(failed(said, Err(9)).kind(), "in_doubt", "a killed command does not vouch for what it printed");
+        let cut = CommandEnd { printed: 999, ..end(said, Ok(3)) };
+        assert_eq!(value(&own, &cut, Effect::Once).unwrap_err().data(), None, "part of an output is no error");
+    }
+
+    #[test]
+    fn e06_a_failing_command_names_the_connection_it_needs() {
+        let said = r#"{"error": {"connection": "github"}}"#;
+        for code in [1, 69, 77] {
+            let error = value(&command(Output::Auto), &end(said, Ok(code)), Effect::Once).unwrap_err();
+            assert!(matches!(error, ToolError::ConnectionRequired { provider } if provider == "github"));
+        }
+        assert_eq!(value(&command(Output::Auto), &end(said, Err(9)), Effect::Once).unwrap_err().kind(), "in_doubt");
     }
 
     #[test]

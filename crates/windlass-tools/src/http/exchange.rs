@@ -21,11 +21,13 @@ pub(crate) struct Exchange {
     pub(crate) key_header: HeaderName,
     /// Headers of the response that are part of the result.
     pub(crate) shown: Vec<HeaderName>,
+    /// The provider that has to be connected if the server answers 401.
+    pub(crate) unauthorized: Option<String>,
 }
 
 impl Default for Exchange {
     fn default() -> Self {
-        Self { key_header: HeaderName::from_static("idempotency-key"), shown: Vec::new() }
+        Self { key_header: HeaderName::from_static("idempotency-key"), shown: Vec::new(), unauthorized: None }
     }
 }
 
@@ -40,7 +42,7 @@ pub(crate) async fn exchange(
     let method = outgoing.method.clone();
     let response = send(client, call, outgoing, how).await.map_err(|error| no_response(&error, call.effect()));
     let result = match response {
-        Ok(response) => match failure(&method, &response, call.effect()) {
+        Ok(response) => match failure(&method, &response, how, call.effect()) {
             Some(error) => Err(error),
             None => output(call, &method, &response, how, seen).await.map_err(|error| not_stored(error, call.effect())),
         },
@@ -94,21 +96,32 @@ fn not_stored(error: ToolError, effect: Effect) -> ToolError {
     }
 }
 
-fn failure(method: &Method, response: &Response, effect: Effect) -> Option<ToolError> {
+fn failure(method: &Method, response: &Response, how: &Exchange, effect: Effect) -> Option<ToolError> {
     if response.status.is_success() {
         return None;
+    }
+    if let (401, Some(provider)) = (response.status.as_u16(), &how.unauthorized) {
+        return Some(ToolError::connection_required(provider));
     }
     let text = String::from_utf8_lossy(&response.body);
     let excerpt: String = text.trim().chars().take(EXCERPT).collect();
     let detail = if excerpt.is_empty() { String::new() } else { format!(": {excerpt}") };
     let message = format!("{method} {} answered {}{detail}", response.url.without_query(), response.status);
-    status::error_of(response.status, effect, status::delay_of(&response.headers, SystemTime::now()), message)
+    let delay = status::delay_of(&response.headers, SystemTime::now());
+    let error = status::error_of(response.status, effect, delay, message)?;
+    Some(match json_of(response) {
+        Some(body) => error.with_data(body),
+        None => error,
+    })
 }
 
 fn redacted(error: ToolError, seen: &Redactor) -> ToolError {
     let clean = |text: String| seen.redact(&text).into_owned();
     match error {
-        ToolError::Failed { message, retry, code } => ToolError::Failed { message: clean(message), retry, code },
+        ToolError::Failed { message, retry, code, mut data } => {
+            data.iter_mut().for_each(|data| seen.redact_value(data));
+            ToolError::Failed { message: clean(message), retry, code, data }
+        }
         ToolError::Denied { reason } => ToolError::Denied { reason: clean(reason) },
         ToolError::InDoubt { reason } => ToolError::InDoubt { reason: clean(reason) },
         ToolError::Unavailable { message } => ToolError::Unavailable { message: clean(message) },

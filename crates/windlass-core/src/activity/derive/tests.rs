@@ -245,5 +245,5 @@ fn e05_the_end_of_a_call_carries_its_value_within_the_output_budget() {
     let Happening::CallFinished { value: Some(Value::String(text)), shortened: true, .. } = &said[2].what else {
         panic!("{said:?}")
     };
-    assert!(text.len() <= crate::limits::OUTPUT_BUDGET && text.contains("read_output"), "{}", text.len());
+    assert!(text.len() <= crate::limits::OUTPUT_BUDGET && text.contains("windlass runs output"), "{}", text.len());
 }

@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::{ToolSlot, ToolTable, ids};
+use super::{ToolSlot, ToolTable, ids, is_reader};
 use crate::call::ToolRef;
 use crate::tool::Tool;
 use crate::tool::layers::LayerTools;
+use crate::tool::projection::READ_OUTPUT;
 use crate::tool::source::SourceFailure;
 
 /// The visible tools of a toolbox at one moment. A batch resolves all its calls in one snapshot.
@@ -72,6 +73,12 @@ impl Snapshot {
             None if self.has_sources() => self.found(&ToolRef::Id(id.into())),
             None => None,
         }
+    }
+
+    /// Whether the standard tool that reads on in a cut output is visible.
+    pub(crate) fn has_reader(&self) -> bool {
+        let is_visible = || matches!(self.listed(READ_OUTPUT), Visible::Tool(tool) if is_reader(tool));
+        self.tables.iter().any(|table| table.has_reader) && is_visible()
     }
 
     fn has_sources(&self) -> bool {
