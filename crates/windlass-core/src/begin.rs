@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::attribution::Attribution;
 use crate::call::batch::Batch;
 use crate::call::child::CallFuture;
 use crate::call::operation::{Operation, RecordState};
@@ -12,12 +13,12 @@ use crate::error::{Error, Result};
 use crate::id::RunId;
 use crate::kernel::Kernel;
 use crate::path::Path;
-use crate::run::Run;
 use crate::run::drive::{Drive, Root};
 use crate::run::machine::Machine;
 use crate::run::record::{Asked, Event, OpKind, OpOutcome};
+use crate::run::{Belongs, Run};
 use crate::runtime::{Start, Work};
-use crate::store::Creation;
+use crate::store::{Creation, Turn};
 use crate::tool::projection::ModelView;
 use crate::tool::{Effect, Layers, Toolbox};
 
@@ -32,9 +33,13 @@ impl Kernel {
         }
         let base = (self.env.clock.now(), self.env.clock.ticks());
         let id = self.env.mint.run(base.0);
-        let (key, session) = (how.key.clone(), how.session.clone());
-        let creation = Creation { tool, at: base.0, worker: self.lease.worker, key, session, ..Creation::default() };
-        Ok(Run::new(self.clone(), id, base, (how.session.clone(), false), Machine::create(id, creation)))
+        let belongs = Belongs {
+            session: how.session.clone(),
+            is_turn: false,
+            attribution: Attribution::shared(how.principal.as_ref(), how.cause.as_ref()),
+        };
+        let creation = Creation { worker: self.lease.worker, turn: Turn::No, ..how.creation(tool, base.0) };
+        Ok(Run::new(self.clone(), id, base, belongs, Machine::create(id, creation)))
     }
 
     /// Builds a run from submitted work that this process drives from its first poll on. It is in no store yet, and is not

@@ -47,6 +47,9 @@ pub const PATTERN_BACKTRACKS: usize = 10_000;
 /// Most calls in one batch. A model emits tens; more than this indicates a loop.
 pub const BATCH_CALLS: usize = 4_096;
 
+/// Longest principal and longest cause of a run, in characters. Identifiers are shorter; both are indexed.
+pub const ATTRIBUTION_CHARS: usize = 255;
+
 /// Deepest nesting of calls. A legitimate tree of tools is a handful deep; endless recursion is not.
 pub const CALL_DEPTH: usize = 32;
 

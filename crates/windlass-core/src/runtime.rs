@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::activity::watchers::Watchers;
 use crate::admit::Admission;
+use crate::attribution::check_attribution;
 use crate::begin::NewRun;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
@@ -35,8 +36,8 @@ use crate::run::record::{Event, OpKind, OpOutcome, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
-use crate::store::{Counts, Filter, Store, StoreError, Turn};
-use crate::time::Clock;
+use crate::store::{Counts, Creation, Filter, Store, StoreError, Turn};
+use crate::time::{Clock, Timestamp};
 use crate::tool::projection::ModelView;
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
@@ -69,6 +70,10 @@ pub struct Start {
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given.
+    pub cause: Option<Arc<str>>,
     /// Whether it is a turn of its session.
     pub turn: Turn,
 }
@@ -82,6 +87,17 @@ impl Start {
     /// In this session.
     pub fn session(session: impl Into<Arc<str>>) -> Self {
         Self { session: Some(session.into()), ..Self::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.principal.iter().try_for_each(|principal| check_attribution("principal", principal))?;
+        self.cause.iter().try_for_each(|cause| check_attribution("cause", cause))
+    }
+
+    /// The description of a run without an owner that is started like this.
+    pub(crate) fn creation(&self, tool: Arc<str>, at: Timestamp) -> Creation {
+        let Self { key, session, principal, cause, turn } = self.clone();
+        Creation { tool, at, key, session, principal, cause, turn, ..Creation::default() }
     }
 }
 

@@ -77,8 +77,8 @@ impl CallSite {
 }
 
 /// Why a call inside of a run cannot have a key or a session of its own.
-pub(crate) const NOT_A_ROOT_CALL: &str = "a key, a session or a turn belongs to a whole run: set it on the call or batch that \
-    starts the run, not on a call inside of it";
+pub(crate) const NOT_A_ROOT_CALL: &str = "a key, a session, a turn, a principal or a cause belongs to a whole run: set it on the \
+    call or batch that starts the run, not on a call inside of it";
 
 /// Turns a call into a future: finds its scope and its tool, and plans it there.
 pub(crate) fn plan_in(

@@ -104,6 +104,20 @@ impl<T> ToolCall<T> {
         self
     }
 
+    /// Who its run acts for: a user, a token, the owner of a schedule. The runs that it starts inherit it. For calls
+    /// from outside of a body.
+    pub fn principal(mut self, principal: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().principal = Some(principal.into());
+        self
+    }
+
+    /// What caused its run: the id of a message, a turn or a frame, as given. The runs that it starts inherit it. For
+    /// calls from outside of a body.
+    pub fn cause(mut self, cause: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().cause = Some(cause.into());
+        self
+    }
+
     /// Makes its run a turn of its session: it waits for the turns before it.
     pub fn as_turn(mut self) -> Self {
         self.start.get_or_insert_default().turn = Turn::Queue;
