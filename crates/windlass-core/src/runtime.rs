@@ -27,18 +27,16 @@ use crate::error::{Error, Result};
 use crate::id::{Mint, RunId};
 use crate::kernel::Kernel;
 use crate::limits;
-use crate::path::Path;
 use crate::policy::Policy;
 use crate::roster::RunStage;
 use crate::run::drive::RunEnd;
 use crate::run::machine::Machine;
-use crate::run::record::{Event, OpKind, OpOutcome, Record, Settled, Settler};
+use crate::run::record::{OpOutcome, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
 use crate::store::{Counts, Creation, Filter, Store, StoreError, Turn};
 use crate::time::{Clock, Timestamp};
-use crate::tool::projection::ModelView;
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
 use crate::value::size;
@@ -340,7 +338,7 @@ impl Runtime {
             match info.state {
                 RunState::Finished { .. } => {
                     let journal = messages::current(self.kernel.store.journal(run, 0).await?);
-                    return Ok(self.outcomes(run, &journal));
+                    return Ok(self.recorded_outcomes(run, &journal));
                 }
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.driven(run).is_some() => {}
@@ -370,37 +368,6 @@ impl Runtime {
                 }
             }
         }
-    }
-
-    /// The outcomes of the root calls, from the journal.
-    fn outcomes(&self, run: RunId, journal: &[Record]) -> Vec<Outcome> {
-        let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
-        let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
-        let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
-        let mut found: Vec<Outcome> = finished
-            .filter_map(|record| {
-                let Event::Finished(finished) = &record.event else { return None };
-                let first = journal.iter().find(|first| first.path == record.path).unwrap_or(record);
-                let outcome =
-                    OpOutcome { result: finished.answer(), at: record.at, times: finished.took(record.at, first.at) };
-                let asked = asked_at(&record.path);
-                let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
-                let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
-                let own = asked.and_then(|asked| asked.limits.as_deref());
-                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy));
-                let id = asked.and_then(|asked| asked.call_id.clone());
-                Some(Outcome {
-                    run,
-                    path: record.path.clone(),
-                    id,
-                    result: outcome.result,
-                    times: outcome.times,
-                    model_view,
-                })
-            })
-            .collect();
-        found.sort_by(|a, b| a.path.cmp(&b.path));
-        found
     }
 
     fn driven(&self, run: RunId) -> Option<DrivenRun> {

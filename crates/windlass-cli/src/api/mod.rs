@@ -6,6 +6,8 @@ mod ids;
 mod open;
 mod remote;
 
+use std::sync::OnceLock;
+
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use serde::Serialize;
@@ -38,6 +40,8 @@ enum Transport {
 pub struct Api {
     transport: Transport,
     token: Option<String>,
+    /// The principal for whom the requests act, if that is not the token's.
+    principal: OnceLock<header::HeaderValue>,
 }
 
 /// A successful response whose body is not read yet.
@@ -54,6 +58,15 @@ impl Api {
     /// Whether a server answers, as opposed to this process.
     pub fn is_remote(&self) -> bool {
         matches!(self.transport, Transport::Remote(_))
+    }
+
+    /// Makes every later request act for this principal.
+    pub fn act_for(&self, principal: &str) -> Result<()> {
+        let value = header::HeaderValue::from_bytes(principal.as_bytes());
+        let value = value.map_err(|_| Failure::usage("--principal must not have control characters"))?;
+        // One command names one principal.
+        self.principal.get_or_init(|| value);
+        Ok(())
     }
 
     /// The URL of the server; `None` if this process answers.
@@ -77,6 +90,11 @@ impl Api {
     /// Sends a GET request.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.read(self.send(request(Method::GET, path, None)?).await?).await
+    }
+
+    /// Sends a GET request, and leaves it to the caller to read the response.
+    pub async fn get_raw(&self, path: &str) -> Result<ApiResponse> {
+        self.send(request(Method::GET, path, None)?).await
     }
 
     /// Sends a POST request.
@@ -159,6 +177,9 @@ impl Api {
                 value.map_err(|_| Failure::usage("the token has characters that are not valid in a token"))?;
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        if let Some(principal) = self.principal.get() {
+            request.headers_mut().insert("windlass-principal", principal.clone());
         }
         match &self.transport {
             Transport::Remote(remote) => remote.send(request).await,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use windlass::{Builder, Error, OpenError, Toolbox, Windlass};
@@ -202,7 +202,7 @@ fn resolved(file: &Path) -> PathBuf {
 impl Api {
     /// The API of a server.
     pub fn remote(url: &str, token: Option<String>) -> Result<Self> {
-        Ok(Self { transport: Transport::Remote(Remote::new(url)?), token })
+        Ok(Self { transport: Transport::Remote(Remote::new(url)?), token, principal: OnceLock::new() })
     }
 }
 
@@ -310,7 +310,7 @@ fn local(windlass: Windlass, token: Option<String>) -> Result<Api> {
     options.trusted = true;
     let router = windlass_server::router(windlass.clone(), options);
     let router = router.map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))?;
-    Ok(Api { transport: Transport::Local { router, windlass }, token })
+    Ok(Api { transport: Transport::Local { router, windlass }, token, principal: OnceLock::new() })
 }
 
 /// A server that has a file open.

@@ -28,12 +28,18 @@ pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
     };
     let began = Instant::now();
     let first = if args.detach { Duration::ZERO } else { limit.unwrap_or(POLL).min(poll_interval(began, api)) };
+    if let Some(principal) = &args.principal {
+        api.act_for(principal)?;
+    }
+    let metadata = args.metadata.as_deref().map(|text| input::raw(text, "--metadata")).transpose()?;
     let request = CallRequest {
         tool: args.tool.clone(),
         args: input::json(&args.args, "--args")?,
         session: args.session.clone(),
         layer: args.layer.clone(),
         call_id: None,
+        metadata,
+        cause: args.cause.clone(),
         wait_ms: Some(millis(first)),
     };
     let body = serde_json::to_vec(&request).map_err(|error| Failure::usage(error.to_string()))?;
@@ -127,14 +133,11 @@ fn poll_interval(began: Instant, api: &Api) -> Duration {
 }
 
 async fn outcome(path: &str, api: &Api) -> Result<Option<OutcomeResponse>> {
-    match api.get::<serde_json::Value>(path).await {
-        Ok(answer) if answer.get("outcomes").is_some() => {
-            let read = serde_json::from_value(answer);
-            read.map(Some).map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))
-        }
-        Ok(_) => Ok(None),
-        Err(failure) => Err(failure),
+    let answer = api.get_raw(path).await?;
+    if answer.status == StatusCode::ACCEPTED {
+        return Ok(None);
     }
+    api.read(answer).await.map(Some)
 }
 
 async fn is_in_inbox(run: RunId, api: &Api) -> Result<bool> {
@@ -150,11 +153,11 @@ fn not_finished(exit: Exit, sentence: &str, run: RunId) -> Failure {
 
 fn print(run: RunId, outcomes: &[Outcome], out: &Out) -> Result<()> {
     if out.json {
-        let document = match outcomes {
-            [one] => serde_json::json!({ "run": run, "outcome": one }),
-            many => serde_json::json!({ "run": run, "outcomes": many }),
-        };
-        out.document(&document)?;
+        // Not by way of a JSON value, which would not keep the bytes of metadata.
+        match outcomes {
+            [one] => out.document(&CallResponse { run, outcome: one.clone() })?,
+            many => out.document(&OutcomeResponse { run, outcomes: many.to_vec() })?,
+        }
     } else {
         for outcome in outcomes {
             out.lines(&text::outcome(outcome, out))?;

@@ -79,6 +79,12 @@ pub(super) async fn explain(typed: &str, api: &Api, out: &Out) -> Result<()> {
         return out.document(&explanation);
     }
     out.line(&plain(&explanation.sentence))?;
+    let principal = explanation.principal.iter().map(|principal| format!("for {}", plain(principal)));
+    let cause = explanation.cause.iter().map(|cause| format!("cause {}", plain(cause)));
+    let more: Vec<String> = principal.chain(cause).collect();
+    if !more.is_empty() {
+        out.line(&out.dim(&more.join(" · ")))?;
+    }
     explanation_keys(&explanation, out)
 }
 

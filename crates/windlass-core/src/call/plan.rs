@@ -249,7 +249,8 @@ impl ReadyCall {
     }
 
     pub(crate) fn future(self, run: &Arc<Run>, scope: &Scope, operation: Operation) -> CallFuture {
-        let rules = (!self.tool.is_durable()).then(|| Rules::of_tool(&self.tool, &self.call.args, self.policy()));
+        let rules = (!self.tool.is_durable())
+            .then(|| Rules::of_tool(&self.tool, &self.call.args, run.attribution.as_deref(), self.policy()));
         let Self { tool, call, payload, barrier, .. } = self;
         let Some(rules) = rules else {
             let entry = DurableCall::new(run.clone(), operation, tool, call, scope.clone(), payload);
@@ -321,6 +322,7 @@ fn asked_so_far(call: &ToolCall, tool: Option<&Arc<Tool>>, layers: &Layers) -> A
         version,
         limits: call.limits.clone(),
         broken: call.broken.clone(),
+        metadata: call.metadata.clone(),
         secrets: tool.map_or_else(|| Places::whole(&call.args), |tool| tool.secret_places_if_compiled(&call.args)),
     }
 }

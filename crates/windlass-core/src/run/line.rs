@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::record::{Asked, Event, Finished, Record};
+use crate::call::Metadata;
 use crate::path::Path;
 use crate::time::Times;
 use crate::tool::Output;
@@ -80,8 +81,22 @@ impl Line<'_> {
     }
 
     fn asked(&mut self, asked: &Asked) -> serde_json::Result<()> {
-        let Asked { kind, name, called, unresolved, layers, .. } = asked;
-        let Asked { input, call_id, effect, version, limits, broken, secrets, .. } = asked;
+        // Without `..`, so that the compiler refuses a field that is not written.
+        let Asked {
+            kind,
+            name,
+            called,
+            unresolved,
+            layers,
+            input,
+            call_id,
+            effect,
+            version,
+            limits,
+            broken,
+            metadata,
+            secrets,
+        } = asked;
         self.put("{\"kind\":");
         self.json(kind)?;
         self.put(",\"name\":");
@@ -107,6 +122,7 @@ impl Line<'_> {
             self.json(limits)?;
         }
         self.some_text(",\"broken\":", broken.as_deref())?;
+        self.some_text(",\"metadata\":", metadata.as_ref().map(Metadata::as_str))?;
         if !secrets.is_empty() {
             self.put(",\"secrets\":");
             self.json(secrets)?;
@@ -225,6 +241,7 @@ mod tests {
             version: Some("2".into()),
             limits: Some(Box::new(Policy::default())),
             broken: Some("no \"JSON\"".into()),
+            metadata: Some(json!({"signature": "a\"b"}).into()),
             secrets: Places::whole(&json!({"a": 1})),
             ..plain.clone()
         };

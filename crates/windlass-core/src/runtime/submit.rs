@@ -301,9 +301,9 @@ impl Submitted {
             background?;
             let NewRun { drive, calls } = *new;
             // A batch sends its records when it is polled, so it gets its task first.
-            let driven = match calls {
-                Calls::Batch(_) => self.runtime.kernel.accept(drive)?,
-                Calls::One(..) => self.runtime.kernel.accept_durably(drive).await?,
+            let driven = match calls.is_batch() {
+                true => self.runtime.kernel.accept(drive)?,
+                false => self.runtime.kernel.accept_durably(drive).await?,
             };
             self.state = SubmitState::Driven(driven, calls);
         }
