@@ -114,8 +114,7 @@ impl Kernel {
         };
         let id = tool.map_or_else(|| name.clone(), |tool| tool.spec().id.shared());
         let (args, metadata, found) = (call.args.clone(), call.metadata.clone(), tool.cloned());
-        let called =
-            OutcomeCall { tool: id, name, args, metadata, rewritten: None, found, secrets: Default::default() };
+        let called = OutcomeCall { tool: id, name, args, metadata, rewritten: None, found, secrets: None };
         let model_view = ModelView::of(tool, &call.args, (call.limits.as_deref(), &self.env.policy));
         RootCall { id: call.id.clone(), call: called, model_view }
     }

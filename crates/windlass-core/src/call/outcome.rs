@@ -48,8 +48,8 @@ pub struct OutcomeCall {
     pub(crate) rewritten: Option<Arc<Value>>,
     /// Knows which arguments are secret.
     pub(crate) found: Option<Arc<Tool>>,
-    /// Where the arguments as asked and as executed contained secrets when they were recorded.
-    pub(crate) secrets: (Places, Places),
+    /// Where the arguments as asked and as executed contained secrets when they were recorded with their tool.
+    pub(crate) secrets: Option<(Places, Places)>,
 }
 
 impl OutcomeCall {
@@ -58,20 +58,23 @@ impl OutcomeCall {
         self.rewritten.as_ref().unwrap_or(&self.args)
     }
 
-    /// The arguments as asked, with secrets hidden. `None` if the tool is not registered here: all of them may be
-    /// secret.
+    /// The arguments as asked, with secrets hidden. `None` if there was no such tool: all of them may be secret.
     pub fn shown_args(&self) -> Option<Value> {
-        self.shown(&self.args, &self.secrets.0)
+        self.shown(&self.args, |secrets| &secrets.0)
     }
 
     /// The arguments as executed, with secrets hidden; `None` if they are the ones asked for.
     pub fn shown_executed(&self) -> Option<Value> {
-        self.shown(self.rewritten.as_ref()?, &self.secrets.1)
+        self.shown(self.rewritten.as_ref()?, |secrets| &secrets.1)
     }
 
-    fn shown(&self, args: &Value, recorded: &Places) -> Option<Value> {
-        let mut shown = self.found.as_ref()?.without_secrets(args)?;
-        recorded.hide(&mut shown);
+    /// Hides what is secret by the tool's schema now, and what was secret when it was recorded.
+    fn shown(&self, args: &Value, places: impl Fn(&(Places, Places)) -> &Places) -> Option<Value> {
+        let mut shown = match &self.found {
+            Some(tool) => tool.without_secrets(args)?,
+            None => self.secrets.as_ref().map(|_| args.clone())?,
+        };
+        self.secrets.iter().for_each(|secrets| places(secrets).hide(&mut shown));
         Some(shown)
     }
 }

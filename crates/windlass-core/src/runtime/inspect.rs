@@ -133,7 +133,9 @@ impl Runtime {
                     metadata: asked.and_then(|asked| asked.metadata.clone()),
                     rewritten: prepared.args,
                     found: tool,
-                    secrets: (asked.map(|asked| asked.secrets.clone()).unwrap_or_default(), prepared.secrets),
+                    secrets: asked
+                        .filter(|asked| !asked.unresolved)
+                        .map(|asked| (asked.secrets.clone(), prepared.secrets)),
                 };
                 let id = asked.and_then(|asked| asked.call_id.clone());
                 Some(Outcome { run, path: record.path.clone(), id, call, result, times, model_view })

@@ -151,12 +151,6 @@ pub struct Outcome {
     /// The id that the request gave the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
-    /// The call: its tool and its arguments.
-    pub call: OutcomeCall,
-    /// The metadata that was given with the call, byte for byte.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
-    #[schema(value_type = Option<Value>)]
-    pub metadata: Option<RawJson>,
     /// Returned value, which may be `null`. Missing if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
     #[schema(value_type = Option<Value>)]
@@ -175,6 +169,12 @@ pub struct Outcome {
     pub error: Option<Failure>,
     /// Duration of the call.
     pub times: Times,
+    /// The call: its tool and its arguments.
+    pub call: OutcomeCall,
+    /// The metadata that was given with the call, byte for byte.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
+    #[schema(value_type = Option<Value>)]
+    pub metadata: Option<RawJson>,
 }
 
 /// The call of an outcome. Secret arguments are hidden; arguments of a tool that is not registered are left out.
