@@ -50,6 +50,7 @@ fn asked(kind: OpKind, name: &str) -> Asked {
             ..windlass::Policy::default()
         })),
         broken: None,
+        metadata: None,
         secrets: Places::default(),
         identity: None,
     }

@@ -11,6 +11,7 @@
 pub mod activity;
 mod admit;
 mod artifacts;
+mod attribution;
 mod begin;
 pub mod call;
 pub mod ctx;
@@ -46,6 +47,7 @@ mod watchdog;
 mod worker;
 
 pub use artifacts::{ArtifactError, ArtifactReader, ArtifactWriter};
+pub use attribution::check_attribution;
 pub use drives::Drives;
 pub use error::{Error, Result};
 pub use id::{RunId, ToolId, WorkerId};

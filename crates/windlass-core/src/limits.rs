@@ -47,6 +47,17 @@ pub const PATTERN_BACKTRACKS: usize = 10_000;
 /// Most calls in one batch. A model emits tens; more than this indicates a loop.
 pub const BATCH_CALLS: usize = 4_096;
 
+/// Largest provider metadata of one call, in bytes of JSON. Encrypted reasoning of a model takes tens of kilobytes.
+pub const METADATA_BYTES: usize = 256 << 10;
+
+/// Runs of a session whose calls a condition on `history` can look at. Of a session with more runs nothing is known, so that
+/// such a condition asks: the calls that were left out could be the ones it is about. Reading this many takes tens of
+/// milliseconds, and is done only for conditions that mention `history`.
+pub const HISTORY_RUNS: usize = 1_000;
+
+/// Longest principal and longest cause of a run, in characters. Identifiers are shorter; both are indexed.
+pub const ATTRIBUTION_CHARS: usize = 255;
+
 /// Deepest nesting of calls. A legitimate tree of tools is a handful deep; endless recursion is not.
 pub const CALL_DEPTH: usize = 32;
 

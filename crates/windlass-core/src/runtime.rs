@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::activity::watchers::Watchers;
 use crate::admit::Admission;
+use crate::attribution::check_attribution;
 use crate::begin::NewRun;
 use crate::call::plan::resolve;
 use crate::call::{Middleware, Outcome, Reach, ToolCall};
@@ -32,13 +33,12 @@ use crate::policy::Policy;
 use crate::roster::RunStage;
 use crate::run::drive::RunEnd;
 use crate::run::machine::Machine;
-use crate::run::record::{Event, OpKind, OpOutcome, Record, Settled, Settler};
+use crate::run::record::{OpOutcome, Record, Settled, Settler};
 use crate::run::reply::Signer;
 use crate::run::state::{RunInfo, RunState};
 use crate::spawn::Spawn;
-use crate::store::{Counts, Filter, Store, StoreError, Turn};
-use crate::time::{Clock, words};
-use crate::tool::projection::ModelView;
+use crate::store::{Counts, Creation, Filter, Store, StoreError, Turn};
+use crate::time::{Clock, Timestamp, words};
 use crate::tool::spec::Background;
 use crate::tool::{Layers, NoLayer, Output, RegisterError, Tool, ToolError, Toolbox, from_output};
 use crate::value::size;
@@ -71,6 +71,10 @@ pub struct Start {
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given.
+    pub cause: Option<Arc<str>>,
     /// Whether it is a turn of its session.
     pub turn: Turn,
 }
@@ -84,6 +88,17 @@ impl Start {
     /// In this session.
     pub fn session(session: impl Into<Arc<str>>) -> Self {
         Self { session: Some(session.into()), ..Self::default() }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.principal.iter().try_for_each(|principal| check_attribution("principal", principal))?;
+        self.cause.iter().try_for_each(|cause| check_attribution("cause", cause))
+    }
+
+    /// The description of a run without an owner that is started like this.
+    pub(crate) fn creation(&self, tool: Arc<str>, at: Timestamp) -> Creation {
+        let Self { key, session, principal, cause, turn } = self.clone();
+        Creation { tool, at, key, session, principal, cause, turn, ..Creation::default() }
     }
 }
 
@@ -325,7 +340,7 @@ impl Runtime {
             match info.state {
                 RunState::Finished { .. } => {
                     let journal = messages::current(self.kernel.store.journal(run, 0).await?);
-                    return Ok(self.outcomes(&info, &journal));
+                    return Ok(self.recorded_outcomes(&info, &journal));
                 }
                 RunState::Held { hold } => return Err(Error::Held { run, hold }),
                 _ if self.driven(run).is_some() => {}
@@ -355,40 +370,6 @@ impl Runtime {
                 }
             }
         }
-    }
-
-    /// The outcomes of the root calls, from the journal.
-    fn outcomes(&self, info: &RunInfo, journal: &[Record]) -> Vec<Outcome> {
-        let run = info.run;
-        let asked_at = |path: &Path| journal.iter().find_map(|r| r.asked.as_ref().filter(|_| r.path == *path));
-        let batch = asked_at(&Path::root()).is_some_and(|asked| asked.kind == OpKind::Batch);
-        let finished = journal.iter().filter(|record| record.path.depth() == usize::from(batch));
-        let mut found: Vec<Outcome> = finished
-            .filter_map(|record| {
-                let Event::Finished(finished) = &record.event else { return None };
-                let first = journal.iter().find(|first| first.path == record.path).unwrap_or(record);
-                let outcome =
-                    OpOutcome { result: finished.answer(), at: record.at, times: finished.took(record.at, first.at) };
-                let asked = asked_at(&record.path);
-                let tool = asked.and_then(|asked| self.kernel.tool_of(asked));
-                let args = asked.and_then(|asked| asked.input.clone()).unwrap_or_default();
-                let own = asked.and_then(|asked| asked.limits.as_deref());
-                let layers = asked.map(|asked| asked.layers.clone()).unwrap_or_default();
-                let has_reader = info.session.is_some() && self.kernel.env.toolbox.has_reader(&layers);
-                let model_view = ModelView::of(tool.as_ref(), &args, (own, &self.kernel.env.policy), has_reader);
-                let id = asked.and_then(|asked| asked.call_id.clone());
-                Some(Outcome {
-                    run,
-                    path: record.path.clone(),
-                    id,
-                    result: outcome.result,
-                    times: outcome.times,
-                    model_view,
-                })
-            })
-            .collect();
-        found.sort_by(|a, b| a.path.cmp(&b.path));
-        found
     }
 
     fn driven(&self, run: RunId) -> Option<DrivenRun> {

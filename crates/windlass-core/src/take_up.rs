@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::attribution::Attribution;
 use crate::call::ToolCall;
 use crate::call::batch::Batch;
 use crate::call::plan::{CallSite, Scope, plan, resolve};
@@ -14,11 +15,11 @@ use crate::kernel::Kernel;
 use crate::limits;
 use crate::path::Path;
 use crate::roster::{self, RequestAnswer, RunStage, TakeUpCause};
-use crate::run::Run;
 use crate::run::drive::{Completion, Drive, Root, RunEnd};
 use crate::run::machine::{Machine, TakenUp};
 use crate::run::record::{Event, Finished, OpKind, OpOutcome, Recorded, Settled};
 use crate::run::state::{Ending, Hold, RunState};
+use crate::run::{Belongs, Run};
 use crate::scope::{is_owner_bound, recorded_call};
 use crate::store::{Claimed, KeyPlace, Message, StoreError};
 use crate::time::Times;
@@ -290,7 +291,11 @@ impl Kernel {
 
     fn claimed(self: &Arc<Self>, id: RunId, mut claimed: Claimed, how: TakenUp) -> Arc<Run> {
         let base = (self.env.clock.now(), self.env.clock.ticks());
-        let session = (claimed.session.clone(), claimed.turn);
+        let belongs = Belongs {
+            session: claimed.session.clone(),
+            is_turn: claimed.turn,
+            attribution: Attribution::shared(claimed.principal.as_ref(), claimed.cause.as_ref()),
+        };
         let shared = std::mem::take(&mut claimed.places);
         if claimed.mail.iter().any(|mail| matches!(mail.message, Message::Await { .. })) {
             self.suspended.awaited.insert(id);
@@ -298,7 +303,7 @@ impl Kernel {
         let mut machine = Machine::claimed(id, claimed, base.0, how);
         shared.iter().for_each(|place| machine.set_shared_place(&place.path, &place.key));
         self.take_up_places(id, &mut machine);
-        Run::new(self.clone(), id, base, session, machine)
+        Run::new(self.clone(), id, base, belongs, machine)
     }
 
     /// Restores the run's places in the key queues. Places of finished operations are given up: the commit that

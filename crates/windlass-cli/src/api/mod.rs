@@ -42,6 +42,8 @@ pub struct Api {
     token: Option<String>,
     /// The run whose end the command waits for.
     waits_for: OnceLock<RunId>,
+    /// The principal for whom the requests act, if that is not the token's.
+    principal: OnceLock<header::HeaderValue>,
 }
 
 /// A successful response whose body is not read yet.
@@ -58,6 +60,15 @@ impl Api {
     /// Whether a server answers, as opposed to this process.
     pub fn is_remote(&self) -> bool {
         matches!(self.transport, Transport::Remote(_))
+    }
+
+    /// Makes every later request act for this principal.
+    pub fn act_for(&self, principal: &str) -> Result<()> {
+        let value = header::HeaderValue::from_bytes(principal.as_bytes());
+        let value = value.map_err(|_| Failure::usage("--principal must not have control characters"))?;
+        // One command names one principal.
+        self.principal.get_or_init(|| value);
+        Ok(())
     }
 
     /// The URL of the server; `None` if this process answers.
@@ -91,6 +102,11 @@ impl Api {
     /// Sends a GET request.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.read(self.send(request(Method::GET, path, None)?).await?).await
+    }
+
+    /// Sends a GET request, and leaves it to the caller to read the response.
+    pub async fn get_raw(&self, path: &str) -> Result<ApiResponse> {
+        self.send(request(Method::GET, path, None)?).await
     }
 
     /// Sends a POST request.
@@ -173,6 +189,9 @@ impl Api {
                 value.map_err(|_| Failure::usage("the token has characters that are not valid in a token"))?;
             value.set_sensitive(true);
             request.headers_mut().insert(header::AUTHORIZATION, value);
+        }
+        if let Some(principal) = self.principal.get() {
+            request.headers_mut().insert("windlass-principal", principal.clone());
         }
         match &self.transport {
             Transport::Remote(remote) => remote.send(request).await,

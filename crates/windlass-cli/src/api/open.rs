@@ -202,7 +202,12 @@ fn resolved(file: &Path) -> PathBuf {
 impl Api {
     /// The API of a server.
     pub fn remote(url: &str, token: Option<String>) -> Result<Self> {
-        Ok(Self { transport: Transport::Remote(Remote::new(url)?), token, waits_for: OnceLock::new() })
+        Ok(Self {
+            transport: Transport::Remote(Remote::new(url)?),
+            token,
+            waits_for: OnceLock::new(),
+            principal: OnceLock::new(),
+        })
     }
 }
 
@@ -313,7 +318,12 @@ fn local(windlass: Windlass, token: Option<String>) -> Result<Api> {
     options.trusted = true;
     let router = windlass_server::router(windlass.clone(), options);
     let router = router.map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))?;
-    Ok(Api { transport: Transport::Local { router, windlass }, token, waits_for: OnceLock::new() })
+    Ok(Api {
+        transport: Transport::Local { router, windlass },
+        token,
+        waits_for: OnceLock::new(),
+        principal: OnceLock::new(),
+    })
 }
 
 /// A server that has a file open.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use windlass_server::wire::Time;
 
 /// The subcommands of `runs`.
 #[derive(Clone, Debug, Subcommand)]
@@ -142,6 +143,18 @@ pub struct ListArgs {
     /// Only runs in this session
     #[arg(long)]
     pub session: Option<String>,
+    /// Only runs that act for this principal
+    #[arg(long, value_name = "NAME")]
+    pub principal: Option<String>,
+    /// Only runs with this cause
+    #[arg(long, value_name = "TEXT")]
+    pub cause: Option<String>,
+    /// Only runs that were created at this time or later (2026-09-21T14:00:00Z)
+    #[arg(long, value_name = "TIME")]
+    pub created_from: Option<Time>,
+    /// Only runs that were created before this time
+    #[arg(long, value_name = "TIME")]
+    pub created_before: Option<Time>,
     /// Only runs that this run started
     #[arg(long, value_name = "RUN")]
     pub parent: Option<String>,

@@ -34,12 +34,18 @@ pub(super) async fn run(args: &CallArgs, api: &Api, out: &Out) -> Result<()> {
     let began = Instant::now();
     let first = if api.is_remote() { FIRST_POLL } else { poll_interval(began, api) };
     let first = if args.detach { Duration::ZERO } else { limit.unwrap_or(POLL).min(first) };
+    if let Some(principal) = &args.principal {
+        api.act_for(principal)?;
+    }
+    let metadata = args.metadata.as_deref().map(|text| input::raw(text, "--metadata")).transpose()?;
     let request = CallRequest {
         tool: args.tool.clone(),
         args: input::json(&args.args, "--args")?,
         session: args.session.clone(),
         layer: args.layer.clone(),
         call_id: None,
+        metadata,
+        cause: args.cause.clone(),
         wait_ms: Some(millis(first)),
     };
     let body = serde_json::to_vec(&request).map_err(|error| Failure::usage(error.to_string()))?;
@@ -172,12 +178,12 @@ enum Polled {
 }
 
 async fn outcome(path: &str, api: &Api) -> Result<Polled> {
-    let answer: serde_json::Value = api.get(path).await?;
-    let read = match answer.get("outcomes") {
-        Some(_) => serde_json::from_value(answer).map(|ended: OutcomeResponse| Polled::Ended(ended.outcomes)),
-        None => serde_json::from_value(answer).map(Polled::Unfinished),
-    };
-    read.map_err(|error| Failure::new(Exit::Unreachable, error.to_string()))
+    let answer = api.get_raw(path).await?;
+    if answer.status == StatusCode::ACCEPTED {
+        return api.read(answer).await.map(Polled::Unfinished);
+    }
+    let ended: OutcomeResponse = api.read(answer).await?;
+    Ok(Polled::Ended(ended.outcomes))
 }
 
 async fn is_in_inbox(run: RunId, api: &Api) -> Result<bool> {
@@ -193,11 +199,13 @@ fn not_finished(exit: Exit, sentence: &str, run: RunId) -> Failure {
 
 fn print(run: RunId, outcomes: &[Outcome], out: &Out) -> Result<()> {
     if out.json {
-        let document = match outcomes {
-            [one] => serde_json::json!({ "run": run, "outcome": one }),
-            many => serde_json::json!({ "run": run, "outcomes": many }),
-        };
-        out.document(&document)?;
+        // Not by way of a JSON value, which would not keep the bytes of metadata.
+        match outcomes {
+            [one] => out.document(&CallResponse { run, outcome: one.clone() })?,
+            many => {
+                out.document(&OutcomeResponse { run, identity: None, settled: Vec::new(), outcomes: many.to_vec() })?;
+            }
+        }
     } else {
         for outcome in outcomes {
             out.lines(&text::outcome(outcome, out))?;

@@ -46,6 +46,7 @@ async fn fetch(filter: &InboxFilterArgs, api: &Api) -> Result<Vec<InboxItem>> {
             ("tool", filter.tool.as_deref()),
             ("run", run.as_deref()),
             ("session", filter.session.as_deref()),
+            ("principal", filter.principal.as_deref()),
             ("client_calls", filter.client_calls.then_some("true")),
             ("limit", Some("500")),
             ("cursor", cursor.as_deref()),
@@ -75,6 +76,7 @@ async fn resolve(filter: &InboxFilterArgs, api: &Api) -> Result<InboxFilter> {
         tool: filter.tool.clone(),
         run,
         session: filter.session.clone(),
+        principal: filter.principal.clone(),
         client_calls: filter.client_calls,
     })
 }
@@ -233,7 +235,7 @@ async fn act_on_all(
 /// The ids of the selected items. They are listed once, so that items which arrive later are not decided.
 async fn select(selection: &Selection, kind: InboxKind, api: &Api) -> Result<Vec<String>> {
     if selection.ids.is_empty() && !selection.all && !selection.filter.is_narrow() {
-        let ways = "name items, or select them with --tool, --kind, --run, --session or --all";
+        let ways = "name items, or select them with --tool, --kind, --run, --session, --principal or --all";
         return Err(Failure::usage(format!("no items selected: {ways}")));
     }
     let items = fetch(&selection.filter, api).await?;

@@ -126,8 +126,9 @@ async fn request(command: Command, api: &Api, out: &Out) -> Result<()> {
                 tools::list((tag.as_deref(), layer.as_deref()), format, schemas, api, out).await
             }
             ToolsCommand::Show { name, layer } => tools::show(&name, layer.as_deref(), api, out).await,
-            ToolsCommand::Try { name, args, session, layer } => {
-                tools::check(&name, &args, (session, layer), api, out).await
+            ToolsCommand::Try { name, args, session, layer, principal, cause } => {
+                principal.map_or(Ok(()), |principal| api.act_for(&principal))?;
+                tools::check(&name, &args, (session, layer, cause), api, out).await
             }
         },
         Command::Token { command } => tokens::run(command, api, out).await,

@@ -142,6 +142,12 @@ pub(super) async fn explain(run: RunId, api: &Api, out: &Out) -> Result<()> {
         return out.document(&explanation);
     }
     out.line(&plain(&explanation.sentence))?;
+    let principal = explanation.principal.iter().map(|principal| format!("for {}", plain(principal)));
+    let cause = explanation.cause.iter().map(|cause| format!("cause {}", plain(cause)));
+    let more: Vec<String> = principal.chain(cause).collect();
+    if !more.is_empty() {
+        out.line(&out.dim(&more.join(" · ")))?;
+    }
     explanation_keys(&explanation, out)?;
     let waits_for_server = |one: &Move| {
         matches!(one.reason, MoveReason::OwnerGone | MoveReason::InMailbox { .. } | MoveReason::Queued { .. })

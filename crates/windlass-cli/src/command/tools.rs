@@ -118,7 +118,7 @@ pub(super) async fn show(name: &str, layer: Option<&str>, api: &Api, out: &Out) 
 pub(super) async fn check(
     name: &str,
     args: &str,
-    (session, layer): (Option<String>, Option<String>),
+    (session, layer, cause): (Option<String>, Option<String>, Option<String>),
     api: &Api,
     out: &Out,
 ) -> Result<()> {
@@ -126,7 +126,7 @@ pub(super) async fn check(
         return Err(Failure::usage("--args must be a JSON object (expected for example {\"name\": \"value\"})"));
     };
     let path = format!("/v1/tools/{}/check", escaped(name));
-    let answer = api.post(&path, &CheckRequest { args, session, layer: layer.clone() }, None).await;
+    let answer = api.post(&path, &CheckRequest { args, session, cause, layer: layer.clone() }, None).await;
     let answer: CheckResponse = with_suggestion(answer, name, layer.as_deref(), api).await?;
     if out.json {
         out.document(&answer)?;
@@ -139,6 +139,7 @@ pub(super) async fn check(
 fn verdict(answer: &CheckResponse, out: &Out) -> Vec<String> {
     let (tint, word) = match answer.verdict {
         Verdict::Runs => (Tint::Good, "would run"),
+        Verdict::Answered => (Tint::Good, "would be answered by middleware"),
         Verdict::NeedsConnection => (Tint::Park, "would wait for a connection"),
         Verdict::NeedsApproval => (Tint::Park, "would wait for approval"),
         Verdict::Refused => (Tint::Bad, "would be refused"),
@@ -149,5 +150,8 @@ fn verdict(answer: &CheckResponse, out: &Out) -> Vec<String> {
     lines.extend(text::violations(&answer.violations));
     lines.push(out.dim(&format!("effect {}", plain(&answer.effect))));
     lines.extend(answer.key.as_ref().map(|key| out.dim(&format!("runs one at a time under the key {}", plain(key)))));
+    if answer.prepares {
+        lines.push(out.dim("the tool prepares its calls, and may still change or refuse this one"));
+    }
     lines
 }

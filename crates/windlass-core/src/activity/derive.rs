@@ -8,6 +8,7 @@ use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Activity, Cursor, Failure, Happening, Position};
+use crate::attribution::Attribution;
 use crate::call::idempotency_key;
 use crate::id::RunId;
 use crate::path::Path;
@@ -75,6 +76,8 @@ pub(crate) struct Cancelled {
 pub(crate) struct ActivityContext<'a> {
     pub(crate) run: RunId,
     pub(crate) parent: Option<&'a (RunId, Path)>,
+    /// Who the run acts for, and what caused it.
+    pub(crate) attribution: Option<&'a Attribution>,
     /// The runtime's own toolbox. A recorded call names the layers in which its tool is found.
     pub(crate) toolbox: &'a Toolbox,
     pub(crate) locale: &'a str,
@@ -223,7 +226,9 @@ impl ActivityContext<'_> {
         let Some(asked) = &record.asked else { return happenings };
         let at = began(record);
         if record.path.is_root() && !matches!(record.event, Event::Continued { .. }) {
-            happenings.push((at, Happening::RunStarted { what: asked.to_string() }));
+            let principal = self.attribution.and_then(|attribution| attribution.principal.clone());
+            let cause = self.attribution.and_then(|attribution| attribution.cause.clone());
+            happenings.push((at, Happening::RunStarted { what: asked.to_string(), principal, cause }));
         }
         if let Event::Continued { generation, .. } = record.event {
             happenings.push((at, Happening::RunContinued { generation }));

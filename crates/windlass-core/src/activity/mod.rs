@@ -94,6 +94,12 @@ pub enum Happening {
     RunStarted {
         /// Its tool, or what kind of run it is.
         what: String,
+        /// Who it acts for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        principal: Option<Arc<str>>,
+        /// What caused it, as given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<Arc<str>>,
     },
     /// The process that drove the run died; another one continues it.
     RunRecovered,

@@ -10,9 +10,10 @@ use super::child::{CallFuture, narrate};
 use super::operation::Operation;
 use super::plan::{ReadyCall, Scope};
 use super::wait::{ParkWait, ParkedOp, WakeCause};
+use crate::attribution::Attribution;
 use crate::policy::{EffectivePolicy, Facts, Need, PastCall, Session, Unattended};
 use crate::run::parks::ParkAnswer;
-use crate::run::recall::Recalling;
+use crate::run::recall::{Recalling, SessionCalls};
 use crate::run::record::{Event, Grant, OpOutcome, Settled, Settler};
 use crate::run::replay::Decision;
 use crate::run::spent::EarlierTime;
@@ -35,6 +36,8 @@ pub(crate) struct GuardedCall {
     earlier: EarlierTime,
     registration: Registration,
     awake: Awake,
+    /// The history of the session, as read for the next evaluation of the policy.
+    of_session: Option<SessionCalls>,
     stage: GuardStage,
 }
 
@@ -51,6 +54,7 @@ enum GuardStage {
 /// What the decision about connection and approval depends on.
 pub(crate) struct GuardContext<'a> {
     pub(crate) connections: &'a [String],
+    pub(crate) attribution: Option<&'a Attribution>,
     pub(crate) session: Session<'a>,
     pub(crate) history: Option<&'a [PastCall]>,
 }
@@ -94,7 +98,14 @@ pub(crate) fn approval(
     if policy.demands.is_empty() {
         return None;
     }
-    let facts = Facts { args, tool: Some(tool.spec()), session: around.session, history: around.history };
+    let facts = Facts {
+        args,
+        tool: Some(tool.spec()),
+        caller: around.attribution.and_then(|attribution| attribution.principal.as_deref()),
+        cause: around.attribution.and_then(|attribution| attribution.cause.as_deref()),
+        session: around.session,
+        history: around.history,
+    };
     let need = policy.approval(&facts)?;
     Some(MissingGuard::of(need, policy, around, |why| {
         let tool = &tool.spec().name;
@@ -104,28 +115,32 @@ pub(crate) fn approval(
 
 /// Whether the call needs a connection or an approval, or its history must be read to find out.
 pub(crate) fn is_guarded(run: &Run, ready: &ReadyCall) -> bool {
-    lacks_connection(run, ready).is_some() || must_recall(run, ready) || lacks_approval(run, ready).is_some()
+    lacks_connection(run, ready).is_some()
+        || must_recall(run, ready, false)
+        || lacks_approval(run, ready, SessionCalls::None).is_some()
 }
 
 fn lacks_connection(run: &Run, ready: &ReadyCall) -> Option<MissingGuard<Arc<str>>> {
     connection(&ready.tool, ready.policy(), &around(run, None))
 }
 
-/// Whether the history of the run must be read before the policy can be evaluated.
-fn must_recall(run: &Run, ready: &ReadyCall) -> bool {
-    ready.policy().uses_history() && run.with(|machine| machine.must_recall())
+/// Whether the history of the run, or of its session, must be read before the policy can be evaluated. `has_session`:
+/// that of the session was read for this evaluation.
+fn must_recall(run: &Run, ready: &ReadyCall, has_session: bool) -> bool {
+    ready.policy().uses_history()
+        && ((run.session.is_some() && !has_session) || run.with(|machine| machine.must_recall()))
 }
 
-fn lacks_approval(run: &Run, ready: &ReadyCall) -> Option<MissingGuard<Need>> {
+fn lacks_approval(run: &Run, ready: &ReadyCall, of_session: SessionCalls) -> Option<MissingGuard<Need>> {
     let policy = ready.policy();
-    let uses_history = policy.uses_history();
-    let past = uses_history.then(|| run.with(|machine| machine.past_calls().map(<[_]>::to_vec))).flatten();
+    let past = policy.uses_history().then(|| run.with(|machine| machine.history_after(of_session))).flatten();
     approval(&ready.tool, &ready.call.args, policy, &around(run, past.as_deref()))
 }
 
 fn around<'a>(run: &'a Run, history: Option<&'a [PastCall]>) -> GuardContext<'a> {
     let session = Session { id: run.session.as_deref(), attended: run.kernel.env.attended };
-    GuardContext { connections: &run.kernel.env.connections, session, history }
+    let attribution = run.attribution.as_deref();
+    GuardContext { connections: &run.kernel.env.connections, attribution, session, history }
 }
 
 /// The digest of the tool and the arguments that a decision applies to.
@@ -156,6 +171,7 @@ impl GuardedCall {
             earlier: EarlierTime::default(),
             registration: Registration::default(),
             awake: Awake::default(),
+            of_session: None,
             stage: GuardStage::Ask,
         }
     }
@@ -191,7 +207,10 @@ impl GuardedCall {
                 GuardStage::Connect => self.connect(),
                 GuardStage::Approve => self.approve(),
                 GuardStage::Recall(mut recalling) => match recalling.poll(cx, &self.run, &mut self.registration) {
-                    Poll::Ready(()) => GuardStage::Approve,
+                    Poll::Ready(of_session) => {
+                        self.of_session = Some(of_session);
+                        GuardStage::Approve
+                    }
                     Poll::Pending => {
                         self.stage = GuardStage::Recall(recalling);
                         self.run.pump();
@@ -263,10 +282,12 @@ impl GuardedCall {
 
     fn approve(&mut self) -> GuardStage {
         let Some(ready) = &self.ready else { return GuardStage::Over };
-        if must_recall(&self.run, ready) {
+        if must_recall(&self.run, ready, self.of_session.is_some()) {
             return GuardStage::Recall(Recalling::default());
         }
-        match lacks_approval(&self.run, ready) {
+        // Read again for the next evaluation: other runs of the session go on meanwhile.
+        let of_session = self.of_session.take().unwrap_or(SessionCalls::None);
+        match lacks_approval(&self.run, ready, of_session) {
             None => self.through(),
             Some(MissingGuard::Refused(error)) => self.refuse(error),
             Some(MissingGuard::Asks(need)) => {

@@ -17,7 +17,6 @@ use crate::path::Path;
 use crate::run::record::{Asked, Event, OpOutcome, Recorded};
 use crate::run::spent::{EarlierTime, SpentTime};
 use crate::run::{Awake, Polling, Registration, Run};
-use crate::tool::projection::ModelView;
 use crate::tool::{Effect, Tool, ToolError};
 use crate::value::Digest;
 
@@ -347,16 +346,9 @@ impl Batch {
         results.collect()
     }
 
-    /// How the outcomes of a batch that has not begun are shown to a model.
-    pub(crate) fn model_views(&self) -> Vec<ModelView> {
-        let policy = &self.run.kernel.env.policy;
-        let has_reader = self.run.session.is_some() && self.scope.toolbox.snapshot().has_reader();
-        let model_view = |slot: &CallSlot| {
-            slot.call
-                .as_ref()
-                .map(|call| ModelView::of(slot.tool.as_ref(), &call.args, (call.limits.as_deref(), policy), has_reader))
-        };
-        self.slots.iter().map(|slot| model_view(slot).unwrap_or_default()).collect()
+    /// The calls of a batch that has not begun, with their tools.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (&ToolCall, Option<&Arc<Tool>>)> {
+        self.slots.iter().filter_map(|slot| Some((slot.call.as_ref()?, slot.tool.as_ref())))
     }
 
     /// Refuses the call at `index`, which has not begun, unless an earlier owner began it.

@@ -216,7 +216,7 @@ impl AttemptSource<'static> for ToolSource {
     }
 
     fn replacement(&self, run: &Run, path: &Path, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
-        let middleware_call = MiddlewareCall { run, path, tool: &self.tool, args: &self.args, id: self.id.as_deref() };
+        let middleware_call = MiddlewareCall::in_run(run, path, &self.tool, &self.args, self.id.as_deref());
         middleware_call.after(result, broken_promise(&self.tool, result))
     }
 

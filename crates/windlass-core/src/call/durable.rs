@@ -265,7 +265,7 @@ impl DurableCall {
             self.timing.deadline = Some(Deadline { at, timer, look });
             self.run.with(|machine| machine.deadline(&self.op.path, Some(at)));
         }
-        let Some(key) = key_of(&self.tool, &self.call.args) else {
+        let Some(key) = key_of(&self.tool, &self.call.args, self.run.attribution.as_deref()) else {
             self.enter(None, again);
             return None;
         };
@@ -449,8 +449,7 @@ impl DurableCall {
 
     fn replacement(&self, result: &ToolResult<Output>) -> Option<ToolResult<Output>> {
         let Self { run, tool, call, .. } = self;
-        let middleware_call =
-            MiddlewareCall { run, path: &self.op.path, tool, args: &call.args, id: call.id.as_deref() };
+        let middleware_call = MiddlewareCall::in_run(run, &self.op.path, tool, &call.args, call.id.as_deref());
         middleware_call.after(result, broken_promise(tool, result))
     }
 

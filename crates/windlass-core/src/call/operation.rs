@@ -91,6 +91,7 @@ impl Operation {
             let context = ActivityContext {
                 run: run.id,
                 parent: None,
+                attribution: run.attribution.as_deref(),
                 toolbox: &env.toolbox,
                 locale: &env.locale,
                 policy: &env.policy,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::metadata::Metadata;
 use super::plan::{resolve, secret_places};
 use crate::id::ToolId;
 use crate::limits;
@@ -33,6 +34,8 @@ pub struct ToolCall<T = Value> {
     pub(crate) limits: Option<Box<Policy>>,
     /// How its run is started, for a call that is made from outside of a body. Most do not say.
     pub(crate) start: Option<Box<Start>>,
+    /// What its provider wants back with the outcome. Most want nothing.
+    pub(crate) metadata: Option<Metadata>,
     /// Why the arguments could not be serialized. Such a call is refused.
     pub(crate) broken: Option<Arc<str>>,
     output: PhantomData<fn() -> T>,
@@ -73,7 +76,17 @@ impl<T> ToolCall<T> {
     /// A call whose output decodes to `T`; what `#[tool]` generates.
     pub fn to(tool: ToolRef, args: impl Into<Arc<Value>>) -> Self {
         let (args, layers) = (args.into(), Layers::default());
-        Self { tool, id: None, args, layers, limits: None, start: None, broken: None, output: PhantomData }
+        Self {
+            tool,
+            id: None,
+            args,
+            layers,
+            limits: None,
+            start: None,
+            metadata: None,
+            broken: None,
+            output: PhantomData,
+        }
     }
 
     /// A call whose arguments cannot be serialized as JSON. It ends with `invalid_arguments` and this message.
@@ -85,6 +98,13 @@ impl<T> ToolCall<T> {
     /// models make up new ones.
     pub fn with_id(mut self, id: impl Into<Arc<str>>) -> Self {
         self.id = Some(id.into());
+        self
+    }
+
+    /// Keeps opaque data of the model's provider with the call. It comes back with the outcome byte for byte, also after a
+    /// restart. At most [`limits::METADATA_BYTES`]; a call with more is refused.
+    pub fn metadata(mut self, metadata: impl Into<Metadata>) -> Self {
+        self.metadata = Some(metadata.into());
         self
     }
 
@@ -105,6 +125,20 @@ impl<T> ToolCall<T> {
     /// The session its run belongs to. For calls from outside of a body: calls inside of one are in its session.
     pub fn session(mut self, session: impl Into<Arc<str>>) -> Self {
         self.start.get_or_insert_default().session = Some(session.into());
+        self
+    }
+
+    /// Who its run acts for: a user, a token, the owner of a schedule. The runs that it starts inherit it. For calls
+    /// from outside of a body.
+    pub fn principal(mut self, principal: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().principal = Some(principal.into());
+        self
+    }
+
+    /// What caused its run: the id of a message, a turn or a frame, as given. The runs that it starts inherit it. For
+    /// calls from outside of a body.
+    pub fn cause(mut self, cause: impl Into<Arc<str>>) -> Self {
+        self.start.get_or_insert_default().cause = Some(cause.into());
         self
     }
 
@@ -147,12 +181,17 @@ impl<T> ToolCall<T> {
 
     /// The same call without its type.
     pub fn untyped(self) -> ToolCall {
-        let Self { tool, id, args, layers, limits, start, broken, .. } = self;
-        ToolCall { tool, id, args, layers, limits, start, broken, output: PhantomData }
+        let Self { tool, id, args, layers, limits, start, metadata, broken, .. } = self;
+        ToolCall { tool, id, args, layers, limits, start, metadata, broken, output: PhantomData }
     }
 
-    /// Drops arguments beyond the size limits; such a call is refused.
+    /// Drops arguments and metadata beyond the size limits; such a call is refused.
     pub(crate) fn bounded(mut self) -> Self {
+        if self.metadata.as_ref().is_some_and(|metadata| metadata.as_str().len() > limits::METADATA_BYTES) {
+            self.metadata = None;
+            let problem = format!("the metadata of the call is larger than {} bytes", limits::METADATA_BYTES);
+            self.broken.get_or_insert_with(|| problem.into());
+        }
         let problem = match size::check(&self.args, limits::ARGUMENT_BYTES) {
             Ok(()) => return self,
             Err(TooBig::Bytes) => {
@@ -185,6 +224,7 @@ impl<T> Clone for ToolCall<T> {
             layers: self.layers.clone(),
             limits: self.limits.clone(),
             start: self.start.clone(),
+            metadata: self.metadata.clone(),
             broken: self.broken.clone(),
             output: PhantomData,
         }

@@ -80,6 +80,16 @@ impl Ctx {
         self.run.origins.at(&self.path, next).unwrap_or((self.run.id, self.run.generation))
     }
 
+    /// Who the run acts for, if it says so. It is the same whenever the body is entered.
+    pub fn principal(&self) -> Option<&str> {
+        self.run.attribution.as_deref()?.principal.as_deref()
+    }
+
+    /// What caused the run, as given, if it says so.
+    pub fn cause(&self) -> Option<&str> {
+        self.run.attribution.as_deref()?.cause.as_deref()
+    }
+
     /// The path of this body in the run.
     pub fn path(&self) -> &Path {
         &self.path

@@ -346,10 +346,13 @@ pub(crate) fn refuse_start(tool: Option<&Tool>, call: &ToolCall) -> Option<ToolE
 }
 
 pub(crate) fn started(parent: &crate::run::Run, path: &Path, asked: Asked, run: RunId, at: Timestamp) -> Started {
+    let attribution = parent.attribution.as_deref();
     let creation = Creation {
         tool: asked.name.clone(),
         at,
         session: parent.session.clone(),
+        principal: attribution.and_then(|attribution| attribution.principal.clone()),
+        cause: attribution.and_then(|attribution| attribution.cause.clone()),
         parent: Some(Box::new((parent.id, path.clone()))),
         ..Creation::default()
     };

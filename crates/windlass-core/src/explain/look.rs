@@ -49,13 +49,12 @@ impl Explainer<'_> {
             if let RunState::Finished { ending } = info.state {
                 let sentence = sentence::finished(&info, &RunEnd { ending, failure: journal.failure });
                 let sentence = sentence::with_layers(sentence, &journal.layers);
-                let (tool, state, layers) = (info.tool, info.state, journal.layers);
-                return Ok(Explanation { run, tool, state, layers, sentence, moves: Vec::new() });
+                return Ok(explanation(info, journal.layers, sentence, Vec::new()));
             }
             let mut moves = self.moves(&info, &journal.operations, depth).await?;
             moves.iter_mut().for_each(|one| one.idempotency_key = key(&info, &journal.operations, one));
             let sentence = sentence::with_layers(sentence::unfinished(&info, &moves), &journal.layers);
-            Ok(Explanation { run, tool: info.tool, state: info.state, layers: journal.layers, sentence, moves })
+            Ok(explanation(info, journal.layers, sentence, moves))
         })
     }
 
@@ -280,4 +279,9 @@ fn key(info: &RunInfo, operations: &OpenOperations, one: &Move) -> Option<String
         }
         _ => None,
     }
+}
+
+fn explanation(info: RunInfo, layers: Layers, sentence: String, moves: Vec<Move>) -> Explanation {
+    let RunInfo { run, tool, state, principal, cause, .. } = info;
+    Explanation { run, tool, state, layers, principal, cause, sentence, moves }
 }

@@ -29,6 +29,12 @@ pub struct Explanation {
     /// The layers it was called through; empty if its journal is no longer kept or cannot be read.
     #[serde(skip_serializing_if = "Layers::is_empty")]
     pub layers: Layers,
+    /// Who it acts for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Arc<str>>,
     /// Everything below in one sentence.
     pub sentence: String,
     /// What would make it continue. Empty for a finished run; usually at least one entry for an unfinished run.

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::record::{Asked, Event, Finished, Record};
+use crate::call::Metadata;
 use crate::path::Path;
 use crate::time::Times;
 use crate::tool::Output;
@@ -93,6 +94,7 @@ impl Line<'_> {
             version,
             limits,
             broken,
+            metadata,
             secrets,
             identity,
         } = asked;
@@ -121,6 +123,7 @@ impl Line<'_> {
             self.json(limits)?;
         }
         self.some_text(",\"broken\":", broken.as_deref())?;
+        self.some_text(",\"metadata\":", metadata.as_ref().map(Metadata::as_str))?;
         if !secrets.is_empty() {
             self.put(",\"secrets\":");
             self.json(secrets)?;
@@ -244,6 +247,7 @@ mod tests {
             version: Some("2".into()),
             limits: Some(Box::new(Policy::default())),
             broken: Some("no \"JSON\"".into()),
+            metadata: Some(json!({"signature": "a\"b"}).into()),
             secrets: Places::whole(&json!({"a": 1})),
             identity: Some(Box::new(crate::value::Digest::of(&json!("calls")))),
             ..plain.clone()

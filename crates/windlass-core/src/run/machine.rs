@@ -2,6 +2,9 @@
 //! requests of bodies, the results of attempts and the answers of the store.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::budget::Budget;
 use super::cancelling::Cancel;
@@ -105,6 +108,8 @@ pub(crate) struct Machine {
     pub(super) checking: Option<Checking>,
     /// What is known about the records that a backup lacked.
     pub(super) restored: Option<Box<RestoredRun>>,
+    /// The arguments that root calls are executed with, where they are not the ones asked for.
+    rewritten: Rare<Vec<(Path, Arc<Value>)>>,
 }
 
 impl Machine {
@@ -133,6 +138,7 @@ impl Machine {
             refs: Refs::default(),
             checking: None,
             restored: None,
+            rewritten: Rare::default(),
         }
     }
 
@@ -184,6 +190,7 @@ impl Machine {
             refs,
             checking: None,
             restored,
+            rewritten: Rare::default(),
         };
         claimed.mail.into_iter().for_each(|mail| machine.deliver(mail, now));
         // Mail that earlier owners consumed counts as seen. Otherwise the run would be due again as soon as it is
@@ -300,6 +307,19 @@ impl Machine {
             }
             _ => {}
         }
+    }
+
+    /// Notes that a call is executed with other arguments than it asked for. Only the outcomes of root calls say so.
+    pub(crate) fn rewrote(&mut self, path: &Path, args: &Arc<Value>) {
+        if path.depth() <= 1 {
+            self.rewritten.make().push((path.clone(), args.clone()));
+        }
+    }
+
+    /// The arguments that the root call at this path is executed with, if it asked for others.
+    pub(crate) fn rewritten_args(&self, path: &Path) -> Option<Arc<Value>> {
+        let all = self.rewritten.get()?;
+        all.iter().find(|(at, _)| at == path).map(|(_, args)| args.clone())
     }
 
     /// Lists an operation that waits for a settlement.

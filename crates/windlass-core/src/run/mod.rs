@@ -34,6 +34,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::admit::{Fifo, KeyTurn};
+use crate::attribution::Attribution;
 use crate::call::Origin;
 use crate::id::RunId;
 use crate::kernel::Kernel;
@@ -85,6 +86,8 @@ pub(crate) struct Run {
     pub(crate) session: Option<Arc<str>>,
     /// Whether it is a turn of its session.
     pub(crate) is_turn: bool,
+    /// Who it acts for, and what caused it.
+    pub(crate) attribution: Option<Arc<Attribution>>,
     /// The runs it was forked from.
     pub(crate) origins: Origins,
     /// Whether its journal is only checked against the code, and nothing is performed.
@@ -93,6 +96,13 @@ pub(crate) struct Run {
     /// Nanoseconds by which the wall clock is ahead of the ticks. Instants are derived from tick readings that are made
     /// anyway.
     clock_offset: AtomicI64,
+}
+
+/// What is fixed about a run when it is created.
+pub(crate) struct Belongs {
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) is_turn: bool,
+    pub(crate) attribution: Option<Arc<Attribution>>,
 }
 
 /// Wakers of the futures that wait for an event of the run.
@@ -107,7 +117,7 @@ impl Run {
         kernel: Arc<Kernel>,
         id: RunId,
         base: (Timestamp, u64),
-        (session, is_turn): (Option<Arc<str>>, bool),
+        Belongs { session, is_turn, attribution }: Belongs,
         mut machine: Machine,
     ) -> Arc<Self> {
         let turns = session.as_ref().map_or_else(Fifo::session, |session| kernel.admission.sessions.turns(session));
@@ -135,6 +145,7 @@ impl Run {
             generation,
             session,
             is_turn,
+            attribution,
             origins,
             only_checks,
             event_wakers: Mutex::default(),
@@ -205,6 +216,7 @@ impl Run {
             run: self.id,
             generation: self.generation,
             session: self.session.clone(),
+            attribution: self.attribution.clone(),
             reach: self.kernel.reach.clone(),
             home: Arc::downgrade(self),
             lasts: limits::ATTEMPT_TIMEOUT,

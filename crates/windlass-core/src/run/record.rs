@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::fork::Cut;
 use super::secrets::Places;
 use super::state::Blocked;
+use crate::call::Metadata;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::policy::Policy;
@@ -65,6 +66,9 @@ pub struct Asked {
     /// Why the arguments could not be accepted. Such a call is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<Arc<str>>,
+    /// What the model's provider wants back with the outcome. Not compared on replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
     /// Where the input contains secrets. Not compared on replay, because it follows from the tool's current schema.
     #[serde(default, skip_serializing_if = "Places::is_empty")]
     pub secrets: Places,
@@ -89,6 +93,7 @@ impl Asked {
             version: None,
             limits: None,
             broken: None,
+            metadata: None,
             secrets: Places::default(),
             identity: None,
         }

@@ -397,8 +397,14 @@ pub struct RunInfo {
     pub deaths: u64,
     /// Counts from zero; see `Ctx::continue_as`.
     pub generation: u32,
+    /// The key it was started under.
+    pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given.
+    pub cause: Option<Arc<str>>,
     /// The run that spawned it, and the path of the spawn.
     pub parent: Option<Box<(RunId, Path)>>,
 }

@@ -77,7 +77,8 @@ impl Runtime {
         let records = fork(&original, &at, change, now, check).map_err(Error::Conflict)?;
         let forked = kernel.env.mint.run(now);
         kernel.drives.add(forked);
-        let creation = Creation { tool: info.tool, at: now, session: info.session, key, ..Creation::default() };
+        let (tool, session, principal, cause) = (info.tool, info.session, info.principal, info.cause);
+        let creation = Creation { tool, at: now, session, principal, cause, key, ..Creation::default() };
         let artifacts: Vec<_> = referred(&records).collect();
         let mut changes = vec![Change::Start { run: forked, creation, records }];
         if !artifacts.is_empty() {

@@ -349,17 +349,25 @@ impl Runtime {
     /// Tells every run that waits for this provider that it is connected now, or refused. Returns how many runs were
     /// waiting. Durable when it returns.
     pub async fn connect(&self, provider: &str, refused: Option<&str>) -> Result<usize> {
-        self.connect_under(None, provider, refused).await
+        self.connect_under(None, provider, refused, None).await
     }
 
-    /// Like [`connect`](Runtime::connect), with a key: a run gets only one message with the same key.
-    pub async fn connect_under(&self, key: Option<&str>, provider: &str, refused: Option<&str>) -> Result<usize> {
+    /// Like [`connect`](Runtime::connect), with a key: a run gets only one message with the same key. `principal`: only
+    /// for the runs that act for it.
+    pub async fn connect_under(
+        &self,
+        key: Option<&str>,
+        provider: &str,
+        refused: Option<&str>,
+        principal: Option<&Arc<str>>,
+    ) -> Result<usize> {
         let waits =
             |park: &Park| matches!(&park.on, Blocked::Connection { provider: wanted, .. } if **wanted == *provider);
         let mut notified = 0;
         let mut after = None;
         loop {
-            let page = self.kernel.store.list(Filter::inbox(), after, PAGE).await?;
+            let filter = Filter { principal: principal.cloned(), ..Filter::inbox() };
+            let page = self.kernel.store.list(filter, after, PAGE).await?;
             after = page.last().map(|info| info.run);
             for info in page.iter().filter(|info| info.parks.iter().any(waits)) {
                 let message = Message::Connect { provider: provider.into(), refused: refused.map(str::to_owned) };

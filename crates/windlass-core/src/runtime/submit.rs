@@ -16,7 +16,7 @@ use crate::run::drive::RunEnd;
 use crate::run::machine::Stop;
 use crate::run::record::{Asked, Event, OpKind, Record};
 use crate::run::state::RunState;
-use crate::store::{ArtifactId, Change, Commit, Creation, Guard, StoreError, Turn};
+use crate::store::{ArtifactId, Change, Commit, Guard, StoreError, Turn};
 use crate::tool::artifact::mentioned_in;
 use crate::value::Digest;
 
@@ -97,12 +97,13 @@ impl Runtime {
     /// [`Error::KeyReused`] if the key was used for other work.
     pub async fn submit(&self, work: Work, how: Start) -> Result<Submitted> {
         let work = work.bounded()?;
+        how.check()?;
         let stored =
             |run| Submitted { runtime: self.clone(), run, keyed: None, state: SubmitState::Stored, identity: None };
         if let Some(key) = &how.key
             && let Some(run) = self.kernel.store.keyed(key.clone()).await?
         {
-            Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
+            Box::pin(self.check_same(run, &work, &how)).await?;
             Box::pin(self.ensure_claimed(run)).await?;
             return Ok(stored(run));
         }
@@ -112,7 +113,7 @@ impl Runtime {
         if !self.kernel.drives.any() || (waits() && !self.only_continues_loops(&work, &how)) {
             let (run, existed) = Box::pin(self.begin(&work, &how)).await?;
             if existed {
-                Box::pin(self.check_same(run, &work, how.session.as_ref())).await?;
+                Box::pin(self.check_same(run, &work, &how)).await?;
             }
             return Ok(stored(run));
         }
@@ -167,14 +168,7 @@ impl Runtime {
         let run = self.kernel.env.mint.run(at);
         self.kernel.drives.add(run);
         let (tool, records) = self.first_records(work, at);
-        let creation = Creation {
-            tool,
-            at,
-            key: how.key.clone(),
-            session: how.session.clone(),
-            turn: how.turn,
-            ..Creation::default()
-        };
+        let creation = how.creation(tool, at);
         let mut changes = vec![Change::Start { run, creation, records }];
         // The artifacts in its arguments are kept for as long as the run is.
         let artifacts = work.artifacts();
@@ -254,7 +248,7 @@ impl Runtime {
     }
 
     /// Refuses a key whose run does other work.
-    async fn check_same(&self, run: RunId, work: &Work, session: Option<&Arc<str>>) -> Result<()> {
+    async fn check_same(&self, run: RunId, work: &Work, how: &Start) -> Result<()> {
         let reused = |what: String| Err(Error::KeyReused { run, what });
         let info = self.kernel.store.info(run).await?.ok_or(StoreError::NoSuchRun(run))?;
         let wanted = self.asked(work);
@@ -262,8 +256,11 @@ impl Runtime {
         let name = if root.kind == OpKind::Batch { "batch" } else { &root.name };
         let is_other = *info.tool != *name && !self.is_alias(&root.name, &info.tool);
         let other = || reused(format!("it runs `{}`, not `{name}`", info.tool));
-        if info.session.as_ref() != session {
+        if info.session != how.session {
             return reused("it belongs to another session".to_owned());
+        }
+        if info.principal != how.principal {
+            return reused("it acts for another principal".to_owned());
         }
         // A fork has a key of its own, and `fork_under` compares it.
         let records = match self.kernel.store.page(run, 0, wanted.len()).await {
@@ -334,9 +331,9 @@ impl Submitted {
             background?;
             let NewRun { drive, calls, .. } = *new;
             // A batch sends its records when it is polled, so it gets its task first.
-            let driven = match calls {
-                Calls::Batch(_) => self.runtime.kernel.accept(drive)?,
-                Calls::One(..) => self.runtime.kernel.accept_durably(drive).await?,
+            let driven = match calls.is_batch() {
+                true => self.runtime.kernel.accept(drive)?,
+                false => self.runtime.kernel.accept_durably(drive).await?,
             };
             self.state = SubmitState::Driven(driven, calls);
         }
@@ -405,7 +402,7 @@ impl Submitted {
         match (error, &self.keyed) {
             // Another caller was faster with the same key; its run is the one.
             (StoreError::KeyTaken { run }, Some((work, how))) => {
-                self.runtime.check_same(run, work, how.session.as_ref()).await?;
+                self.runtime.check_same(run, work, how).await?;
                 self.runtime.ensure_claimed(run).await?;
                 (self.run, self.state, self.identity) = (run, SubmitState::Stored, None);
                 Ok(())

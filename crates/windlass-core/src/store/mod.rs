@@ -257,6 +257,10 @@ pub struct Creation {
     pub key: Option<Arc<str>>,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it, as given: the id of a message, a turn or a frame.
+    pub cause: Option<Arc<str>>,
     /// Whether it is a turn of its session, and what happens if the session has a turn already.
     pub turn: Turn,
     /// The run that spawned it, and the path of the operation that did.
@@ -306,6 +310,10 @@ pub struct Claimed {
     pub turn: bool,
     /// The session it belongs to.
     pub session: Option<Arc<str>>,
+    /// Who it acts for.
+    pub principal: Option<Arc<str>>,
+    /// What caused it.
+    pub cause: Option<Arc<str>>,
     /// The run that spawned it, and the path of the operation that did.
     pub parent: Option<Box<(RunId, Path)>>,
     /// Why secrets of the journal could not be decrypted. The records then contain them encrypted, and no body may see

@@ -137,7 +137,8 @@ behaviours! {
         lists_show_sessions_and_children,
         lists_can_start_with_the_newest_run,
         lists_show_the_runs_of_a_tool,
-        lists_match_every_field_of_a_filter,
+        b13_lists_match_every_field_of_a_filter,
+        b13_l28_runs_are_found_by_principal_cause_and_key,
         runs_are_counted,
     }
     artifacts {
@@ -147,6 +148,7 @@ behaviours! {
         l16_content_without_references_is_deleted_when_its_time_is_over,
         l16_content_that_a_run_refers_to_is_kept,
         l16_an_id_alone_gives_no_access,
+        l28_a_principal_reads_only_artifacts_of_its_own,
         l16_a_family_without_a_session_shares_artifacts,
         l16_a_reference_to_a_missing_artifact_refuses_its_commit,
         l16_a_run_may_be_started_with_artifacts_of_another_run,

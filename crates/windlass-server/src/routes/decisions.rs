@@ -18,7 +18,7 @@ use crate::wire::{AnswerRequest, InboxKind, SettleRequest, SettlementKind};
 /// taking this as an argument.
 pub(super) struct Decider {
     pub(super) app: Shared,
-    identity: Identity,
+    pub(super) identity: Identity,
     key: Option<String>,
 }
 
@@ -108,14 +108,15 @@ impl Decider {
         }
     }
 
-    /// Affects every run that waits for the provider.
+    /// Affects every run that waits for the provider and that the sender sees.
     pub(super) async fn connect(&self, id: &ItemId, refused: Option<&str>) -> ApiResult<()> {
         self.identity.may_act_on_all()?;
         let (_, item) = self.find(id).await?;
         if let Some(ItemCause::Park(awaited)) = item.map(|item| item.cause)
             && let windlass::inbox::Blocked::Connection { provider, .. } = &awaited.park.on
         {
-            self.app.windlass.runtime().connect_under(self.key.as_deref(), provider, refused).await?;
+            let principal = self.identity.restriction();
+            self.app.windlass.runtime().connect_under(self.key.as_deref(), provider, refused, principal).await?;
             return Ok(());
         }
         let what = if refused.is_some() { "refused" } else { "connected" };
@@ -130,8 +131,8 @@ impl Decider {
 
     /// The run, and the item if it is still in the inbox.
     async fn find(&self, id: &ItemId) -> ApiResult<(RunInfo, Option<Item>)> {
+        let info = self.identity.run(&self.app, id.run).await?;
         self.identity.may_act_on(&self.app, id.run).await?;
-        let info = super::runs::info(&self.app, id.run).await?;
         let item = items(&self.app.windlass, &info).into_iter().find(|item| item.id == *id);
         Ok((info, item))
     }

@@ -170,7 +170,10 @@ pub(super) async fn fork(
         }
     };
     authorized.identity.may_act_on(&app, run).await?;
-    let forked = app.windlass.runtime().fork_under(key.as_deref().map(Arc::from), run, at, change).await?;
+    let forked = match app.windlass.runtime().fork_under(key.as_deref().map(Arc::from), run, at, change).await {
+        Ok(forked) => forked,
+        Err(error) => return Err(authorized.identity.refusal(&app, error).await),
+    };
     let body = Forked { run: forked, from: run };
     Ok(located(StatusCode::CREATED, &format!("/v1/runs/{forked}"), &body))
 }
@@ -189,7 +192,7 @@ pub(super) async fn signal(
     MaybeJson(request): MaybeJson<SignalRequest>,
 ) -> ApiResult {
     let run = run_id(&run)?;
-    info(&app, run).await?;
+    authorized.identity.run(&app, run).await?;
     authorized.identity.may_act_on(&app, run).await?;
     app.windlass.runtime().signal(run, &name, request.value, key.as_deref()).await?;
     accepted(&app, run, None).await

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -15,10 +16,10 @@ use utoipa::openapi::schema::{AnyOfBuilder, Schema};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{IntoParams, PartialSchema, ToSchema};
 use windlass::policy::{Hypothetical, Verdict as Predicted};
-use windlass::tool::spec::Concurrency;
 use windlass::tool::{Catalog, SourceFailure};
 use windlass::{Tool, ToolCall, ToolError, Windlass};
 
+use super::calls::check_session;
 use crate::access::{Authorized, Read};
 use crate::app::Shared;
 use crate::extract::{IdempotencyKey, MaybeJson, PathParam, Query, shortened};
@@ -196,7 +197,7 @@ pub(super) async fn get(
 /// Check a hypothetical call
 ///
 /// Returns whether the arguments are valid, whether the call would wait for a connection or an approval and why, its
-/// effect and its key. Nothing is executed.
+/// effect, its key and its limits, as the same call with the same token would find them. Nothing is executed.
 #[utoipa::path(post, path = "/v1/tools/{name}/check", tag = "tools", params(("name" = String, Path)),
     request_body = Option<CheckRequest>,
     responses((status = 200, description = "What would happen to the call", body = CheckResponse)))]
@@ -211,14 +212,19 @@ pub(super) async fn check(
     let tool = find(&windlass, &name)?;
     let name = tool.spec().name.to_string();
     let args = Value::Object(request.args);
-    let key = match &tool.spec().guards.concurrency {
-        Concurrency::Keyed(key) => Some(key.evaluate(&args)),
-        _ => None,
+    request.session.as_deref().map_or(Ok(()), check_session)?;
+    let case = Hypothetical {
+        session: request.session,
+        principal: authorized.identity.principal.as_deref().map(str::to_owned),
+        cause: request.cause,
+        ..Hypothetical::new(ToolCall::new(name.as_str(), args))
     };
-    let case = Hypothetical { session: request.session, ..Hypothetical::new(ToolCall::new(name.as_str(), args)) };
-    let predicted = windlass.predict(case);
+    let predicted = windlass.predict(case).await?;
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let policy = predicted.policy;
     let (verdict, why, error) = match predicted.verdict {
-        Predicted::Runs(_) => (Verdict::Runs, None, None),
+        Predicted::Runs => (Verdict::Runs, None, None),
+        Predicted::Answered => (Verdict::Answered, None, None),
         Predicted::NeedsConnection { provider, then } => {
             let why = format!("the provider `{provider}` is not connected; once it is, the call {then}");
             (Verdict::NeedsConnection, Some(why), None)
@@ -241,6 +247,9 @@ pub(super) async fn check(
         why,
         error: failure,
         effect,
-        key,
+        key: predicted.key.as_deref().map(str::to_owned),
+        timeout_ms: policy.as_ref().map(|policy| milliseconds(policy.timeout)),
+        deadline_ms: policy.and_then(|policy| policy.deadline).map(milliseconds),
+        prepares: predicted.prepares,
     }))
 }

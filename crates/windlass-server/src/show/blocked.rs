@@ -91,6 +91,8 @@ pub(crate) fn explanation(explanation: &Explanation) -> wire::Explanation {
         tool: explanation.tool.to_string(),
         state: state(&explanation.state),
         layers: explanation.layers.names().iter().map(ToString::to_string).collect(),
+        principal: explanation.principal.as_deref().map(str::to_owned),
+        cause: explanation.cause.as_deref().map(str::to_owned),
         sentence: explanation.sentence.clone(),
         moves: moves(explanation),
     }

@@ -169,6 +169,8 @@ impl Item {
             path: self.id.path.clone(),
             tool: info.tool.to_string(),
             session: info.session.as_deref().map(str::to_owned),
+            principal: info.principal.as_deref().map(str::to_owned),
+            cause: info.cause.as_deref().map(str::to_owned),
             sentence: sentence.unwrap_or_else(otherwise),
             operation,
             args,

@@ -50,7 +50,15 @@ pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
         total_ms: milliseconds(outcome.times.total),
     };
     let call_id = outcome.id.as_deref().map(str::to_owned);
-    wire::Outcome { path: outcome.path, call_id, value, content, shown, error, times }
+    let call = wire::OutcomeCall {
+        tool: outcome.call.tool.to_string(),
+        name: outcome.call.name.to_string(),
+        args: outcome.call.shown_args(),
+        executed: outcome.call.shown_executed(),
+    };
+    // It was JSON when it was accepted.
+    let metadata = outcome.call.metadata.and_then(|metadata| wire::RawJson::new(metadata.as_str().to_owned()).ok());
+    wire::Outcome { path: outcome.path, call_id, call, metadata, value, content, shown, error, times }
 }
 
 pub(crate) fn outcomes(outcomes: Vec<Outcome>) -> Vec<wire::Outcome> {

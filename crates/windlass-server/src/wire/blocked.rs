@@ -224,6 +224,12 @@ pub struct Explanation {
     /// Layers through which the run was called, the lowest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<String>,
+    /// Principal for whom the run acts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
+    /// Cause of the run, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// The whole explanation in one sentence.
     pub sentence: String,
     /// What would let the run continue; empty if it has ended.

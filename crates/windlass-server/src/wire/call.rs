@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use windlass::{Path, RunId};
 
 use super::blocked::Move;
+use super::raw::RawJson;
 use super::run::RunState;
 
 /// A call of a tool.
@@ -31,6 +32,15 @@ pub struct CallRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255)]
     pub call_id: Option<String>,
+    /// Opaque data of the model's provider, such as a reasoning signature: any JSON, returned with the outcome byte for
+    /// byte. At most 256 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
+    #[schema(value_type = Option<Value>)]
+    pub metadata: Option<RawJson>,
+    /// Cause of the run: the id of a message, a turn or a frame, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub cause: Option<String>,
     /// Longest time to wait for the outcome; 30,000 by default. With 0 the response does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 300_000)]
@@ -51,6 +61,11 @@ pub struct BatchCall {
     /// The model's id of the call, returned with the outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// Opaque data of the model's provider, such as a reasoning signature: any JSON, returned with the outcome byte for
+    /// byte. At most 256 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
+    #[schema(value_type = Option<Value>)]
+    pub metadata: Option<RawJson>,
 }
 
 /// Several calls as one run.
@@ -68,6 +83,10 @@ pub struct BatchRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
     pub layer: Option<String>,
+    /// Cause of the run: the id of a message, a turn or a frame, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub cause: Option<String>,
     /// After a failed call, calls that have not started are skipped; their outcome is a `cancelled` error.
     #[serde(default)]
     pub stop_on_failure: bool,
@@ -176,6 +195,29 @@ pub struct Outcome {
     pub error: Option<Failure>,
     /// Duration of the call.
     pub times: Times,
+    /// The call: its tool and its arguments.
+    pub call: OutcomeCall,
+    /// The metadata that was given with the call, byte for byte.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::raw")]
+    #[schema(value_type = Option<Value>)]
+    pub metadata: Option<RawJson>,
+}
+
+/// The call of an outcome. Secret arguments are hidden; arguments of a tool that is not registered are left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OutcomeCall {
+    /// Id of the tool; the name as called if no tool has it.
+    pub tool: String,
+    /// Name by which the tool was called.
+    pub name: String,
+    /// Arguments as asked.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub args: Option<Value>,
+    /// Arguments as executed, if middleware or the tool's `prepare` changed them.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
+    #[schema(value_type = Option<Value>)]
+    pub executed: Option<Value>,
 }
 
 impl Outcome {

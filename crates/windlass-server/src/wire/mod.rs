@@ -13,6 +13,7 @@ mod inbox;
 mod meta;
 mod nullable;
 mod problem;
+mod raw;
 mod run;
 mod time;
 mod token;
@@ -23,7 +24,7 @@ pub use artifact::ArtifactResponse;
 pub use blocked::{Doubt, Explanation, Hold, HoldReason, Move, MoveReason, Park, WaitingFor};
 pub use call::{
     Accepted, BatchCall, BatchRequest, BatchResponse, CallRequest, CallResponse, ErrorRequest, Failure, Outcome,
-    OutcomeResponse, OutputPage, Times, Violation,
+    OutcomeCall, OutcomeResponse, OutputPage, Times, Violation,
 };
 pub use client::{ClientCall, ClientRequest, ClientResponse, ClientTool};
 pub use event::{Activity, End, EndReason, EventPage};
@@ -34,6 +35,7 @@ pub use inbox::{
 };
 pub use meta::{Health, HealthStatus, Index, Ready};
 pub use problem::Problem;
+pub use raw::RawJson;
 pub use run::{
     CancelRequest, Comparison, Departure, Ending, FinishRequest, ForkChange, ForkRequest, Forked, Imported,
     JournalPage, OperationRef, Record, ReplayCheck, Run, RunPage, RunState, Side, SignalRequest, Trace,

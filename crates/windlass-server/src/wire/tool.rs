@@ -139,6 +139,10 @@ pub struct CheckRequest {
     /// Session of the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Cause of the run, as given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub cause: Option<String>,
     /// Layer through which the tool would be called.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 64, pattern = "^[a-zA-Z0-9_.-]+$")]
@@ -168,6 +172,16 @@ pub struct CheckResponse {
     /// Key under which the call would queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// Longest time of one attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Longest time of the call in all, if it is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// Whether the tool prepares its calls. It is not asked here, so it may still refuse the call, answer it or change its
+    /// arguments.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prepares: bool,
 }
 
 /// What would happen to a hypothetical call.
@@ -176,6 +190,8 @@ pub struct CheckResponse {
 pub enum Verdict {
     /// It would run.
     Runs,
+    /// Middleware would answer it, without an attempt.
+    Answered,
     /// It would wait for a connection to a provider.
     NeedsConnection,
     /// It would wait for approval.

@@ -19,5 +19,6 @@ mod openapi;
 mod runs;
 mod server;
 mod shutdown;
+mod visibility;
 mod webhook;
 mod world;

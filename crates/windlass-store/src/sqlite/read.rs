@@ -38,7 +38,7 @@ macro_rules! select_infos {
         concat!(
             "SELECT run, tool, created, state, doubts, parks, epoch, generation, ",
             "(SELECT name FROM sessions WHERE sessions.id = runs.session), parent_run, parent_path, ",
-            "ended, worker, deaths, ",
+            "ended, worker, deaths, key, principal, cause, ",
             run_is_intact!(),
             " FROM runs ",
             $($which),+
@@ -66,6 +66,8 @@ pub(super) struct RunContents {
     /// The position of the latest message, consumed or not.
     pub(super) mailed: u64,
     pub(super) session: Option<Arc<str>>,
+    pub(super) principal: Option<Arc<str>>,
+    pub(super) cause: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
     /// The number of records in the journal.
     pub(super) end: u64,
@@ -106,7 +108,7 @@ impl Readers {
     /// Reads the columns of `select_infos!`. A run whose row is damaged is shown as held.
     pub(super) fn info_of(&self, row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
         let run = RunId::from_bytes(row.get(0)?);
-        let damage = match row.get::<_, bool>(14)? {
+        let damage = match row.get::<_, bool>(17)? {
             true => match info(row) {
                 Ok(info) => return Ok(info),
                 Err(error) => error.damage(Some(run)).ok_or(error)?,
@@ -407,7 +409,7 @@ fn contents(
     tail: JournalTail,
 ) -> Result<Option<RunContents>, ReadError> {
     let sql = "SELECT generation, base, (SELECT name FROM sessions WHERE sessions.id = runs.session),
-                      parent_run, parent_path
+                      parent_run, parent_path, principal, cause
                FROM runs WHERE id = ?1";
     let mut statement = view.prepare_cached(sql)?;
     let mut rows = statement.query([id])?;
@@ -435,6 +437,8 @@ fn contents(
         mailed,
         session: row.get(2)?,
         parent: parent(row, 3)?,
+        principal: row.get(5)?,
+        cause: row.get(6)?,
         end: tail.length,
         sealed: found.closed.map(|closed| closed.sentence(keys)),
         damaged,
@@ -502,6 +506,9 @@ fn damaged_info(row: &SqlRow<'_>, run: RunId, location: String) -> RunInfo {
         ended: None,
         worker: WorkerId::from_number(row.get::<_, i64>(12).unwrap_or(0).cast_unsigned()),
         deaths: row.get::<_, i64>(13).unwrap_or(0).unsigned_abs(),
+        key: row.get(14).unwrap_or(None),
+        principal: row.get(15).unwrap_or(None),
+        cause: row.get(16).unwrap_or(None),
     }
 }
 
@@ -521,6 +528,9 @@ fn info(row: &SqlRow<'_>) -> Result<RunInfo, ReadError> {
         ended: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_micros),
         worker: WorkerId::from_number(row.get::<_, i64>(12)?.cast_unsigned()),
         deaths: row.get::<_, i64>(13)?.unsigned_abs(),
+        key: row.get(14)?,
+        principal: row.get(15)?,
+        cause: row.get(16)?,
     })
 }
 

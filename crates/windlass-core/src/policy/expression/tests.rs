@@ -21,7 +21,8 @@ fn holds(source: &str) -> Result<bool, String> {
     let history = [call("find", true), call("charge", false)];
     let session = Session { id: Some("s1"), attended: true };
     let args = args();
-    let facts = Facts { args: &args, tool: Some(&spec), session, history: Some(&history) };
+    let facts =
+        Facts { args: &args, tool: Some(&spec), caller: Some("ada"), cause: None, session, history: Some(&history) };
     Expression::parse(source).map_err(|bad| bad.to_string())?.evaluate(&facts)
 }
 

@@ -21,6 +21,8 @@ pub(super) struct RunRow {
     pub(super) summary: bool,
     pub(super) key: Option<Arc<str>>,
     pub(super) session: Option<Arc<str>>,
+    pub(super) principal: Option<Arc<str>>,
+    pub(super) cause: Option<Arc<str>>,
     pub(super) parent: Option<Box<(RunId, Path)>>,
     pub(super) epoch: u64,
     pub(super) records: Vec<Record>,
@@ -103,7 +105,7 @@ impl RunOwner {
 
 impl RunRow {
     pub(super) fn new(creation: Creation, epoch: u64, state: RunState, owner: RunOwner) -> Self {
-        let Creation { tool, at, key, session, parent, .. } = creation;
+        let Creation { tool, at, key, session, principal, cause, parent, .. } = creation;
         Self {
             tool,
             created: at,
@@ -111,6 +113,8 @@ impl RunRow {
             summary: false,
             key,
             session,
+            principal,
+            cause,
             parent,
             epoch,
             records: Vec::new(),
@@ -141,7 +145,10 @@ impl RunRow {
             worker: self.owner.worker,
             deaths: self.deaths,
             generation: self.generation,
+            key: self.key.clone(),
             session: self.session.clone(),
+            principal: self.principal.clone(),
+            cause: self.cause.clone(),
             parent: self.parent.clone(),
         }
     }
@@ -166,6 +173,8 @@ impl RunRow {
             last: last.worker,
             turn,
             session: self.session.clone(),
+            principal: self.principal.clone(),
+            cause: self.cause.clone(),
             parent: self.parent.clone(),
             sealed: None,
             damaged: None,
@@ -185,9 +194,12 @@ impl RunRow {
     }
 
     pub(super) fn matches(&self, filter: &Filter) -> bool {
-        let Filter { state, session, parent, tool, created_from, created_before } = filter;
+        let Filter { state, session, principal, cause, key, parent, tool, created_from, created_before } = filter;
         state.is_none_or(|state| self.is_in(state))
             && session.as_ref().is_none_or(|session| self.session.as_ref() == Some(session))
+            && principal.as_ref().is_none_or(|principal| self.principal.as_ref() == Some(principal))
+            && cause.as_ref().is_none_or(|cause| self.cause.as_ref() == Some(cause))
+            && key.as_ref().is_none_or(|key| self.key.as_ref() == Some(key))
             && parent.is_none_or(|parent| self.parent.as_ref().is_some_and(|found| found.0 == parent))
             && tool.as_ref().is_none_or(|tool| self.tool == *tool)
             && created_from.is_none_or(|from| self.created >= from)

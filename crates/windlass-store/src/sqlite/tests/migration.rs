@@ -253,6 +253,28 @@ fn w08_l12_l23_upgrading_an_older_file_writes_the_rows_of_runs_that_have_only_no
 }
 
 #[test]
+fn w08_l28_a_file_of_version_9_is_upgraded_and_its_runs_name_no_principal() {
+    let (_directory, path) = temp_db();
+    edit(&path).execute_batch(include_str!("v9.sql")).unwrap();
+    assert!(check_file(&path, |_, _| {}).unwrap().is_fine(), "as when a backup is checked before it is restored");
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!([1, 2].map(|n| length(&store, n)), [2, 1]);
+    let info = |n| block_on(store.info(run(n))).unwrap().unwrap();
+    let (first, second) = (info(1), info(2));
+    assert_eq!((first.key.as_deref(), first.session.as_deref(), first.deaths), (Some("k"), Some("s"), 1));
+    assert_eq!((first.principal, first.cause, second.state), (None, None, RunState::Finished { ending: Ending::Ok }));
+    let acting = Creation { principal: Some("ada".into()), cause: Some("turn 1".into()), ..Creation::default() };
+    commit(&store, owner(3, 0, vec![Change::Create(acting), append(json!(1))])).unwrap();
+    commit(&store, owner(3, 1, vec![finish()])).unwrap();
+    assert_eq!(block_on(store.list(Filter::principal("ada"), None, 9)).unwrap().len(), 1);
+    drop(store);
+    let report = check_file(&path, |_, _| {}).unwrap();
+    assert!(report.is_fine() && report.runs == 3, "{report}");
+    edit(&path).execute_batch("DROP TRIGGER runs_sum; UPDATE runs SET principal = 'bob' WHERE id = 3").unwrap();
+    assert!(!check_file(&path, |_, _| {}).unwrap().is_fine(), "the checksum covers the principal");
+}
+
+#[test]
 fn w08_a_run_with_a_damaged_note_is_held_and_the_others_work() {
     let (_directory, path) = temp_db();
     let damage = r#"UPDATE log SET body = replace(body, 'goes on', 'gone on') WHERE position = 4;
