@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn l12_a_run_has_a_bounded_number_of_operations_and_bytes() {
-        let mut budget = Budget::new(false, true);
+        let mut budget = Budget::new(false, true, false);
         let result: Recorded = Ok(Arc::new(Output::value("x".repeat(1 << 20).into())));
         let mut took = 0;
         let hold = loop {
@@ -83,7 +83,7 @@ mod tests {
         };
         assert_eq!(hold, Hold::TooBig { bytes: limits::RUN_BYTES });
         assert!((256..300).contains(&took), "{took}");
-        let mut budget = Budget::new(false, true);
+        let mut budget = Budget::new(false, true, false);
         let hold = (0..=limits::RUN_OPERATIONS).find_map(|_| budget.add_operation());
         assert_eq!(hold, Some(Hold::TooLong { operations: limits::RUN_OPERATIONS }));
     }
