@@ -34,7 +34,7 @@ fn value(world: &World, runtime: &Runtime, run: RunId) -> Value {
 }
 
 fn run(world: &World, runtime: &Runtime, call: ToolCall) -> RunId {
-    let run = runtime.start(call).unwrap();
+    let run = runtime.start_unconfirmed(call).unwrap();
     world.pass(MOMENT);
     run
 }

@@ -33,7 +33,7 @@ fn upgrade(
     new: impl IntoIterator<Item = Tool>,
 ) -> (World, Runtime, RunId, Result<Value, Error>) {
     let runtime = world.runtime([job(old)]);
-    let run = runtime.start(ToolCall::new("job", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
     world.pass(Duration::from_secs(1));
     drop(runtime);
     let world = world.restart();
@@ -310,7 +310,7 @@ fn w12_a_body_that_kills_the_process_each_time_is_held_as_a_crash_loop() {
             .timeout(Duration::from_secs(10_000))
         };
         let runtime = world.runtime([killer(&attempts)]);
-        let run = runtime.start(ToolCall::new("killer", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("killer", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         for life in 1..=3 {
@@ -391,7 +391,7 @@ fn e08_a_looser_effect_class_does_not_apply_to_attempts_already_begun() {
             act.effect(effect)
         };
         let runtime = world.runtime([make(Effect::Once, &attempts)]);
-        let run = runtime.start(ToolCall::new("act", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("act", json!({}))).unwrap();
         world.pass(Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();

@@ -124,7 +124,7 @@ fn w01_a_doubt_is_logged_once() {
         let acts = || tool("act", |_| async { Err::<(), _>(ToolError::in_doubt("the line went dead")) });
         let runtime = world.runtime([acts()]);
         let run = tracing::subscriber::with_default(log.clone(), || {
-            let run = runtime.start(ToolCall::new("act", json!({}))).unwrap();
+            let run = runtime.start_unconfirmed(ToolCall::new("act", json!({}))).unwrap();
             world.pass(Duration::from_secs(1));
             run
         });

@@ -214,7 +214,7 @@ fn b03_a_calls_policy_outlives_a_crash() {
             ..quiet()
         };
         let runtime = world.runtime([make(&world)]);
-        let run = runtime.start(ToolCall::new("hangs", json!({"n": 2})).policy(policy.clone())).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("hangs", json!({"n": 2})).policy(policy.clone())).unwrap();
         world.pass(Duration::from_secs(10));
         drop(runtime);
         let world = world.restart();
@@ -375,7 +375,7 @@ fn actual(policy: &Policy, attended: bool, name: &str) -> String {
         config.toolbox.insert(tool).unwrap();
     }
     let runtime = Runtime::new(config);
-    let run = runtime.start(ToolCall::new(name, json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new(name, json!({}))).unwrap();
     world.pass(Duration::from_millis(100));
     let reader = runtime.clone();
     let info = world.run(async move { reader.info(run).await }).unwrap().unwrap();

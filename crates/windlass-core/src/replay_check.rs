@@ -129,7 +129,7 @@ fn isolated_kernel(kernel: &Kernel) -> Kernel {
         store: Arc::new(MemoryStore::default()),
         lease: Lease::new(WorkerId::default(), None),
         roster: Default::default(),
-        suspended: Default::default(),
+        undriven: Default::default(),
         reach: Arc::new(Reach { signer: kernel.reach.signer.clone(), watchers }),
         watchdog: Default::default(),
         loops: Default::default(),

@@ -199,7 +199,7 @@ impl Runtime {
             store: config.store,
             lease,
             roster: Default::default(),
-            suspended: Default::default(),
+            undriven: Default::default(),
             reach: Arc::new(Reach { signer, watchers }),
             watchdog: Default::default(),
             loops: Default::default(),
@@ -286,10 +286,9 @@ impl Runtime {
         end.continues_later() || is_elsewhere
     }
 
-    /// Starts one call and returns its run at once. The run continues whatever the caller does. It may not be durable
-    /// yet when this returns; [`attach`](Runtime::attach) waits for its end, and [`start_with`](Runtime::start_with)
-    /// until it is durable.
-    pub fn start(&self, call: ToolCall) -> Result<RunId> {
+    /// Starts one call and returns its run at once, before the store has confirmed it: unlike
+    /// [`start_call`](Runtime::start_call), it may not be durable yet when this returns. For tests and benchmarks.
+    pub fn start_unconfirmed(&self, call: ToolCall) -> Result<RunId> {
         self.background(&call)?;
         let work = Work::Call(call).bounded()?;
         let NewRun { drive, .. } = self.kernel.new_run(&self.toolbox, work, &Start::default())?;
@@ -350,7 +349,7 @@ impl Runtime {
                         // Another worker drives it.
                         Some(interval) => self.kernel.env.clock.sleep(interval).await,
                         // It may be among the runs that are being claimed.
-                        None if self.kernel.suspended.is_claiming() => {
+                        None if self.kernel.undriven.is_claiming() => {
                             self.kernel.env.clock.sleep(CHECK_PAUSE).await;
                         }
                         // It may have ended since its row was read, or a thread of this process may be about to

@@ -133,6 +133,12 @@ impl Explainer<'_> {
                 child: child.map(Box::new),
             };
             moves.push(self.reason(park.path.clone(), why));
+            if let Blocked::Child { run } = park.on
+                && self.kernel.drives.any()
+                && self.leaves_alone(run)
+            {
+                moves.push(self.reason(park.path.clone(), Why::NotDriven { run }));
+            }
         }
         // A run that is not driven here waits for what its row says.
         keys.retain(|_| self.kernel.roster.driven(run).is_some());

@@ -33,7 +33,7 @@ use std::task::{Context, Waker};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::admit::{Fifo, KeyTurn};
+use crate::admit::{Fifo, QueuedKey};
 use crate::attribution::Attribution;
 use crate::call::Origin;
 use crate::id::RunId;
@@ -59,7 +59,7 @@ pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) kernel: Arc<Kernel>,
     /// Exclusivity among the attempts of its session. A run without a session has its own.
-    pub(crate) turns: Arc<Fifo>,
+    pub(crate) exclusivity: Arc<Fifo>,
     machine: Mutex<Machine>,
     /// Whether an earlier owner left anything. Most runs have one owner, and skip the lookup.
     has_past: bool,
@@ -120,7 +120,8 @@ impl Run {
         Belongs { session, is_turn, attribution }: Belongs,
         mut machine: Machine,
     ) -> Arc<Self> {
-        let turns = session.as_ref().map_or_else(Fifo::session, |session| kernel.admission.sessions.turns(session));
+        let exclusivity =
+            session.as_ref().map_or_else(Fifo::session, |session| kernel.admission.sessions.exclusivity(session));
         let stopped = AtomicBool::new(machine.stop().is_some());
         let cancelled = AtomicBool::new(machine.is_cancelled());
         let has_past = machine.has_past();
@@ -130,7 +131,7 @@ impl Run {
         Arc::new(Self {
             id,
             kernel,
-            turns,
+            exclusivity,
             machine: Mutex::new(machine),
             has_past,
             stopped,
@@ -376,7 +377,7 @@ impl Run {
 
     /// Gives up a place once everything recorded so far is durable. Until then the operation that had the place may
     /// turn out not to be finished.
-    pub(crate) fn leave_queue(&self, turn: KeyTurn) {
+    pub(crate) fn leave_queue(&self, turn: QueuedKey) {
         let left = self.with(|machine| {
             machine.leave_when_durable(turn);
             machine.take_left()
@@ -384,7 +385,7 @@ impl Run {
         self.release(left);
     }
 
-    fn release(&self, left: Vec<KeyTurn>) {
+    fn release(&self, left: Vec<QueuedKey>) {
         for next in left.iter().filter_map(|turn| self.kernel.admission.keys.release(turn)) {
             self.kernel.take_up_for_key(next);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::machine::{Machine, Stop};
 use super::record::{Event, Record, Recorded};
 use super::state::{Blocked, Park, RunState};
-use crate::admit::KeyTurn;
+use crate::admit::QueuedKey;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::store::{KeyPlace, Mail, Message};
@@ -45,7 +45,7 @@ struct KeyPlaces {
     /// Whether `stored` may be outdated.
     changed: bool,
     /// Places that are given up once this mark is durable.
-    leaving: Vec<(u64, KeyTurn)>,
+    leaving: Vec<(u64, QueuedKey)>,
     /// Whether the store holds the queues. Then it is told only which places are given up.
     is_shared: bool,
     /// Operations whose keys the store granted.
@@ -158,18 +158,18 @@ impl Machine {
     }
 
     /// Gives up a place once everything recorded so far is durable.
-    pub(crate) fn leave_when_durable(&mut self, turn: KeyTurn) {
+    pub(crate) fn leave_when_durable(&mut self, turn: QueuedKey) {
         self.leave_places(turn.path());
         let mark = self.outbox.written();
         self.parks.make().keys.leaving.push((mark, turn));
     }
 
     /// The places that are to be given up now.
-    pub(crate) fn take_left(&mut self) -> Vec<KeyTurn> {
+    pub(crate) fn take_left(&mut self) -> Vec<QueuedKey> {
         let Some(parks) = self.parks.get_mut().filter(|parks| !parks.keys.leaving.is_empty()) else {
             return Vec::new();
         };
-        let is_durable = |(mark, _): &(u64, KeyTurn)| self.outbox.is_durable(*mark);
+        let is_durable = |(mark, _): &(u64, QueuedKey)| self.outbox.is_durable(*mark);
         let (left, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut parks.keys.leaving).into_iter().partition(is_durable);
         parks.keys.leaving = rest;
         left.into_iter().map(|(_, turn)| turn).collect()

@@ -99,7 +99,7 @@ fn w01_a_worker_that_unfreezes_does_not_continue_an_attempt_that_others_consider
     let frozen = Sim::new(1);
     let other = frozen.beside(2);
     let first = worker(&frozen, 1);
-    let run = first.start(ToolCall::new("slow", json!({}))).unwrap();
+    let run = first.start_unconfirmed(ToolCall::new("slow", json!({}))).unwrap();
     // It freezes in the middle of its attempt, for longer than the attempt may take.
     while frozen.step() {}
     other.pass_to(120_000_000_000);
