@@ -83,11 +83,12 @@ fn l10_a_second_wait_for_an_answered_event_has_its_answer_at_once() {
             (Resolution::Timeout, "timed out: the other side answered that it timed out"),
             (Resolution::Cancelled { reason: "on leave".into() }, "cancelled: on leave"),
         ] {
-            let runtime = world.runtime([body()]);
+            let runtime = Runtime::new(world.another([body()]));
             let run = start(&world, &runtime, "body");
             let key = key(&world, &runtime);
             let raced = if word == "yes" { json!("yes") } else { json!(null) };
             assert!(matches!(resolve(&world, &runtime, &key, resolution.clone()), ReplyResult::Accepted));
+            world.pass(MOMENT);
             let late = resolve(&world, &runtime, &key, ok(json!("late")));
             assert!(matches!(late, ReplyResult::Already(_)), "{late:?}");
             assert!(inbox(&world, &runtime).is_empty(), "nothing waits for it any more");
@@ -137,7 +138,7 @@ fn l10_an_unanswered_event_keeps_its_key_however_often_it_is_waited_for() {
     on_every_store(|world| {
         let expected = ["late", "late", "slept", "slept", "late"];
         for answered in 0..=5u32 {
-            let runtime = world.runtime([patient()]);
+            let runtime = Runtime::new(world.another([patient()]));
             let run = start(&world, &runtime, "patient");
             let first = key(&world, &runtime);
             world.pass(HOUR * answered);

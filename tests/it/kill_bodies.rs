@@ -12,7 +12,7 @@ use windlass::run::{Filter, Start};
 use windlass::store::{Durability, SqliteStore};
 use windlass::testing::Watched;
 use windlass::tool::Reconciled;
-use windlass::{Ctx, RunId, Tool, ToolCall, ToolError, Windlass, step};
+use windlass::{Ctx, Effect, RunId, Tool, ToolCall, ToolError, Windlass, step};
 
 use crate::kill::{DIR, LedgerFile, MOST_POINTS, ledger_path, report, run_child};
 
@@ -48,7 +48,8 @@ fn tools(ledger: &LedgerFile) -> Vec<Tool> {
             Ok(json!([seat, room, go]))
         }
     });
-    let bad = Tool::new("bad", "fails", |_: Value| async { Err::<Value, _>(ToolError::failed("no")) });
+    let bad = Tool::new("bad", "fails", |_: Value| async { Err::<Value, _>(ToolError::failed("no")) })
+        .effect(Effect::Idempotent);
     let watch = Tool::durable_fn("watch", "awaits a run", |mut ctx: Ctx, args: Value| async move {
         let run: RunId = args["run"].as_str().unwrap_or_default().parse()?;
         let seen: Value = ctx.join(&Handle::of(run)).await?;

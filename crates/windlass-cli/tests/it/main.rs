@@ -12,6 +12,7 @@ mod hostile;
 mod http;
 mod inbox;
 mod killed;
+mod kinds;
 mod maintenance;
 mod openapi;
 mod protected_files;

@@ -179,13 +179,13 @@ pub enum OpKind {
     Sleep,
     /// Several waits, of which the first to end counts; their paths are below its own.
     First,
-    /// The answer to a wait that was opened before.
+    /// The answer to an event that was waited for, or opened, before.
     Answer,
     /// A wait for a signal.
     Receive,
     /// The start of another run.
     Spawn,
-    /// The end of a run that was spawned.
+    /// The end of another run.
     Join,
     /// A signal to another run.
     Signal,

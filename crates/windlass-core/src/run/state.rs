@@ -319,7 +319,7 @@ pub enum Blocked {
         /// Which.
         name: Arc<str>,
     },
-    /// The end of a run it spawned.
+    /// The end of another run.
     Child {
         /// Which.
         run: RunId,

@@ -369,7 +369,9 @@ pub struct Entry {
 /// - a claim raises the epoch, so that every later write of an earlier owner is refused;
 /// - an unfinished run is never removed, however old it is;
 /// - no wake-up is lost: a suspended run is due as soon as its time has come or its mailbox has a message beyond the
-///   position that its owner examined, whether the message or the suspension was written first.
+///   position that its owner examined, whether the message or the suspension was written first;
+/// - no awaited end is lost: the commit that finishes a run puts a [`Message::Over`] into the mailbox of every run that
+///   has sent it a [`Message::Await`].
 ///
 /// A record tells which of its values are secret ([`Record::change_secrets`]). A store that writes to a disk should
 /// encrypt them, as the SQLite store does, and decrypt them when they are read. A store in memory can ignore this.

@@ -117,6 +117,7 @@ behaviours! {
         a_message_is_accepted_once_per_dedupe_key,
         e18_mail_of_many_runs_is_read_at_once,
         a_mailbox_tells_whether_it_had_a_message,
+        runs_that_await_a_run_are_told_in_the_commit_that_finishes_it,
         a_refused_message_refuses_its_whole_commit,
         resubmitting_an_owners_commit_sends_no_message_twice,
     }

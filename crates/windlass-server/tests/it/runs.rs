@@ -24,6 +24,22 @@ async fn w12_a_run_explains_why_it_does_not_continue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn l27_a_client_waits_for_the_end_of_a_run_that_another_client_started() {
+    let world = World::new().await;
+    let run = world.start("ask", json!({"name": "the boss"})).await;
+    world.run_in(&run, "suspended").await;
+    let (other, path) = (world.client.clone(), format!("/v1/runs/{run}/outcome?wait_ms=30000"));
+    let waiting = tokio::spawn(async move { other.get(&path).await });
+    let item = world.client.get("/v1/inbox").await.is(200)["items"][0].clone();
+    let reply = format!("/v1/replies/{}", item["key"].as_str().unwrap());
+    world.client.post(&reply, json!({"value": "yes"})).await.is(200);
+    let ended = waiting.await.unwrap().is(200);
+    let late = world.client.get(&format!("/v1/runs/{run}/outcome")).await.is(200);
+    assert_eq!(ended["outcomes"], late["outcomes"], "the same after the end");
+    assert_eq!(ended["outcomes"][0]["path"], "/");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn l23_a_journal_is_read_in_pages_and_a_trace_as_a_tree() {
     let world = World::new().await;
     let answer = world.call("steps", json!({"n": 5})).await;
