@@ -14,7 +14,7 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 14] = [
+const CHAPTERS: [&str; 15] = [
     "start",
     "agent-backend",
     "tools",
@@ -24,6 +24,7 @@ const CHAPTERS: [&str; 14] = [
     "promise",
     "config",
     "people",
+    "principals",
     "operating",
     "http",
     "testing",
@@ -114,6 +115,7 @@ chapters! {
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
     the_examples_of_the_chapter_on_people_work: "people";
+    the_examples_of_the_chapter_on_principals_work: "principals";
     the_examples_of_the_chapter_on_operating_work: "operating";
     the_examples_of_the_chapter_on_http_work: "http";
     the_examples_of_the_chapter_on_testing_work: "testing";
