@@ -25,6 +25,10 @@ struct Config;
 struct People;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/principals.md")]
+struct Principals;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/operating.md")]
 struct Operating;
 

@@ -3,6 +3,7 @@
 // A failed helper should stop its test at once.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod attribution;
 mod bad_input;
 mod calls;
 mod demo;

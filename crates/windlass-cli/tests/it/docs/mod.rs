@@ -25,6 +25,7 @@ const CHAPTERS: [&str; 15] = [
     "promise",
     "config",
     "people",
+    "principals",
     "operating",
     "http",
     "testing",
@@ -116,6 +117,7 @@ chapters! {
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
     the_examples_of_the_chapter_on_people_work: "people";
+    the_examples_of_the_chapter_on_principals_work: "principals";
     the_examples_of_the_chapter_on_operating_work: "operating";
     the_examples_of_the_chapter_on_http_work: "http";
     the_examples_of_the_chapter_on_testing_work: "testing";
