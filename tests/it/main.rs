@@ -25,6 +25,7 @@ mod fault;
 mod faults;
 mod fork_crash;
 mod forks;
+mod frozen;
 mod golden;
 mod holds;
 mod idle;
