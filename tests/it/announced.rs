@@ -64,7 +64,7 @@ fn follow(world: &World, mut watch: windlass::run::Watch) -> Arc<Mutex<Vec<Activ
 fn l23_b12_calls_without_a_record_are_announced_when_they_start_and_recorded_once() {
     on_every_store(|world| {
         let runtime = world.runtime(quiet(&world));
-        let run = runtime.start(call("both")).unwrap();
+        let run = runtime.start_unconfirmed(call("both")).unwrap();
         let watching = runtime.clone();
         let watch = world.run(async move { watching.watch(run, Cursor::START).await.unwrap() });
         let watch = follow(&world, watch);
@@ -140,7 +140,7 @@ fn l23_a_root_readonly_call_is_announced_to_its_session_before_it_ends() {
 fn l23_the_start_of_a_call_that_is_repeated_after_a_crash_is_recorded_before_it_ends() {
     on_every_store(|world| {
         let runtime = world.runtime(quiet(&world));
-        let run = runtime.start(call("both")).unwrap();
+        let run = runtime.start_unconfirmed(call("both")).unwrap();
         world.pass(MEANWHILE);
         drop(runtime);
         let world = world.restart();

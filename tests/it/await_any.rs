@@ -23,7 +23,7 @@ fn call(name: &str, args: Value) -> ToolCall {
 }
 
 fn start(world: &World, runtime: &Runtime, call: ToolCall) -> RunId {
-    let run = runtime.start(call).expect("it starts");
+    let run = runtime.start_unconfirmed(call).expect("it starts");
     world.pass(MOMENT);
     run
 }

@@ -52,7 +52,7 @@ impl Post {
 }
 
 fn start(world: &World, runtime: &Runtime, tool: &str) -> RunId {
-    let run = runtime.start(ToolCall::new(tool, json!({}))).expect("it starts");
+    let run = runtime.start_unconfirmed(ToolCall::new(tool, json!({}))).expect("it starts");
     world.pass(MOMENT);
     run
 }

@@ -59,7 +59,7 @@ fn shown(world: &World, runtime: &Runtime, run: RunId) -> Vec<Value> {
 fn e29_an_error_carries_its_value_through_calls_steps_keys_and_restarts() {
     on_every_store(|world| {
         let runtime = world.runtime(tools());
-        let run = runtime.start(ToolCall::new("trip", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("trip", json!({}))).unwrap();
         world.pass(MOMENT);
         drop(runtime);
         // The body is replayed: what it catches now comes from the journal.
@@ -84,7 +84,7 @@ fn e29_the_recorded_value_is_bounded() {
             Err::<Value, _>(ToolError::failed("x").with_data(json!({"text": "ü".repeat(1_000_000)})))
         });
         let runtime = world.runtime([large]);
-        let run = runtime.start(ToolCall::new("large", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("large", json!({}))).unwrap();
         world.pass(MOMENT);
         let journal = world.run(async move { runtime.journal(run).await }).unwrap();
         let text = serde_json::to_string(&journal).unwrap();

@@ -30,6 +30,7 @@ mod fault;
 mod faults;
 mod fork_crash;
 mod forks;
+mod frozen;
 mod golden;
 mod history;
 mod holds;

@@ -110,7 +110,7 @@ fn answer(world: &World, runtime: &Runtime) {
 fn e26_a_secret_output_is_sealed_in_the_file_and_whole_for_the_body() {
     let world = World::new(Kind::Sqlite);
     let runtime = world.runtime(tools());
-    let run = runtime.start(ToolCall::new("tour", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("tour", json!({}))).unwrap();
     world.pass(MOMENT);
     let again = runtime.clone();
     let info = world.run(async move { again.info(run).await }).unwrap().unwrap();
@@ -190,7 +190,7 @@ impl Atomic for Broken {
 fn e26_a_run_whose_key_is_lost_keeps_its_secret_answer_until_the_key_is_back() {
     let world = World::new(Kind::Sqlite);
     let runtime = world.runtime(tools());
-    let run = runtime.start(ToolCall::new("ask", json!({}))).unwrap();
+    let run = runtime.start_unconfirmed(ToolCall::new("ask", json!({}))).unwrap();
     world.pass(MOMENT);
     // Another program writes the answer; this one is not there to consume it.
     let outsider = runtime.clone();

@@ -98,7 +98,7 @@ fn l03_a_run_of_an_unlisted_tool_is_found_by_id_after_a_restart_or_held_until_it
     on_every_store(|world| {
         let remote = Remote::default();
         let first = runtime(&world, &remote);
-        let run = first.start(ToolCall::new("nap", json!({}))).unwrap();
+        let run = first.start_unconfirmed(ToolCall::new("nap", json!({}))).unwrap();
         world.pass(Duration::from_millis(500));
         drop(first);
         let world = world.restart();

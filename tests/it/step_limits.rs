@@ -108,7 +108,7 @@ fn w06_limits_of_a_step_mean_the_same_as_those_of_a_tool() {
                 let limits = Limits { deadline: limits.deadline.min(millis(600)), ..limits };
                 let runtime = world.runtime(kinds(&world, does, Effect::Readonly, limits));
                 let began = world.sim.now();
-                let run = runtime.start(ToolCall::new(kind, json!({}))).unwrap();
+                let run = runtime.start_unconfirmed(ToolCall::new(kind, json!({}))).unwrap();
                 let error = outcome(&world, &runtime, run).error().cloned().unwrap();
                 assert_eq!(error.to_string(), format!("timed_out: {message}"), "{row} of a {kind}");
                 assert!(world.sim.now().since(began) >= millis(at_least), "{row} of a {kind}");
@@ -123,7 +123,7 @@ fn w06_a_once_step_whose_heartbeat_falls_silent_is_in_doubt() {
         for kind in ["step", "function"] {
             let limits = Limits { heartbeat: millis(100), ..LIMITS };
             let runtime = world.runtime(kinds(&world, Does::Beats(2), Effect::Once, limits));
-            let run = runtime.start(ToolCall::new(kind, json!({}))).unwrap();
+            let run = runtime.start_unconfirmed(ToolCall::new(kind, json!({}))).unwrap();
             world.pass(millis(200));
             let reader = runtime.clone();
             assert!(world.run(async move { reader.doubts().await.unwrap() }).is_empty(), "two beats keep it alive");
@@ -148,7 +148,7 @@ fn w06_a_cancelled_step_has_its_grace_and_what_it_returns_in_time_counts() {
             for (takes, grace, expected) in [(300, 400, "ok"), (300, 200, "cancelled")] {
                 let limits = Limits { grace: millis(grace), ..LIMITS };
                 let runtime = world.runtime(kinds(&world, Does::Stops(millis(takes)), Effect::Readonly, limits));
-                let run = runtime.start(ToolCall::new(kind, json!({}))).unwrap();
+                let run = runtime.start_unconfirmed(ToolCall::new(kind, json!({}))).unwrap();
                 world.pass(MOMENT);
                 let cancelling = runtime.clone();
                 world.run(async move { cancelling.cancel(run, "ann", "rain").await.unwrap() });
@@ -171,7 +171,7 @@ fn w06_the_deadline_of_a_step_covers_its_retries_and_a_crash() {
             let limits = Limits { deadline: Duration::from_secs(5), ..LIMITS };
             let runtime = world.runtime(kinds(&world, Does::Fails, Effect::Once, limits));
             let began = world.sim.now();
-            let run = runtime.start(ToolCall::new(kind, json!({}))).unwrap();
+            let run = runtime.start_unconfirmed(ToolCall::new(kind, json!({}))).unwrap();
             let error = outcome(&world, &runtime, run).error().cloned().unwrap();
             assert_eq!(error.to_string(), "failed: busy", "{kind}");
             assert!(world.sim.now().since(began) <= Duration::from_secs(5), "{kind}");
@@ -183,7 +183,7 @@ fn w06_the_deadline_of_a_step_covers_its_retries_and_a_crash() {
             let make = |world: &World| kinds(world, Does::Hangs, Effect::Idempotent, limits);
             let runtime = world.runtime(make(&world));
             let began = world.sim.now();
-            let run = runtime.start(ToolCall::new(kind, json!({}))).unwrap();
+            let run = runtime.start_unconfirmed(ToolCall::new(kind, json!({}))).unwrap();
             world.pass(Duration::from_secs(50));
             drop(runtime);
             let world = world.restart();
@@ -219,7 +219,7 @@ fn w06_a_deadline_that_passes_while_no_process_drives_the_run_ends_the_step() {
         };
         let runtime = world.runtime([make(&world)]);
         let began = world.sim.now();
-        let run = runtime.start(ToolCall::new("body", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("body", json!({}))).unwrap();
         world.pass(Duration::from_secs(10));
         drop(runtime);
         let world = world.restart();

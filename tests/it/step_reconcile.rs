@@ -112,7 +112,7 @@ fn l09_w01_a_settlement_in_the_mailbox_comes_before_a_steps_reconcile() {
     on_every_store(|world| {
         let (acted, asked) = (Counter::default(), Counter::default());
         let runtime = world.runtime([hangs(&acted, &asked, Reconciled::Unknown)]);
-        let run = runtime.start(ToolCall::new("pays", json!({}))).unwrap();
+        let run = runtime.start_unconfirmed(ToolCall::new("pays", json!({}))).unwrap();
         world.pass(Duration::from_secs(120));
         assert_eq!(asked.get(), 1, "the step was asked, and a person is asked next");
         drop(runtime);
@@ -138,7 +138,7 @@ fn l09_w01_an_early_negative_reconcile_of_a_step_is_repeated() {
     let world = World::new(Kind::Memory);
     let (acted, asked) = (Counter::default(), Counter::default());
     let first = world.runtime([hangs(&acted, &asked, Reconciled::DidNotHappen)]);
-    let run = first.start(ToolCall::new("pays", json!({}))).unwrap();
+    let run = first.start_unconfirmed(ToolCall::new("pays", json!({}))).unwrap();
     world.pass(Duration::from_millis(10));
     assert_eq!(acted.get(), 1, "the first worker's attempt is in flight");
     let second = world.runtime([hangs(&acted, &asked, Reconciled::DidNotHappen)]);

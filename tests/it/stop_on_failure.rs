@@ -151,7 +151,7 @@ fn b07_a_body_that_gets_the_flag_while_it_runs_continues() {
         };
         let act = || tool("act", |_| async { Ok(json!(1)) });
         let runtime = world.runtime([make(false), act(), bad()]);
-        let run = runtime.start(call("body")).unwrap();
+        let run = runtime.start_unconfirmed(call("body")).unwrap();
         world.pass(std::time::Duration::from_secs(1));
         drop(runtime);
         let world = world.restart();

@@ -125,7 +125,7 @@ impl Kernel {
         }
         let (next_step, waiters) = self.roster.stop_driving(id, is_owner, driven.epoch(), next);
         self.notify_waiters(waiters, end);
-        if matches!(end, RunEnd::Finished(_)) && self.suspended.awaited.remove(id) && keeps_driving {
+        if matches!(end, RunEnd::Finished(_)) && self.undriven.awaited.remove(id) && keeps_driving {
             // Suspended runs that waited for its end are due.
             self.look_for_due();
         }

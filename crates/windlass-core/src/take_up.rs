@@ -298,7 +298,7 @@ impl Kernel {
         };
         let shared = std::mem::take(&mut claimed.places);
         if claimed.mail.iter().any(|mail| matches!(mail.message, Message::Await { .. })) {
-            self.suspended.awaited.insert(id);
+            self.undriven.awaited.insert(id);
         }
         let mut machine = Machine::claimed(id, claimed, base.0, how);
         shared.iter().for_each(|place| machine.set_shared_place(&place.path, &place.key));

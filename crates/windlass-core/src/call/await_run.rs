@@ -149,7 +149,7 @@ async fn ask(
         return Ok(Some(Err(Arc::new(ToolError::unavailable(cycle)))));
     }
     // Noted before the request is written, because the run may end right after that.
-    kernel.suspended.awaited.insert(awaited);
+    kernel.undriven.awaited.insert(awaited);
     let message = Message::Await { by: run.id };
     let dedupe = Some(format!("await {}", run.id).into());
     let changes = vec![Change::Mail { run: awaited, message, dedupe }];

@@ -34,6 +34,8 @@ pub(crate) struct RecordedOp {
     pub(crate) deaths: u32,
     /// How its time was spent, from when it was asked for.
     pub(crate) spent: SpentTime,
+    /// Whether an owner was lost that may have begun an attempt without a record, as attempts are that may be repeated.
+    pub(crate) lost: bool,
     /// The number of its latest record in the journal.
     pub(crate) last: u32,
 }
@@ -202,7 +204,7 @@ impl History {
         match self.ops.entry(path) {
             Entry::Occupied(mut op) => {
                 let op = op.get_mut();
-                op.last = last;
+                (op.last, op.lost) = (last, false);
                 if waits_for_approval(&op.state) && !waits_for_approval(&state) {
                     // The time a person took is not the call's own: its time starts here.
                     op.since = at;
@@ -220,7 +222,18 @@ impl History {
                 let nothing = || Asked::operation(OpKind::Step, "".into(), None, Effect::Once);
                 let asked = asked.unwrap_or_else(nothing);
                 let (begun, spent) = (begun(&state, at), SpentTime::new(at, mark(&state)));
-                place.insert(RecordedOp { asked, state, prepared, since: at, begun, at, deaths: 0, spent, last });
+                place.insert(RecordedOp {
+                    asked,
+                    state,
+                    prepared,
+                    since: at,
+                    begun,
+                    at,
+                    deaths: 0,
+                    spent,
+                    lost: false,
+                    last,
+                });
             }
         }
     }
@@ -304,6 +317,9 @@ impl History {
     fn died(&mut self) {
         if self.parked.is_empty() {
             self.idle_deaths += 1;
+        }
+        for op in self.ops.values_mut() {
+            op.lost |= matches!(op.state, OpState::Accepted | OpState::Prepared);
         }
         for path in std::mem::take(&mut self.in_flight) {
             if let Some(op) = self.ops.get_mut(&path) {

@@ -53,8 +53,11 @@ pub(crate) fn replay(path: &Path, op: Option<&RecordedOp>, asked: &Asked, owners
     }
     // The stricter of the recorded and the live class decides whether an interrupted attempt may be repeated.
     let strict = op.asked.effect.max(asked.effect) == Effect::Once;
+    // Attempts under a looser class than `once` leave no record when they begin.
+    let may_have_begun = op.lost && op.asked.effect != Effect::Once;
     match &op.state {
         OpState::Finished { result } => Decision::Answer { result: result.clone(), at: op.at },
+        OpState::Accepted | OpState::Prepared if strict && may_have_begun => interrupted(1, op.at, op, owners),
         OpState::Accepted | OpState::Prepared => Decision::Perform { attempt: 1, not_before: None },
         OpState::Entered => Decision::Enter,
         OpState::Attempting { attempt } if strict => interrupted(*attempt, op.at, op, owners),
@@ -153,7 +156,18 @@ mod tests {
 
     fn op(asked: Asked, state: OpState) -> RecordedOp {
         let spent = SpentTime::new(T, AttemptMark::Over);
-        RecordedOp { asked, state, prepared: None, since: T, begun: None, at: T, deaths: 0, spent, last: 0 }
+        RecordedOp {
+            asked,
+            state,
+            prepared: None,
+            since: T,
+            begun: None,
+            at: T,
+            deaths: 0,
+            spent,
+            lost: false,
+            last: 0,
+        }
     }
 
     fn decide(recorded: Asked, state: OpState, asked: &Asked) -> String {
@@ -290,6 +304,26 @@ mod tests {
         assert!(decide(once.clone(), intended(), &idempotent).starts_with("InDoubt"));
         assert!(decide(idempotent.clone(), attempting(), &once).starts_with("InDoubt"));
         assert!(decide(idempotent.clone(), attempting(), &idempotent).starts_with("Perform { attempt: 1"));
+    }
+
+    #[test]
+    fn e19_a_call_that_a_lost_owner_may_have_begun_is_in_doubt_if_its_tool_is_once_by_now() {
+        let of = |effect| Asked { effect, ..call("t", json!({})) };
+        for state in [|| OpState::Accepted, || OpState::Prepared] {
+            for (recorded, live, lost, expected) in [
+                (Effect::Idempotent, Effect::Once, true, "InDoubt { attempt: 1, cause: WorkerLost"),
+                (Effect::Readonly, Effect::Once, true, "InDoubt { attempt: 1, cause: WorkerLost"),
+                (Effect::Idempotent, Effect::Once, false, "Perform { attempt: 1"),
+                (Effect::Readonly, Effect::Idempotent, true, "Perform { attempt: 1"),
+                // A `once` attempt has a record before it begins.
+                (Effect::Once, Effect::Once, true, "Perform { attempt: 1"),
+                (Effect::Once, Effect::Readonly, true, "Perform { attempt: 1"),
+            ] {
+                let op = RecordedOp { lost, ..op(of(recorded), state()) };
+                let decision = replay(&Path::root(), Some(&op), &of(live), EarlierOwners::default());
+                assert!(format!("{decision:?}").starts_with(expected), "{recorded:?}, {live:?}, {lost}: {decision:?}");
+            }
+        }
     }
 
     #[test]

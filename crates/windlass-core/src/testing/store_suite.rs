@@ -77,6 +77,7 @@ behaviours! {
         a_worker_that_never_renewed_has_no_lease,
         a_released_run_is_not_leased,
         runs_whose_lease_is_over_are_due,
+        e18_every_write_of_a_superseded_worker_is_refused,
         e18_due_runs_are_claimed_as_they_are_found,
         e18_a_claim_of_due_runs_tells_their_earlier_state,
     }

@@ -59,6 +59,11 @@ fn w11_a_wake_up_that_the_roster_loses_is_found() {
 }
 
 #[test]
+fn w11_e18_a_clock_that_stands_still_with_its_worker_is_found() {
+    finds(Plant::StandingClock, "must happen once");
+}
+
+#[test]
 fn w11_e09_a_key_that_shared_admission_grants_twice_is_found() {
     finds(Plant::DoubleGrant, "held the till at the same time");
 }
