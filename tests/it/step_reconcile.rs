@@ -20,9 +20,10 @@ use crate::world::{Counter, Kind, World, on_every_store};
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 type Found = BoxFuture<'static, ToolResult<Reconciled<u32>>>;
+type Find = fn() -> Found;
 
 /// A body with one `once` step whose first attempt never returns.
-fn pays(acted: &Counter, policy: OnDoubt, find: fn() -> Found) -> Tool {
+fn pays(acted: &Counter, policy: OnDoubt, find: Find) -> Tool {
     let acted = acted.clone();
     Tool::durable_fn("pays", "", move |mut ctx: Ctx, _: Value| {
         let acted = acted.clone();
@@ -45,7 +46,7 @@ fn call_pays(world: &World, runtime: &Runtime) -> Outcome {
 #[test]
 fn l09_w01_a_steps_reconcile_settles_its_doubt() {
     on_every_store(|world| {
-        let cases: [(fn() -> Found, u32, u32); 2] = [
+        let cases: [(Find, u32, u32); 2] = [
             (|| Box::pin(async { Ok(Reconciled::Happened(77)) }), 77, 1),
             (|| Box::pin(async { Ok(Reconciled::DidNotHappen) }), 2, 2),
         ];
@@ -69,7 +70,7 @@ fn l09_w01_a_steps_reconcile_settles_its_doubt() {
 #[test]
 fn l09_w01_a_steps_reconcile_that_does_not_know_leaves_it_to_policy() {
     let world = World::new(Kind::Memory);
-    let cases: [fn() -> Found; 4] = [
+    let cases: [Find; 4] = [
         || Box::pin(async { Ok(Reconciled::Unknown) }),
         || Box::pin(async { Err(ToolError::failed("the bank is down")) }),
         || Box::pin(async { panic!("reconcile panics") }),

@@ -23,8 +23,7 @@ fn bad() -> Tool {
 /// The calls as an array, a vector and a tuple, and each result as text.
 fn body() -> Tool {
     Tool::durable_fn("body", "", |mut ctx: Ctx, args: Value| async move {
-        let say =
-            |result: Result<Value, ToolError>| result.map_or_else(|error| json!(error.to_string()), |value| value);
+        let say = |result: Result<Value, ToolError>| result.unwrap_or_else(|error| json!(error.to_string()));
         let all = ["act", "bad", "act", "act"].map(call);
         let said: Vec<Value> = match args["as"].as_str() {
             Some("array") => ctx.call_all(all).stop_on_failure().settled().await.map(say).to_vec(),

@@ -44,9 +44,14 @@ async fn hang(dir: PathBuf, kind: &'static str, _attempt: Attempt) -> ToolResult
     std::future::pending().await
 }
 
+/// The folder in which each attempt notes that it has begun.
+fn marks(dir: &Path) -> PathBuf {
+    dir.join("marks")
+}
+
 fn tools(dir: &Path, silent: &str, limits: Limits) -> Vec<Tool> {
     let Limits { timeout, deadline, heartbeat } = limits;
-    let (in_tool, in_step) = (dir.to_owned(), dir.to_owned());
+    let (in_tool, in_step) = (marks(dir), marks(dir));
     let function =
         Tool::with_call("function", "", move |call: Call, _: Value| hang(in_tool.clone(), "function", (*call).clone()));
     let step = Tool::durable_fn("step", "", move |mut ctx: Ctx, _: Value| {
@@ -58,7 +63,7 @@ fn tools(dir: &Path, silent: &str, limits: Limits) -> Vec<Tool> {
     });
     let launcher = Launcher::new([env!("CARGO_BIN_EXE_windlass"), "sandbox-launch"]).records(dir.join("commands"));
     let mut command = Command::new(["/bin/sh", "-c", "touch command; exec sleep 600"], launcher);
-    command.dir = Some(dir.to_owned());
+    command.dir = Some(marks(dir));
     command.sandbox.level = Level::BestEffort;
     let command = command.tool(ToolSpec::new("command", ""), Schemas::any());
     let rules = net::Rules { allow: vec![silent.parse().unwrap()], ports: None };
@@ -91,7 +96,7 @@ async fn open(dir: &Path, silent: &str, limits: Limits) -> Windlass {
     let tool =
         json!({"name": "client", "description": "never answers", "effect": "idempotent", "deadline_ms": deadline});
     let body = json!({"tools": [tool]}).to_string();
-    let answer = client.insist("POST", "/v1/clients", Some("the client"), &body).await;
+    let answer = client.insist("POST", "/v1/clients", Some("the-client"), &body).await;
     assert_eq!(answer.status, 201, "{answer:?}");
     windlass
 }
@@ -99,7 +104,7 @@ async fn open(dir: &Path, silent: &str, limits: Limits) -> Windlass {
 /// An HTTP server that accepts connections, notes that in the folder, and never answers.
 async fn silence(dir: &Path) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, mark) = (listener.local_addr().unwrap().to_string(), dir.join("http"));
+    let (address, mark) = (listener.local_addr().unwrap().to_string(), marks(dir).join("http"));
     tokio::spawn(async move {
         let mut open = Vec::new();
         while let Ok((stream, _)) = listener.accept().await {
@@ -116,7 +121,7 @@ async fn begun(windlass: &Windlass, dir: &Path, kind: &str, run: &RunHandle<Valu
     loop {
         let state = windlass.run(run.id()).info().await.unwrap().state;
         let is_begun =
-            if kind == "client" { matches!(state, RunState::Suspended { .. }) } else { dir.join(kind).exists() };
+            if kind == "client" { matches!(state, RunState::Suspended { .. }) } else { marks(dir).join(kind).exists() };
         if is_begun {
             return;
         }
@@ -135,7 +140,9 @@ async fn failed(windlass: &Windlass, run: &RunHandle<Value>) -> (String, Duratio
 }
 
 fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().unwrap()
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(marks(dir.path())).unwrap();
+    dir
 }
 
 #[tokio::test(flavor = "multi_thread")]
