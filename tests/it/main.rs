@@ -31,6 +31,7 @@ mod idle;
 mod keyed;
 mod kill;
 mod kill_mixed;
+mod kill_outputs;
 mod kill_people;
 mod late;
 mod layers;

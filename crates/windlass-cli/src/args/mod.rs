@@ -203,6 +203,9 @@ pub struct CallArgs {
     /// The layer through which the call is made
     #[arg(long, value_name = "LAYER")]
     pub layer: Option<String>,
+    /// Save the images, audio and files of the output into this folder
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath, conflicts_with = "detach")]
+    pub save: Option<PathBuf>,
 }
 
 /// `windlass resolve`

@@ -14,6 +14,7 @@ mod inbox;
 mod killed;
 mod maintenance;
 mod openapi;
+mod outputs;
 mod protected_files;
 mod runs;
 mod second_process;
