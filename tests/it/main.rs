@@ -39,6 +39,7 @@ mod keyed;
 mod kill;
 mod kill_bodies;
 mod kill_mixed;
+mod kill_outputs;
 mod kill_people;
 mod late;
 mod layers;

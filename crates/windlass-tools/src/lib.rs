@@ -3,6 +3,7 @@
 pub mod command;
 mod encode;
 pub mod http;
+mod media;
 pub mod net;
 pub mod openapi;
 pub mod process;

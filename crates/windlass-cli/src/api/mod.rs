@@ -159,6 +159,12 @@ impl Api {
         Ok(String::from_utf8_lossy(&bytes(answer.body).await?).into_owned())
     }
 
+    /// GET: the body as it is.
+    pub async fn bytes(&self, path: &str) -> Result<Vec<u8>> {
+        let answer = self.send(request(Method::GET, path, None)?).await?;
+        Ok(bytes(answer.body).await?.to_vec())
+    }
+
     async fn send(&self, request: Request<Body>) -> Result<ApiResponse> {
         let (parts, body) = self.dispatch(request).await?.into_parts();
         if parts.status.as_u16() < 400 {

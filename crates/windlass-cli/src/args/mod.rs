@@ -212,6 +212,9 @@ pub struct CallArgs {
     /// Data of the model's provider, returned with the outcome byte for byte: JSON, `-` or `@FILE`
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub metadata: Option<String>,
+    /// Save the images, audio and files of the output into this folder
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath, conflicts_with = "detach")]
+    pub save: Option<PathBuf>,
 }
 
 /// `windlass resolve`

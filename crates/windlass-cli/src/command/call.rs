@@ -1,9 +1,12 @@
 //! `windlass call`
 
+use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use windlass::RunId;
+use serde::Deserialize;
+use windlass::{Artifact, Content, RunId};
 use windlass_server::wire::{
     Accepted, CallRequest, CallResponse, InboxPage, Move, MoveReason, Outcome, OutcomeResponse, RunState, WaitingFor,
 };
@@ -72,8 +75,51 @@ async fn finish(run: RunId, outcomes: &[Outcome], args: &CallArgs, api: &Api, ou
     match unknown {
         // More helpful to people than the outcome, which programs still get.
         Some(failure) if !out.json => Err(failure),
-        unknown => print(run, outcomes, out).and(unknown.map_or(Ok(()), Err)),
+        unknown => {
+            if let Some(folder) = &args.save {
+                save(folder, outcomes, api, out).await?;
+            }
+            print(run, outcomes, out).and(unknown.map_or(Ok(()), Err))
+        }
     }
+}
+
+/// Saves the images, audio and files of outcomes, each under its own name or a number.
+async fn save(folder: &Path, outcomes: &[Outcome], api: &Api, out: &Out) -> Result<()> {
+    let failed = |path: &Path, error: std::io::Error| {
+        Failure::new(Exit::Refused, format!("could not write {}: {error}", path.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(|error| failed(folder, error))?;
+    let blocks = outcomes.iter().flat_map(|outcome| &outcome.content);
+    let blocks = blocks.filter_map(|block| Content::deserialize(block).ok());
+    for (number, artifact) in blocks.filter_map(|block| block.artifact().cloned()).enumerate() {
+        let bytes = match (artifact.bytes(), artifact.id()) {
+            (None, Some(id)) => api.bytes(&format!("/v1/artifacts/{id}")).await?,
+            (bytes, _) => bytes.unwrap_or_default().to_vec(),
+        };
+        let path = folder.join(file_name(&artifact, number + 1));
+        let mut file = std::fs::File::create_new(&path).map_err(|error| failed(&path, error))?;
+        file.write_all(&bytes).map_err(|error| failed(&path, error))?;
+        out.note(&format!("saved {}", path.display()));
+    }
+    Ok(())
+}
+
+/// The name of a saved file: the last part of its own name, or a number and what its type suggests.
+fn file_name(artifact: &Artifact, number: usize) -> String {
+    let own = artifact.name.as_deref().and_then(|name| name.rsplit(['/', '\\']).next());
+    let is_usable = |name: &&str| !matches!(*name, "" | "." | "..") && !name.chars().any(char::is_control);
+    if let Some(name) = own.filter(is_usable) {
+        return name.to_owned();
+    }
+    let subtype = artifact.media_type.split(['/', ';']).nth(1).unwrap_or_default();
+    let ending: String = subtype.chars().take_while(char::is_ascii_alphanumeric).collect();
+    let ending = match ending.as_str() {
+        "" | "octet" => "bin",
+        "plain" => "txt",
+        other => other,
+    };
+    format!("output-{number}.{ending}")
 }
 
 fn detached(accepted: &Accepted, api: &Api, out: &Out) -> Result<()> {

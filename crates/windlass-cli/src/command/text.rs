@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::Value;
+use windlass::{Artifact, Content};
 use windlass_server::wire::{Activity, Ending, Failure, Outcome, Run, RunState, Time, Violation};
 
 use crate::out::Out;
-use crate::style::{Tint, duration, plain};
+use crate::style::{Tint, counted, duration, plain};
 use crate::timeline::cause;
 
 /// The note of a command on a file without a server, about what only a server does.
@@ -62,11 +64,33 @@ pub(super) fn now() -> Time {
 
 /// An outcome for people: the value, or the failure.
 pub(super) fn outcome(outcome: &Outcome, out: &Out) -> Vec<String> {
-    match (&outcome.error, &outcome.value) {
+    let mut lines = match (&outcome.error, &outcome.value) {
         (Some(error), _) => failure(error, out),
         (None, Some(Value::String(text))) => text.lines().map(plain).collect(),
+        // Only its content blocks count.
+        (None, Some(Value::Null)) if !outcome.content.is_empty() => Vec::new(),
         (None, value) => pretty(value.as_ref().unwrap_or(&Value::Null)),
+    };
+    for block in outcome.content.iter().filter_map(|block| Content::deserialize(block).ok()) {
+        match (block.as_text(), block.artifact()) {
+            (Some(text), _) => lines.extend(text.lines().map(plain)),
+            (None, Some(artifact)) => lines.push(out.dim(&media(&block, artifact))),
+            (None, None) => {}
+        }
     }
+    lines
+}
+
+/// An image, audio or a file on one line: `[image: chart.png, image/png, 2048 bytes]`.
+fn media(block: &Content, artifact: &Artifact) -> String {
+    let kind = match block {
+        Content::Image(_) => "image",
+        Content::Audio(_) => "audio",
+        _ => "file",
+    };
+    let name = artifact.name.iter().map(|name| format!("{}, ", plain(name))).collect::<String>();
+    let stored = artifact.id().map(|id| format!(", artifact {id}")).unwrap_or_default();
+    format!("[{kind}: {name}{}, {}{stored}]", plain(&artifact.media_type), counted(artifact.size(), "byte"))
 }
 
 fn failure(error: &Failure, out: &Out) -> Vec<String> {

@@ -16,6 +16,7 @@ mod killed;
 mod kinds;
 mod maintenance;
 mod openapi;
+mod outputs;
 mod protected_files;
 mod runs;
 mod second_process;

@@ -1,11 +1,12 @@
 //! Narration: a line for people about a call, such as "Reading AGENTS.md".
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::contract::Contract;
-use super::secrets::{Secrets, property_schemas};
+use super::secrets::HIDDEN;
 use crate::run::state::Blocked;
 
 /// How many characters of an argument a line shows.
@@ -103,6 +104,7 @@ impl Narration {
                 Phase::Failure => lines.failure.as_deref(),
             }
         })?;
+        let args = &*without_secrets(args, contract);
         let mut line = String::with_capacity(template.len() + 32);
         let mut rest = template;
         while let Some((before, after)) = rest.split_once('{') {
@@ -113,7 +115,7 @@ impl Narration {
                 break;
             };
             let (name, filter) = name.split_once('|').map_or((name, None), |(name, filter)| (name, Some(filter)));
-            line.push_str(&one_line(&shown(name, filter, args, contract)));
+            line.push_str(&one_line(&shown(name, filter, args)));
             rest = after;
         }
         line.push_str(rest);
@@ -163,28 +165,36 @@ pub(crate) fn title_of(name: &str) -> String {
 
 /// The first arguments in short form: `city=Oslo, days=3`.
 fn brief(args: &Value, contract: &Contract) -> String {
+    let args = &*without_secrets(args, contract);
     let Some(map) = args.as_object() else { return String::new() };
     let pairs = map.keys().take(SHOWN_ARGS).map(|name| {
         let name_shown = one_line(name);
-        format!("{name_shown}={}", one_line(&shown(name, None, args, contract)))
+        format!("{name_shown}={}", one_line(&shown(name, None, args)))
     });
     let more = if map.len() > SHOWN_ARGS { ", …" } else { "" };
     format!("{}{more}", pairs.collect::<Vec<_>>().join(", "))
 }
 
-fn shown(name: &str, filter: Option<&str>, args: &Value, contract: &Contract) -> String {
-    let root = contract.input();
-    let value = &args[name];
-    match (value, Secrets { root }.redact(value, &property_schemas(root, name))) {
+/// The arguments without their secrets. All of them are hidden if they do not fit the schema, because then a secret may
+/// be anywhere.
+fn without_secrets<'a>(args: &'a Value, contract: &Contract) -> Cow<'a, Value> {
+    let secrets = contract.secret_places(args);
+    if secrets.is_empty() {
+        return Cow::Borrowed(args);
+    }
+    let mut clean = args.clone();
+    secrets.hide(&mut clean);
+    Cow::Owned(clean)
+}
+
+/// An argument as text; `args` have no secrets.
+fn shown(name: &str, filter: Option<&str>, args: &Value) -> String {
+    match (&args[name], filter) {
         (Value::Null, _) => "…".to_owned(),
-        (_, Some(Value::String(text))) => text,
-        (Value::String(text), None) => match filter {
-            Some("basename") => basename(text).to_owned(),
-            Some("host") => host(text).unwrap_or("…").to_owned(),
-            _ => text.clone(),
-        },
-        (_, Some(other)) => other.to_string(),
-        (other, None) => other.to_string(),
+        (Value::String(text), Some("basename")) => basename(text).to_owned(),
+        (Value::String(text), Some("host")) if text != HIDDEN => host(text).unwrap_or("…").to_owned(),
+        (Value::String(text), _) => text.clone(),
+        (other, _) => other.to_string(),
     }
 }
 
@@ -247,6 +257,8 @@ mod tests {
         assert_eq!(line("Reading {path}", "fr", args()).unwrap(), "Reading AGENTS.md");
         assert_eq!(line("With {token}", "en", args()).unwrap(), "With •••");
         assert_eq!(line("As {login}", "en", args()).unwrap(), r#"As {"pin":"•••","user":"ann"}"#);
+        let unfit = line("As {login} of {path}", "en", json!({"path": "a", "login": [{"pin": 1234}]})).unwrap();
+        assert_eq!(unfit, "As … of …", "in arguments that do not fit the schema, a secret may be anywhere");
         assert_eq!(line("{missing} and {", "en", args()).unwrap(), "… and {");
         let long = line("{path}", "en", json!({"path": "ü\n".repeat(100)})).unwrap();
         assert!(long.chars().count() == 61 && !long.contains('\n'), "{long}");

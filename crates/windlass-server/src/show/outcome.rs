@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use windlass::{Outcome, Output, ToolError};
+use windlass::{Content, Outcome, Output, ToolError};
 
 use crate::wire;
 
@@ -34,12 +34,16 @@ pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
         Cow::Owned(shown) if outcome.value().is_some_and(|value| *value != shown) => Some(shown),
         _ => None,
     };
+    let json = |blocks: &[Content]| blocks.iter().filter_map(|block| serde_json::to_value(block).ok()).collect();
+    let shown_content = match &outcome.result {
+        Ok(output) if !output.content.is_empty() => json(&outcome.projection().content),
+        _ => Vec::new(),
+    };
     let (value, content, error) = match outcome.result {
         Ok(output) => {
             // The only reference as a rule, so a large output is not copied.
             let Output { value, content, .. } = Arc::unwrap_or_clone(output);
-            let blocks = content.iter().filter_map(|block| serde_json::to_value(block).ok());
-            (Some(value), blocks.collect(), None)
+            (Some(value), json(&content), None)
         }
         Err(error) => (None, Vec::new(), Some(failure(&error))),
     };
@@ -58,7 +62,7 @@ pub(crate) fn outcome(outcome: Outcome) -> wire::Outcome {
     };
     // It was JSON when it was accepted.
     let metadata = outcome.call.metadata.and_then(|metadata| wire::RawJson::new(metadata.as_str().to_owned()).ok());
-    wire::Outcome { path: outcome.path, call_id, call, metadata, value, content, shown, error, times }
+    wire::Outcome { path: outcome.path, call_id, call, metadata, value, content, shown, shown_content, error, times }
 }
 
 pub(crate) fn outcomes(outcomes: Vec<Outcome>) -> Vec<wire::Outcome> {

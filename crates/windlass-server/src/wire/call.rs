@@ -190,6 +190,12 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "super::nullable::value")]
     #[schema(value_type = Option<Value>)]
     pub shown: Option<Value>,
+    /// What to show a model that accepts content blocks, if the output has any: the value as text and the blocks, with
+    /// all texts together within the output budget. Large images, audio and files are artifacts: `artifact` and `size`
+    /// instead of `data`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub shown_content: Vec<Value>,
     /// The error, if the call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,

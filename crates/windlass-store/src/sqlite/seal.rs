@@ -118,6 +118,18 @@ pub(super) fn key_ids(record: &mut Record) -> Vec<String> {
     }
 }
 
+/// The ids of the keys that unseal a message.
+pub(super) fn key_ids_of(message: &mut Message) -> Vec<String> {
+    let mut found = Vec::new();
+    let visited: Result<(), std::convert::Infallible> = message.change_secrets(Order::Forth, |_, value| {
+        found.extend(key_of(value).map(str::to_owned));
+        Ok(())
+    });
+    match visited {
+        Ok(()) => found,
+    }
+}
+
 fn key_of(value: &Value) -> Option<&str> {
     let rest = value.as_str()?.strip_prefix(VERSION)?.strip_prefix('.')?;
     rest.split_once('.').map(|(id, _)| id)

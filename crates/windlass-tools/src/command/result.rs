@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 use windlass::tool::Reconciled;
-use windlass::{Effect, ToolError, ToolResult};
+use windlass::{Content, Effect, Output as ToolOutput, ToolError, ToolResult};
 
 use super::{Command, Exit, Output, exits};
 use crate::sandbox::{Level, Sandbox};
@@ -23,8 +23,38 @@ pub(super) struct CommandEnd {
 }
 
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-pub(super) fn value(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<Value> {
-    let name = command.argv.first().map_or("the command", String::as_str);
+pub(super) fn output(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<ToolOutput> {
+    let how = check(command, end, effect)?;
+    let name = name_of(command);
+    let value = read(command.output, &printed(command, end))
+        .map_err(|problem| ToolError::failed(format!("`{name}` {how}, but its output is not JSON: {problem}")))?;
+    if command.output != Output::Content {
+        return Ok(ToolOutput::value(value));
+    }
+    let blocks: Blocks = serde_json::from_value(value).map_err(|problem| {
+        let wanted = r#"{"value"?: …, "content": […]}"#;
+        ToolError::failed(format!("`{name}` {how}, but its output is not {wanted}: {problem}"))
+    })?;
+    Ok(blocks.content.into_iter().fold(ToolOutput::value(blocks.value), ToolOutput::with))
+}
+
+/// An output of content blocks.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Blocks {
+    #[serde(default)]
+    value: Value,
+    content: Vec<Content>,
+}
+
+fn name_of(command: &Command) -> &str {
+    command.argv.first().map_or("the command", String::as_str)
+}
+
+/// Checks that a command succeeded and that its output is complete. Returns how it ended.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(super) fn check(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<String> {
+    let name = name_of(command);
     let of_signal = |signal| command.on_signal.unwrap_or_else(|| Exit::of_signal(signal, effect));
     let (exit, how) = match (&end.stopped, end.code) {
         (Some(why), _) => (Exit::of_limit(effect), why.clone()),
@@ -54,8 +84,7 @@ pub(super) fn value(command: &Command, end: &CommandEnd, effect: Effect) -> Tool
             end.printed, command.max_output
         )));
     }
-    read(command.output, &printed(command, end))
-        .map_err(|problem| ToolError::failed(format!("`{name}` {how}, but its output is not JSON: {problem}")))
+    Ok(how)
 }
 
 /// The standard output, without secrets.
@@ -159,7 +188,7 @@ const NETWORK: [&str; 8] = [
 fn read(output: Output, text: &str) -> Result<Value, serde_json::Error> {
     let plain = || Value::String(text.strip_suffix('\n').unwrap_or(text).to_owned());
     match output {
-        Output::Json => serde_json::from_str(text),
+        Output::Json | Output::Content => serde_json::from_str(text),
         Output::Text => Ok(plain()),
         Output::Auto if text.trim().is_empty() => Ok(Value::Null),
         Output::Auto => Ok(serde_json::from_str(text).unwrap_or_else(|_| plain())),
@@ -219,6 +248,10 @@ mod tests {
         CommandEnd { code, printed: stdout.len() as u64, stdout, stderr_tail, stopped: None }
     }
 
+    fn value(command: &Command, end: &CommandEnd, effect: Effect) -> ToolResult<Value> {
+        output(command, end, effect).map(|output| output.value)
+    }
+
     fn command(output: Output) -> Command {
         Command { output, ..Command::new(["prog"], Launcher::new(["l"])) }
     }
@@ -241,6 +274,22 @@ mod tests {
         assert!(error.to_string().contains("not JSON"), "{error}");
         let lossy = CommandEnd { stdout: vec![b'a', 0xff], printed: 2, ..end("", Ok(0)) };
         assert_eq!(value(&command(Output::Text), &lossy, Effect::Readonly).unwrap(), json!("a\u{fffd}"));
+    }
+
+    #[test]
+    fn e04_a_command_prints_content_blocks() {
+        let text = r#"{"value": {"pages": 1}, "content": [{"type": "text", "text": "one page"},
+            {"type": "image", "media_type": "image/png", "name": "p.png", "data": "iVBORw=="},
+            {"type": "audio", "media_type": "audio/wav", "data": "AAA="}]}"#;
+        let made = output(&command(Output::Content), &end(text, Ok(0)), Effect::Once).unwrap();
+        assert_eq!(made.value, json!({"pages": 1}));
+        let image = windlass::Artifact::new("image/png", [137u8, 80, 78, 71].as_slice()).named("p.png");
+        let audio = windlass::Artifact::new("audio/wav", [0u8, 0].as_slice());
+        assert_eq!(made.content, [Content::text("one page"), Content::Image(image), Content::Audio(audio)]);
+        for bad in ["{}", r#"{"content": [{"type": "picture"}]}"#, r#"{"content": [], "more": 1}"#, "no JSON"] {
+            let error = output(&command(Output::Content), &end(bad, Ok(0)), Effect::Once).unwrap_err().to_string();
+            assert!(error.contains("but its output is not "), "{bad}: {error}");
+        }
     }
 
     #[test]

@@ -3,16 +3,15 @@
 use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
-use windlass::{Artifact, Call, Content, Effect, Output, ToolError, ToolResult};
+use windlass::{Call, Effect, Output, ToolError, ToolResult};
 
 use super::status;
+use crate::media;
 use crate::net::{Client, HeaderName, HeaderValue, Method, NetError, NetErrorKind, Outgoing, Response};
 use crate::secret::Redactor;
 
 /// Characters that are shown of a failed response.
 const EXCERPT: usize = 600;
-/// Largest response that is neither JSON nor text and is stored in the record; larger ones are stored as artifacts.
-const INLINE: usize = 64 * 1024;
 
 /// Settings of an exchange besides the request.
 #[derive(Clone, Debug)]
@@ -44,7 +43,9 @@ pub(crate) async fn exchange(
     let result = match response {
         Ok(response) => match failure(&method, &response, how, call.effect()) {
             Some(error) => Err(error),
-            None => output(call, &method, &response, how, seen).await.map_err(|error| not_stored(error, call.effect())),
+            None => output(call, &method, &response, how, seen)
+                .await
+                .map_err(|error| media::not_stored(error, call.effect())),
         },
         Err(error) => Err(error),
     };
@@ -83,16 +84,6 @@ fn no_response(error: &NetError, effect: Effect) -> ToolError {
         (NetErrorKind::Unusable, true) => ToolError::failed(message),
         (_, true) if effect == Effect::Readonly => ToolError::retryable(message),
         (_, true) => ToolError::in_doubt(message),
-    }
-}
-
-/// The error for a response that could not be stored.
-fn not_stored(error: ToolError, effect: Effect) -> ToolError {
-    match effect {
-        Effect::Once => {
-            ToolError::in_doubt(format!("the request succeeded, but its response could not be stored: {error}"))
-        }
-        _ => error,
     }
 }
 
@@ -196,19 +187,5 @@ fn readable(response: &Response) -> Option<Value> {
 
 async fn file(call: &Call, response: &Response) -> ToolResult<Output> {
     let media_type = Some(media_type(response)).filter(|kind| !kind.is_empty());
-    let media_type = media_type.unwrap_or_else(|| "application/octet-stream".to_owned());
-    let artifact = if response.body.len() <= INLINE {
-        Artifact::new(media_type.clone(), response.body.as_ref())
-    } else {
-        let mut writer = call.new_artifact(media_type.clone());
-        writer.write(&response.body).await?;
-        writer.finish().await?
-    };
-    let value = json!({"media_type": media_type, "size": response.body.len()});
-    let content = match media_type.split('/').next() {
-        Some("image") => Content::Image(artifact),
-        Some("audio") => Content::Audio(artifact),
-        _ => Content::File(artifact),
-    };
-    Ok(Output::value(value).with(content))
+    media::output(call, media_type.as_deref().unwrap_or("application/octet-stream"), &response.body).await
 }
