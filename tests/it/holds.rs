@@ -436,3 +436,37 @@ fn l22_a_body_that_awaits_outside_its_context_is_held_with_advice() {
         assert!(text.contains("await outside ctx") && text.contains("move it into `ctx.step(…)`"), "{text}");
     });
 }
+
+#[test]
+fn w04_a_held_run_whose_claim_was_lost_while_it_was_finished_by_hand_is_held_again() {
+    on_every_store(|world| {
+        let runtime = world.runtime([job(old_code)]);
+        let run = runtime.start_unconfirmed(ToolCall::new("job", json!({}))).unwrap();
+        world.pass(Duration::from_secs(1));
+        drop(runtime);
+        let world = world.restart();
+        let store = crate::shaky::Shaky::new(world.store.clone());
+        let mut config = world.config([]);
+        config.store = store.clone();
+        let runtime = Runtime::new(config);
+        let recovering = runtime.clone();
+        world.run(async move { recovering.recover().await }).unwrap();
+        world.pass(Duration::from_secs(1));
+        let state = |runtime: &Runtime| {
+            let runtime = runtime.clone();
+            world.run(async move { runtime.info(run).await.unwrap().unwrap().state })
+        };
+        assert!(matches!(state(&runtime), RunState::Held { .. }));
+        let by_hand = |runtime: &Runtime| {
+            let runtime = runtime.clone();
+            world.run(async move { runtime.finish_by_hand(run, Ok(json!(7).into()), "ann", "done").await })
+        };
+        // The store claims the run, but the answer is lost.
+        store.claim.store(1, std::sync::atomic::Ordering::SeqCst);
+        assert!(matches!(by_hand(&runtime), Err(Error::Store(_))));
+        world.pass(Duration::from_secs(60));
+        assert!(matches!(state(&runtime), RunState::Held { .. }), "{:?}", state(&runtime));
+        by_hand(&runtime).unwrap();
+        assert!(matches!(state(&runtime), RunState::Finished { .. }));
+    });
+}

@@ -351,6 +351,10 @@ impl Kernel {
                     if let Some(again) = kernel.not_taken_up(id) {
                         kernel.start_taking_up(id, again);
                     }
+                    // The claim may have succeeded although its answer was lost. Then nothing drives the run.
+                    if !is_final(&error) {
+                        kernel.take_up_after_lost_answer(id, None);
+                    }
                     Err(error)
                 }
             };

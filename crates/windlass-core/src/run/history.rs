@@ -112,8 +112,6 @@ pub(crate) enum OpState {
 #[derive(Default)]
 pub(crate) struct History {
     ops: FxHashMap<Path, RecordedOp>,
-    /// How many records were applied.
-    records: u32,
     in_flight: Vec<Path>,
     /// Operations that wait for a time or for an answer. If the process dies meanwhile, this run did not kill it.
     parked: Vec<Path>,
@@ -141,13 +139,12 @@ impl History {
     pub(crate) fn fold(records: Vec<Record>) -> Self {
         let mut history = Self::default();
         history.ops.reserve(records.iter().filter(|record| record.asked.is_some()).count());
-        records.into_iter().for_each(|record| history.apply(record));
+        (1u32..).zip(records).for_each(|(number, record)| history.apply(number, record));
         history
     }
 
-    fn apply(&mut self, record: Record) {
+    fn apply(&mut self, number: u32, record: Record) {
         let Record { path, at, asked, event } = record;
-        self.records = self.records.saturating_add(1);
         if !matches!(event, Event::Forked { .. }) {
             self.origins.note(&path);
         }
@@ -200,11 +197,10 @@ impl History {
         };
         self.note_progress(&path, &state);
         self.note_child(&path, asked.as_ref(), &state);
-        let last = self.records;
         match self.ops.entry(path) {
             Entry::Occupied(mut op) => {
                 let op = op.get_mut();
-                (op.last, op.lost) = (last, false);
+                (op.last, op.lost) = (number, false);
                 if waits_for_approval(&op.state) && !waits_for_approval(&state) {
                     // The time a person took is not the call's own: its time starts here.
                     op.since = at;
@@ -232,7 +228,7 @@ impl History {
                     deaths: 0,
                     spent,
                     lost: false,
-                    last,
+                    last: number,
                 });
             }
         }

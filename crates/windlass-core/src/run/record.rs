@@ -34,6 +34,7 @@ pub struct Record {
 }
 
 /// What a body asked for, kept whole so that a divergence can be shown.
+// Many fields: one recorded request, whose rare parts are optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Asked {
     /// Which kind of operation.

@@ -14,7 +14,7 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 15] = [
+const CHAPTERS: [&str; 16] = [
     "start",
     "agent-backend",
     "tools",
