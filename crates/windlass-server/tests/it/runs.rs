@@ -168,7 +168,8 @@ async fn l23_an_imported_run_continues_when_it_is_resumed() {
         (run["state"] == "suspended").then_some(())
     })
     .await;
-    there.client.send("POST", &path, &[], "".into()).await.is(202);
+    let again = there.client.send("POST", &path, &[], "".into()).await.refused(409, "conflict");
+    assert!(again["detail"].as_str().unwrap().contains("the run is not held"), "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
