@@ -244,7 +244,13 @@ fn l10_an_event_that_is_waited_for_again_survives_every_crash() {
     let answered_after = |hours: u32| {
         check_parked(|| {
             CrashMatrix::new(tools).call(call("body")).outside(move |outside| {
-                assert!(outside.inbox().len() <= 1, "one event is listed once: {:?}", outside.inbox());
+                let inbox = outside.inbox();
+                assert!(inbox.len() <= 1, "one event is listed once: {inbox:?}");
+                for item in inbox {
+                    let Blocked::Input { at, .. } = &item.park.on else { panic!("{item:?}") };
+                    let made_at = at.as_ref().unwrap_or(&item.park.path);
+                    assert_eq!(made_at.to_string(), "0", "every wait has the key of the first");
+                }
                 if outside.time() >= hours * HOUR {
                     outside.answer("boss", json!("go"));
                 }
