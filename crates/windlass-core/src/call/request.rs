@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::metadata::Metadata;
 use crate::id::ToolId;
 use crate::limits;
 use crate::policy::Policy;
 use crate::runtime::Start;
 use crate::store::Turn;
 use crate::tool::Layers;
-use crate::value::Digest;
 use crate::value::digest::Encoder;
 use crate::value::size::{self, TooBig};
+use crate::value::{Digest, Metadata};
 
 /// A call to be made: a tool and its arguments. `T` is the type its output decodes to, or `Value` if that is not known.
 ///

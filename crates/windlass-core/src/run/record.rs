@@ -9,14 +9,13 @@ use serde_json::Value;
 use super::fork::Cut;
 use super::secrets::Places;
 use super::state::Blocked;
-use crate::call::Metadata;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::policy::Policy;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError};
-use crate::value::Difference;
 use crate::value::diff::differences;
+use crate::value::{Difference, Metadata};
 
 /// One entry of a journal: something that happened to the operation at `path`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,6 +33,7 @@ pub struct Record {
 
 /// What a body asked for, kept whole so that a divergence can be shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// Many fields: a request as it is recorded; most are absent in most records.
 pub struct Asked {
     /// Which kind of operation.
     pub kind: OpKind,
