@@ -26,6 +26,7 @@ const EXPORT_TRIES: usize = 16;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+// Many fields: everything about a run that another store needs.
 struct Document {
     windlass_run: u64,
     run: RunId,

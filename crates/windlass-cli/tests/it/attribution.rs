@@ -21,14 +21,14 @@ fn l28_b13_a_call_names_its_principal_and_cause_and_runs_are_listed_by_them() {
         };
         assert_eq!(listed(&["--principal", "ada"]), [first.clone(), third.clone()]);
         assert_eq!(listed(&["--cause", "turn 1"]), [first.clone(), second.clone()]);
-        assert_eq!(listed(&["--cause", "turn 1", "--principal", "bob"]), [second.clone()]);
-        assert_eq!(listed(&["--key", "k3"]), [third.clone()]);
+        assert_eq!(listed(&["--cause", "turn 1", "--principal", "bob"]), [second.as_str()]);
+        assert_eq!(listed(&["--key", "k3"]), [third.as_str()]);
         let shown = world.json(&["runs", "show", &second]);
         let run = &shown["run"];
         assert_eq!([&run["principal"], &run["cause"], &run["key"]], [&json!("bob"), &json!("turn 1"), &json!("k2")]);
         let created = run["created"].as_str().unwrap();
         assert_eq!(listed(&["--created-from", created]), [second.clone(), third.clone()]);
-        assert_eq!(listed(&["--created-before", created]), [first.clone()]);
+        assert_eq!(listed(&["--created-before", created]), [first.as_str()]);
         has(&world.ok(&["runs", "show", &first]), &["for ada", "cause turn 1", "key k1"]);
         has(&world.ok(&["runs", "list"]), &["FOR", "CAUSE", "ada", "bob", "turn 2"]);
         has(&world.ok(&["runs", "explain", &first]), &["for ada", "cause turn 1"]);

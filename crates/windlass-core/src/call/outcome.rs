@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::metadata::Metadata;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::run::secrets::Places;
@@ -14,6 +13,7 @@ use crate::time::Times;
 use crate::tool::projection::{ModelView, OutputUri};
 use crate::tool::view::{self, Projection};
 use crate::tool::{Output, Tool, ToolError};
+use crate::value::Metadata;
 
 /// The outcome of a call.
 #[derive(Clone, Debug)]

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::metadata::Metadata;
 use super::plan::{resolve, secret_places};
 use crate::id::ToolId;
 use crate::limits;
@@ -16,9 +15,9 @@ use crate::run::secrets::Places;
 use crate::runtime::Start;
 use crate::store::Turn;
 use crate::tool::{Layers, Tool, Toolbox};
-use crate::value::Digest;
 use crate::value::digest::Encoder;
 use crate::value::size::{self, TooBig};
+use crate::value::{Digest, Metadata};
 
 /// A call to be made: a tool and its arguments. `T` is the type its output decodes to, or `Value` if that is not known.
 ///

@@ -5,10 +5,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::record::{Asked, Event, Finished, Record};
-use crate::call::Metadata;
 use crate::path::Path;
 use crate::time::Times;
 use crate::tool::Output;
+use crate::value::Metadata;
 
 /// Most records fit into this many bytes.
 const TYPICAL_BYTES: usize = 256;

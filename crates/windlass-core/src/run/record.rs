@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::fork::Cut;
 use super::secrets::Places;
 use super::state::Blocked;
-use crate::call::Metadata;
 use crate::id::RunId;
 use crate::path::Path;
 use crate::policy::Policy;
@@ -17,7 +16,7 @@ use crate::store::message::OUTSIDE_TIMED_OUT;
 use crate::time::{Times, Timestamp};
 use crate::tool::{Effect, Layers, Output, Tool, ToolError};
 use crate::value::diff::differences;
-use crate::value::{Difference, Digest};
+use crate::value::{Difference, Digest, Metadata};
 
 /// One entry of a journal: something that happened to the operation at `path`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,8 +33,8 @@ pub struct Record {
 }
 
 /// What a body asked for, kept whole so that a divergence can be shown.
-// Many fields: one recorded request, whose rare parts are optional.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+// Many fields: a request as it is recorded; most are absent in most records.
 pub struct Asked {
     /// Which kind of operation.
     pub kind: OpKind,

@@ -224,7 +224,7 @@ async fn l28_naming_another_principal_needs_the_scope_impersonate() {
     }
     let other = tokens.ada.get("/v1/runs?principal=bob").await.is(200);
     assert_eq!(other, json!({"runs": [], "next": null}));
-    // A token that may only make calls reads its own run by the permission, whoever it acted for.
+    // A token that may only make calls reads its own run by the permission, for every principal.
     let caller = json!({"name": "caller", "scopes": ["call", "impersonate"]});
     let caller = tokens.admin.post("/v1/tokens", caller).await.is(201);
     let caller = tokens.admin.bearing(caller["secret"].as_str().unwrap());

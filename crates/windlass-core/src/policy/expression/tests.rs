@@ -113,7 +113,7 @@ mod with_cel {
             (
                 "args.a > 1 &&\n cent",
                 Some((2, 2)),
-                "there is no `cent`; an expression sees args, tool, session, history",
+                "there is no `cent`; an expression sees args, tool, caller, cause, session, history",
             ),
             ("args.a.startswith('x')", Some((1, 8)), "there is no function `startswith`"),
             ("now() > 1", Some((1, 1)), "there is no function `now`"),
