@@ -57,5 +57,9 @@ struct Attributes;
 struct Scripts;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/outputs.md")]
+struct Outputs;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runs.md")]
 struct Runs;

@@ -14,12 +14,13 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 14] = [
+const CHAPTERS: [&str; 15] = [
     "start",
     "agent-backend",
     "tools",
     "attributes",
     "scripts",
+    "outputs",
     "runs",
     "promise",
     "config",
@@ -110,6 +111,7 @@ chapters! {
     the_examples_of_the_chapter_on_tools_work: "tools";
     the_examples_of_the_chapter_on_attributes_work: "attributes";
     the_examples_of_the_chapter_on_scripts_work: "scripts";
+    the_examples_of_the_chapter_on_outputs_work: "outputs";
     the_examples_of_the_chapter_on_runs_work: "runs";
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
