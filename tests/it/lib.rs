@@ -65,5 +65,9 @@ struct Scripts;
 struct Bodies;
 
 #[cfg(doctest)]
+#[doc = include_str!("../../docs/outputs.md")]
+struct Outputs;
+
+#[cfg(doctest)]
 #[doc = include_str!("../../docs/runs.md")]
 struct Runs;

@@ -406,7 +406,7 @@ impl Runtime {
     pub async fn finish_by_hand(
         &self,
         run: RunId,
-        result: std::result::Result<Output, ToolError>,
+        mut result: std::result::Result<Output, ToolError>,
         by: &str,
         reason: &str,
     ) -> Result<()> {
@@ -415,14 +415,12 @@ impl Runtime {
             return Err(Error::Conflict(format!("run {run} is not held; only a held run is finished by hand")));
         }
         let settled = Settled { by: Settler::Person(by.to_owned()), reason: reason.to_owned() };
-        let mut result = result;
         if let Ok(output) = &mut result {
             output.clone().refuse_atomic_only("a person").map_err(|error| Error::Invalid(error.to_string()))?;
             size::check_depth(&output.value, "the outcome").map_err(Error::Invalid)?;
             // A run is finished by hand also if its journal can no longer be read.
             if let Ok(journal) = self.kernel.store.journal(run, 0).await {
-                let journal = messages::current(journal);
-                output.secrets = self.kernel.secrets_of(&journal, &Path::root(), &output.value);
+                self.kernel.mark_given(&messages::current(journal), &Path::root(), output);
             }
         }
         let result = result.map(Arc::new).map_err(Arc::new);

@@ -1,11 +1,10 @@
 //! Standard tools, switched on by name.
 
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use windlass::tool::spec::Concurrency;
 use windlass::tool::{Atomic, READ_OUTPUT, READ_OUTPUT_ID, Schemas, parse_output_uri};
 use windlass::{Call, Effect, Output, Tool, ToolError, ToolResult, ToolSpec, limits};
-
-use futures_util::future::BoxFuture;
 
 /// The names of the standard tools.
 pub const NAMES: [&str; 1] = [READ_OUTPUT];

@@ -27,6 +27,14 @@ pub(super) fn label(operation: &str, name: &str) -> String {
     }
 }
 
+/// Whether a line for people begins with the name of the tool, as one without a template does. Name and arguments are
+/// shown anyway.
+pub(super) fn is_made_of(line: &str, tool: &str) -> bool {
+    let title = tool.replace(['_', '-', '.'], " ").to_lowercase();
+    let rest = line.to_lowercase();
+    rest.strip_prefix(&title).is_some_and(|rest| rest.is_empty() || rest.starts_with(": "))
+}
+
 /// Arguments in short form: `city=Oslo cents=12000`.
 pub(super) fn brief(args: Option<&Value>) -> String {
     let short = |value: &Value| match value {

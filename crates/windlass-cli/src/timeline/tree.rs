@@ -6,7 +6,7 @@ use serde_json::Value;
 use windlass::{Path, RunId};
 use windlass_server::wire::{Activity, Time, Trace};
 
-use super::text::{brief, label, parks, sentence};
+use super::text::{brief, is_made_of, label, parks, sentence};
 use crate::style::{Tint, plain};
 
 /// How a call or operation spent a span of time.
@@ -156,6 +156,7 @@ impl TreeBuilder {
         match activity.kind.as_str() {
             "call_started" => {
                 let line = activity.detail.get("line").and_then(Value::as_str);
+                let line = line.filter(|line| !is_made_of(line, text("tool")));
                 let about = line.map_or_else(|| brief(activity.detail.get("args")), str::to_owned);
                 self.begin(activity, text("tool").to_owned(), about, SpanKind::Queued);
             }

@@ -20,6 +20,7 @@ use super::running::on_cpu_thread;
 use crate::path::Path;
 use crate::run::Run;
 use crate::run::record::{OpOutcome, Settled};
+use crate::run::secrets::Places;
 use crate::run::spent::EarlierTime;
 use crate::time::Timestamp;
 use crate::tool::narrate::Phase;
@@ -229,6 +230,8 @@ impl AttemptSource<'static> for ToolSource {
     }
 
     fn mark_secrets(&self, output: &mut Output) {
+        // A process that did not know the tool may have marked all of a settled outcome.
+        output.secrets = Places::default();
         self.tool.mark_secrets(output);
     }
 

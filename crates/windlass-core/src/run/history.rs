@@ -53,9 +53,8 @@ impl RecordedOp {
 
     /// Whether it waits for a connection or an approval before its first attempt, or has just got it.
     pub(crate) fn is_asking(&self) -> bool {
-        let asks = Blocked::is_approval_or_connection;
         match &self.state {
-            OpState::Parked { on, attempt: 0, .. } => asks(on),
+            OpState::Parked { on, attempt: 0, .. } => on.is_approval_or_connection(),
             state => matches!(state, OpState::Granted(_)),
         }
     }

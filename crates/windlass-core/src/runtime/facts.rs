@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::Runtime;
 use super::messages::ReplyResult;
 use crate::error::Result;
@@ -13,7 +15,6 @@ use crate::run::secrets::Places;
 use crate::run::state::{Blocked, RunInfo, RunState};
 use crate::store::{Mail, Message, StoreError};
 use crate::tool::Output;
-use serde_json::Value;
 
 /// The durable facts about a run. They are read in the order in which they move: what has left the row or the mailbox
 /// by the time it is read is in the journal, which is read last. So nothing is missed while the run goes on.
@@ -51,6 +52,17 @@ impl Kernel {
             _ => {}
         }
         output.secrets
+    }
+}
+
+impl Kernel {
+    /// Marks the secrets in an output that a person gives the operation at `path`, if its tool is known here.
+    pub(super) fn mark_given(&self, journal: &[Record], path: &Path, output: &mut Output) {
+        let asked = journal.iter().find_map(|record| record.asked.as_ref().filter(|_| record.path == *path));
+        let asked = asked.filter(|asked| asked.kind == OpKind::Call);
+        if let Some(tool) = asked.and_then(|asked| self.tool_of(asked)) {
+            tool.mark_secrets(output);
+        }
     }
 }
 

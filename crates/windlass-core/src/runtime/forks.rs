@@ -46,7 +46,7 @@ impl Runtime {
         key: Option<Arc<str>>,
         run: RunId,
         at: Cut,
-        change: Option<fork::ForkChange>,
+        mut change: Option<fork::ForkChange>,
     ) -> Result<RunId> {
         let kernel = &self.kernel;
         if kernel.closed.load(Ordering::Acquire) {
@@ -67,9 +67,8 @@ impl Runtime {
             return self.same_fork(existing, run, &at).await;
         }
         let journal = messages::current(kernel.store.journal(run, 0).await?);
-        let mut change = change;
         if let (Some(fork::ForkChange::Outcome { result: Ok(output), .. }), Cut::At(path)) = (&mut change, &at) {
-            output.secrets = kernel.secrets_of(&journal, path, &output.value);
+            kernel.mark_given(&journal, path, output);
         }
         let original = Original { run, generation: generation(&journal), journal };
         let now = kernel.env.clock.now();

@@ -14,13 +14,14 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 16] = [
+const CHAPTERS: [&str; 17] = [
     "start",
     "agent-backend",
     "tools",
     "attributes",
     "scripts",
     "bodies",
+    "outputs",
     "runs",
     "promise",
     "config",
@@ -113,6 +114,7 @@ chapters! {
     the_examples_of_the_chapter_on_attributes_work: "attributes";
     the_examples_of_the_chapter_on_scripts_work: "scripts";
     the_examples_of_the_chapter_on_durable_bodies_work: "bodies";
+    the_examples_of_the_chapter_on_outputs_work: "outputs";
     the_examples_of_the_chapter_on_runs_work: "runs";
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
