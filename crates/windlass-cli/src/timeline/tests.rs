@@ -111,7 +111,7 @@ fn l23_a_call_that_is_announced_before_it_is_recorded_has_one_line() {
     let mut open: Vec<Activity> = trip().into_iter().take(3).collect();
     let announced = json!({"tool": "search", "args": {"q": "rail"}, "position": null});
     open.push(at("0/1", 200, "call_started", announced));
-    let of = |tree: &Tree| -> Vec<(char, i64)> {
+    let of = |tree: &Tree| -> Vec<(char, u64)> {
         let rows = tree.rows.iter().filter(|row| row.about == "q=rail");
         rows.map(|row| (row.sign.1, row.micros)).collect()
     };
