@@ -298,8 +298,9 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
         if self.has_lost_its_lease() {
             return self.stay(ExecutionPhase::Over);
         }
-        let suspect = self.run.must_announce_attempt();
-        let attempt = self.attempt;
+        // A deadline counts from the first attempt on, also in the next process, which must know when that was.
+        let is_timed = self.rules.deadline.is_some() && self.op.is_unrecorded();
+        let (attempt, must_record) = (self.attempt, self.run.must_announce_attempt() || is_timed);
         let event = match self.rules.effect {
             Effect::Once if S::ACTS && self.run.with(|machine| machine.must_ask_about(&self.op.path)) => {
                 let over_by = self.run.now();
@@ -315,7 +316,7 @@ impl<'a, S: AttemptSource<'a>> Execution<'a, S> {
             }
             // An operation without effects cannot kill the process. If a refusal were announced, it would look like an
             // attempt that was allowed.
-            _ if suspect && S::ACTS => Event::Attempting { attempt },
+            _ if must_record && S::ACTS => Event::Attempting { attempt },
             Effect::Readonly => return self.start(self.ticks()),
             Effect::Idempotent if self.run.with(|machine| machine.outbox().exists()) => {
                 let mark = self.run.with(|machine| machine.outbox().written());

@@ -76,6 +76,11 @@ impl Operation {
         self.asked.take()
     }
 
+    /// Whether it leaves no record before it ends.
+    pub(crate) fn is_unrecorded(&self) -> bool {
+        self.written == RecordState::No && self.asked.is_some()
+    }
+
     /// What was asked, if it must be recorded now that the operation has to wait.
     pub(crate) fn take_asked_when_pending(&mut self) -> Option<Asked> {
         if self.written == RecordState::WhenPending { self.asked.take() } else { None }
