@@ -40,6 +40,7 @@ struct CallInfo<'a> {
     run: RunId,
     path: &'a Path,
     id: Option<&'a str>,
+    session: Option<&'a str>,
 }
 
 /// A call on its way in; see [`Middleware::before`].
@@ -68,6 +69,11 @@ impl Incoming<'_> {
     /// The id that the model gave the call, if any.
     pub fn id(&self) -> Option<&str> {
         self.info.id
+    }
+
+    /// The name of the session it belongs to.
+    pub fn session(&self) -> Option<&str> {
+        self.info.session
     }
 
     /// The arguments as earlier middleware left them. They are not checked yet.
@@ -116,6 +122,11 @@ impl Outgoing<'_> {
         self.info.id
     }
 
+    /// The name of the session it belongs to.
+    pub fn session(&self) -> Option<&str> {
+        self.info.session
+    }
+
     /// The arguments it was executed with.
     pub fn args(&self) -> &Value {
         self.args
@@ -150,7 +161,8 @@ pub(crate) struct MiddlewareCall<'a> {
 
 impl<'a> MiddlewareCall<'a> {
     fn info(&self) -> CallInfo<'a> {
-        CallInfo { tool: self.tool, run: self.run.id, path: self.path, id: self.id }
+        let session = self.run.session.as_deref();
+        CallInfo { tool: self.tool, run: self.run.id, path: self.path, id: self.id, session }
     }
 
     pub(crate) fn before(&self) -> ToolResult<BeforeOutcome> {

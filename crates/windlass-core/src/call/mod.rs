@@ -22,6 +22,7 @@ pub(crate) mod queue;
 mod request;
 pub(crate) mod rules;
 pub(crate) mod running;
+mod session_view;
 pub(crate) mod shared;
 mod stopwatch;
 pub(crate) mod wait;
@@ -37,6 +38,7 @@ pub use commands::Command;
 pub use middleware::{Incoming, Middleware, Outgoing};
 pub use prepare::Preparation;
 pub use request::{ToolCall, ToolRef, batch_identity};
+pub use session_view::SessionView;
 
 use crate::id::RunId;
 use crate::path::Path;

@@ -126,6 +126,34 @@ pub struct NewMessage {
     pub dedupe: Option<Arc<str>>,
 }
 
+impl NewMessage {
+    /// A message of one text block.
+    pub fn text(author: Author, text: impl Into<String>) -> Self {
+        Self { author, content: vec![Content::text(text)], cause: None, dedupe: None }
+    }
+
+    /// Adds a content block. A block must have its bytes in itself: a message cannot refer to a stored artifact.
+    #[must_use]
+    pub fn with(mut self, content: Content) -> Self {
+        self.content.push(content);
+        self
+    }
+
+    /// Sets what caused it.
+    #[must_use]
+    pub fn cause(mut self, cause: impl Into<Arc<str>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// Posts it at most once: posting again with this key returns the first message.
+    #[must_use]
+    pub fn dedupe(mut self, key: impl Into<Arc<str>>) -> Self {
+        self.dedupe = Some(key.into());
+        self
+    }
+}
+
 /// A message of a session. It never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMessage {
