@@ -14,6 +14,7 @@ mod meta;
 mod nullable;
 mod problem;
 mod run;
+mod session;
 mod time;
 mod token;
 mod tool;
@@ -37,6 +38,10 @@ pub use problem::Problem;
 pub use run::{
     CancelRequest, Comparison, Departure, Ending, FinishRequest, ForkChange, ForkRequest, Forked, Imported,
     JournalPage, OperationRef, Record, ReplayCheck, Run, RunPage, RunState, Side, SignalRequest, Trace,
+};
+pub use session::{
+    CloseRequest, CloseResponse, DataName, DataNames, DataRequest, DataView, MessageAuthor, MessagePage,
+    MessageRequest, MessageView, PostedMessage, SecretRequest, SessionPage, SessionRequest, SessionView,
 };
 pub use time::Time;
 pub use token::{Scope, TokenCreated, TokenList, TokenRequest, TokenView};
