@@ -59,3 +59,7 @@ struct Scripts;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/runs.md")]
 struct Runs;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/sessions.md")]
+struct Sessions;

@@ -14,13 +14,14 @@ use chapter::{Block, Kind, Shown, blocks, commands, folder};
 use shell::Shell;
 
 /// In the order in which they are read.
-const CHAPTERS: [&str; 14] = [
+const CHAPTERS: [&str; 15] = [
     "start",
     "agent-backend",
     "tools",
     "attributes",
     "scripts",
     "runs",
+    "sessions",
     "promise",
     "config",
     "people",
@@ -111,6 +112,7 @@ chapters! {
     the_examples_of_the_chapter_on_attributes_work: "attributes";
     the_examples_of_the_chapter_on_scripts_work: "scripts";
     the_examples_of_the_chapter_on_runs_work: "runs";
+    the_examples_of_the_chapter_on_sessions_work: "sessions";
     the_examples_of_the_chapter_on_the_promise_work: "promise";
     the_examples_of_the_chapter_on_the_config_work: "config";
     the_examples_of_the_chapter_on_people_work: "people";

@@ -67,15 +67,15 @@ CREATE TABLE verdicts (
 ";
 
 /// The trigger that updates the checksum of a session's row.
-pub(super) const TRIGGER: &str = concat!(
-    "CREATE TRIGGER sessions_sum
+pub(super) const TRIGGER: &str = "
+CREATE TRIGGER sessions_sum
      AFTER UPDATE OF name, title, owner, created, closed, reason, messages, kept ON sessions
      WHEN old.sum IS NULL OR old.sum = windlass_sum(old.id, old.name, old.title, old.owner, old.created, old.closed,
                                                     old.reason, old.messages, old.kept)
      BEGIN UPDATE sessions SET sum = windlass_sum(new.id, new.name, new.title, new.owner, new.created, new.closed,
                                                   new.reason, new.messages, new.kept)
-           WHERE id = new.id; END;\n"
-);
+           WHERE id = new.id; END;
+";
 
 /// Selects damaged rows.
 pub(super) const DAMAGED: [&str; 4] = [
