@@ -109,7 +109,7 @@ async fn l20_hostile_messages_and_names_are_refused_by_name() {
     for title in ["".to_owned(), "a\nb".to_owned(), "x".repeat(301)] {
         put(&world, "/v1/sessions/ada", json!({"title": title})).await.refused(422, "invalid_request");
     }
-    world.client.post("/v1/sessions/nobody/close", json!({})).await.refused(404, "not_found");
+    world.client.post("/v1/sessions/unknown/close", json!({})).await.refused(404, "not_found");
     put(&world, "/v1/sessions/ada/data/a%00b", json!({"value": 1})).await.refused(422, "invalid_request");
     put(&world, "/v1/sessions/ada/data/a", json!({"value": "x".repeat(70_000)})).await.refused(413, "too_large");
     assert_eq!(world.client.get("/v1/sessions/ada").await.is(200)["messages"], 0);
@@ -142,7 +142,7 @@ async fn e27_data_is_read_back_and_secrets_are_listed_by_name_only() {
     world.client.delete(&format!("{data}/cart")).await.refused(404, "not_found");
     world.client.delete(&format!("{secrets}/token")).await.is(204);
     world.client.delete(&format!("{secrets}/token")).await.refused(404, "not_found");
-    world.client.get("/v1/sessions/nobody/data").await.refused(404, "not_found");
+    world.client.get("/v1/sessions/unknown/data").await.refused(404, "not_found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
